@@ -157,7 +157,7 @@ pub enum JobFailure {
     OutOfMemory(#[from] OutOfMemory),
     /// The host cannot pin (page-lock) more memory.
     #[error(
-        "the host cannot pin {bytes} bytes ({code}); check `ulimit -l` and the free memory"
+        "the host cannot pin {bytes} bytes ({code}); check `ulimit -l` and the host's free memory"
     )]
     CannotPin {
         /// Bytes of the request.

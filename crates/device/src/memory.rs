@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             budget.open(100, 100),
             Some(tenant),
-            "its slot is reused"
+            "its slot is used again"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The argument structs of kernels: defined once in Rust, and generated for CUDA C++.
+//! Argument structs of kernels: defined once in Rust; their CUDA C++ definitions are generated.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,23 +6,23 @@ use std::marker::PhantomData;
 /// A type with the same layout in Rust and CUDA C++: numbers, arrays, pointers and the structs of
 /// [`kernel_arguments!`](crate::kernel_arguments).
 pub trait DeviceType: Sized {
-    /// Returns the C++ declaration of a variable of this type, as in `unsigned int name`; `name` may end in array
+    /// Returns the C++ declaration of a variable of this type, as in `unsigned int name`. `name` may end in array
     /// bounds.
     fn declare(name: &str) -> String;
 
-    /// Appends the C++ definitions of the structs that the type names, each once, in an order that compiles.
+    /// Appends the C++ definitions of the structs that the type contains or points to, each once, dependencies first.
     fn define(definitions: &mut Vec<String>);
 
-    /// Appends the bytes of the value in the memory of a device, padding as zeros.
+    /// Appends the value's bytes as laid out in device memory, with zeros for padding.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// Reads a value from its bytes in the memory of a device, the first of `bytes`.
+    /// Reads a value from the start of `bytes`, laid out as in device memory.
     ///
     /// # Panics
-    /// If there are fewer bytes than the type has.
+    /// If `bytes` is shorter than the type.
     fn read(bytes: &[u8]) -> Self;
 
-    /// Returns the bytes of an array of the values in the memory of a device.
+    /// Returns the bytes of an array of the values as laid out in device memory.
     fn bytes_of(values: &[Self]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         values.iter().for_each(|value| value.write(&mut bytes));
@@ -30,12 +30,12 @@ pub trait DeviceType: Sized {
     }
 }
 
-/// A struct that kernels take, by value and as their only parameter.
+/// A struct that kernels take by value as their only parameter.
 pub trait KernelArguments: DeviceType + Copy {
-    /// Returns the C++ definitions of the struct and of all structs that it names, with static assertions on sizes and
+    /// Returns the C++ definitions of the struct and of all structs that it uses, with static assertions on sizes and
     /// offsets.
     ///
-    /// Each definition has a guard, so headers of several kernels that share structs can be included together.
+    /// Each definition has an include guard, so headers of several kernels that share structs can be combined.
     fn header() -> String {
         let mut definitions = Vec::new();
         Self::define(&mut definitions);
@@ -158,13 +158,13 @@ macro_rules! pointers {
 }
 
 pointers! {
-    /// A pointer for kernels that read: `T const*` in C++.
+    /// A pointer to device memory that a kernel reads: `T const*` in C++.
     DevicePointer => "const* ",
-    /// A pointer for kernels that read and write: `T*` in C++.
+    /// A pointer to device memory that a kernel reads and writes: `T*` in C++.
     DevicePointerMut => "* ",
 }
 
-/// Name, declaration and offset in bytes of one field.
+/// A struct field: name, C++ declaration, offset in bytes.
 #[doc(hidden)]
 pub type Field = (&'static str, String, usize);
 
@@ -191,12 +191,13 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
     )
 }
 
-/// Defines structs that kernels take as their parameter, or that such structs contain or point to.
+/// Defines argument structs of kernels, and structs that they contain or point to.
 ///
 /// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement
-/// [`KernelArguments`](crate::cuda::KernelArguments). [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of) gives
-/// arrays of them as a device reads them. Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s
-/// and such structs; a struct may not point to itself. The kernel takes `const __grid_constant__ Name arguments`.
+/// [`KernelArguments`](crate::cuda::KernelArguments). [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of)
+/// returns an array of them as laid out in device memory. Fields are numbers, arrays,
+/// [`DevicePointer`](crate::cuda::DevicePointer)s and structs defined by this macro; a struct may not point to itself.
+/// The kernel takes `const __grid_constant__ Name arguments`.
 ///
 /// # Examples
 /// ```
@@ -204,11 +205,11 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
 /// use forebay_device::kernel_arguments;
 ///
 /// kernel_arguments! {
-///     /// What `fill` takes.
+///     /// Arguments of `fill`.
 ///     pub struct FillArguments {
-///         /// Where to write.
+///         /// Output buffer.
 ///         pub out: DevicePointerMut<u32>,
-///         /// Values to write.
+///         /// Number of values to write.
 ///         pub count: u64,
 ///     }
 /// }

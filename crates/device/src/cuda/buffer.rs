@@ -1,4 +1,4 @@
-//! Memory of a GPU by the type of what is in it.
+//! Typed GPU memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::{DeviceMemory, DevicePointer, DevicePointerMut, DeviceType};
 
-/// Memory of a GPU for values of one type. Its content is undefined at first.
+/// GPU memory for values of one type. The initial content is undefined.
 ///
-/// The memory is free after the buffer and all [views](DeviceView) of it are dropped. The device does not track its
-/// use: the owner of work in flight keeps a view, or [retires](super::Cuda::retire) the memory.
+/// The memory is freed when the buffer and all its [views](DeviceView) are dropped. The device does not track its use:
+/// the owner of in-flight work must keep a view, or [retire](super::Cuda::retire) the memory.
 pub struct DeviceBuffer<T> {
     all: DeviceView<T>,
 }
@@ -26,12 +26,12 @@ impl<T: DeviceType> DeviceBuffer<T> {
         DeviceBuffer { all }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.all.len
     }
 
-    /// Returns whether there are no values.
+    /// Returns whether the buffer has no values.
     pub fn is_empty(&self) -> bool {
         self.all.len == 0
     }
@@ -41,10 +41,10 @@ impl<T: DeviceType> DeviceBuffer<T> {
         self.all.clone()
     }
 
-    /// Returns a view of some values.
+    /// Returns a view of a range of values.
     ///
     /// # Panics
-    /// If the buffer ends before the range does.
+    /// If the range exceeds the buffer.
     pub fn view(&self, range: Range<usize>) -> DeviceView<T> {
         self.all.view(range)
     }
@@ -68,20 +68,20 @@ impl<T> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-/// Some values in the memory of a GPU. The memory stays allocated while a view of it lives.
+/// A range of values in GPU memory. The memory stays allocated while a view of it exists.
 pub struct DeviceView<T> {
     memory: Arc<DeviceMemory>,
-    /// Offset of the first byte.
+    /// Byte offset of the first value.
     start: usize,
     len: usize,
     values: PhantomData<fn() -> T>,
 }
 
 impl DeviceView<u8> {
-    /// Returns a view of some bytes of untyped memory.
+    /// Returns a view of a range of bytes of untyped memory.
     ///
     /// # Panics
-    /// If the memory ends before the range does.
+    /// If the range exceeds the memory.
     pub fn of(memory: &Arc<DeviceMemory>, bytes: Range<usize>) -> DeviceView<u8> {
         memory.address_of(bytes.start, bytes.len());
         DeviceView {
@@ -94,20 +94,20 @@ impl DeviceView<u8> {
 }
 
 impl<T: DeviceType> DeviceView<T> {
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there are no values.
+    /// Returns whether the view has no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns a view of some of the values.
+    /// Returns a view of a range of this view's values.
     ///
     /// # Panics
-    /// If the view ends before the range does.
+    /// If the range exceeds this view.
     pub fn view(&self, range: Range<usize>) -> DeviceView<T> {
         assert!(
             range.start <= range.end && range.end <= self.len,

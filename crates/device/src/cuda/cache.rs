@@ -1,4 +1,4 @@
-//! Compiled programs on disk.
+//! Disk cache of compiled programs.
 
 use std::collections::HashMap;
 use std::env;
@@ -17,16 +17,17 @@ use super::compile::{Arch, CompileError, Cubin, ProgramSpec, compile, options};
 use super::library::nvrtc_version;
 use super::resources::KernelResources;
 
-/// Version of the format; files of other versions have other names.
+/// Version of the file format. It is part of the hash in the file name, so other versions' files are not read.
 const FORMAT: &str = "forebay kernel 2";
 
-/// A folder of compiled programs, shared by processes. A damaged or missing file costs a compilation, and is no error.
+/// A folder of compiled programs that processes share. A damaged or missing file costs a compilation and is not an
+/// error.
 #[derive(Debug, Clone)]
 pub struct KernelCache {
     folder: Option<PathBuf>,
 }
 
-/// The first line of a file; the machine code follows it.
+/// First line of a file, before the machine code.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     log: String,
@@ -35,8 +36,8 @@ struct Header {
 }
 
 impl KernelCache {
-    /// The cache in the folder that `FOREBAY_KERNEL_CACHE` names, otherwise in `forebay/kernels` of `$XDG_CACHE_HOME`
-    /// or `~/.cache`. Without a home folder nothing is kept.
+    /// Returns the cache in the folder named by `FOREBAY_KERNEL_CACHE`, otherwise in `forebay/kernels` of
+    /// `$XDG_CACHE_HOME` or `~/.cache`. Without a home folder, the cache stores nothing.
     pub fn from_environment() -> KernelCache {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let own = variable("FOREBAY_KERNEL_CACHE").map(PathBuf::from);
@@ -50,32 +51,32 @@ impl KernelCache {
         }
     }
 
-    /// The cache in a folder, which is created by the first write.
+    /// Returns the cache in a folder, which the first write creates.
     pub fn at(folder: PathBuf) -> KernelCache {
         KernelCache {
             folder: Some(folder),
         }
     }
 
-    /// Returns the folder, if files are kept.
+    /// Returns the folder; `None` if the cache stores nothing.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Returns the machine code of a program if the cache has it; compiles nothing.
+    /// Returns the machine code of a program if the cache has it; never compiles.
     ///
     /// # Errors
-    /// [`CompileError::NvrtcMissing`]: the machine code depends on the compiler's version.
+    /// [`CompileError::NvrtcMissing`], because the cache key includes the compiler's version.
     pub fn find(&self, spec: &ProgramSpec, arch: Arch) -> Result<Option<Cubin>, CompileError> {
         let file = self.file(spec, arch)?;
         Ok(file.and_then(|file| read(&file)))
     }
 
-    /// Returns the machine code of a program: reads its file, or compiles the program and writes the file. One thread
-    /// of the process compiles a program; other threads that want the same one wait for it.
+    /// Returns the machine code of a program from its cache file; otherwise compiles the program and writes the file.
+    /// In this process, one thread compiles a program while others that need it wait.
     ///
     /// # Errors
-    /// As for [`compile`]. A failed write is logged, and is no error.
+    /// As for [`compile`]. A failed write is only logged.
     pub fn get(&self, spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
         let Some(file) = self.file(spec, arch)? else {
             return compile(spec, arch);
@@ -87,7 +88,7 @@ impl KernelCache {
         }
         let cubin = compile(spec, arch)?;
         if let Err(error) = write(&file, &cubin) {
-            tracing::warn!(file = %file.display(), %error, "a compiled kernel cannot be kept");
+            tracing::warn!(file = %file.display(), %error, "a compiled kernel cannot be written to the cache");
         }
         Ok(cubin)
     }
@@ -99,13 +100,13 @@ impl KernelCache {
     }
 }
 
-/// Returns the lock of a file. Locks are never dropped: there is at most one for each program.
+/// Returns the lock of a cache file. Locks are never dropped; there is at most one for each program.
 fn lock_of(file: &Path) -> Arc<Mutex<()>> {
     static LOCKS: LazyLock<Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>> = LazyLock::new(Mutex::default);
     Arc::clone(LOCKS.lock().entry(file.to_owned()).or_default())
 }
 
-/// Returns a name that is valid for a file.
+/// Returns `name` as a file name: at most 64 characters, with `_` for all but ASCII letters, digits, `-` and `_`.
 fn plain(name: &str) -> String {
     let keep = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter,
@@ -114,13 +115,13 @@ fn plain(name: &str) -> String {
     name.chars().map(keep).take(64).collect()
 }
 
-/// Returns the hash of everything that the machine code depends on.
+/// Returns the hash of all inputs of the compilation.
 fn key(spec: &ProgramSpec, arch: Arch, nvrtc_version: (u32, u32)) -> String {
     let readable = (FORMAT, nvrtc_version, options(spec, arch), identity(spec));
     hash(format!("{readable:?}").as_bytes())
 }
 
-/// Returns the hash of all parts of a specification.
+/// Returns the hash of a whole specification.
 pub(super) fn identity(spec: &ProgramSpec) -> String {
     let ProgramSpec {
         name,
@@ -142,7 +143,7 @@ fn hash(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns the content of a file if it is undamaged.
+/// Returns the content of a cache file; `None` if the file is missing or damaged.
 fn read(file: &Path) -> Option<Cubin> {
     let bytes = fs::read(file).ok()?;
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
@@ -155,7 +156,7 @@ fn read(file: &Path) -> Option<Cubin> {
     })
 }
 
-/// Writes a file under another name and renames it, so that no reader sees half of it.
+/// Writes a file under a temporary name and renames it, so that no reader sees a partial file.
 fn write(file: &Path, cubin: &Cubin) -> io::Result<()> {
     let header = Header {
         log: cubin.log.clone(),

@@ -1,4 +1,4 @@
-//! Compiling CUDA C++ to machine code for one architecture, by NVRTC; no GPU is needed.
+//! Compiles CUDA C++ to machine code for one architecture with NVRTC; needs no GPU.
 
 use std::borrow::Cow;
 use std::ffi::{CString, NulError};
@@ -11,7 +11,7 @@ use super::library::{NvrtcMissing, nvrtc_version};
 use super::program::{NvrtcError, Program as NvrtcProgram};
 use super::resources::KernelResources;
 
-/// The architecture of a GPU, by compute capability.
+/// A GPU architecture, by compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arch {
     /// Major number, before the dot.
@@ -21,17 +21,17 @@ pub struct Arch {
 }
 
 impl fmt::Display for Arch {
-    /// Formats the architecture as the compiler's options do: `sm_90`.
+    /// Formats the architecture as in compiler options: `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
 }
 
-/// A name that is not an architecture's.
+/// A text that is not an architecture name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` names no architecture; they are written as in `sm_90`")]
 pub struct ArchError {
-    /// The name.
+    /// The text.
     pub name: String,
 }
 
@@ -53,24 +53,24 @@ impl FromStr for Arch {
     }
 }
 
-/// A source file with everything that its compilation depends on, except for the architecture.
+/// A source file and all inputs of its compilation except the architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramSpec {
-    /// Name in errors and in the disk cache. Programs that differ only in their options may share it.
+    /// Name for error messages and the disk cache. Programs that differ only in their options may share a name.
     pub name: String,
-    /// The source, in CUDA C++20; owned if it is generated.
+    /// Source in CUDA C++20; owned if it is generated at run time.
     pub source: Cow<'static, str>,
     /// Headers that the source may include: name as in the `#include`, and text.
     pub headers: Vec<(String, String)>,
-    /// Options for NVRTC, as in `-DITEMS=4`; without architecture and language, which are set.
+    /// NVRTC options such as `-DITEMS=4`, without the architecture and language options, which are added.
     pub options: Vec<String>,
-    /// Names of the kernels in the source; instances of templates with their arguments, as in `scan<32>`.
+    /// Names of the kernels in the source, template arguments included, as in `scan<32>`.
     pub entries: Vec<String>,
 }
 
-/// A specification with its identity: two programs are the same if all parts of their specifications are equal.
+/// A specification with its identity: programs with equal specifications are the same program.
 ///
-/// The identity is a hash of the source and the headers, so operators make their programs once. Clones share the
+/// The identity is a hash of the whole specification, so an operator should create each program once. Clones share the
 /// specification.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -98,14 +98,14 @@ impl Program {
     }
 }
 
-/// Machine code for one architecture. The same program always gives the same code.
+/// Machine code for one architecture. The same program always compiles to the same code.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cubin {
-    /// The ELF file that the driver loads.
+    /// ELF file that the driver loads.
     pub bytes: Vec<u8>,
-    /// Log of the compiler and the assembler, warnings included, without their times.
+    /// Log of the compiler and the assembler, with warnings, without timings.
     pub log: String,
-    /// The kernels in the order of the specification.
+    /// The kernels, in the order of the specification's entries.
     pub entries: Vec<KernelResources>,
 }
 
@@ -119,7 +119,7 @@ impl fmt::Debug for Cubin {
     }
 }
 
-/// Why there is no machine code of a program.
+/// Why a program could not be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -131,13 +131,13 @@ pub enum CompileError {
     Refused {
         /// Name of the program.
         program: String,
-        /// Architecture that it was compiled for.
+        /// Target architecture.
         arch: Arch,
         /// NVRTC's name of the error.
         code: String,
-        /// Log of the compiler.
+        /// Compiler log.
         log: String,
-        /// The source with the line numbers that the log names.
+        /// Source with line numbers, to which the log refers.
         numbered_source: String,
     },
     /// A name, text or option contains a NUL byte.
@@ -151,7 +151,7 @@ pub enum CompileError {
 /// Compiles a program, without the disk cache. Blocks for tens of milliseconds to seconds.
 ///
 /// # Errors
-/// [`CompileError`]; errors of the source come with the log and the numbered source.
+/// [`CompileError`]; for errors in the source, with the log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
     nvrtc_version()?;
     let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {
@@ -236,7 +236,7 @@ impl Texts {
     }
 }
 
-/// All options for the compiler.
+/// Returns all options for the compiler.
 pub(super) fn options(spec: &ProgramSpec, arch: Arch) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={arch}"),

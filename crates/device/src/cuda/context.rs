@@ -1,4 +1,4 @@
-//! The driver's context of one device, which holds everything else of the device.
+//! CUDA context of a device; it owns all of the device's driver objects.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -9,22 +9,22 @@ use cudarc::driver::sys::{self, CUcontext, CUresult};
 use super::gpu;
 use super::library::{DriverError, check};
 
-/// A context on one GPU. Everything that belongs to it holds it by `Arc`, so it is destroyed last.
+/// A context on one GPU. All of its objects hold it by `Arc`, so it is destroyed last.
 ///
-/// It is not the GPU's primary context, so the loss of a device harms no other user of CUDA in the process.
+/// It is not the GPU's primary context, so that the loss of a device does not affect other CUDA code in the process.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: CUcontext,
-    /// The node that pinned memory is taken from; `None` leaves it to the driver.
+    /// NUMA node for pinned memory; `None` leaves the choice to the driver.
     host_node: Option<u32>,
 }
 
-// SAFETY: the driver allows the calls on a context from any thread; `raw` is never changed.
+// SAFETY: the driver allows calls on a context from any thread; `raw` never changes.
 unsafe impl Send for Context {}
-// SAFETY: as above, also at the same time.
+// SAFETY: as above; concurrent calls are allowed too.
 unsafe impl Sync for Context {}
 
-/// Bytes of a card's memory.
+/// Free and total bytes of a card's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CardMemory {
     pub(crate) free_bytes: u64,
@@ -32,12 +32,12 @@ pub(crate) struct CardMemory {
 }
 
 impl Context {
-    /// Makes a context on a GPU that [`gpu::gpus`] listed. Blocks for some hundred milliseconds.
+    /// Creates a context on a GPU that [`gpu::gpus`] listed. Blocks for some hundred milliseconds.
     pub(crate) fn create(ordinal: u32, host_node: Option<u32>) -> Result<Context, DriverError> {
         let device = gpu::handle(ordinal)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the driver is started, as a handle of a GPU could be had; no parameters mean a plain context, and 0
-        // lets the driver choose how to wait. `raw` lives through the call.
+        // SAFETY: the driver is initialised, because `handle` returned a GPU. No parameters mean a plain context, and 0
+        // lets the driver choose how to wait. `raw` outlives the call.
         let code = unsafe { sys::cuCtxCreate_v4(&mut raw, ptr::null_mut(), 0, device) };
         check("cuCtxCreate", code)?;
         let context = Context { raw, host_node };
@@ -49,10 +49,10 @@ impl Context {
         self.host_node
     }
 
-    /// Lets kernels and copies of this context use the memory of `peer`, a context on a peer GPU.
+    /// Lets kernels and copies of this context access the memory of `peer`, a context on a peer GPU.
     pub(crate) fn enable_peer(&self, peer: &Context) -> Result<(), DriverError> {
         let _entered = self.enter()?;
-        // SAFETY: both contexts are live, and 0 is the only flag that is allowed. Access ends with either context.
+        // SAFETY: both contexts are live, and 0 is the only allowed flag. Access ends with either context.
         match unsafe { sys::cuCtxEnablePeerAccess(peer.raw, 0) } {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             code => check("cuCtxEnablePeerAccess", code),
@@ -63,13 +63,13 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context the calling thread's for good: for the thread that owns the device.
+    /// Makes the context current on the calling thread permanently; for the thread that owns the device.
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: `raw` is a live context.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw) })
     }
 
-    /// Makes the context the calling thread's until the result is dropped.
+    /// Makes the context current on the calling thread until the result is dropped.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         // SAFETY: `raw` is a live context.
         let code = unsafe { sys::cuCtxPushCurrent_v2(self.raw) };
@@ -86,20 +86,20 @@ impl Context {
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Waits for all work of the context if the calling thread unwinds: work in flight of a job that panics may use the
-    /// memory that is about to be freed.
+    /// Waits for all work of the context if the calling thread is unwinding: in-flight work of a job that panicked may
+    /// use the memory that is about to be freed.
     pub(crate) fn settle_if_panicking(&self) {
         if thread::panicking() {
-            // A context that has failed does nothing more.
+            // On a failed context no work runs, so the error is ignored.
             let _ = self.synchronize();
         }
     }
 
-    /// Returns the free and the total memory of the card.
+    /// Returns the free and total memory of the card.
     pub(crate) fn memory(&self) -> Result<CardMemory, DriverError> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: a context is current, and both numbers live through the call.
+        // SAFETY: a context is current, and both numbers outlive the call.
         let code = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
         check("cuMemGetInfo", code)?;
         Ok(CardMemory {
@@ -112,12 +112,12 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: this was the last user of the context. After a fault the driver returns that fault again, which is
-        // known already.
+        // already recorded.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
     }
 }
 
-/// While it lives, the context is the calling thread's. It stays on that thread.
+/// Guard: while it exists, the context is current on the calling thread. It must stay on that thread.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     _context: PhantomData<(&'a Context, *const ())>,
@@ -125,14 +125,14 @@ pub(crate) struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // A context that cannot be popped has failed; the next call on it says so.
+        // A context that cannot be popped has failed; the next call on it returns the error.
         let _ = pop();
     }
 }
 
 fn pop() -> Result<(), DriverError> {
     let mut popped = ptr::null_mut();
-    // SAFETY: the calling thread pushed or created a context before, and `popped` lives through the call.
+    // SAFETY: the calling thread pushed or created a context before, and `popped` outlives the call.
     let code = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
     check("cuCtxPopCurrent", code)
 }

@@ -1,4 +1,4 @@
-// Shared by the kernels of all operators: short names of numeric types, and functions of whole warps.
+// Header that the kernels of all operators include: short names of numeric types, and warp-wide functions.
 #pragma once
 
 using u8 = unsigned char;
@@ -9,27 +9,26 @@ using u64 = unsigned long long;
 constexpr u32 kLanes = 32;
 constexpr u32 kAllLanes = 0xFFFFFFFFu;
 
-// The lane and the warp of this thread, in blocks of one dimension.
+// The lane and the warp of this thread in a one-dimensional block.
 __device__ inline u32 this_lane() { return threadIdx.x % kLanes; }
 __device__ inline u32 this_warp() { return threadIdx.x / kLanes; }
 
-// Functions of whole warps: every lane calls them.
+// Warp-wide functions: every lane of the warp must call them.
 
-// Bit `lane` is set if the lane's flag is.
+// Returns a mask whose bit `lane` is that lane's flag.
 __device__ inline u32 ballot(bool flag) { return __ballot_sync(kAllLanes, flag); }
 __device__ inline bool any_lane(bool flag) { return __any_sync(kAllLanes, flag); }
 __device__ inline bool all_lanes(bool flag) { return __all_sync(kAllLanes, flag); }
 
-// Bits of a ballot below a lane: the lane's place among those whose flag is set.
+// Returns the number of set bits of a ballot below a lane: the lane's rank among the lanes whose flag is set.
 __device__ inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 
-// Adds to a counter in global memory, once for the warp; returns the value before, in every lane.
+// Adds to a counter in global memory once per warp; returns the previous value in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;
     if (this_lane() == 0) before = atomicAdd(counter, count);
     return __shfl_sync(kAllLanes, before, 0);
 }
 
-// Reads a counter that other blocks add to at the same time. The value may be out of date, but is one that the counter
-// had.
+// Reads a counter that other blocks increment concurrently. The value may be stale, but the counter has had it.
 __device__ inline u32 load_relaxed(const u32* counter) { return *static_cast<const volatile u32*>(counter); }

@@ -1,4 +1,4 @@
-//! A GPU as the jobs on its thread see it.
+//! The interface of jobs to the GPU whose thread they run on.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -19,19 +19,19 @@ use crate::device::Shared;
 use crate::memory::COMMON;
 use crate::{DeviceFault, JobError, JobFailure, OutOfMemory, Signal};
 
-/// Something that work in flight uses.
+/// A value that in-flight work uses.
 type Retired = Box<dyn Any + Send>;
 
-/// The GPU of a job, on the thread that owns it.
+/// The GPU of a device, for the jobs on the device's thread.
 ///
-/// A job returns the errors of these calls: a failure ends the job alone, a [`DeviceFault`] loses the device. Faults of
-/// kernels and copies come to light at a later call.
+/// A job should return the errors of these calls: a failure ends only the job, a [`DeviceFault`] loses the device. The
+/// driver reports faults of kernels and copies at a later call.
 #[derive(Debug)]
 pub struct Cuda {
     uploads: Stream,
     downloads: Stream,
     modules: Modules,
-    /// Values that are dropped after their events.
+    /// Values to drop once their events have completed.
     retired: Vec<(Arc<Event>, Retired)>,
     pool: Arc<PinnedPool>,
     arena: Arc<Arena>,
@@ -66,7 +66,7 @@ impl Cuda {
         self.context.make_current()
     }
 
-    /// Wakes the threads that wait for pinned memory; they get none.
+    /// Closes the pinned pool: threads that wait for pinned memory wake up without a buffer.
     pub(crate) fn close(&self) {
         self.pool.close();
     }
@@ -76,7 +76,7 @@ impl Cuda {
         Ok(self.context.synchronize()?)
     }
 
-    /// Keeps a value that work in flight uses, such as memory, until an event is done; returns at once.
+    /// Keeps a value that in-flight work uses, such as memory, until an event has completed; returns at once.
     pub fn retire(&mut self, value: impl Send + 'static, event: Arc<Event>) {
         self.retired.push((event, Box::new(value)));
     }
@@ -85,7 +85,7 @@ impl Cuda {
         !self.retired.is_empty()
     }
 
-    /// Drops the values whose events are done.
+    /// Drops the values whose events have completed.
     pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
         let mut index = 0;
         while index < self.retired.len() {
@@ -98,7 +98,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Returns the facts of the GPU.
+    /// Returns the properties of the GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -108,37 +108,37 @@ impl Cuda {
         self.gpu.arch
     }
 
-    /// Number of streaming multiprocessors.
+    /// Returns the number of streaming multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.gpu.multiprocessors
     }
 
-    /// Shared memory that one block may use in bytes, static and dynamic together.
+    /// Returns the maximum bytes of shared memory of a block, static and dynamic together.
     pub fn shared_bytes_per_block_max(&self) -> u32 {
         self.gpu.shared_bytes_per_block_max
     }
 
-    /// Second-level cache in bytes.
+    /// Returns the bytes of L2 cache.
     pub fn l2_bytes(&self) -> u64 {
         self.gpu.l2_bytes
     }
 
-    /// Loads a program without blocking: another thread compiles it, or takes it from the disk cache. Returns `None`
-    /// once the program is loaded. Otherwise the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal,
-    /// and calls this again.
+    /// Loads a program without blocking; another thread compiles it or reads it from the disk cache. Returns `None`
+    /// once the program is loaded. Until then, returns a signal: the job returns
+    /// [`Step::wait_for`](crate::Step::wait_for) that signal, then calls this again.
     ///
     /// # Errors
-    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does
-    /// not load it. A fault of the device.
+    /// [`KernelError`](crate::KernelError) if the program does not compile (with the compiler's log) or the driver
+    /// cannot load it; a fault of the device.
     pub fn load(&mut self, program: &Program) -> Result<Option<Signal>, JobError> {
         self.modules.advance(&self.context, &self.gpu, program)
     }
 
-    /// Returns a kernel, ready to launch. If its program is not loaded, this blocks the device's thread for the
-    /// compilation, tens of milliseconds or more: call [`Cuda::load`] first.
+    /// Returns a kernel that is ready to launch. If its program is not loaded, blocks the device's thread for the
+    /// compilation, tens of milliseconds or more; call [`Cuda::load`] first to avoid that.
     ///
     /// # Errors
-    /// As [`Cuda::load`]; also if the program has no such entry.
+    /// As for [`Cuda::load`]; also if the program has no such entry.
     pub fn kernel(&mut self, program: &Program, entry: &str) -> Result<Arc<Kernel>, JobError> {
         if let Some(kernel) = self.modules.find(program, entry) {
             return Ok(kernel);
@@ -156,13 +156,13 @@ impl Cuda {
     ///
     /// # Errors
     /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A
-    /// fault of the device, also one of earlier work.
+    /// fault of the device, possibly from earlier work.
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
-    /// - With these arguments and this shape it reads and writes only device memory that stays allocated, and pinned
-    ///   memory that stays alive and that no other code touches, until the stream has done it.
-    /// - It does not race with other work of the device over that memory.
+    /// - With these arguments and this shape, the kernel accesses only device memory that stays allocated and pinned
+    ///   memory that stays alive and that no other code accesses, until the kernel has finished.
+    /// - The kernel does not race with other device work on that memory.
     ///
     /// # Panics
     /// If the kernel was loaded on another device.
@@ -182,7 +182,7 @@ impl Cuda {
         if self.shared.faults.take_launch_failure() {
             return Err(DeviceFault::Injected.into());
         }
-        // SAFETY: the caller promises what the kernel takes and touches.
+        // SAFETY: the caller promises the kernel's parameter and memory accesses.
         let launched = unsafe { self.queue(kernel, blocks, shape, arguments, stream) };
         launched.map_err(|error| kernel.launch_error(shape, error))
     }
@@ -211,8 +211,8 @@ impl Cuda {
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
-        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the
-        // attributes and the one parameter, which is as large as the kernel's, before the call returns.
+        // SAFETY: kernel and stream are live and belong to the context that is current here. The driver copies the
+        // attributes and the single parameter, whose size is that of the kernel's parameter, before the call returns.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &config,
@@ -224,13 +224,13 @@ impl Cuda {
         check("cuLaunchKernelEx", code)
     }
 
-    /// Queues a copy of `from` to an address of the device. From [`Pinned`] memory it returns at once and runs beside
-    /// other work; from other memory it is slower and may return late.
+    /// Queues a copy of `from` to a device address. From [`Pinned`] memory, returns at once and runs concurrently with
+    /// other work; from other memory, the copy is slower and the call may block.
     ///
     /// # Safety
-    /// - `to` and as many bytes as `from` has are device memory that stays allocated, and `from` stays alive and
-    ///   unchanged, until the stream has done the copy.
-    /// - The copy does not race with other work of the device.
+    /// - `to` starts `from.len()` bytes of device memory that stays allocated, and `from` stays alive and unchanged,
+    ///   until the copy is done.
+    /// - The copy does not race with other device work.
     pub(super) unsafe fn copy_to_device_async(
         &self,
         from: &[u8],
@@ -241,20 +241,20 @@ impl Cuda {
             return Ok(());
         }
         let stream = self.own_stream(stream).raw();
-        // SAFETY: the stream is live and its context current; the caller promises the memory.
+        // SAFETY: the stream is live and its context is current; the caller promises the memory.
         let code =
             unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
         Ok(check("cuMemcpyHtoDAsync", code)?)
     }
 
-    /// Copies bytes to the device's memory, from byte `offset` of it on, after the earlier work of the stream. Blocks
-    /// until the copy is done. From [`Pinned`] memory it runs at full speed.
+    /// Copies bytes to device memory at byte `offset`, after the earlier work of the stream. Blocks until the copy is
+    /// done. From [`Pinned`] memory it runs at full speed.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the memory has no room for them there, or is another device's.
+    /// If the bytes do not fit there, or the memory belongs to another device.
     pub fn write(
         &self,
         from: &[u8],
@@ -263,19 +263,19 @@ impl Cuda {
         stream: &Stream,
     ) -> Result<(), DeviceFault> {
         let to = self.own(to).address_of(offset, from.len());
-        // SAFETY: the memory has room, as was seen; the caller's borrows last until the stream has been waited for.
+        // SAFETY: the memory has room, as checked above; the caller's borrows outlive the wait for the stream.
         unsafe { self.copy_to_device_async(from, to, stream) }?;
         self.synchronize(stream)
     }
 
-    /// Fills `to` with bytes of the device's memory, from byte `offset` of it on, after the earlier work of the stream.
-    /// Blocks until the copy is done. To [`Pinned`] memory it runs at full speed.
+    /// Fills `to` with bytes of device memory at byte `offset`, after the earlier work of the stream. Blocks until the
+    /// copy is done. To [`Pinned`] memory it runs at full speed.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the memory ends before, or is another device's.
+    /// If the memory ends before the copy does, or belongs to another device.
     pub fn read(
         &self,
         from: &DeviceMemory,
@@ -286,15 +286,15 @@ impl Cuda {
         let from = self.own(from).address_of(offset, to.len());
         if !to.is_empty() {
             let (out, raw) = (to.as_mut_ptr().cast(), self.own_stream(stream).raw());
-            // SAFETY: the stream is live and its context current. The memory is as long, as was seen; the caller's
-            // borrows last until the stream has been waited for.
+            // SAFETY: the stream is live and its context is current. The memory is long enough, as checked above; the
+            // caller's borrows outlive the wait for the stream.
             let code = unsafe { sys::cuMemcpyDtoHAsync_v2(out, from, to.len(), raw) };
             check("cuMemcpyDtoHAsync", code)?;
         }
         self.synchronize(stream)
     }
 
-    /// Blocks until a stream has done all its work.
+    /// Blocks until all work queued on a stream is done.
     ///
     /// # Errors
     /// The fault of that work, or of other work on the device.
@@ -302,7 +302,7 @@ impl Cuda {
         Ok(self.own_stream(stream).synchronize()?)
     }
 
-    /// Makes a stream. Takes some microseconds: an operator keeps its streams.
+    /// Creates a stream. Takes some microseconds, so an operator should keep its streams.
     ///
     /// # Errors
     /// A fault of the device.
@@ -310,18 +310,18 @@ impl Cuda {
         Ok(Stream::create(Arc::clone(&self.context), priority)?)
     }
 
-    /// The stream on which [`TransferJob`](super::TransferJob)s copy to the device.
+    /// Returns the stream on which [`TransferJob`](super::TransferJob)s copy to the device.
     pub fn uploads(&self) -> &Stream {
         &self.uploads
     }
 
-    /// The stream on which [`TransferJob`](super::TransferJob)s copy from the device.
+    /// Returns the stream on which [`TransferJob`](super::TransferJob)s copy from the device.
     pub fn downloads(&self) -> &Stream {
         &self.downloads
     }
 
-    /// Makes the later work of `stream` wait for an event, on the device; returns at once. The event may be of another
-    /// stream, and of another device.
+    /// Makes later work on `stream` wait for an event, on the device; returns at once. The event may belong to another
+    /// stream or another device.
     ///
     /// # Errors
     /// A fault of the device.
@@ -329,7 +329,7 @@ impl Cuda {
         Ok(self.own_stream(stream).wait(event)?)
     }
 
-    /// A new event, not recorded yet.
+    /// Creates an event that is not recorded yet.
     ///
     /// # Errors
     /// A fault of the device.
@@ -337,8 +337,8 @@ impl Cuda {
         Ok(Event::create(Arc::clone(&self.context), Clock::Timed)?)
     }
 
-    /// Returns a new event, recorded after the present work of a stream; it records no time. A job waits for it by
-    /// [`Step::wait_for`](crate::Step::wait_for), a stream by [`Cuda::wait`].
+    /// Returns a new event, recorded after the work queued on a stream so far; the event is not timed. A job waits for
+    /// it with [`Step::wait_for`](crate::Step::wait_for), a stream with [`Cuda::wait`].
     ///
     /// # Errors
     /// A fault of the device.
@@ -348,7 +348,7 @@ impl Cuda {
         Ok(Arc::new(event))
     }
 
-    /// Records an event after the present work of a stream; returns at once.
+    /// Records an event after the work queued on a stream so far; returns at once.
     ///
     /// # Errors
     /// A fault of the device.
@@ -356,28 +356,28 @@ impl Cuda {
         Ok(event.record(self.own_stream(stream))?)
     }
 
-    /// Takes memory of the device, as [`Device::allocate`](crate::Device::allocate).
+    /// Allocates device memory, as [`Device::allocate`](crate::Device::allocate) does.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when no free part is large enough.
+    /// [`OutOfMemory`] if no free range is large enough.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
         self.arena.allocate(COMMON, bytes)
     }
 
-    /// Takes memory of the device for `len` values of a type.
+    /// Allocates device memory for `len` values of type `T`.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if no free part is large enough.
+    /// [`OutOfMemory`] if no free range is large enough.
     pub fn buffer<T: DeviceType>(&self, len: usize) -> Result<DeviceBuffer<T>, OutOfMemory> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
     }
 
-    /// Takes a pinned buffer of zeros outside the loaders' pool, for an operator to keep. Blocks for milliseconds: take
-    /// it once, not per query.
+    /// Allocates a zeroed pinned buffer outside of the loaders' pool, for an operator to keep. Blocks for milliseconds,
+    /// so it should be allocated once and not per query.
     ///
     /// # Errors
-    /// [`JobFailure::CannotPin`] if the host has no memory to pin. A fault of the device.
+    /// [`JobFailure::CannotPin`] if the host cannot pin more memory; a fault of the device.
     pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, JobError> {
         let pinned = Pinned::create(Arc::clone(&self.context), bytes);
         pinned.map_err(|error| match &*error.code {
@@ -390,31 +390,31 @@ impl Cuda {
         })
     }
 
-    /// Pairs memory with a pinned buffer of zeros of its size; copies between the two run on one stream.
+    /// Pairs device memory with a zeroed pinned buffer of the same size; copies between the two run on `stream`.
     ///
     /// # Errors
-    /// As [`Cuda::host_buffer`].
+    /// As for [`Cuda::host_buffer`].
     ///
     /// # Panics
-    /// If the memory is another device's.
+    /// If the memory belongs to another device.
     pub fn mirrored(&self, memory: DeviceMemory, stream: &Stream) -> Result<Mirrored, JobError> {
         let host = self.host_buffer(self.own(&memory).bytes() as usize)?;
         Ok(Mirrored::new(memory, host, stream.clone(), self.event()?))
     }
 
-    /// Returns the memory after a check that it is of this device.
+    /// Asserts that the memory belongs to this device, and returns it.
     pub(super) fn own<'a>(&self, memory: &'a DeviceMemory) -> &'a DeviceMemory {
         assert!(memory.is_of(&self.arena), "memory of another device");
         memory
     }
 
-    /// Returns the stream after a check that it is of this device.
+    /// Asserts that the stream belongs to this device, and returns it.
     pub(super) fn own_stream<'a>(&self, stream: &'a Stream) -> &'a Stream {
         assert!(stream.is_of(&self.context), "a stream of another device");
         stream
     }
 
-    /// Returns whether memory is of this device.
+    /// Returns whether the memory belongs to this device.
     pub(super) fn owns(&self, memory: &DeviceMemory) -> bool {
         memory.is_of(&self.arena)
     }

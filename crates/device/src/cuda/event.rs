@@ -1,4 +1,4 @@
-//! Events: points in a stream that can be queried, waited for and timed.
+//! Events: points in a stream that can be polled, waited for and timed.
 
 use std::ptr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::library::{DriverError, check};
 use super::{Context, Stream};
 use crate::DeviceFault;
 
-/// Whether an event records the time, which costs the device a little.
+/// Whether an event records a timestamp, which costs the device a little time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
     Timed,
@@ -18,17 +18,17 @@ pub(super) enum Clock {
 
 /// A point in a stream. An event that was never recorded counts as done.
 ///
-/// [`Cuda::event`](super::Cuda::event) makes it, [`Cuda::record`](super::Cuda::record) sets it. It may be queried
-/// and dropped on any thread, also after its device is lost.
+/// [`Cuda::event`](super::Cuda::event) creates an event, [`Cuda::record`](super::Cuda::record) records it. An event may
+/// be polled and dropped on any thread, even after its device is lost.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
 }
 
-// SAFETY: the driver allows the calls on an event from any thread.
+// SAFETY: the driver allows calls on an event from any thread.
 unsafe impl Send for Event {}
-// SAFETY: as above, also at the same time.
+// SAFETY: as above; concurrent calls are allowed too.
 unsafe impl Sync for Event {}
 
 impl Event {
@@ -39,7 +39,7 @@ impl Event {
             Clock::Timed => CUevent_flags::CU_EVENT_DEFAULT,
             Clock::Untimed => CUevent_flags::CU_EVENT_DISABLE_TIMING,
         };
-        // SAFETY: a context is current, and `raw` lives through the call.
+        // SAFETY: a context is current, and `raw` outlives the call.
         check("cuEventCreate", unsafe {
             sys::cuEventCreate(&mut raw, flags as u32)
         })?;
@@ -47,9 +47,9 @@ impl Event {
         Ok(Event { context, raw })
     }
 
-    /// Records the event after the present work of the stream.
+    /// Records the event after the work queued on the stream so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DriverError> {
-        // SAFETY: event and stream are live and of the same context.
+        // SAFETY: event and stream are live and belong to the same context.
         let code = unsafe { sys::cuEventRecord(self.raw, stream.raw()) };
         check("cuEventRecord", code)
     }
@@ -82,14 +82,15 @@ impl Event {
         Ok(check("cuEventSynchronize", code)?)
     }
 
-    /// Milliseconds of device time from `start` to this event, accurate to about half a microsecond. Both are done.
+    /// Returns the device time in milliseconds from `start` to this event, accurate to about half a microsecond. Both
+    /// events must be done.
     ///
     /// # Errors
-    /// A fault if one of them is not done, was never recorded, or records no time, or a fault of earlier work.
+    /// A fault if one of the events is not done, was never recorded or is not timed; a fault of earlier work.
     pub fn elapsed_ms(&self, start: &Event) -> Result<f32, DeviceFault> {
         let _entered = self.context.enter()?;
         let mut ms = 0.0;
-        // SAFETY: both events are live, and `ms` lives through the call.
+        // SAFETY: both events are live, and `ms` outlives the call.
         let code = unsafe { sys::cuEventElapsedTime_v2(&mut ms, start.raw, self.raw) };
         check("cuEventElapsedTime", code)?;
         Ok(ms)
@@ -99,7 +100,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: this was the only owner; the driver keeps what work in flight needs.
+            // SAFETY: this was the only owner; the driver keeps what in-flight work needs.
             let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }

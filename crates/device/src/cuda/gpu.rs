@@ -1,4 +1,4 @@
-//! The GPUs of this machine.
+//! The GPUs of this machine and their properties.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
@@ -9,38 +9,39 @@ use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 use super::Arch;
 use super::library::{self, CudaUnavailable, DriverError, check};
 
-/// The facts of one GPU.
+/// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number in the driver's order, from 0.
+    /// Number of the GPU in the driver's order, from 0.
     pub ordinal: u32,
-    /// Its model, as in `NVIDIA H100 80GB HBM3`.
+    /// Model name, as in `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// Architecture that its kernels are compiled for.
+    /// Architecture that kernels are compiled for.
     pub arch: Arch,
     /// CUDA version that the driver supports, as in `13.0`.
     pub driver_version: String,
-    /// Memory in bytes, used or not.
+    /// Total bytes of memory, used or not.
     pub memory_bytes: u64,
-    /// Peak bandwidth of its memory in bytes per second, by clock and width; 0 if the driver does not say.
+    /// Peak memory bandwidth in bytes per second, from clock and bus width; 0 if the driver does not report them.
     pub memory_bytes_per_s: u64,
     /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Shared memory that one block may use in bytes, static and dynamic together.
+    /// Maximum bytes of shared memory of a block, static and dynamic together.
     pub shared_bytes_per_block_max: u32,
-    /// Second-level cache in bytes.
+    /// Bytes of L2 cache.
     pub l2_bytes: u64,
     /// Address on the PCI bus, as in `0000:17:00.0`.
     pub pci_address: String,
-    /// The nearest node of the host's memory; `None` if the system does not say.
+    /// Nearest NUMA node of the host; `None` if the system does not report it.
     pub numa_node: Option<u32>,
-    /// Ordinals of the GPUs whose memory it can read and write directly.
+    /// Ordinals of the GPUs whose memory this GPU can access directly.
     pub peers: Vec<u32>,
-    /// Number of copy engines, which work at the same time as kernels; two or more copy in both directions at once.
+    /// Number of copy engines, which run concurrently with kernels; with two or more, copies run in both directions at
+    /// once.
     pub copy_engines: u32,
-    /// Whether kernels can read host memory that is not pinned.
+    /// Whether kernels can access host memory that is not pinned.
     pub reads_pageable_memory: bool,
-    /// Whether atomic operations of kernels on host memory are those of the host.
+    /// Whether kernels' atomic operations on host memory are native, and so atomic for the CPU too.
     pub has_host_atomics: bool,
 }
 
@@ -55,30 +56,30 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// Lists the GPUs of this machine in the driver's order. The first call in a process starts the driver, which takes
-/// tens of milliseconds or more; no GPU is started.
+/// Lists the GPUs of this machine in the driver's order. The first call in a process initialises the driver, which
+/// takes tens of milliseconds or more; no GPU is started.
 ///
 /// # Errors
-/// [`CudaUnavailable`] says what is missing. A driver without GPUs is an error of the driver.
+/// [`CudaUnavailable`], which names what is missing. A driver without GPUs is a driver error.
 pub fn gpus() -> Result<Vec<Gpu>, CudaUnavailable> {
     library::start_driver()?;
     Ok((0..count()?).map(describe).collect::<Result<_, _>>()?)
 }
 
-/// The number of GPUs. The driver is started.
+/// Returns the number of GPUs. The driver must be initialised.
 fn count() -> Result<u32, DriverError> {
     let mut count = 0;
-    // SAFETY: the driver is started, and `count` lives through the call.
+    // SAFETY: the driver is initialised, and `count` outlives the call.
     check("cuDeviceGetCount", unsafe {
         sys::cuDeviceGetCount(&mut count)
     })?;
     Ok(count.unsigned_abs())
 }
 
-/// The driver's handle of a GPU. The driver is started.
+/// Returns the driver's handle of a GPU. The driver must be initialised.
 pub(super) fn handle(ordinal: u32) -> Result<CUdevice, DriverError> {
     let mut device = 0;
-    // SAFETY: the driver is started, and `device` lives through the call; a wrong ordinal is an error.
+    // SAFETY: the driver is initialised, and `device` outlives the call; a wrong ordinal is an error.
     let code = unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) };
     check("cuDeviceGet", code)?;
     Ok(device)
@@ -115,14 +116,14 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
     })
 }
 
-/// Memory of GPUs makes two transfers per clock.
+/// Returns the peak bandwidth; GPU memory makes two transfers per clock.
 fn memory_bytes_per_s(clock_khz: u32, width_bits: u32) -> u64 {
     2 * 1000 * u64::from(clock_khz) * u64::from(width_bits / 8)
 }
 
 fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverError> {
     let mut value = 0;
-    // SAFETY: `device` is a handle of the driver, and `value` lives through the call.
+    // SAFETY: `device` is a handle of the driver, and `value` outlives the call.
     let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) };
     check("cuDeviceGetAttribute", code)?;
     Ok(value.unsigned_abs())
@@ -130,7 +131,7 @@ fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverE
 
 fn model(device: CUdevice) -> Result<String, DriverError> {
     let mut name = [0; 256];
-    // SAFETY: the driver writes at most the given length, its NUL included.
+    // SAFETY: the driver writes at most the given length, including the NUL.
     let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) };
     check("cuDeviceGetName", code)?;
     Ok(text_of(&name))
@@ -139,13 +140,13 @@ fn model(device: CUdevice) -> Result<String, DriverError> {
 fn pci_address(device: CUdevice) -> Result<String, DriverError> {
     let mut address = [0; 32];
     let length = address.len() as c_int;
-    // SAFETY: the driver writes at most the given length, its NUL included.
+    // SAFETY: the driver writes at most the given length, including the NUL.
     let code = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), length, device) };
     check("cuDeviceGetPCIBusId", code)?;
     Ok(text_of(&address).to_lowercase())
 }
 
-/// Linux writes -1 if it does not know the node.
+/// Returns the NUMA node of a PCI device. Linux reports -1 if the node is unknown.
 fn numa_node(pci_address: &str) -> Option<u32> {
     let file = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
     fs::read_to_string(file).ok()?.trim().parse().ok()
@@ -155,7 +156,7 @@ fn peers(device: CUdevice, ordinal: u32) -> Result<Vec<u32>, DriverError> {
     let mut peers = Vec::new();
     for other in (0..count()?).filter(|other| *other != ordinal) {
         let mut can_access = 0;
-        // SAFETY: both are handles of the driver, and `can_access` lives through the call.
+        // SAFETY: both are handles of the driver, and `can_access` outlives the call.
         let code = unsafe { sys::cuDeviceCanAccessPeer(&mut can_access, device, handle(other)?) };
         check("cuDeviceCanAccessPeer", code)?;
         if can_access != 0 {
@@ -165,7 +166,7 @@ fn peers(device: CUdevice, ordinal: u32) -> Result<Vec<u32>, DriverError> {
     Ok(peers)
 }
 
-/// The text before the first NUL.
+/// Returns the text before the first NUL.
 fn text_of(name: &[c_char]) -> String {
     let bytes: Vec<u8> = name.iter().map(|byte| byte.cast_unsigned()).collect();
     let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
@@ -174,7 +175,7 @@ fn text_of(name: &[c_char]) -> String {
 
 fn memory_bytes(device: CUdevice) -> Result<u64, DriverError> {
     let mut bytes = 0;
-    // SAFETY: `device` is a handle of the driver, and `bytes` lives through the call.
+    // SAFETY: `device` is a handle of the driver, and `bytes` outlives the call.
     let code = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
     check("cuDeviceTotalMem", code)?;
     Ok(bytes as u64)

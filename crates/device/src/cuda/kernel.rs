@@ -1,4 +1,4 @@
-//! Kernels that are loaded on a device, and the shape of a launch.
+//! Kernels that are loaded on a device, and launch shapes.
 
 use std::ffi::{CString, c_int};
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::{DeviceFault, JobError, KernelError};
 /// Maximum blocks in the first dimension of a grid.
 const BLOCKS_MAX: u64 = (1 << 31) - 1;
 
-/// Maximum blocks of a cluster on every GPU that has clusters.
+/// Maximum blocks of a cluster on all GPUs that have clusters.
 const CLUSTER_MAX: u32 = 8;
 
-/// The driver's codes for a launch that it refuses; the context stays valid.
+/// Driver errors that refuse a launch and leave the context valid.
 const SHAPE_CODES: [&str; 5] = [
     "CUDA_ERROR_INVALID_VALUE",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
@@ -29,7 +29,7 @@ const SHAPE_CODES: [&str; 5] = [
     "CUDA_ERROR_NOT_SUPPORTED",
 ];
 
-/// The threads of a launch, and the shared memory of each block.
+/// Numbers of blocks and threads of a launch, and the shared memory of each block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct LaunchShape {
     /// Number of blocks, in one dimension, below 2^31; 0 makes the launch a no-op.
@@ -38,10 +38,10 @@ pub struct LaunchShape {
     pub threads: u32,
     /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Whether the blocks wait for each other (grid synchronisation). All of them run at the same time then, so there
-    /// are at most as many as [`Kernel::persistent_shape`] has.
+    /// Whether the blocks synchronise with each other (grid synchronisation). All blocks then run at the same time, so
+    /// there are at most as many as [`Kernel::persistent_shape`] has.
     pub cooperative: bool,
-    /// Blocks of a cluster, which share memory; at most 8. 0 and 1 are no clusters; others need sm_90.
+    /// Blocks per cluster, which share memory; at most 8. 0 and 1 mean no clusters; larger values need sm_90.
     pub cluster: u32,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for LaunchShape {
 }
 
 impl LaunchShape {
-    /// Attributes of the launch for the driver.
+    /// Returns the launch attributes for the driver.
     pub(super) fn attributes(&self) -> Vec<CUlaunchAttribute> {
         let attribute = |id, value| CUlaunchAttribute {
             id,
@@ -85,7 +85,7 @@ impl LaunchShape {
         attributes
     }
 
-    /// Returns the number of blocks as the driver takes it, or why the shape cannot be launched.
+    /// Returns the number of blocks in the driver's type, or why the shape cannot be launched.
     fn checked_blocks(&self, limits: &Limits) -> Result<u32, String> {
         let Limits {
             threads_max,
@@ -109,14 +109,14 @@ impl LaunchShape {
         }
         if self.cluster > CLUSTER_MAX || !self.blocks.is_multiple_of(self.cluster.max(1).into()) {
             return Err(format!(
-                "a cluster has at most {CLUSTER_MAX} blocks, and the blocks are whole clusters"
+                "a cluster has at most {CLUSTER_MAX} blocks, and the number of blocks is a multiple of it"
             ));
         }
         Ok(self.blocks as u32)
     }
 }
 
-/// The limits of a launch of one kernel.
+/// Launch limits of one kernel.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     threads_max: u32,
@@ -125,23 +125,23 @@ struct Limits {
     multiprocessors: u32,
 }
 
-/// Machine code that is loaded on a device.
+/// Machine code loaded on a device.
 #[derive(Debug)]
 pub(super) struct Module {
     context: Arc<Context>,
     raw: CUmodule,
 }
 
-// SAFETY: the driver allows the calls on a module from any thread; `raw` is never changed.
+// SAFETY: the driver allows calls on a module from any thread; `raw` never changes.
 unsafe impl Send for Module {}
-// SAFETY: as above, also at the same time.
+// SAFETY: as above; concurrent calls are allowed too.
 unsafe impl Sync for Module {}
 
 impl Module {
     pub(super) fn load(context: Arc<Context>, cubin: &Cubin) -> Result<Module, DriverError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a context is current; the bytes are a whole ELF file, which says its own length and which the driver
+        // SAFETY: a context is current; the bytes are a whole ELF file, which contains its length and which the driver
         // copies.
         let code = unsafe { sys::cuModuleLoadData(&mut raw, cubin.bytes.as_ptr().cast()) };
         check("cuModuleLoadData", code)?;
@@ -156,7 +156,7 @@ impl Module {
         };
         let symbol = CString::new(symbol).map_err(missing)?;
         let mut function = ptr::null_mut();
-        // SAFETY: the module is live, and the string and `function` live through the call.
+        // SAFETY: the module is live, and the string and `function` outlive the call.
         let code = unsafe { sys::cuModuleGetFunction(&mut function, self.raw, symbol.as_ptr()) };
         check("cuModuleGetFunction", code)?;
         Ok(function)
@@ -166,13 +166,13 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: this was the only owner, as each kernel holds the module.
+            // SAFETY: this was the last owner, as each kernel holds the module.
             let _ = unsafe { sys::cuModuleUnload(self.raw) };
         }
     }
 }
 
-/// A kernel that is loaded on a device: see [`Cuda::kernel`](super::Cuda::kernel). It belongs to that device.
+/// A kernel loaded on one device; see [`Cuda::kernel`](super::Cuda::kernel).
 #[derive(Debug)]
 pub struct Kernel {
     module: Arc<Module>,
@@ -181,14 +181,14 @@ pub struct Kernel {
     limits: Limits,
 }
 
-// SAFETY: a function handle is valid on any thread, as is its module, which the kernel holds.
+// SAFETY: a function handle is valid on any thread, and so is its module, which the kernel holds.
 unsafe impl Send for Kernel {}
-// SAFETY: as above; nothing is changed after loading.
+// SAFETY: as above; the kernel does not change after loading.
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Loads a kernel of a module and lets it use all the shared memory that a block may have. The module's context is
-    /// current.
+    /// Loads a kernel of a module and raises its dynamic shared memory to the block's maximum. The module's context
+    /// must be current.
     pub(super) fn load(
         module: Arc<Module>,
         resources: KernelResources,
@@ -213,29 +213,29 @@ impl Kernel {
         })
     }
 
-    /// Returns its names, and what it uses of a multiprocessor.
+    /// Returns the kernel's names and its use of registers and memory.
     pub fn resources(&self) -> &KernelResources {
         &self.resources
     }
 
-    /// Maximum threads of a block.
+    /// Returns the maximum threads of a block.
     pub fn threads_max(&self) -> u32 {
         self.limits.threads_max
     }
 
-    /// Maximum bytes of dynamic shared memory of a block.
+    /// Returns the maximum bytes of dynamic shared memory of a block.
     pub fn shared_bytes_max(&self) -> u32 {
         self.limits.shared_bytes_max
     }
 
-    /// Number of blocks of `threads` threads and `shared_bytes` of dynamic shared memory that a multiprocessor runs at
-    /// the same time.
+    /// Returns how many blocks of `threads` threads and `shared_bytes` of dynamic shared memory a multiprocessor runs
+    /// at the same time.
     ///
     /// # Errors
     /// A fault of the device.
     pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32, DeviceFault> {
         let mut blocks: c_int = 0;
-        // SAFETY: the function is of a live module, and `blocks` lives through the call.
+        // SAFETY: the function belongs to a live module, and `blocks` outlives the call.
         let code = unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
@@ -248,7 +248,7 @@ impl Kernel {
         Ok(blocks.unsigned_abs())
     }
 
-    /// Returns the largest grid whose blocks all run at the same time; at least one block.
+    /// Returns the largest grid whose blocks all run at the same time; its size is at least one block.
     ///
     /// # Errors
     /// A fault of the device.
@@ -275,7 +275,7 @@ impl Kernel {
         Arc::ptr_eq(&self.module.context, context)
     }
 
-    /// Returns the number of blocks as the driver takes it.
+    /// Returns the number of blocks in the driver's type.
     pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, KernelError> {
         let checked = shape.checked_blocks(&self.limits);
         checked.map_err(|why| self.shape_error(shape, why))
@@ -289,7 +289,7 @@ impl Kernel {
         }
     }
 
-    /// Distinguishes an error of this launch from a fault of earlier work that the driver reports at it.
+    /// Distinguishes an error of this launch from a fault of earlier work that the driver reports at this launch.
     pub(super) fn launch_error(&self, shape: &LaunchShape, error: DriverError) -> JobError {
         if SHAPE_CODES.contains(&error.code.as_str()) {
             self.shape_error(shape, error.code).into()
@@ -301,16 +301,16 @@ impl Kernel {
 
 fn attribute(function: CUfunction, which: CUfunction_attribute) -> Result<u32, DriverError> {
     let mut value: c_int = 0;
-    // SAFETY: the function is of a live module, and `value` lives through the call.
+    // SAFETY: the function belongs to a live module, and `value` outlives the call.
     let code = unsafe { sys::cuFuncGetAttribute(&mut value, which, function) };
     check("cuFuncGetAttribute", code)?;
     Ok(value.unsigned_abs())
 }
 
-/// Raises the limit of dynamic shared memory, which is 48 KiB until then.
+/// Raises the limit of dynamic shared memory from the default of 48 KiB.
 fn allow_shared_memory(function: CUfunction, bytes: u32) -> Result<(), DriverError> {
     let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // SAFETY: the function is of a live module; a value that is too large is an error.
+    // SAFETY: the function belongs to a live module; a value that is too large is an error.
     let code = unsafe { sys::cuFuncSetAttribute(function, which, bytes as c_int) };
     check("cuFuncSetAttribute", code)
 }

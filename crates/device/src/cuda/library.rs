@@ -1,17 +1,17 @@
-//! The two libraries, found at run time: the driver (libcuda) and the compiler (libnvrtc).
+//! The two libraries that are loaded at run time: the driver (libcuda) and the compiler (libnvrtc).
 
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::nvrtc::sys as nvrtc;
 
-/// Oldest driver with every function that is called here, as CUDA numbers them: 1000 × major + 10 × minor.
+/// Oldest driver that has all functions called here, in CUDA's numbering: 1000 × major + 10 × minor.
 const DRIVER_VERSION_MIN: i32 = 12080;
 
-/// The driver's name of the error for memory that cannot be had.
+/// The driver's error name for exhausted memory.
 pub(super) const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// A call of the driver that failed.
+/// A driver call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} failed: {code}")]
 pub struct DriverError {
@@ -25,23 +25,23 @@ pub struct DriverError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaUnavailable {
-    /// The driver's library is not on this machine.
+    /// The driver's library cannot be loaded.
     #[error("libcuda.so.1 cannot be loaded; install the NVIDIA driver, or use `host:<count>`")]
     NoDriver,
-    /// The driver lacks functions that are needed.
+    /// The driver lacks required functions.
     #[error("the NVIDIA driver supports CUDA {found}, and {needed} is needed; install a newer one")]
     DriverTooOld {
         /// CUDA version of the driver, as in `12.4`.
         found: String,
-        /// Oldest version that is supported.
+        /// Oldest supported version.
         needed: String,
     },
-    /// The driver is installed and does not work.
-    #[error("{0}; see whether `nvidia-smi` works, or use `host:<count>`")]
+    /// The driver is installed but does not work.
+    #[error("{0}; check whether `nvidia-smi` works, or use `host:<count>`")]
     Failed(#[from] DriverError),
 }
 
-/// NVRTC is not on this machine.
+/// NVRTC cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "libnvrtc cannot be loaded; install CUDA's runtime compiler (Debian package cuda-nvrtc-13-0, or \
@@ -49,7 +49,7 @@ pub enum CudaUnavailable {
 )]
 pub struct NvrtcMissing;
 
-/// Turns what a driver call returned into a result.
+/// Converts the result code of a driver call to a `Result`.
 pub(super) fn check(operation: &'static str, code: CUresult) -> Result<(), DriverError> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -60,7 +60,7 @@ pub(super) fn check(operation: &'static str, code: CUresult) -> Result<(), Drive
     }
 }
 
-/// Loads and starts the driver, once for the process. Every other call of the driver comes after it.
+/// Loads and initialises the driver, once for the process. All other driver calls must come after it.
 pub(super) fn start_driver() -> Result<(), CudaUnavailable> {
     static DRIVER: OnceLock<Result<(), CudaUnavailable>> = OnceLock::new();
     DRIVER.get_or_init(load_driver).clone()
@@ -78,21 +78,21 @@ fn load_driver() -> Result<(), CudaUnavailable> {
             needed: version_text(DRIVER_VERSION_MIN),
         });
     }
-    // SAFETY: the library is there; 0 is the only value that is allowed.
+    // SAFETY: the library is loaded; 0 is the only allowed value.
     check("cuInit", unsafe { sys::cuInit(0) })?;
     Ok(())
 }
 
-/// CUDA version that the driver supports; works before the driver is started.
+/// Returns the CUDA version that the driver supports; works before the driver is initialised.
 fn driver_version() -> Result<i32, DriverError> {
     let mut version = 0;
-    // SAFETY: the library is there, and `version` lives through the call.
+    // SAFETY: the library is loaded, and `version` outlives the call.
     let code = unsafe { sys::cuDriverGetVersion(&mut version) };
     check("cuDriverGetVersion", code)?;
     Ok(version)
 }
 
-/// CUDA version that the driver supports, as in `13.0`. The driver is started.
+/// Returns the CUDA version that the driver supports, as in `13.0`. The driver must be initialised.
 pub(super) fn driver_version_text() -> Result<String, DriverError> {
     driver_version().map(version_text)
 }
@@ -101,10 +101,10 @@ fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Version of NVRTC, as in `(13, 0)`.
+/// Returns the version of NVRTC, as in `(13, 0)`.
 ///
 /// # Errors
-/// [`NvrtcMissing`] when there is none.
+/// [`NvrtcMissing`] if NVRTC cannot be loaded.
 pub fn nvrtc_version() -> Result<(u32, u32), NvrtcMissing> {
     static VERSION: OnceLock<Result<(u32, u32), NvrtcMissing>> = OnceLock::new();
     VERSION.get_or_init(load_nvrtc).clone()
@@ -116,7 +116,7 @@ fn load_nvrtc() -> Result<(u32, u32), NvrtcMissing> {
         return Err(NvrtcMissing);
     }
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is there, and both numbers live through the call.
+    // SAFETY: the library is loaded, and both numbers outlive the call.
     let code = unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
     match code {
         nvrtc::nvrtcResult::NVRTC_SUCCESS => Ok((major.unsigned_abs(), minor.unsigned_abs())),

@@ -1,4 +1,4 @@
-//! Memory of a GPU: one allocation taken at start, given out in parts.
+//! GPU memory: one allocation made at start, and the ranges of it in use.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::device::Shared;
 use crate::memory::{Budget, Reservation, ShareId};
 use crate::{DeviceError, OutOfMemory};
 
-/// Alignment of every part, as of memory from the driver.
+/// Alignment of every range, equal to that of memory from the driver.
 const GRANULE_BYTES: u64 = 256;
 
-/// The memory that a device gives out.
+/// Allocator of a device's memory.
 #[derive(Debug)]
 pub(crate) struct Arena {
     context: Arc<Context>,
@@ -26,7 +26,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Takes `wanted_bytes` of the card's memory, or four fifths of what is free.
+    /// Allocates `wanted_bytes` of the card's memory, or four fifths of its free memory.
     pub(crate) fn create(
         context: Arc<Context>,
         shared: Arc<Shared>,
@@ -52,12 +52,12 @@ impl Arena {
         })
     }
 
-    /// Returns what the arena's memory is charged to; it is as large as the arena.
+    /// Returns the budget that allocations are charged to; it is as large as the arena.
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// Gives out a part of at least `bytes` to a share.
+    /// Allocates at least `bytes` for a share.
     pub(crate) fn allocate(
         self: &Arc<Self>,
         share: ShareId,
@@ -77,13 +77,13 @@ impl Arena {
         })
     }
 
-    /// Bytes of the largest part that a share can take now.
+    /// Returns the bytes of the largest request of a share that would succeed now.
     fn free_bytes(&self, share: ShareId) -> u64 {
         let largest = self.ranges.lock().largest_free_bytes();
         largest.min(self.budget.available_bytes(share))
     }
 
-    /// Returns whether a request would succeed.
+    /// Returns whether a request of `bytes` for a share would succeed.
     pub(crate) fn has_room(&self, share: ShareId, bytes: u64) -> bool {
         let ranges = self.ranges.lock();
         ranges.rounded(bytes).is_some_and(|rounded| {
@@ -109,12 +109,12 @@ impl Arena {
     }
 }
 
-/// Takes memory from the driver; `None` if the card has too little.
+/// Allocates memory from the driver and returns its address; `None` if the card has too little.
 fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverError> {
     let _entered = context.enter()?;
     let mut address = 0;
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: a context is current, and `address` lives through the call.
+    // SAFETY: a context is current, and `address` outlives the call.
     match unsafe { sys::cuMemAlloc_v2(&mut address, size) } {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
         code => check("cuMemAlloc", code).map(|()| Some(address)),
@@ -123,19 +123,19 @@ fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverEr
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // A context that cannot be entered has failed, and its memory with it.
+        // If the context cannot be entered, it has failed, and its memory with it.
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the address came from `cuMemAlloc` in this context, and no part is given out any more: each holds
-            // the arena. The driver waits for work in flight.
+            // SAFETY: the address came from `cuMemAlloc` in this context. No range is in use, because each holds the
+            // arena. The driver waits for in-flight work.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
 }
 
-/// A part of a GPU's memory; dropping it gives it back at once.
+/// A range of a GPU's memory; dropping it frees it at once.
 ///
-/// The device does not know what uses it: the caller of a launch keeps it until the stream is done, or
-/// [retires](super::Cuda::retire) it. Its content is at first whatever was there before.
+/// The device does not track its use: the caller of a launch must keep the range until the kernel has finished, or
+/// [retire](super::Cuda::retire) it. The initial content is undefined.
 #[derive(Debug)]
 pub struct DeviceMemory {
     arena: Arc<Arena>,
@@ -146,17 +146,17 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Address on the device, a multiple of 256.
+    /// Returns the address on the device, a multiple of 256.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Returns whether this is a part of an arena.
+    /// Returns whether this memory belongs to `arena`.
     pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
     }
 
-    /// Returns whether both are memory of the same device.
+    /// Returns whether both ranges are memory of the same device.
     pub(super) fn is_on_same_device(&self, other: &DeviceMemory) -> bool {
         Arc::ptr_eq(&self.arena, &other.arena)
     }
@@ -165,10 +165,10 @@ impl DeviceMemory {
         &self.arena.context
     }
 
-    /// Returns the address of `bytes` bytes from an offset on.
+    /// Returns the address at byte `offset`, where at least `bytes` bytes follow.
     ///
     /// # Panics
-    /// If the memory has fewer bytes.
+    /// If the range has fewer bytes.
     pub(super) fn address_of(&self, offset: usize, bytes: usize) -> u64 {
         let end = offset.checked_add(bytes);
         assert!(
@@ -179,7 +179,7 @@ impl DeviceMemory {
         self.address + offset as u64
     }
 
-    /// Bytes of the request; they are charged up to the next multiple of 256.
+    /// Returns the requested bytes; the budget is charged for the next multiple of 256.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

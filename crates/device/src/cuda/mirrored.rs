@@ -1,16 +1,16 @@
-//! A pinned buffer and its counterpart on a GPU.
+//! A buffer on a GPU paired with a pinned host buffer.
 
 use super::{Cuda, DeviceMemory, Event, Pinned, Stream};
 use crate::DeviceFault;
 
-/// Memory of a GPU and a pinned buffer of the same size, with copies between the two on one stream: see
-/// [`Cuda::mirrored`].
+/// GPU memory and a pinned buffer of the same size, with copies between the two on one stream; see [`Cuda::mirrored`].
 #[derive(Debug)]
 pub struct Mirrored {
     device: DeviceMemory,
     host: Pinned,
     stream: Stream,
-    /// Done when the last sent bytes are on the device. Until then the buffer is not written, and neither is freed.
+    /// Completes when the last sent bytes are on the device. Until then the buffer must not be written, nor either
+    /// memory freed.
     sent: Event,
 }
 
@@ -24,17 +24,17 @@ impl Mirrored {
         }
     }
 
-    /// Returns the address of the memory on the device.
+    /// Returns the device address of the GPU memory.
     pub fn address(&self) -> u64 {
         self.device.address()
     }
 
-    /// Returns the buffer.
+    /// Returns the pinned buffer.
     pub fn host(&self) -> &[u8] {
         &self.host
     }
 
-    /// Returns the buffer for writing, after the bytes of the last [`send`](Mirrored::send) are on the device.
+    /// Returns the pinned buffer for writing; first blocks until the last [`send`](Mirrored::send) is done.
     ///
     /// # Errors
     /// A fault of the device.
@@ -49,28 +49,28 @@ impl Mirrored {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the buffer is shorter, or the memory is another device's.
+    /// If the buffer is shorter than `bytes`, or the memory belongs to another device.
     pub fn send(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         let to = cuda.own(&self.device).address_of(0, bytes);
-        // SAFETY: the memory has room, as was checked. Until the event that follows the copy is done, this value keeps
-        // both and lends no one the buffer for writing; the copies and kernels of a stream run in order.
+        // SAFETY: the memory has room, as checked above. Until the event that follows the copy completes, this value
+        // keeps both memories and does not lend the buffer for writing; the work of a stream runs in order.
         unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
         let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {
-            // No event follows the copy, so this waits for the stream, whatever that returns.
+            // Recording the event failed, so wait for the stream instead; the device is lost whatever the wait returns.
             let _ = cuda.synchronize(&self.stream);
         }
         recorded
     }
 
-    /// Copies the first bytes of the device's memory to the buffer, after the earlier work of the stream. Blocks until
+    /// Copies the first bytes of the device memory to the buffer, after the earlier work of the stream. Blocks until
     /// the copy is done.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the buffer is shorter, or the memory is another device's.
+    /// If the buffer is shorter than `bytes`, or the memory belongs to another device.
     pub fn fetch(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         cuda.read(&self.device, 0, &mut self.host[..bytes], &self.stream)
     }
@@ -78,7 +78,7 @@ impl Mirrored {
 
 impl Drop for Mirrored {
     fn drop(&mut self) {
-        // A device that has failed copies no more.
+        // On a failed device no copy runs, so the error is ignored.
         let _ = self.sent.wait();
     }
 }

@@ -1,9 +1,9 @@
-//! NVIDIA GPUs: checked calls of the driver and of NVRTC, which are loaded at run time.
+//! NVIDIA GPUs: checked calls of the driver and of NVRTC (the kernel compiler), which are loaded at run time.
 //!
-//! Nothing here links to CUDA. [`gpus`] lists the GPUs, or says what is missing; [`compile`] turns a [`ProgramSpec`]
-//! into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels, launches them and
-//! copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`], [`HostRegistration`] and
-//! [`Event`] may be dropped on any thread, also after the device is lost.
+//! The crate does not link to CUDA. [`gpus`] lists the GPUs or returns what is missing. [`compile`] turns a
+//! [`ProgramSpec`] into machine code; it needs NVRTC but no GPU. A job on a GPU gets a [`Cuda`], which loads and
+//! launches kernels and copies memory; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`],
+//! [`HostRegistration`] and [`Event`] may be dropped on any thread, even after the device is lost.
 //!
 //! # Examples
 //! Allocate, copy, launch, read back:

@@ -1,4 +1,4 @@
-//! The programs that are loaded on a device.
+//! Cache of the programs that are loaded on a device.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use super::library::DriverError;
 use super::{Arch, CompileError, Context, Cubin, Gpu, KernelCache, Program};
 use crate::{JobError, KernelError, Signal};
 
-/// Maximum programs of a device that are remembered. Beyond it, the least recently used one is unloaded.
+/// Maximum programs kept for a device. A further program unloads the least recently used one.
 const PROGRAMS_MAX: usize = 256;
 
-/// Maximum programs of the process that are compiled at the same time.
+/// Maximum concurrent compilations in this process.
 const COMPILERS_MAX: usize = 4;
 
-/// Time between two looks at a compilation that the device's thread waits for.
+/// Poll interval of the device's thread while it waits for a compilation.
 const LOOK_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The programs of one device.
+/// Loaded, failed and compiling programs of one device.
 #[derive(Debug)]
 pub(super) struct Modules {
     cache: KernelCache,
-    /// By identity.
+    /// Programs by identity.
     programs: HashMap<Arc<str>, Known>,
-    /// Counts uses of all programs.
+    /// Number of uses of all programs so far.
     uses: u64,
 }
 
 #[derive(Debug)]
 struct Known {
     state: State,
-    /// The number of its last use.
+    /// Value of `uses` at the program's last use.
     used: u64,
 }
 
@@ -42,11 +42,11 @@ struct Known {
 enum State {
     Compiling(Compilation),
     Loaded(Vec<Arc<Kernel>>),
-    /// The program does not compile or load; it is not tried again until it is forgotten.
+    /// The program does not compile or load; it is not retried while this entry is kept.
     Refused(KernelError),
 }
 
-/// A compilation on another thread.
+/// A compilation that runs on another thread.
 #[derive(Debug)]
 struct Compilation {
     ended: Signal,
@@ -74,8 +74,8 @@ impl Modules {
         kernels.iter().find(is_it).cloned()
     }
 
-    /// Takes the next step towards a loaded program, without blocking: starts its compilation, or loads what was
-    /// compiled. Returns `None` once it is loaded, otherwise the signal that the compilation sets at its end.
+    /// Advances the load of a program by one step without blocking: starts its compilation, or loads the compiled code.
+    /// Returns `None` once the program is loaded; until then, the signal that the compilation sets when it ends.
     pub(super) fn advance(
         &mut self,
         context: &Arc<Context>,
@@ -107,7 +107,7 @@ impl Modules {
         Ok(None)
     }
 
-    /// Loads a program; waits for its compilation.
+    /// Loads a program; blocks until it is compiled.
     pub(super) fn load(
         &mut self,
         context: &Arc<Context>,
@@ -128,7 +128,7 @@ impl Modules {
         self.programs.insert(identity, Known { state, used });
     }
 
-    /// Unloads the least recently used program if there are too many; a program whose kernels are in use stays.
+    /// At the limit, unloads the least recently used program that has no kernel in use.
     fn make_room(&mut self, context: &Context) -> Result<(), JobError> {
         if self.programs.len() < PROGRAMS_MAX {
             return Ok(());
@@ -136,7 +136,7 @@ impl Modules {
         let unused = self.programs.iter().filter(|(_, known)| known.is_unused());
         let oldest = unused.min_by_key(|(_, known)| known.used);
         if let Some(oldest) = oldest.map(|(identity, _)| Arc::clone(identity)) {
-            // A kernel of it may still run.
+            // A kernel of the program may still run.
             context.synchronize()?;
             self.programs.remove(&oldest);
         }
@@ -168,7 +168,7 @@ impl Compilation {
         let compiled = Arc::clone(&compilation.compiled);
         let ended = SetAtEnd(compilation.ended.clone());
         let compile = move || {
-            // Also set if the compilation panics; there is no result then.
+            // Set on a panic too, in which case there is no result.
             let _ended = ended;
             let _turn = Turn::take();
             *compiled.lock() = Some(cache.get(wanted.spec(), arch));
@@ -192,7 +192,7 @@ impl Drop for SetAtEnd {
 static COMPILERS: Mutex<usize> = Mutex::new(0);
 static COMPILER_ENDED: Condvar = Condvar::new();
 
-/// A place among the compilations that run.
+/// Permit to compile; dropping it lets another compilation run.
 struct Turn;
 
 impl Turn {
@@ -211,7 +211,7 @@ impl Drop for Turn {
     }
 }
 
-/// Loads all kernels of a program that was compiled.
+/// Loads all kernels of a compiled program.
 fn loaded(
     context: &Arc<Context>,
     gpu: &Gpu,
@@ -230,7 +230,7 @@ fn loaded(
     kernels.collect()
 }
 
-/// The driver's codes for machine code that it does not load: errors of the program, not of the device.
+/// Driver errors for machine code that cannot be loaded: errors of the program, not of the device.
 const PROGRAM_CODES: [&str; 5] = [
     "CUDA_ERROR_INVALID_IMAGE",
     "CUDA_ERROR_INVALID_PTX",
@@ -254,7 +254,7 @@ fn load_failure(program: &Program, code: String) -> KernelError {
     }
 }
 
-/// The error of a kernel that its program does not have.
+/// Returns the error for a kernel that its program lacks.
 pub(super) fn no_entry(program: &Program, entry: &str) -> KernelError {
     KernelError::NoEntry {
         program: program.spec().name.clone(),

@@ -1,33 +1,33 @@
-//! Pages of host memory on one node of the machine.
+//! Host memory pages on a chosen NUMA node.
 
 use std::fs;
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Bits of a mask of nodes: as many nodes as Linux supports.
+/// Bits of a node mask: the maximum number of nodes that Linux supports.
 const NODES_MAX: usize = 1024;
 
-/// Pages of this process, full of zeros at first.
+/// Zeroed pages of this process.
 #[derive(Debug)]
 pub(super) struct Pages {
     pointer: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the pages are plain memory of this process, owned by this value alone.
+// SAFETY: the pages are plain memory of this process, owned only by this value.
 unsafe impl Send for Pages {}
 // SAFETY: a shared reference gives no access to the memory.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps pages for `bytes` bytes, from a node of the machine as long as it has free ones. Where the system does not
-    /// let a process choose the node, as in some containers, they come from the node of the thread that writes them
-    /// first.
+    /// Maps pages for `bytes` bytes, from the NUMA node `node` while that node has free pages. If the system does not
+    /// let a process choose the node, as in some containers, each page comes from the node of the thread that first
+    /// writes it.
     pub(super) fn map(bytes: usize, node: u32) -> io::Result<Pages> {
         let bytes = bytes.max(1);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address that the system chooses touches no memory of others.
+        // SAFETY: a new mapping at an address that the system chooses does not overlap other memory.
         let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, kind, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -48,13 +48,13 @@ impl Pages {
         self.bytes
     }
 
-    /// Has the system take the pages from a node when they are first written.
+    /// Asks the system to take the pages from a node when they are first written.
     #[cfg(target_os = "linux")]
     fn prefer(&self, node: u32) -> io::Result<()> {
         let mut mask = [0_u64; NODES_MAX / 64];
         let word = mask.get_mut(node as usize / 64);
         *word.ok_or(io::ErrorKind::InvalidInput)? |= 1 << (node % 64);
-        // SAFETY: the pages are this value's; the system reads as many bits of the mask as it is given, less one.
+        // SAFETY: the pages belong to this value; the system reads one bit of the mask less than the given number.
         let code = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -80,12 +80,12 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nothing refers to it any more. It is as long as when it was made.
+        // SAFETY: the mapping belongs to this value and is not referenced any more; its length is unchanged.
         let _ = unsafe { libc::munmap(self.pointer.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Returns whether this machine has several nodes of memory.
+/// Returns whether this machine has several NUMA nodes.
 pub(crate) fn has_several_nodes() -> bool {
     let online = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
     names_several(online.trim())
@@ -100,13 +100,13 @@ fn names_several(list: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The node that holds the page at an address.
+    /// Returns the NUMA node that holds the page at an address.
     fn node_of(pointer: NonNull<u8>) -> Option<i32> {
-        // `MPOL_F_NODE | MPOL_F_ADDR`: the answer is the node of the page.
+        // `MPOL_F_NODE | MPOL_F_ADDR`: return the node of the page.
         const NODE_OF_ADDRESS: libc::c_long = 1 | 2;
         let mut node = 0_i32;
         let no_mask = ptr::null::<u64>();
-        // SAFETY: the system writes the node alone, which lives through the call.
+        // SAFETY: the system writes only the node, which outlives the call.
         let code = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -124,7 +124,7 @@ mod tests {
     fn pages_are_zeros_on_the_node_that_was_asked_for() {
         let pages = Pages::map(10_000, 0).expect("a little memory");
         assert_eq!(pages.bytes(), 10_000);
-        // SAFETY: the pages are this test's alone, and as long.
+        // SAFETY: the pages belong to this test, and are at least this long.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pages.pointer().as_ptr(), 10_000) };
         assert!(bytes.iter().all(|byte| *byte == 0));
         bytes.fill(7);

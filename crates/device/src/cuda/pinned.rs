@@ -1,4 +1,4 @@
-//! Pinned host memory: the GPU reads and writes it without the CPU.
+//! Pinned (page-locked) host memory, which the GPU accesses without the CPU.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
@@ -14,19 +14,19 @@ use super::ranges::{Range, Ranges};
 use super::registration::RegisteredPages;
 use super::{Context, DevicePointerMut};
 
-/// Alignment of every buffer of the pool: a page.
+/// Alignment of every buffer of the pool: one page.
 const GRANULE_BYTES: u64 = 4096;
 
-/// Page-locked memory, usable by every context, cached by the CPU.
+/// Page-locked memory, usable by every context and cached by the CPU.
 #[derive(Debug)]
 enum HostAllocation {
     Driver(DriverAllocation),
-    /// On the node of the GPU, where the machine has several.
+    /// Memory on the GPU's NUMA node, if the machine has several.
     OnNode(RegisteredPages),
 }
 
 impl HostAllocation {
-    /// Takes `bytes` of zeros.
+    /// Allocates `bytes` zeroed bytes.
     fn create(context: Arc<Context>, bytes: usize) -> Result<HostAllocation, DriverError> {
         let Some(node) = context.host_node() else {
             let allocation = DriverAllocation::create(context, bytes)?;
@@ -47,7 +47,7 @@ impl HostAllocation {
         }
     }
 
-    /// Returns the address at which kernels see the memory.
+    /// Returns the address at which kernels access the memory.
     fn device_address(&self) -> u64 {
         match self {
             HostAllocation::Driver(allocation) => allocation.device_address,
@@ -61,11 +61,11 @@ impl HostAllocation {
 struct DriverAllocation {
     context: Arc<Context>,
     pointer: NonNull<u8>,
-    /// Where kernels see it.
+    /// Address at which kernels access the memory.
     device_address: u64,
 }
 
-// SAFETY: the allocation is plain memory of this process, owned by this value alone.
+// SAFETY: the allocation is plain memory of this process, owned only by this value.
 unsafe impl Send for DriverAllocation {}
 // SAFETY: a shared reference gives no access to the memory.
 unsafe impl Sync for DriverAllocation {}
@@ -75,7 +75,7 @@ impl DriverAllocation {
         let entered = context.enter()?;
         let mut pointer = ptr::null_mut();
         let size = bytes.max(1);
-        // SAFETY: a context is current, and `pointer` lives through the call.
+        // SAFETY: a context is current, and `pointer` outlives the call.
         let code =
             unsafe { sys::cuMemHostAlloc(&mut pointer, size, sys::CU_MEMHOSTALLOC_PORTABLE) };
         check("cuMemHostAlloc", code)?;
@@ -89,16 +89,16 @@ impl DriverAllocation {
             pointer,
         };
         drop(entered);
-        // SAFETY: the driver gave `size` bytes at this address, and no other code knows them yet.
+        // SAFETY: the driver allocated `size` bytes at this address, and no other code has the address yet.
         unsafe { pointer.write_bytes(0, size) };
         Ok(allocation)
     }
 }
 
-/// Returns where kernels of the current context see pinned memory.
+/// Returns the address at which kernels of the current context access pinned memory.
 pub(super) fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
     let mut address = 0;
-    // SAFETY: a context is current, the memory is pinned, and `address` lives through the call.
+    // SAFETY: a context is current, the memory is pinned, and `address` outlives the call.
     let code =
         unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, pointer.as_ptr().cast(), 0) };
     check("cuMemHostGetDevicePointer", code)?;
@@ -108,7 +108,7 @@ pub(super) fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
 impl Drop for DriverAllocation {
     fn drop(&mut self) {
         self.context.settle_if_panicking();
-        // A context that cannot be entered has failed; destroying it frees its memory.
+        // If the context cannot be entered, it has failed; destroying it frees its memory.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: the pointer came from `cuMemHostAlloc` in this context, and this was its only owner.
             let _ = unsafe { sys::cuMemFreeHost(self.pointer.as_ptr().cast()) };
@@ -116,13 +116,13 @@ impl Drop for DriverAllocation {
     }
 }
 
-/// The pinned memory of a device that loaders share. Its size is set at start.
+/// The pinned memory of a device, shared by loaders. Its size is fixed at start.
 #[derive(Debug)]
 pub(crate) struct PinnedPool {
     context: Arc<Context>,
     allocation: HostAllocation,
     bytes: u64,
-    /// Held by the thread that is served next, so that small requests do not overtake a large one again and again.
+    /// Lock of the next thread to be served, so that small requests cannot starve a large one.
     turn: Mutex<()>,
     state: Mutex<PoolState>,
     changed: Condvar,
@@ -150,12 +150,13 @@ impl PinnedPool {
         })
     }
 
-    /// Waits for room; `None` if the pool is closed or smaller than `bytes`.
+    /// Takes a buffer; blocks until there is room. Returns `None` if the pool is closed or smaller than `bytes`.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
         self.take_ring(1, bytes)?.pop()
     }
 
-    /// Waits for room for all slots and takes them at once; `None` if the pool is closed or smaller.
+    /// Takes all slots at once; blocks until there is room. Returns `None` if the pool is closed or smaller than the
+    /// ring.
     pub(crate) fn take_ring(self: &Arc<Self>, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
         let slot_bytes = (bytes.max(1) as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let ring_bytes = slot_bytes.checked_mul(slots as u64)?;
@@ -174,7 +175,7 @@ impl PinnedPool {
         Some(ranges.map(|range| self.give_out(range, bytes)).collect())
     }
 
-    /// Gives out a range that was taken.
+    /// Returns the buffer of a range that was taken.
     fn give_out(self: &Arc<Self>, range: Range, bytes: usize) -> Pinned {
         // SAFETY: the offset lies within the allocation.
         let pointer = unsafe { self.allocation.pointer().add(range.offset as usize) };
@@ -202,14 +203,14 @@ impl PinnedPool {
         None
     }
 
-    /// Ends the pool: threads that wait for a buffer get none.
+    /// Closes the pool: threads that wait for a buffer get `None`.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-/// A part of a pool that is in use.
+/// A range of a pool in use.
 #[derive(Debug)]
 struct Part {
     pool: Arc<PinnedPool>,
@@ -233,11 +234,11 @@ enum Owner {
     Itself(#[expect(dead_code, reason = "it is there to be dropped")] HostAllocation),
 }
 
-/// A buffer of pinned host memory: copies between it and the GPU run at full speed, and at the same time as other work.
+/// A buffer of pinned host memory. Copies between it and the GPU run at full speed and concurrently with other work.
 ///
-/// A buffer of the pool returns to the pool when it is dropped, and holds old bytes at first; any other buffer is
-/// freed, and holds zeros at first. The CPU caches the memory. A [`Transfer`](super::Transfer) owns the buffer until
-/// the copy is done.
+/// A buffer from the pool returns to it on drop; its initial content is undefined. Other buffers are freed on drop and
+/// are initially zero. The CPU caches the memory. A [`Transfer`](super::Transfer) owns the buffer until the copy is
+/// done.
 #[derive(Debug)]
 pub struct Pinned {
     pointer: NonNull<u8>,
@@ -246,13 +247,13 @@ pub struct Pinned {
     _owner: Owner,
 }
 
-// SAFETY: a buffer is the only one with access to its bytes; what owns the memory may be dropped on any thread.
+// SAFETY: a buffer has exclusive access to its bytes; the owner of the memory may be dropped on any thread.
 unsafe impl Send for Pinned {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Takes a buffer of zeros outside the pool.
+    /// Allocates a zeroed buffer outside of the pool.
     pub(crate) fn create(context: Arc<Context>, bytes: usize) -> Result<Pinned, DriverError> {
         let allocation = HostAllocation::create(context, bytes)?;
         Ok(Pinned {
@@ -263,8 +264,8 @@ impl Pinned {
         })
     }
 
-    /// Returns the address at which kernels read and write the buffer over the bus, without a copy. The caller of the
-    /// launch keeps the buffer, and does not use it, until the stream is done.
+    /// Returns the address at which kernels access the buffer over the bus, without a copy. The caller of the launch
+    /// must keep the buffer, and must not access it, until the kernel has finished.
     pub fn device_pointer<T>(&self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.device_address)
     }
@@ -274,8 +275,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from
-        // the driver, and live as long as the owner. Asynchronous copies own the buffer until they are done.
+        // SAFETY: the `bytes` bytes at `pointer` belong to this buffer alone, were zeroed when they were allocated, and
+        // live as long as the owner. Asynchronous copies own the buffer until they are done.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 }

@@ -1,11 +1,11 @@
-//! NVRTC's program object.
+//! Safe wrapper of NVRTC's program object.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
-/// A call of NVRTC that failed: NVRTC's name of the error.
+/// NVRTC's name of the error of a failed call.
 #[derive(Debug)]
 pub(super) struct NvrtcError {
     pub(super) code: String,
@@ -20,13 +20,13 @@ fn check(code: nvrtcResult) -> Result<(), NvrtcError> {
     }
 }
 
-/// NVRTC's object for one source. NVRTC has been loaded before one is made.
+/// NVRTC's object for one source. NVRTC must be loaded before one is created.
 pub(super) struct Program {
     raw: nvrtcProgram,
 }
 
 impl Program {
-    /// Makes a program of a source and headers, which are pairs of name and text. Both are copied.
+    /// Creates a program from a source and headers (pairs of name and text). NVRTC copies both.
     pub(super) fn create(
         name: &CStr,
         source: &CStr,
@@ -35,7 +35,7 @@ impl Program {
         let names: Vec<_> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let texts: Vec<_> = headers.iter().map(|(_, text)| text.as_ptr()).collect();
         let mut raw = ptr::null_mut();
-        // SAFETY: all strings end in NUL and live through the call; both arrays have the given number of entries.
+        // SAFETY: all strings end in NUL and outlive the call; both arrays have the given number of entries.
         check(unsafe {
             sys::nvrtcCreateProgram(
                 &mut raw,
@@ -49,25 +49,25 @@ impl Program {
         Ok(Program { raw })
     }
 
-    /// Requests a kernel by its name in the source, template arguments included. Called before compiling.
+    /// Requests a kernel by its name in the source, template arguments included. Must be called before compiling.
     pub(super) fn add_entry(&mut self, entry: &CStr) -> Result<(), NvrtcError> {
-        // SAFETY: the program is live, and the string lives through the call.
+        // SAFETY: the program is live, and the string outlives the call.
         check(unsafe { sys::nvrtcAddNameExpression(self.raw, entry.as_ptr()) })
     }
 
-    /// Compiles; afterwards there is a log, also of a failure.
+    /// Compiles the program; after a failure, too, the log can be read.
     pub(super) fn compile(&mut self, options: &[CString]) -> Result<(), NvrtcError> {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is live, and the options end in NUL and live through the call.
+        // SAFETY: the program is live, and the options end in NUL and outlive the call.
         check(unsafe {
             sys::nvrtcCompileProgram(self.raw, options.len() as c_int, options.as_ptr())
         })
     }
 
-    /// Returns the log of the compiler.
+    /// Returns the compiler log.
     pub(super) fn log(&self) -> Result<String, NvrtcError> {
         let mut bytes = 0;
-        // SAFETY: the program is live, and `bytes` lives through the call.
+        // SAFETY: the program is live, and `bytes` outlives the call.
         check(unsafe { sys::nvrtcGetProgramLogSize(self.raw, &mut bytes) })?;
         let mut log = vec![0_u8; bytes];
         // SAFETY: the buffer has the size that NVRTC returned.
@@ -76,10 +76,10 @@ impl Program {
         Ok(text.trim_end_matches('\0').to_owned())
     }
 
-    /// Returns the machine code, after compiling.
+    /// Returns the machine code. Must be called after compiling.
     pub(super) fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
-        // SAFETY: the program is live, and `bytes` lives through the call.
+        // SAFETY: the program is live, and `bytes` outlives the call.
         check(unsafe { sys::nvrtcGetCUBINSize(self.raw, &mut bytes) })?;
         let mut cubin = vec![0_u8; bytes];
         // SAFETY: the buffer has the size that NVRTC returned.
@@ -87,12 +87,12 @@ impl Program {
         Ok(cubin)
     }
 
-    /// Returns the name of an entry in the machine code, after compiling.
+    /// Returns an entry's symbol in the machine code. Must be called after compiling.
     pub(super) fn symbol(&self, entry: &CStr) -> Result<String, NvrtcError> {
         let mut symbol = ptr::null();
-        // SAFETY: the program is live, and the pointers live through the call.
+        // SAFETY: the program is live, and the pointers outlive the call.
         check(unsafe { sys::nvrtcGetLoweredName(self.raw, entry.as_ptr(), &mut symbol) })?;
-        // SAFETY: NVRTC gave a string that ends in NUL and lives as long as the program.
+        // SAFETY: NVRTC returned a string that ends in NUL and lives as long as the program.
         let symbol = unsafe { CStr::from_ptr(symbol) };
         Ok(symbol.to_string_lossy().into_owned())
     }
@@ -100,7 +100,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the program is live, and nothing uses it afterwards.
+        // SAFETY: the program is live, and is not used afterwards.
         let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.raw) };
     }
 }

@@ -1,15 +1,15 @@
-//! The free parts of one large allocation.
+//! Allocator of ranges within one large allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A part in use. Its owner gives it back; no two parts overlap.
+/// An allocated range. Its owner must return it with `give_back`; ranges in use do not overlap.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-/// The free parts of an allocation: best fit, neighbours joined.
+/// Free ranges of an allocation: best fit, with neighbours merged.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     granule_bytes: u64,
@@ -18,7 +18,8 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// All of `bytes` is free, except for a last part smaller than a granule. Offsets and sizes are whole granules.
+    /// Returns an allocator with all of `bytes` free, rounded down to whole granules. Offsets and sizes are multiples
+    /// of a granule.
     pub(crate) fn new(bytes: u64, granule_bytes: u64) -> Ranges {
         let mut ranges = Ranges {
             granule_bytes,
@@ -32,12 +33,12 @@ impl Ranges {
         ranges
     }
 
-    /// Bytes that a request of `bytes` takes: at least one granule. `None` on overflow.
+    /// Returns the bytes that a request of `bytes` takes: whole granules, at least one; `None` on overflow.
     pub(crate) fn rounded(&self, bytes: u64) -> Option<u64> {
         bytes.max(1).checked_next_multiple_of(self.granule_bytes)
     }
 
-    /// Takes `bytes` from the smallest free part that has room, or nothing.
+    /// Takes `bytes` from the smallest free range that has room; returns `None` if no free range has room.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Range> {
         let bytes = self.rounded(bytes)?;
         let &(found_bytes, offset) = self.by_bytes.range((bytes, 0)..).next()?;
@@ -48,7 +49,7 @@ impl Ranges {
         Some(Range { offset, bytes })
     }
 
-    /// Makes a part free again and joins it with its free neighbours.
+    /// Frees a range and merges it with its free neighbours.
     pub(crate) fn give_back(&mut self, range: Range) {
         let Range {
             mut offset,
@@ -66,7 +67,7 @@ impl Ranges {
         self.insert(offset, bytes);
     }
 
-    /// The largest request that would succeed.
+    /// Returns the bytes of the largest request that would succeed.
     pub(crate) fn largest_free_bytes(&self) -> u64 {
         self.by_bytes.last().map_or(0, |(bytes, _)| *bytes)
     }
@@ -97,7 +98,7 @@ mod tests {
     const GRANULE_BYTES: u64 = 256;
     const TOTAL_BYTES: u64 = 64 * GRANULE_BYTES;
 
-    /// Takes and gives back parts as `steps` say; checks after each step that no two overlap.
+    /// Takes and frees ranges as `steps` says; checks after each step that no two ranges overlap.
     fn play(steps: &[(bool, u64)]) {
         let mut ranges = Ranges::new(TOTAL_BYTES, GRANULE_BYTES);
         let mut taken: Vec<Range> = Vec::new();

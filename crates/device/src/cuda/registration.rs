@@ -1,4 +1,4 @@
-//! Host memory of the program that is pinned while it is used.
+//! Registration of this process's own memory: it stays pinned (page-locked) while it is registered.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -19,15 +19,15 @@ mod sealed {
     impl Sealed for std::sync::Arc<Vec<u8>> {}
 }
 
-/// Memory whose bytes stay where they are while it is owned: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` and `Arc<Vec<u8>>`.
+/// Owned memory whose bytes do not move: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` and `Arc<Vec<u8>>`.
 pub trait HostMemory: sealed::Sealed + Send + Sync + 'static {
-    /// The bytes.
+    /// Returns the bytes.
     fn bytes(&self) -> &[u8];
 }
 
-/// [`HostMemory`] with one owner, who may write it.
+/// [`HostMemory`] with a single owner, which may write the bytes.
 pub trait HostMemoryMut: HostMemory {
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -55,45 +55,45 @@ impl HostMemoryMut for Box<[u8]> {
     }
 }
 
-/// Why host memory was not registered.
+/// Why host memory could not be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The device is no GPU.
+    /// The device is not a GPU.
     #[error("device {device} is no GPU; memory is registered for GPUs only")]
     HostDevice {
         /// Name of the device.
         device: String,
     },
-    /// The driver does not pin the memory: a page of it is registered already, or a limit is reached.
-    #[error("the driver does not pin {bytes} bytes ({code}); see `ulimit -l`")]
+    /// The driver cannot pin the memory: one of its pages is already registered, or a limit is reached.
+    #[error("the driver cannot pin {bytes} bytes ({code}); check `ulimit -l`")]
     Refused {
-        /// Bytes that were to be pinned.
+        /// Bytes of the request.
         bytes: usize,
         /// The driver's name of the error.
         code: String,
     },
 }
 
-/// The driver's registration of some memory.
+/// A range of memory registered with the driver.
 #[derive(Debug)]
 struct Registration {
     context: Arc<Context>,
     pointer: NonNull<u8>,
-    /// Where kernels see it.
+    /// Address at which kernels access the memory.
     device_address: u64,
 }
 
-// SAFETY: the pointer is only passed to the driver, which allows it from any thread.
+// SAFETY: the pointer is only passed to the driver, which accepts it on any thread.
 unsafe impl Send for Registration {}
-// SAFETY: as above, also at the same time.
+// SAFETY: as above; concurrent calls are allowed too.
 unsafe impl Sync for Registration {}
 
 impl Registration {
     /// Registers memory for all contexts.
     ///
     /// # Safety
-    /// The bytes stay allocated until the registration is dropped. They are not empty.
+    /// The range must not be empty, and must stay allocated until the registration is dropped.
     unsafe fn create(
         context: Arc<Context>,
         pointer: NonNull<u8>,
@@ -101,7 +101,7 @@ impl Registration {
     ) -> Result<Registration, DriverError> {
         let entered = context.enter()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: a context is current; the memory is there, as the caller promises.
+        // SAFETY: a context is current; the caller promises that the memory is allocated.
         let code = unsafe { sys::cuMemHostRegister_v2(pointer.as_ptr().cast(), bytes, flags) };
         check("cuMemHostRegister", code)?;
         let mut registration = Registration {
@@ -126,11 +126,11 @@ impl Drop for Registration {
     }
 }
 
-/// Pages of the program's own mapping that are registered: see `pinned.rs`.
+/// Registered pages of this process's own mapping; see `pinned.rs`.
 #[derive(Debug)]
 pub(super) struct RegisteredPages {
     registration: Registration,
-    // Dropped after the registration.
+    // Declared after the registration to be dropped after it.
     pages: super::pages::Pages,
 }
 
@@ -139,7 +139,7 @@ impl RegisteredPages {
         context: Arc<Context>,
         pages: super::pages::Pages,
     ) -> Result<RegisteredPages, DriverError> {
-        // SAFETY: the pages are kept, in a field that is dropped after the registration; there is one at least.
+        // SAFETY: there is at least one page, and the pages are kept in a field that is dropped after the registration.
         let registration = unsafe { Registration::create(context, pages.pointer(), pages.bytes()) };
         Ok(RegisteredPages {
             registration: registration?,
@@ -156,20 +156,20 @@ impl RegisteredPages {
     }
 }
 
-/// Memory of the program that is pinned until this is dropped: copies between it and a GPU run as those of
-/// [`Pinned`](super::Pinned) memory, and kernels can use it without a copy. It owns the memory;
-/// [`Device::register`](crate::Device::register) makes it.
+/// Guard of registered memory: the memory is pinned until the guard is dropped. Copies between it and a GPU run as fast
+/// as those of [`Pinned`](super::Pinned) memory, and kernels can access it without a copy. The guard owns the memory;
+/// [`Device::register`](crate::Device::register) creates it.
 ///
-/// A [`Transfer`](super::Transfer) owns it until the copy is done. The driver pins whole pages, so small buffers that
-/// share a page cannot be registered at the same time.
+/// A [`Transfer`](super::Transfer) owns the guard until the copy is done. The driver pins whole pages, so small buffers
+/// that share a page cannot be registered at the same time.
 pub struct HostRegistration<M: HostMemory> {
-    /// `None` if there are no bytes. Dropped before the memory.
+    /// `None` if the memory is empty. Dropped before `memory`.
     registration: Option<Registration>,
     memory: M,
 }
 
 impl<M: HostMemory> HostRegistration<M> {
-    /// Registers memory; gives it back if the driver refuses.
+    /// Registers memory; returns the memory with the error if the driver refuses.
     pub(crate) fn create(context: &Arc<Context>, memory: M) -> Result<Self, (M, RegisterError)> {
         let bytes = memory.bytes();
         let (pointer, count) = (NonNull::from(bytes).cast(), bytes.len());
@@ -180,8 +180,8 @@ impl<M: HostMemory> HostRegistration<M> {
                 memory,
             });
         }
-        // SAFETY: the memory is kept beside the registration and dropped after it, and its bytes do not move: the trait
-        // is implemented for memory on the heap alone.
+        // SAFETY: `memory` is kept beside the registration and dropped after it. Its bytes do not move, because
+        // `HostMemory` is implemented only for heap memory.
         match unsafe { Registration::create(Arc::clone(context), pointer, count) } {
             Ok(registration) => Ok(HostRegistration {
                 registration: Some(registration),
@@ -194,7 +194,7 @@ impl<M: HostMemory> HostRegistration<M> {
         }
     }
 
-    /// Ends the registration and gives the memory back.
+    /// Ends the registration and returns the memory.
     pub fn into_inner(self) -> M {
         let HostRegistration {
             registration,
@@ -205,7 +205,7 @@ impl<M: HostMemory> HostRegistration<M> {
     }
 
     /// Returns the address at which kernels of the device read the memory over the bus, without a copy. The caller of
-    /// the launch must keep the registration until the stream is done.
+    /// the launch must keep the registration until the kernel has finished.
     pub fn device_pointer<T>(&self) -> DevicePointer<T> {
         DevicePointer::new(self.device_address())
     }
@@ -218,7 +218,7 @@ impl<M: HostMemory> HostRegistration<M> {
 
 impl<M: HostMemoryMut> HostRegistration<M> {
     /// Returns the address at which kernels of the device read and write the memory over the bus, without a copy. The
-    /// caller of the launch must keep the registration, and must not touch the memory, until the stream is done.
+    /// caller of the launch must keep the registration, and must not access the memory, until the kernel has finished.
     pub fn device_pointer_mut<T>(&mut self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.device_address())
     }
@@ -246,7 +246,7 @@ impl<M: HostMemory> fmt::Debug for HostRegistration<M> {
     }
 }
 
-/// Some bytes of registered memory, to be copied to a device. The registration lasts while one of them lives.
+/// A range of registered memory, as an end of a copy. Each range shares ownership of the registration.
 #[derive(Debug)]
 pub struct RegisteredPart<M: HostMemory> {
     registration: Arc<HostRegistration<M>>,
@@ -254,10 +254,10 @@ pub struct RegisteredPart<M: HostMemory> {
 }
 
 impl<M: HostMemory> RegisteredPart<M> {
-    /// Some bytes of registered memory.
+    /// Returns a range of registered memory.
     ///
     /// # Panics
-    /// If the memory ends before the range does.
+    /// If the range exceeds the memory.
     pub fn new(registration: &Arc<HostRegistration<M>>, range: Range<usize>) -> RegisteredPart<M> {
         assert!(
             registration.get(range.clone()).is_some(),

@@ -1,24 +1,24 @@
-//! The resources that a kernel uses, as the assembler reports them.
+//! Resources that a kernel uses, read from the assembler's log.
 
 use serde::{Deserialize, Serialize};
 
-/// A compiled kernel and the resources that it uses.
+/// A compiled kernel's names and resources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelResources {
-    /// Its name in the source, template arguments included.
+    /// Name in the source, template arguments included.
     pub name: String,
-    /// Its name in the machine code.
+    /// Symbol in the machine code.
     pub symbol: String,
     /// Registers per thread.
     pub registers: u32,
-    /// Bytes of local memory per thread: arrays that are indexed at run time, and spilled registers.
+    /// Bytes of local memory per thread: dynamically indexed arrays and spilled registers.
     pub local_bytes: u32,
     /// Bytes of static shared memory per block.
     pub shared_bytes: u32,
 }
 
 impl KernelResources {
-    /// Parses the assembler's log (`-v`) for the kernel with this symbol; numbers that the log lacks are zero.
+    /// Parses the assembler's log (`-v`) for the kernel with this symbol; numbers missing in the log are zero.
     pub(super) fn read(name: String, symbol: String, log: &str) -> KernelResources {
         let report = Report::of(&symbol, log);
         KernelResources {

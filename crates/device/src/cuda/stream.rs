@@ -1,4 +1,4 @@
-//! Streams: work on a device in order.
+//! Streams: ordered queues of work on a device.
 
 use std::ptr;
 use std::sync::Arc;
@@ -8,47 +8,47 @@ use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 use super::library::{DriverError, check};
 use super::{Context, Event};
 
-/// The order in which the device serves streams whose work can run at the same time.
+/// Priority among streams whose work can run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Work that can wait, such as batches.
+    /// For work that can wait, such as batches.
     Low,
-    /// Between the two.
+    /// Between low and high.
     Normal,
-    /// Work that a client waits for.
+    /// For work that a client waits for.
     High,
 }
 
-/// A sequence of work on one device: see [`Cuda::stream`](super::Cuda::stream).
+/// An ordered queue of work on one device; see [`Cuda::stream`](super::Cuda::stream).
 ///
-/// Work of one stream runs in order; work of different streams runs side by side unless an event orders it
-/// ([`Cuda::wait`](super::Cuda::wait)). Clones share the stream, which ends with the last of them; work in flight is
-/// still done then.
+/// Work on one stream runs in order; work on different streams runs concurrently unless an event orders it
+/// ([`Cuda::wait`](super::Cuda::wait)). Clones share the stream, which is destroyed with the last clone; work in flight
+/// still completes.
 #[derive(Debug, Clone)]
 pub struct Stream {
     handle: Arc<Handle>,
 }
 
-/// The driver's handle of a stream.
+/// Owned driver handle of a stream.
 #[derive(Debug)]
 struct Handle {
     context: Arc<Context>,
     raw: CUstream,
 }
 
-// SAFETY: the driver allows the calls on a stream from any thread.
+// SAFETY: the driver allows calls on a stream from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above, also at the same time.
+// SAFETY: as above; concurrent calls are allowed too.
 unsafe impl Sync for Handle {}
 
 impl Stream {
-    /// Makes a stream that does not wait for the driver's default stream.
+    /// Creates a stream that does not synchronise with the driver's default stream.
     pub(super) fn create(context: Arc<Context>, priority: Priority) -> Result<Stream, DriverError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         let number = driver_priority(priority)?;
-        // SAFETY: a context is current, and `raw` lives through the call; the driver limits the number to its range.
+        // SAFETY: a context is current, and `raw` outlives the call; the driver clamps the priority to its range.
         check("cuStreamCreateWithPriority", unsafe {
             sys::cuStreamCreateWithPriority(&mut raw, flags, number)
         })?;
@@ -61,7 +61,7 @@ impl Stream {
         self.handle.raw
     }
 
-    /// Returns whether the stream is of this context.
+    /// Returns whether the stream belongs to this context.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.handle.context, context)
     }
@@ -75,16 +75,16 @@ impl Stream {
 
     /// Makes later work wait for an event, on the device.
     pub(super) fn wait(&self, event: &Event) -> Result<(), DriverError> {
-        // SAFETY: stream and event are live; 0 is the only flag that is allowed.
+        // SAFETY: stream and event are live; 0 is the only allowed flag.
         let code = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
         check("cuStreamWaitEvent", code)
     }
 }
 
-/// The driver's number for a priority in the current context; lower numbers are more urgent.
+/// Returns the driver's number for a priority in the current context; lower numbers are more urgent.
 fn driver_priority(priority: Priority) -> Result<i32, DriverError> {
     let (mut least, mut greatest) = (0, 0);
-    // SAFETY: a context is current, and both numbers live through the call.
+    // SAFETY: a context is current, and both numbers outlive the call.
     let code = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
     check("cuCtxGetStreamPriorityRange", code)?;
     Ok(match priority {
@@ -97,7 +97,7 @@ fn driver_priority(priority: Priority) -> Result<i32, DriverError> {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: this was the only owner; the driver finishes what is queued.
+            // SAFETY: this was the last owner; the driver finishes queued work.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }
     }

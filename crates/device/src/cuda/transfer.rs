@@ -1,4 +1,4 @@
-//! Copies that own both of their ends.
+//! Asynchronous copies that own their source and destination.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Class, DeviceContext, DeviceFault, Job, JobError, Step};
 
-/// One end of a copy.
+/// Source or destination of a copy.
 #[derive(Debug)]
 pub struct End<'a> {
     address: u64,
@@ -28,15 +28,15 @@ enum Memory<'a> {
     Fill(u8),
 }
 
-/// What a [`Transfer`] copies from: [`Pinned`] or [registered](HostRegistration) memory, some of it, a [`DeviceView`],
-/// or [`Fill`].
+/// The source of a [`Transfer`]: [`Pinned`] or [registered](HostRegistration) memory or a range of it, a
+/// [`DeviceView`], or [`Fill`].
 pub trait Source: Send + 'static {
     #[doc(hidden)]
     fn source(&self) -> End<'_>;
 }
 
-/// What a [`Transfer`] copies to: [`Pinned`] memory, some of it, [registered](HostRegistration) memory with one owner,
-/// or a [`DeviceView`].
+/// The destination of a [`Transfer`]: [`Pinned`] memory or a range of it, [registered](HostRegistration) memory with a
+/// single owner, or a [`DeviceView`].
 pub trait Destination: Send + 'static {
     #[doc(hidden)]
     fn destination(&mut self) -> End<'_>;
@@ -46,7 +46,7 @@ pub trait Destination: Send + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill(pub u8);
 
-/// Some bytes of a pinned buffer, which it owns.
+/// A range of a pinned buffer; owns the buffer.
 #[derive(Debug)]
 pub struct PinnedPart {
     buffer: Pinned,
@@ -54,10 +54,10 @@ pub struct PinnedPart {
 }
 
 impl PinnedPart {
-    /// Returns some bytes of a buffer.
+    /// Returns a range of a buffer.
     ///
     /// # Panics
-    /// If the buffer ends before the range does.
+    /// If the range exceeds the buffer.
     pub fn new(buffer: Pinned, range: Range<usize>) -> PinnedPart {
         assert!(
             buffer.get(range.clone()).is_some(),
@@ -159,26 +159,25 @@ impl<T: DeviceType + 'static> Destination for DeviceView<T> {
     }
 }
 
-/// A copy in flight. It owns both ends until the copy is done; dropping it waits for that.
+/// A copy in flight. It owns source and destination until the copy is done; dropping it waits for the copy.
 ///
-/// Copies run in the order of their stream, beside the work of other streams.
+/// Copies on one stream run in order, concurrently with the work of other streams.
 pub struct Transfer<F, T> {
-    /// `None` after the copy is done.
+    /// Source and destination; `None` after the copy is done.
     ends: Option<(F, T)>,
     event: Arc<Event>,
 }
 
 impl<F: Source, T: Destination> Transfer<F, T> {
-    /// Queues a copy of all of `from` to `to` and returns at once. At least one end is memory of this device. The other
-    /// may be memory of another device: then the copy goes from card to card, or through the host if the cards are no
-    /// [peers](crate::Device::reaches).
+    /// Queues a copy of all of `from` to `to` and returns at once. At least one end must be memory of this device. The
+    /// other end may be memory of another device: the copy then goes from card to card, or through the host if the
+    /// cards are not [peers](crate::Device::reaches).
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the ends have not the same number of bytes, no end is memory of this device, or the stream is another
-    /// device's.
+    /// If the ends differ in length, neither is memory of this device, or the stream belongs to another device.
     pub fn begin(
         cuda: &Cuda,
         from: F,
@@ -186,7 +185,7 @@ impl<F: Source, T: Destination> Transfer<F, T> {
         stream: &Stream,
     ) -> Result<Transfer<F, T>, DeviceFault> {
         // SAFETY: both ends are moved into the result, which returns or drops them only after the event that follows
-        // the copy. If there is no event, this function waits for the stream.
+        // the copy. If recording the event fails, this function waits for the stream.
         unsafe { enqueue(cuda, &from.source(), &to.destination(), stream) }?;
         match cuda.mark(stream) {
             Ok(event) => Ok(Transfer {
@@ -194,7 +193,7 @@ impl<F: Source, T: Destination> Transfer<F, T> {
                 event,
             }),
             Err(fault) => {
-                // The device is lost, whatever this returns.
+                // The device is lost whatever this returns.
                 let _ = cuda.synchronize(stream);
                 Err(fault)
             }
@@ -203,7 +202,7 @@ impl<F: Source, T: Destination> Transfer<F, T> {
 }
 
 impl<F, T> Transfer<F, T> {
-    /// Returns the event that follows the copy.
+    /// Returns the event that completes when the copy is done.
     pub fn event(&self) -> &Arc<Event> {
         &self.event
     }
@@ -229,7 +228,7 @@ impl<F, T> fmt::Debug for Transfer<F, T> {
 impl<F, T> Drop for Transfer<F, T> {
     fn drop(&mut self) {
         if self.ends.is_some() {
-            // A device that has failed copies no more.
+            // On a failed device no copy runs, so the error is ignored.
             let _ = self.event.wait();
         }
     }
@@ -238,7 +237,7 @@ impl<F, T> Drop for Transfer<F, T> {
 /// Queues a copy.
 ///
 /// # Safety
-/// Both ends stay allocated, and no other code touches them, until the stream has done the copy.
+/// Both ends must stay allocated, and no other code may access them, until the copy is done.
 unsafe fn enqueue(
     cuda: &Cuda,
     from: &End<'_>,
@@ -248,7 +247,7 @@ unsafe fn enqueue(
     let is_fill = matches!(from.memory, Memory::Fill(_));
     assert!(
         is_fill || from.bytes == to.bytes,
-        "{} bytes do not go to {}",
+        "{} bytes cannot be copied to {}",
         from.bytes,
         to.bytes
     );
@@ -262,8 +261,8 @@ unsafe fn enqueue(
         return Ok(());
     }
     let host = |address: u64| address as usize as *mut std::ffi::c_void;
-    // SAFETY: in each case the stream is live and its context current, and each end has `bytes` bytes at its address,
-    // in memory of its kind, as the caller promises.
+    // SAFETY: in each case the stream is live and its context is current, and each end has `bytes` bytes at its
+    // address, in memory of its kind, as the caller promises.
     let (operation, code) = unsafe {
         match (from.memory, to.memory) {
             (Memory::Host, Memory::Device(_)) => (
@@ -303,24 +302,24 @@ unsafe fn enqueue(
     check(operation, code)
 }
 
-/// Called with both ends after a copy.
+/// Callback that receives both ends after a copy.
 type Done<F, T> = Box<dyn FnOnce(F, T) + Send>;
 
-/// A job that copies. Several copies are in flight at the same time, and other jobs run between them.
+/// A job that copies. Several copies can be in flight at the same time, and other jobs run in between.
 ///
-/// It owns both ends until the copy is done. If the device is lost before, they are dropped.
+/// It owns both ends until the copy is done. If the device is lost first, the ends are dropped.
 pub struct TransferJob<F, T> {
-    /// `Some` before the copy begins.
+    /// Source and destination before the copy begins, then `None`.
     ends: Option<(F, T)>,
-    /// `Some` while the copy is in flight.
+    /// The copy while it is in flight, otherwise `None`.
     begun: Option<Transfer<F, T>>,
     done: Option<Done<F, T>>,
 }
 
 impl<F: Source, T: Destination> TransferJob<F, T> {
-    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`] does. The copy runs on the upload
-    /// stream if `to` is memory of a device, otherwise on the download stream. `done` is called on the device's
-    /// thread with `from` and `to`.
+    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`] does. The copy runs on the upload stream
+    /// if `to` is device memory, otherwise on the download stream. `done` is called on the device's thread with `from`
+    /// and `to`.
     pub fn new(from: F, to: T, done: impl FnOnce(F, T) + Send + 'static) -> TransferJob<F, T> {
         TransferJob {
             ends: Some((from, to)),
