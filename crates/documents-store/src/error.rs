@@ -39,9 +39,7 @@ pub enum StoreError {
         second: String,
     },
     /// An index key is longer than the store can hold.
-    #[error(
-        "a key of index {index} takes {bytes} bytes, more than the {bytes_max} an index key may have"
-    )]
+    #[error("a key of index {index} has {bytes} bytes, more than the maximum of {bytes_max}")]
     KeyTooLong {
         /// Name of the index.
         index: String,
@@ -70,7 +68,7 @@ pub enum StoreError {
     TooDeep,
     /// The collection has used up its record numbers.
     #[error(
-        "collection {namespace} has used all {} record numbers, those of deleted documents among them; copy it to a new collection by $out, and rename that",
+        "collection {namespace} has used all {} record numbers, and numbers of deleted documents are not reused; copy it to a new collection with $out, then rename the copy",
         crate::NUMBER_MAX
     )]
     NumbersExhausted {
@@ -134,7 +132,7 @@ pub enum StoreError {
         process: Option<u32>,
     },
     /// The data directory cannot be created or written.
-    #[error("cannot write to data directory {}: {source}; give this user write permission, or choose another", directory.display())]
+    #[error("cannot write to data directory {}: {source}; give this user write permission, or choose another directory", directory.display())]
     NotWritable {
         /// The data directory.
         directory: PathBuf,
@@ -160,20 +158,22 @@ pub enum StoreError {
         remedy: &'static str,
     },
     /// The disk is full. Nothing acknowledged is lost, and reads continue.
-    #[error("no space left on the disk of the data directory: {source}; free some and try again")]
+    #[error(
+        "no space left on the disk of the data directory: {source}; free some space and try again"
+    )]
     DiskFull {
         /// The operating system's error.
         source: Arc<io::Error>,
     },
     /// The last sync failed. Writes are refused until a sync succeeds; the background thread retries. Reads continue.
-    #[error("the store takes no writes until they can be synced: {why}")]
+    #[error("the store refuses writes until a sync succeeds: {why}")]
     NotSynced {
         /// Why the last sync failed.
         why: String,
     },
     /// An earlier write or sync failed. Writes are refused until a restart. Reads continue.
     #[error(
-        "the store takes no writes because of an earlier failure ({why}); repair the cause and restart"
+        "the store refuses writes because of an earlier failure ({why}); repair the cause and restart"
     )]
     ReadOnly {
         /// The first failure.

@@ -60,7 +60,7 @@ pub enum NotBegun {
         newest: i64,
     },
     /// The maximum number of sessions have outcomes.
-    #[error("{SESSIONS_MAX} sessions have retryable writes that may still be repeated")]
+    #[error("{SESSIONS_MAX} sessions have retryable writes that clients may still retry")]
     TooManySessions,
     /// The store failed.
     #[error(transparent)]

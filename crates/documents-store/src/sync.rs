@@ -144,8 +144,10 @@ fn run(group: &GroupSync, interval: Duration) {
         let outcome = group.sync();
         if is_new(&mut reported, outcome) {
             match &reported {
-                Some(error) => tracing::error!(%error, "a sync failed: no writes are taken"),
-                None => tracing::info!("a sync succeeded: writes are taken again"),
+                Some(error) => {
+                    tracing::error!(%error, "a sync failed: writes are refused until a sync succeeds")
+                }
+                None => tracing::info!("a sync succeeded: writes are accepted again"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Ordinary operations of the store, on both engines.
+//! Basic operations of the store, on both engines.
 
 mod common;
 

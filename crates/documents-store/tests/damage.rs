@@ -1,4 +1,5 @@
-//! Damaged files: each is an error or is recovered, never a panic and never other documents than were stored.
+//! Damaged files: opening fails or the store recovers, but it never panics and never returns documents that were not
+//! stored.
 
 mod common;
 
@@ -11,12 +12,12 @@ use bson::{RawDocumentBuf, rawdoc};
 use common::{create_index, insert, small_buffers};
 use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
 
-/// Number of places of a file to damage.
+/// Number of offsets at which each file is damaged.
 const PLACES: usize = 8;
 
 type Contents = BTreeMap<u64, RawDocumentBuf>;
 
-/// Fills a directory so that it has tables, merged tables and a journal whose end is not in tables.
+/// Fills a directory with flushed tables, compacted tables, and a journal whose end is not flushed.
 fn fill(directory: &Path) -> Contents {
     for part in 0..3 {
         let store = Store::open(small_buffers(directory)).expect("opens");
@@ -80,7 +81,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Opens and reads a damaged copy; `None` when that is an error.
+/// Opens and reads a damaged copy. Returns `None` if the store reports an error.
 fn read(directory: &Path, what: &str) -> Option<Contents> {
     let read = || Store::open(small_buffers(directory)).and_then(|store| contents(&store));
     match std::panic::catch_unwind(AssertUnwindSafe(read)) {
@@ -93,7 +94,7 @@ fn read(directory: &Path, what: &str) -> Option<Contents> {
     }
 }
 
-/// Damages each file in turn; `damage` returns false if it does not apply.
+/// Damages one file after the other, each in a fresh copy. `damage` returns false if it does not apply to a file.
 fn each_file(
     judge: impl Fn(&str, &Path, Option<Contents>, &Contents),
     damage: impl Fn(&Path, usize) -> bool,
@@ -220,7 +221,7 @@ fn missing_files_are_noticed() {
     each_file(judge, remove, 1);
 }
 
-/// The journal of a store that was never closed, and the end of its synced part.
+/// Returns the path of the journal of an open store's copy, and the end of its synced part.
 fn unsynced_tail(directory: &Path) -> (PathBuf, u64) {
     let journal = directory.join("tables/0.jnl");
     let note = std::fs::read(directory.join("tables/synced")).expect("a sync is noted");
@@ -272,7 +273,7 @@ fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
         assert_eq!(contents(&store).expect("reads").len(), found + 1);
     }
 
-    // A hole in what was synced is damage.
+    // A hole in the synced part is damage.
     let cut = tempfile::tempdir().expect("a temporary directory");
     copy(original.path(), cut.path());
     let (journal, synced) = unsynced_tail(cut.path());

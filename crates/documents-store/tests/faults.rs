@@ -13,7 +13,7 @@ use forebay_documents_store::{
     Change, Collection, Direction, IndexBounds, IndexSpec, Result, Store, StoreError,
 };
 
-/// Number of documents, more than the first page of a scan holds.
+/// Number of documents: more than the first page of a scan holds.
 const DOCUMENTS: i64 = 40;
 
 /// An operation that reads.
@@ -82,14 +82,14 @@ fn contents(collection: &Collection) -> Vec<(u64, Vec<u8>)> {
     collection.scan(0).map(read).collect()
 }
 
-/// Runs an operation whose read number `after` fails; returns whether it has that many.
+/// Runs an operation whose read number `after` fails. Returns whether the operation made that many reads.
 fn fails_at(name: &str, operation: Operation, after: u32) -> bool {
     let (engine, store) = store();
     let collection = store.collection("db", "c").expect("is there");
     let before = contents(&collection);
     engine.fail_read(after, Fault::Broken);
     let outcome = operation(&collection);
-    // Uses up a fault that the operation did not reach.
+    // Consumes a fault that the operation did not reach.
     while engine.has_fault() {
         drop(collection.get(0));
     }

@@ -1,5 +1,5 @@
-//! A nearly full disk: writes are refused, reads continue, nothing acknowledged is lost, and writes continue once there
-//! is space. `processes/limits.rs` tests a full disk.
+//! A nearly full disk: writes are refused, reads continue, acknowledged writes are kept, and writes continue once there
+//! is free space. `processes/limits.rs` tests a full disk.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn a_failed_sync_stops_writes_until_one_succeeds() {
     assert_clean(&collection);
 }
 
-/// Inserts until an insert is refused; returns the number of documents then, and the error.
+/// Inserts until an insert is refused. Returns the number of documents at that time, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let present = collection.document_count() as i64;
     let refused = |id| {
@@ -67,7 +67,7 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
 
 const RESERVE: u64 = 1 << 20;
 
-/// A store on a disk whose free bytes the test sets.
+/// Opens a store on a disk whose free bytes the test sets.
 fn store_with(free: &Arc<AtomicU64>) -> Store {
     let free = Arc::clone(free);
     let free_bytes = Box::new(move || Ok(free.load(Ordering::SeqCst)));

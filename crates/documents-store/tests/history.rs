@@ -1,4 +1,4 @@
-//! The history of changes: exactly what is written, in one order, until it is too long.
+//! The history of changes: it has exactly the changes that were written, in one order, until it exceeds its limit.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn made(store: &Store, name: &str) -> Arc<Collection> {
     store.collection_or_create("db", name).expect("creates")
 }
 
-/// All changes after a time.
+/// Returns all changes after a time.
 fn changes_after(history: &History, after: ClusterTime) -> Vec<ChangeEvent> {
     read_after(history, after).expect("reads")
 }
@@ -148,7 +148,7 @@ fn uncommitted_changes_are_not_recorded() {
     assert_eq!(changes_after(history(&store), before).len(), 1);
 }
 
-/// Documents by collection and `_id`, each with the number of the write that made it.
+/// The documents by collection and `_id`. The value is the number of the write that made the document.
 type Model = BTreeMap<(String, i64), i64>;
 
 fn replay(model: &mut Model, change: &ChangeEvent) {
@@ -218,7 +218,7 @@ fn contents(store: &Store) -> Model {
     model
 }
 
-/// Follows the changes that match an interest until `end` is reached.
+/// Reads the changes that match an interest until `end` returns true and all are read.
 fn follow(history: &History, interest: Interest, end: impl Fn() -> bool) -> Vec<ChangeEvent> {
     let concerns = |change: &ChangeEvent| match &interest {
         Interest::Collection(namespace) => change.namespace == *namespace,
@@ -311,7 +311,7 @@ fn a_history_that_is_too_long_forgets_its_beginning() {
         assert!(matches!(lost, Err(StoreError::HistoryLost)), "{lost:?}");
         let kept = loop {
             match read_after(history, history.first()) {
-                // More than necessary is deleted, and perhaps at this moment.
+                // The thread trims more than necessary, possibly right now.
                 Err(StoreError::HistoryLost) => {}
                 kept => break kept.expect("reads"),
             }
@@ -332,7 +332,7 @@ fn a_history_that_is_too_long_forgets_its_beginning() {
     assert_eq!(history.kept_bytes(), kept_bytes);
 }
 
-/// Opens the store with or without a history, and inserts a document if `id` is given.
+/// Opens the store with or without a history. Inserts a document if `id` is `Some`.
 fn run(directory: &Path, history_bytes_max: u64, id: Option<i32>) -> Store {
     let store = open(StoreOptions::directory(directory), history_bytes_max);
     if let Some(id) = id {

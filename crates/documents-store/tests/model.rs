@@ -1,4 +1,4 @@
-//! Random operations on a collection and on a simple model of it, with failing writes and reopening.
+//! Applies random operations to a collection and to a simple model of it, with failing writes and reopening.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn specs() -> Vec<IndexSpec> {
 
 type Tuple = Vec<Bson>;
 
-/// The keys of a document in an index, by definition; `None` if two fields are arrays.
+/// Returns the keys of a document in an index, straight from the definition; `None` if two fields are arrays.
 fn tuples(spec: &IndexSpec, document: &Document) -> Option<Vec<Tuple>> {
     let values: Vec<Option<&Bson>> = spec
         .fields
@@ -187,7 +187,7 @@ impl Bounds {
     }
 }
 
-/// The expected collection.
+/// The expected content of the collection.
 #[derive(Default)]
 struct Model {
     documents: BTreeMap<u64, Document>,
@@ -196,8 +196,8 @@ struct Model {
 }
 
 impl Model {
-    /// Returns whether the store must refuse a document: another document has one of its keys, or two of its fields
-    /// are arrays.
+    /// Returns whether the store must refuse a document because another document has one of its keys, or because two
+    /// indexed fields are arrays.
     fn refuses(&self, number: Option<u64>, document: &Document) -> bool {
         let id = IndexSpec::ascending("_id").unique();
         self.indexes
@@ -214,7 +214,7 @@ impl Model {
             .documents
             .iter()
             .filter(|(other, _)| Some(**other) != number);
-        // A document that the index cannot hold at all fails the build, whatever its keys.
+        // A document that the index cannot hold fails the index build, so it needs no handling here.
         let taken = |other: &Document| {
             let theirs = tuples(spec, other).unwrap_or_default();
             theirs.iter().any(|theirs| {
@@ -225,7 +225,7 @@ impl Model {
         spec.unique && others.into_iter().any(|(_, other)| taken(other))
     }
 
-    /// Returns whether an index over all documents can be built.
+    /// Returns whether an index can be built over all documents.
     fn allows(&self, spec: &IndexSpec) -> bool {
         !self
             .documents
@@ -242,7 +242,7 @@ impl Model {
         true
     }
 
-    /// The documents within bounds, in index order, each once.
+    /// Returns the documents within bounds, in index order, each once.
     fn scan(&self, spec: &IndexSpec, bounds: &Bounds, direction: Direction) -> Vec<u64> {
         let mut entries = Vec::new();
         for (number, document) in &self.documents {
@@ -358,7 +358,7 @@ impl Run {
         assert_eq!(answers.len(), documents.len());
     }
 
-    /// Returns whether the cause is the machine, not the request.
+    /// Returns whether an injected fault caused one of the errors, not the request. Counts such calls.
     fn failed<'e>(&mut self, mut errors: impl Iterator<Item = &'e StoreError>) -> bool {
         let failed = errors
             .any(|error| matches!(error, StoreError::DiskFull { .. } | StoreError::Io { .. }));

@@ -1,4 +1,4 @@
-//! Opening a store: again, twice at the same time, and in places where it is not possible.
+//! Opening a store: reopening, opening it twice at the same time, and opening it where that is not possible.
 
 mod common;
 
@@ -110,7 +110,7 @@ fn a_drop_frees_the_disk() {
     wait_for_space(directory.path());
 }
 
-/// Older journals keep the tables of a partition until all that they hold is written out.
+/// Older journals keep a dropped partition's tables until everything in the journals is flushed.
 #[test]
 fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -125,7 +125,7 @@ fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
     let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
         .take(4 << 20)
         .collect();
-    // Compression looks back less far than one document.
+    // Incompressible: the compressor's window is smaller than one document.
     let noise = Binary {
         subtype: BinarySubtype::Generic,
         bytes: noise,
@@ -151,7 +151,7 @@ fn journals(directory: &Path) -> usize {
         .count()
 }
 
-/// Waits until few bytes of tables are left. A flush in progress holds its files a little longer.
+/// Waits until few bytes of tables are left. A running flush keeps its files a little longer.
 fn wait_for_space(directory: &Path) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while table_bytes(directory) > 100_000 {
@@ -164,7 +164,7 @@ fn wait_for_space(directory: &Path) {
     }
 }
 
-/// Bytes of all files except journals, which are preallocated.
+/// Returns the bytes of all files except journals, which are preallocated.
 fn table_bytes(directory: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return 0;

@@ -1,7 +1,7 @@
-//! Power failures and failed syncs: the store opens with everything that was synced.
+//! Power failures and failed syncs: the store reopens with everything that was synced.
 //!
-//! `FOREBAY_TEST_FULL=1` runs more histories, `FOREBAY_HISTORIES=<count>` runs that many, `FOREBAY_SEED=<seed>` runs
-//! one.
+//! A test case is one store with several restarts, generated from a seed. `FOREBAY_TEST_FULL=1` runs more cases,
+//! `FOREBAY_HISTORIES=<count>` runs that many, `FOREBAY_SEED=<seed>` runs one.
 
 mod common;
 mod disk;
@@ -20,16 +20,17 @@ use parking_lot::Mutex;
 
 const HISTORIES: u64 = 300;
 const HISTORIES_FULL: u64 = 10_000;
-/// Maximum number of lives of a store in one history.
+/// Maximum number of restarts of a store in one case.
 const LIVES_MAX: u32 = 4;
-/// Maximum number of operations of a life.
+/// Maximum number of operations between two restarts.
 const OPERATIONS_MAX: u64 = 60;
 
-/// Buffers so small that tables are written all the time. Syncs happen only at the test's request, or with tables.
+/// Returns options with write buffers so small that tables are flushed all the time. Syncs happen only at the test's
+/// request or before a flush.
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
-        // Writers wait for the buffers of all partitions together, too.
+        // Small enough that the limit on all buffers together also makes writers wait.
         write_buffers_bytes_max: 64 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,
@@ -38,7 +39,7 @@ fn options(directory: &Path) -> StoreOptions {
     }
 }
 
-/// Expected state of a store: `model` is the result of the operations before `first`.
+/// Expected state of a store: `model` is the result of the operations numbered below `first`.
 struct History {
     seed: u64,
     random: Rng,
@@ -46,9 +47,9 @@ struct History {
     first: u64,
     /// Number of operations that a sync has confirmed.
     synced: u64,
-    /// Number of operations that were begun.
+    /// Number of operations that were started.
     begun: u64,
-    /// Whether a sync has failed in this life of the store.
+    /// Whether a sync has failed since the store was opened.
     has_failed: bool,
 }
 
@@ -65,7 +66,7 @@ impl History {
         }
     }
 
-    /// Runs a store on the disk until power is cut, or until it takes no writes.
+    /// Opens the store and runs operations until power is cut, writes are refused, or the operations end.
     fn live(&mut self, directory: &Path, power: &Power) {
         self.has_failed = false;
         let store = match Store::open(options(directory)) {
@@ -78,7 +79,7 @@ impl History {
         }
     }
 
-    /// Checks that an operation failed after a failed sync.
+    /// Checks that a failed operation follows a failed sync.
     fn excuse(&mut self, error: &StoreError, power: &Power) {
         self.has_failed |= power.has_failed();
         assert!(self.has_failed, "an operation failed: {error}");
@@ -110,7 +111,7 @@ impl History {
         Ok(())
     }
 
-    /// Creates a collection, and drops another one.
+    /// Creates a collection, and drops another collection.
     fn define_others(&mut self, store: &Store, at: u64) -> Result<()> {
         let other = store.collection_or_create("db", &format!("other{}", at % 3))?;
         if self.random.u8(..3) == 0 {
@@ -120,7 +121,8 @@ impl History {
         Ok(())
     }
 
-    /// Checks that the documents are the result of a number of operations that includes all synced ones.
+    /// Checks that the documents are the result of the first n operations, for an n that includes all synced
+    /// operations.
     fn check(&mut self, store: &Store) {
         let found = store.collection("db", "c").map(|c| contents(&c));
         let found = found.unwrap_or_default();
@@ -156,7 +158,7 @@ fn define(collection: &Collection) -> Result<()> {
     create_index(collection, IndexSpec::ascending("u").unique())
 }
 
-/// Runs one store on disks that lose power, and on disks whose syncs fail, where it is started again.
+/// Runs one store through several restarts, after power failures or failed syncs.
 fn run(seed: u64) {
     let folder = temporary();
     let mut history = History::new(seed);
@@ -174,7 +176,7 @@ fn run(seed: u64) {
     drop((store, power));
 }
 
-/// A temporary folder, in memory if possible, as creating files takes most of the time.
+/// Creates a temporary folder, in memory if possible: creating files on disk would take most of the test's time.
 fn temporary() -> tempfile::TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory
@@ -211,8 +213,8 @@ fn make(data: &Path) -> Result<()> {
     store.sync()
 }
 
-/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if
-/// fewer files than `after` are synced.
+/// Creates a store while one sync fails, opens it again on the same disk, then cuts power. Returns false if the
+/// creation syncs at most `after` files.
 fn make_again(after: u32, seed: u64) -> bool {
     let folder = temporary();
     let root = folder.path().join("0");
@@ -224,7 +226,7 @@ fn make_again(after: u32, seed: u64) -> bool {
     if !power.has_failed() {
         return false;
     }
-    // A new descriptor with the number of an old one may report the failure once more.
+    // A file opened later under a descriptor number of the failed sync may report the failure once more.
     while let Err(error) = make(&data) {
         assert!(power.has_failed(), "sync {after}, seed {seed}: {error}");
     }
@@ -244,7 +246,7 @@ fn a_sync_that_failed_while_a_store_was_made_loses_nothing_later() {
     assert!(made.count() > 5, "files are synced while a store is made");
 }
 
-/// Creates collections while a sync fails, continues in the same run, and loses power soon after the failure.
+/// Creates collections while a sync fails, continues with the same open store, and cuts power soon after the failure.
 fn create_after_failure(seed: u64) {
     let folder = temporary();
     let root = folder.path().join("0");
@@ -275,7 +277,7 @@ fn nothing_synced_is_lost_when_power_is_cut() {
     run_all(histories(), run);
 }
 
-/// Runs a test with many seeds on all cores, or with the given one.
+/// Runs a test with many seeds on all cores, or with the one in `FOREBAY_SEED`.
 fn run_all(count: u64, test: fn(u64)) {
     let given = std::env::var("FOREBAY_SEED").ok();
     if let Some(seed) = given.and_then(|seed| seed.parse().ok()) {
@@ -301,7 +303,7 @@ fn run_all(count: u64, test: fn(u64)) {
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
-/// Number of histories to run.
+/// Returns the number of cases to run.
 fn histories() -> u64 {
     let given = std::env::var("FOREBAY_HISTORIES").ok();
     if let Some(count) = given.and_then(|count| count.parse().ok()) {
@@ -314,7 +316,7 @@ fn histories() -> u64 {
     }
 }
 
-/// The next number below the count.
+/// Takes the next number below `count`. Returns `None` when all are taken.
 fn take(next: &AtomicU64, count: u64) -> Option<u64> {
     let taken = next.fetch_add(1, Ordering::Relaxed);
     (taken < count).then_some(taken)

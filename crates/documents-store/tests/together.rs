@@ -1,4 +1,4 @@
-//! Concurrent threads: readers and index builds beside writers, drops beside everything.
+//! Concurrency: readers and index builds while writers proceed, and drops at any time.
 
 mod common;
 

@@ -61,7 +61,7 @@ impl Collection {
             .chain([self.records.id]);
         for partition in partitions {
             if let Err(error) = self.shared.engine.drop_partition(partition) {
-                tracing::warn!(namespace = %self.namespace(), %error, "cannot remove a dropped collection yet");
+                tracing::warn!(namespace = %self.namespace(), %error, "cannot free the space of a dropped collection until the next start");
             }
         }
     }

@@ -141,7 +141,7 @@ impl Collection {
         tracing::warn!(
             namespace = ?self.namespace().to_string(),
             inserts_left = NUMBER_MAX.saturating_sub(next),
-            "a collection has used most of its record numbers: copy it to a new one by $out, and rename that"
+            "a collection has used most of its record numbers: copy it to a new collection with $out, then rename the copy"
         );
     }
 

@@ -161,12 +161,17 @@ fn verify_counts(report: &mut VerifyReport, writer: &Writer) {
     if writer.statistics.documents != documents {
         report.problem(|| {
             format!(
-                "{documents} documents are counted as {}",
+                "the collection has {documents} documents, but its counter says {}",
                 writer.statistics.documents
             )
         });
     }
     if writer.statistics.bytes != bytes {
-        report.problem(|| format!("{bytes} bytes are counted as {}", writer.statistics.bytes));
+        report.problem(|| {
+            format!(
+                "the documents have {bytes} bytes, but the counter says {}",
+                writer.statistics.bytes
+            )
+        });
     }
 }

@@ -176,7 +176,7 @@ impl Buffers {
         for keyspace in keyspaces.values() {
             let mut versions = keyspace.tree.get_version_history_lock();
             if let Err(error) = versions.maintenance(keyspace.path(), unread_below) {
-                tracing::warn!(%error, "old versions of a partition are not let go");
+                tracing::warn!(%error, "cannot release old versions of a partition");
             }
         }
     }

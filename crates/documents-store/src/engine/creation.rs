@@ -26,7 +26,8 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
     }
     // The `synced` file is written only after the tables have been opened for the first time.
     if Position::read(directory)?.is_none() {
-        write_mark_again(directory).map_err(|error| StoreError::io("mark the tables", error))?;
+        write_mark_again(directory)
+            .map_err(|error| StoreError::io("write the marker file", error))?;
     }
     for partition in entries(partitions)? {
         crate::directory::sync(&partition)
@@ -38,7 +39,8 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
 /// Returns whether the creation was interrupted: there is no complete marker and no partition, and all journals are
 /// empty.
 fn is_unfinished(directory: &Path, partitions: &Path) -> Result<bool> {
-    let mark = read_mark(directory).map_err(|error| StoreError::io("read the mark", error))?;
+    let mark =
+        read_mark(directory).map_err(|error| StoreError::io("read the marker file", error))?;
     let was_used = mark.iter().any(|byte| *byte != 0) || Position::read(directory)?.is_some();
     Ok(!was_used && entries(partitions)?.is_empty() && journal::all_empty(directory)?)
 }

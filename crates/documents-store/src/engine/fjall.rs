@@ -264,7 +264,7 @@ impl FjallEngine {
         let removed = std::fs::remove_file(&file);
         written
             .and(removed)
-            .map_err(|error| StoreError::io("write a probe", error))
+            .map_err(|error| StoreError::io("write a test file", error))
     }
 
     /// Waits until the background thread has caught up with the partitions of a batch, then seals the full write

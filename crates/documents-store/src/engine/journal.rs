@@ -174,8 +174,12 @@ fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
     } else {
         0
     };
-    usize::try_from(length)
-        .map_err(|_| damaged(directory, "its note of what is synced is wrong".to_owned()))
+    usize::try_from(length).map_err(|_| {
+        damaged(
+            directory,
+            "its record of the synced position is wrong".to_owned(),
+        )
+    })
 }
 
 /// Reads a journal up to its last non-zero byte.
@@ -278,7 +282,9 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
         }
     }
     if at < synced {
-        return Err(format!("it ends at byte {at}, but {synced} were synced"));
+        return Err(format!(
+            "it ends at byte {at}, but {synced} bytes were synced"
+        ));
     }
     Ok(at)
 }

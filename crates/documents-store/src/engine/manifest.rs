@@ -67,8 +67,8 @@ pub(crate) fn number(partition: &Path) -> Result<u64> {
 
 fn read_current(partition: &Path) -> Result<Current> {
     let path = partition.join(CURRENT);
-    let bytes =
-        fs::read(&path).map_err(|error| StoreError::io("read which manifest is current", error))?;
+    let bytes = fs::read(&path)
+        .map_err(|error| StoreError::io("read the number of the current manifest", error))?;
     Current::decode(&bytes).ok_or_else(|| damaged(&path))
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn set_aside(partition: &Path) -> Result<()> {
         fs::rename(&new, partition.join(CURRENT))?;
         crate::directory::sync(partition)
     };
-    copied().map_err(|error| StoreError::io("set a manifest aside", error))
+    copied().map_err(|error| StoreError::io("copy a manifest", error))
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -195,7 +195,12 @@ fn check_partition(partition: &Path) -> Result<()> {
     let current = match fs::read(&path) {
         Ok(current) => Current::decode(&current).ok_or_else(|| damaged(&path))?,
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(StoreError::io("read which manifest is current", error)),
+        Err(error) => {
+            return Err(StoreError::io(
+                "read the number of the current manifest",
+                error,
+            ));
+        }
     };
     let path = current.manifest(partition);
     match fs::read(&path) {

@@ -47,7 +47,7 @@ impl Position {
         match std::fs::read(directory.join(NOTE)) {
             Ok(note) => Ok(Self::decode(&note)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io("read the note of what is synced", error)),
+            Err(error) => Err(StoreError::io("read the synced position", error)),
         }
     }
 
@@ -206,7 +206,7 @@ impl Open {
         let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
         // The older record stays correct.
         if let Err(error) = written {
-            tracing::debug!(%error, "cannot note what is synced");
+            tracing::debug!(%error, "cannot record the synced position");
         }
     }
 

@@ -123,7 +123,7 @@ pub(crate) fn start(history: Arc<History>) -> Result<Background> {
 fn run(history: &History) {
     while history.excess.wait() {
         if let Err(error) = history.trim() {
-            tracing::warn!(%error, "cannot shorten the history of changes yet");
+            tracing::warn!(%error, "cannot trim the history of changes");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Helpers of the tests.
+//! Helpers for the store's tests.
 #![allow(dead_code, reason = "each suite uses some of it")]
 
 pub mod operations;
@@ -17,7 +17,7 @@ pub fn on_both_engines(test: impl Fn(&Store)) {
     test(&Store::open(StoreOptions::directory(directory.path())).expect("a new directory opens"));
 }
 
-/// Options with buffers so small that tables are written and merged all the time.
+/// Returns options with write buffers so small that tables are flushed and compacted all the time.
 pub fn small_buffers(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 16 << 10,

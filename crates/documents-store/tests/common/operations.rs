@@ -1,4 +1,5 @@
-//! Random operations on a collection, each determined by a seed and its number, and their expected results.
+//! Random operations on a collection, each determined by the seed and the operation's number, and their expected
+//! results.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ fn document(id: i64, at: u64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "at": at as i64, "tags": [at as i64 % 5, id % 3], "u": format!("{id}-{at}"), "pad": "x".repeat((at % 200) as usize) }
 }
 
-/// The documents by `_id`: the number of the operation that wrote them last.
+/// For each document, by `_id`: the number of the operation that wrote it last.
 pub type Model = BTreeMap<i64, u64>;
 
 /// Applies an operation to the model.
@@ -51,7 +52,7 @@ pub fn apply_to_model(model: &mut Model, seed: u64, at: u64) {
 /// Applies an operation to the collection.
 ///
 /// # Errors
-/// The first error of an answer.
+/// The first error among the results.
 pub fn apply_to_store(collection: &Collection, seed: u64, at: u64) -> Result<()> {
     let number = |id: i64| collection.number_by_id(RawBson::Int64(id).as_raw_bson_ref());
     let (ids, put) = match operation(seed, at) {
@@ -77,7 +78,7 @@ pub fn apply_to_store(collection: &Collection, seed: u64, at: u64) -> Result<()>
     answers.try_for_each(|answer| answer.map(drop))
 }
 
-/// Reads the documents of a collection, and checks each.
+/// Reads and checks all documents of a collection.
 pub fn contents(collection: &Collection) -> Model {
     let read = |record: Result<(u64, forebay_documents_store::Document)>| {
         let (_, document) = record.expect("reads");
@@ -95,7 +96,7 @@ pub fn contents(collection: &Collection) -> Model {
     collection.scan(0).map(read).collect()
 }
 
-/// Applies all changes of the history to an empty collection `c`.
+/// Returns the content of collection `c` that results from replaying the whole history.
 pub fn replayed(store: &Store) -> Model {
     let history = store.history().expect("a history is kept");
     let (mut model, mut after) = (Model::new(), history.first());

@@ -1,17 +1,17 @@
-//! A simulated disk that loses power: what is synced stays, and any part of the rest may be lost.
+//! A simulated disk that loses power: synced data survives, and any part of the unsynced data may be lost.
 //!
-//! Files are real, and so are all calls except `fsync` and `fdatasync`, which this executable defines before the C
-//! library does. A sync copies the content of the file or folder: the copy is what is on the disk. A power failure
-//! makes an image of the disk in another folder:
+//! The files are real, and so are all system calls except `fsync` and `fdatasync`. This executable defines these two,
+//! and its definitions take precedence over the C library's. A sync copies the content of the file or folder, and the
+//! copy represents the synced state. A power failure builds an image of the disk in another folder:
 //!
-//! - In a file, each page of 4 KiB that differs from its synced state is the old one, the new one, or a mix of their
+//! - In a file, each page of 4 KiB that differs from its synced state is the old page, the new page, or a mix of their
 //!   sectors of 512 bytes. The length is the old or the new one.
-//! - In a folder, each name that was created, removed or given to another file since the last sync is old or new,
-//!   whatever the state of the other names. File systems that keep the order of such changes lose less.
+//! - In a folder, each name that was created, removed or moved to another file since the last sync has its old or its
+//!   new state, independently of the other names. File systems that keep the order of such changes lose less.
 //!
-//! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did
-//! not write count as written from then on: a later sync writes them only once they have changed again. Each other
-//! descriptor that was open then reports the failure once. A folder whose sync failed is written by its next sync.
+//! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did not
+//! write are marked clean: a later sync writes them only if they have changed again. Each other descriptor that was
+//! open then reports the failure once. A folder whose sync failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -30,34 +30,35 @@ use rustix::fs::{SeekFrom, seek};
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 
-/// The disks in use, by their folders.
+/// The simulated disks in use, with their folders.
 static DISKS: Mutex<Vec<(PathBuf, Arc<Mutex<Disk>>)>> = Mutex::new(Vec::new());
 
-/// Identifies a file or folder, whatever its name: inode numbers are reused, but not with the same time of creation.
+/// Identifies a file or folder independently of its name. Inode numbers are reused, but not with the same creation
+/// time.
 type Id = (u64, Option<SystemTime>);
-/// The names in a folder; true for folders.
+/// The names in a folder. The flag is true for subfolders.
 type Names = BTreeMap<OsString, (Id, bool)>;
 
-/// Content of a file: the bytes up to the last that is not zero, and the length.
+/// Content of a file: the bytes up to the last non-zero byte, and the length of the file.
 #[derive(Clone, Default, PartialEq)]
 struct Content {
     bytes: Vec<u8>,
     length: u64,
 }
 
-/// Pages that a failed sync left in memory, where they count as written.
+/// Pages that a failed sync did not write, but that the kernel counts as clean.
 struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
-    /// The time of change that was set at the failed sync. Any write sets another.
+    /// The modification time that was set at the failed sync. Any write sets another time.
     changed: Option<SystemTime>,
-    /// Whether the file is a journal, which is only appended to. Other files are emptied before they are rewritten.
+    /// Whether the file is a journal, which is only appended to. Other files are truncated before they are rewritten.
     is_journal: bool,
     /// Descriptors that have not reported the failure yet.
     unreported: Vec<OsString>,
 }
 
 impl Stale {
-    /// Keeps only the pages that still count as written.
+    /// Keeps only the pages that still count as clean.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
         let is_new = changed != self.changed && !self.is_journal;
         self.pages
@@ -70,24 +71,24 @@ struct Disk {
     root: PathBuf,
     files: HashMap<Id, Content>,
     folders: HashMap<Id, Names>,
-    /// Files that a sync failed to write.
+    /// Files whose last sync failed.
     stale: HashMap<Id, Stale>,
     random: Rng,
-    /// Number of syncs until one fails.
+    /// Number of syncs that succeed before one fails; `None` if none is to fail.
     until_failure: Option<u32>,
-    /// Number of consecutive syncs that fail from then on.
+    /// Number of consecutive syncs that fail from that one on.
     failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
     has_failed: bool,
-    /// Number of syncs until power is cut at one.
+    /// Number of syncs that succeed before power is cut; `None` if it is not to be cut.
     until_cut: Option<u32>,
-    /// Value for `until_cut` once a sync fails.
+    /// Value that `until_cut` gets when a sync fails.
     until_cut_after_failure: Option<u32>,
     image: Option<PathBuf>,
 }
 
-/// How much of the unsynced state is on the disk after a power failure.
+/// How much of the unsynced state survives a power failure.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
@@ -95,14 +96,14 @@ enum Survival {
     Some,
 }
 
-/// The disk under a folder, until it is dropped.
+/// Control of the disk under a folder. Dropping it ends the simulation.
 pub struct Power {
     root: PathBuf,
     disk: Arc<Mutex<Disk>>,
 }
 
 impl Power {
-    /// Creates a disk on which everything in the folder is synced.
+    /// Creates a disk on which everything in the folder is already synced.
     pub fn on(root: &Path, seed: u64) -> Self {
         let mut disk = Disk {
             root: root.to_owned(),
@@ -118,12 +119,12 @@ impl Power {
         }
     }
 
-    /// Makes one sync of a journal fail, after `after` more.
+    /// Lets `after` syncs of journals succeed, then makes one fail.
     pub fn fail_journal(&self, after: u32) {
         self.fail(after, 1, true);
     }
 
-    /// Makes `count` consecutive syncs of any file or folder fail, after `after` more.
+    /// Lets `after` syncs of any file or folder succeed, then makes `count` consecutive syncs fail.
     pub fn fail_any(&self, after: u32, count: u32) {
         self.fail(after, count, false);
     }
@@ -135,12 +136,12 @@ impl Power {
         disk.fails_journals_alone = journals_alone;
     }
 
-    /// Cuts power at a sync, after `after` more; no sync succeeds from then on.
+    /// Lets `after` syncs succeed, then cuts power at the next sync. No sync succeeds from then on.
     pub fn cut_at_sync(&self, after: u32) {
         self.disk.lock().until_cut = Some(after);
     }
 
-    /// Cuts power at a sync, `after` more after the first failed one.
+    /// Cuts power at a sync: after the first failed sync, `after` more syncs succeed before it.
     pub fn cut_after_failure(&self, after: u32) {
         self.disk.lock().until_cut_after_failure = Some(after);
     }
@@ -151,7 +152,7 @@ impl Power {
         disk.image.is_some() || std::mem::take(&mut disk.has_failed)
     }
 
-    /// Cuts power, unless it is cut already; returns the folder with the image of the disk.
+    /// Cuts power, unless it is cut already. Returns the folder with the image of the disk.
     pub fn cut(&self) -> PathBuf {
         self.disk.lock().cut()
     }
@@ -163,14 +164,14 @@ impl Drop for Power {
     }
 }
 
-/// Syncs a file or folder.
+/// Replaces `fsync`: syncs a file or folder.
 #[expect(unsafe_code, reason = "it takes the place of the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fsync(descriptor: i32) -> i32 {
     sync(descriptor)
 }
 
-/// Syncs the content of a file.
+/// Replaces `fdatasync`: syncs the content of a file.
 #[expect(unsafe_code, reason = "it takes the place of the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fdatasync(descriptor: i32) -> i32 {
@@ -205,7 +206,7 @@ fn is_journal(link: &Path) -> bool {
         .is_some_and(|extension| extension == "jnl" || extension == "jnl (deleted)")
 }
 
-/// Sets a time of change that no write sets; returns it.
+/// Sets a modification time that no write sets. Returns it.
 fn age(link: &Path) -> Option<SystemTime> {
     let file = File::open(link).expect("an open file can be opened");
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
@@ -213,7 +214,7 @@ fn age(link: &Path) -> Option<SystemTime> {
     file.metadata().ok()?.modified().ok()
 }
 
-/// The numbers of the descriptors of a file, without the one of the link.
+/// Returns the descriptor numbers of a file, except the one of `link`.
 fn descriptors_of(id: Id, link: &Path) -> Vec<OsString> {
     let folder = link.parent().expect("links lie in a folder");
     let others = names_in(folder).into_keys().filter(|name| {
@@ -233,7 +234,7 @@ fn names_in(folder: &Path) -> Names {
 }
 
 impl Content {
-    /// Reads a file, without the preallocated end of journals.
+    /// Reads a file without the preallocated end of journals.
     fn read(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -253,7 +254,7 @@ impl Content {
         self.bytes.len().div_ceil(PAGE_BYTES)
     }
 
-    /// A page; zeros behind the end of the bytes.
+    /// Returns a page, filled with zeros after the end of the bytes.
     fn page(&self, page: usize) -> [u8; PAGE_BYTES] {
         let start = self.bytes.len().min(page * PAGE_BYTES);
         let end = self.bytes.len().min((page + 1) * PAGE_BYTES);
@@ -298,7 +299,7 @@ impl Disk {
         self.folders.insert(id, names_in(folder));
     }
 
-    /// Syncs a file or folder, which may have lost its name; returns whether the sync succeeds.
+    /// Syncs a file or folder, which may have been removed. Returns whether the sync succeeds.
     fn sync(&mut self, link: &Path) -> bool {
         if self.image.is_some() {
             return false;
@@ -327,7 +328,7 @@ impl Disk {
         true
     }
 
-    /// Counts a sync; returns whether it must fail.
+    /// Counts a sync. Returns whether the sync must fail.
     fn fails(&mut self, link: &Path) -> bool {
         if self.fails_journals_alone && !is_journal(link) {
             return false;
@@ -410,7 +411,7 @@ impl Disk {
         image
     }
 
-    /// Makes the image of a folder; `live` is its current path, if it has one.
+    /// Builds the image of a folder. `live` is the folder's current path, if it still exists.
     fn make_folder(&mut self, id: Id, live: Option<&Path>, image: &Path, survival: Survival) {
         fs::create_dir(image).expect("the image can be made");
         let synced = self.folders.get(&id).cloned().unwrap_or_default();
@@ -444,7 +445,7 @@ impl Disk {
         }
     }
 
-    /// The content that a power failure leaves of a file.
+    /// Returns the content of a file after a power failure.
     fn torn(&mut self, id: Id, live: Option<&Path>, survival: Survival) -> Content {
         let synced = self.files.get(&id).cloned().unwrap_or_default();
         let Some(now) = live.and_then(Content::read) else {
@@ -486,7 +487,7 @@ impl Disk {
     }
 }
 
-/// Counts down; returns true at the end.
+/// Counts down. Returns true when the count reaches its end.
 fn burns_down(left: &mut Option<u32>) -> bool {
     match left {
         Some(0) => {

@@ -1,4 +1,5 @@
-//! A writing process is killed again and again: everything that it acknowledged is there, and everything is consistent.
+//! Kills a writing process again and again. Every acknowledged write must survive, and documents, indexes and history
+//! must stay consistent.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,10 +12,10 @@ use crate::common::operations::{Model, apply_to_model, apply_to_store, contents,
 use crate::common::{assert_clean, create_index, small_buffers};
 
 const ROUNDS: usize = 20;
-/// Maximum number of operations between two syncs, which a kill leaves in doubt, with one in progress.
+/// Maximum number of operations between two syncs. These may or may not survive a kill, like the one in progress.
 const UNSYNCED_MAX: u64 = 8;
 
-/// Options with a history that keeps everything.
+/// Returns options with a history that is never trimmed.
 pub fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         history_bytes_max: 1 << 30,
@@ -22,7 +23,7 @@ pub fn options(directory: &Path) -> StoreOptions {
     }
 }
 
-/// The process to kill.
+/// Body of the process to kill: writes and acknowledges operations.
 pub fn child(directory: &Path, first: u64, seed: u64) {
     let store = Store::open(options(directory)).expect("recovers");
     let collection = store.collection_or_create("db", "c").expect("creates");
@@ -48,7 +49,7 @@ pub fn child(directory: &Path, first: u64, seed: u64) {
     }
 }
 
-/// Runs the child for a while and kills it; returns the number of operations that it acknowledged.
+/// Runs the child for a while and kills it. Returns the number of operations that the child acknowledged.
 fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 {
     let mut child = crate::child("kill", directory, &[first, seed])
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Stores under limits of the operating system: on open files, and on the size of files, which stands for a full disk.
+//! Stores under limits of the operating system: on open files, and on the size of files to simulate a full disk.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::kill;
 
 /// Maximum bytes of a file: a little more than fjall preallocates for a journal.
 const FILE_BYTES_MAX: u64 = 66 << 20;
-/// Number of lives of a store whose writes fail.
+/// Number of restarts of a store whose writes fail.
 const LIVES: u64 = 60;
-/// Number of stores with that many lives, with `FOREBAY_TEST_FULL=1`.
+/// Number of stores tested with `FOREBAY_TEST_FULL=1`, each with `LIVES` restarts.
 const STORES_FULL: u64 = 20;
-/// Maximum number of operations of a life.
+/// Maximum number of operations between two restarts.
 const OPERATIONS_MAX: u64 = 200;
 
-/// Buffers so large that only the journal grows.
+/// Returns options with write buffers so large that only the journal grows.
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 1 << 30,
@@ -35,7 +35,7 @@ fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
 }
 
-/// Sets a limit of this process; `None` sets the highest possible one.
+/// Sets a limit of this process; `None` sets the highest possible limit.
 fn limit(resource: Resource, most: Option<u64>) {
     let (_, hard) = getrlimit(resource).expect("has a limit");
     let soft = most.map_or(hard, |most| most.min(hard));
@@ -48,7 +48,7 @@ fn text(output: &Output) -> String {
         .concat()
 }
 
-/// Syncs without any file descriptor left.
+/// Body of a child that syncs when no file descriptor is left.
 pub fn child_without_descriptors(directory: &Path) {
     limit(Resource::RLIMIT_NOFILE, Some(200));
     let store = Store::open(options(directory)).expect("opens");
@@ -72,7 +72,7 @@ pub fn a_sync_needs_no_file_descriptor() {
     assert_eq!(collection.document_count(), 3);
 }
 
-/// Inserts until an insert is refused; returns the number of documents then, and the error.
+/// Inserts until an insert is refused. Returns the number of documents at that time, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let refused = |id| {
         let error = collection.insert(&document(id)).err()?;
@@ -81,7 +81,7 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
     (0..1_000).find_map(refused).expect("the limit is reached")
 }
 
-/// Fills the disk.
+/// Body of a child that fills the disk.
 pub fn child_on_full_disk(directory: &Path) {
     limit(Resource::RLIMIT_FSIZE, Some(FILE_BYTES_MAX));
     let store = Store::open(options(directory)).expect("opens");
@@ -121,14 +121,14 @@ pub fn a_full_disk_refuses_writes_and_keeps_the_rest() {
         .expect("there is room again");
 }
 
-/// The last number that a child has printed after a word.
+/// Returns the last number that a child has printed after a word.
 fn last_number(output: &Output, word: &str) -> Option<u64> {
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut numbers = printed.lines().rev();
     numbers.find_map(|line| line.strip_prefix(word)?.parse().ok())
 }
 
-/// Opens the store with at most this many file descriptors.
+/// Body of a child that opens the store with at most `descriptors` file descriptors.
 pub fn child_that_opens(directory: &Path, descriptors: u64) {
     limit(Resource::RLIMIT_NOFILE, Some(descriptors));
     let opened = Store::open(kill::options(directory));
@@ -191,8 +191,8 @@ fn check(store: &Store, model: &Model) {
     }
 }
 
-/// Operates on the store while some writes fail and some files cannot be opened, until an operation fails or for a
-/// random time. May end without closing the store.
+/// Body of a child that runs operations while some writes fail and some files cannot be opened. Stops at the first
+/// failed operation or after a random number of operations. May end without closing the store.
 pub fn child_with_failing_writes(directory: &Path, first: u64, seed: u64, life: u64) {
     let mut random = Rng::with_seed(seed + life);
     let store = match Store::open(kill::options(directory)) {
@@ -247,7 +247,7 @@ fn lift_limits() {
     limit(Resource::RLIMIT_NOFILE, None);
 }
 
-/// Creates a collection and drops another one. A failure is only printed; later calls retry.
+/// Creates a collection and drops another collection. Only prints a failure; later calls retry.
 fn define_others(store: &Store, random: &mut Rng, at: u64) {
     match random.u8(..8) {
         0 => limit(Resource::RLIMIT_FSIZE, Some(random.u64(..3_000))),
@@ -273,7 +273,7 @@ pub fn nothing_synced_is_lost_by_failed_writes() {
     }
 }
 
-/// Runs a store for some lives, and checks it after each.
+/// Restarts a store many times with failing writes, and checks it after each restart.
 fn fail_writes(seed: u64) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (mut model, mut first, mut failed) = (Model::new(), 0, 0);

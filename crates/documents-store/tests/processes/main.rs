@@ -1,7 +1,7 @@
-//! Tests that need processes of their own, to be killed or to run under limits of the operating system.
+//! Tests that need separate processes, to kill them or to run them under limits of the operating system.
 //!
-//! This target has its own `main`: with the argument `child` it is such a process. Otherwise it runs the tests, or
-//! those whose name contains the first argument.
+//! This target has its own `main`. With the argument `child`, it is such a process. Otherwise it runs the tests; with
+//! an argument, only tests whose name contains the argument.
 
 mod kill;
 mod limits;
@@ -73,7 +73,7 @@ fn run_child(kind: &str, directory: &Path, numbers: &[u64]) {
     }
 }
 
-/// Command for a child. The child ignores SIGXFSZ, so that a write beyond the size limit fails.
+/// Builds the command for a child. The child ignores SIGXFSZ, so that a write beyond the file size limit fails.
 fn child(kind: &str, directory: &Path, numbers: &[u64]) -> Command {
     let mut command = Command::new("sh");
     command
