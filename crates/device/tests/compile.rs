@@ -1,4 +1,4 @@
-//! Kernels compiled by NVRTC, for every supported architecture; no GPU is needed.
+//! Compiles kernels with NVRTC for every supported architecture; needs no GPU.
 
 use std::env;
 use std::fs;
@@ -14,23 +14,23 @@ kernel_arguments! {
     pub struct Part {
         /// First row.
         pub begin: u64,
-        /// What to do with it.
+        /// How to process the range.
         pub kind: u8,
     }
 
-    /// What the kernels of these tests take.
+    /// Arguments of these tests' kernels.
     pub struct Arguments {
         /// The ranges.
         pub parts: DevicePointer<Part>,
-        /// One range by value.
+        /// A nested struct.
         pub own: Part,
-        /// Where the result goes.
+        /// Output buffer.
         pub out: DevicePointerMut<u32>,
-        /// Numbers of every size, so that there are holes to fill.
+        /// A small field before larger ones, which makes padding.
         pub small: u16,
-        /// Words in two dimensions.
+        /// A two-dimensional array.
         pub words: [[u32; 3]; 2],
-        /// Fractions.
+        /// Floating-point numbers.
         pub weights: [f64; 2],
     }
 }
@@ -69,7 +69,7 @@ fn spec() -> ProgramSpec {
     }
 }
 
-/// Returns whether kernels can be compiled here. `FOREBAY_REQUIRE_NVRTC=1` says that they must.
+/// Returns whether kernels can be compiled here; panics if not and `FOREBAY_REQUIRE_NVRTC=1`.
 fn has_nvrtc() -> bool {
     let found = nvrtc_version();
     if let Err(error) = &found {
@@ -127,7 +127,7 @@ fn an_error_has_the_log_and_the_numbered_source() {
         ..
     }) = compile(&wrong, ARCHS[1])
     else {
-        panic!("it has no right to compile");
+        panic!("must not compile");
     };
     assert_eq!(code, "NVRTC_ERROR_COMPILATION");
     assert!(log.contains("test/kernels(2): error"), "{log}");

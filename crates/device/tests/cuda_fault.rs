@@ -1,4 +1,4 @@
-//! A kernel that faults. It has its own process, because after a fault CUDA promises nothing to the rest of the
+//! A kernel that faults. It runs in its own process, because after a fault CUDA guarantees nothing to the rest of the
 //! process.
 
 mod common;
@@ -12,9 +12,9 @@ use forebay_device::cuda::{
 use forebay_device::{DeviceContext, JobError, Step, SubmitError, kernel_arguments};
 
 kernel_arguments! {
-    /// What the kernel takes.
+    /// Arguments of the kernel.
     pub struct Arguments {
-        /// Where it writes.
+        /// Address that the kernel writes to.
         pub out: DevicePointerMut<u32>,
     }
 }
@@ -43,7 +43,8 @@ fn write_to_null(cuda: &mut Cuda) -> Result<(), JobError> {
         out: DevicePointerMut::new(0),
     };
     let stream = cuda.stream(Priority::Normal)?;
-    // SAFETY: nothing has address 0 on the device, so the kernel faults and touches no memory: this is the test.
+    // SAFETY: nothing is allocated at address 0 on the device, so the kernel faults without touching memory, which is
+    // the test.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream)? };
     Ok(cuda.synchronize(&stream)?)
 }
@@ -72,7 +73,7 @@ fn a_kernel_that_faults_loses_its_device_alone() {
     };
     host.submit(Box::new(job)).expect("the host continues");
     assert_eq!(receiver.recv(), Ok(()));
-    // Handles of the GPU can still be dropped, and can still be queried: the query returns the fault.
+    // Handles of the GPU can still be dropped and polled: polling returns the fault.
     assert!(event.wait().is_err());
     drop((event, pinned, memory));
 }

@@ -1,4 +1,4 @@
-//! Devices as their users see them: jobs, turns, bounds, loss.
+//! The public interface of devices: order of jobs, bounds of queues, failure and loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn one(options: DeviceOptions) -> Arc<Device> {
     devices.list().remove(0)
 }
 
-/// A job that sends a word and is done.
+/// Returns a job that sends a word and finishes.
 fn say(word: &'static str, sender: &Sender<&'static str>) -> Box<dyn Job> {
     let sender = sender.clone();
     Box::new(move |_: &mut _| {
@@ -38,14 +38,14 @@ fn say(word: &'static str, sender: &Sender<&'static str>) -> Box<dyn Job> {
     })
 }
 
-/// Keeps a device busy until the sender is used or dropped.
+/// Keeps a device busy until the returned sender is used or dropped.
 fn hold(device: &Device) -> Sender<()> {
     let (release, held): (_, Receiver<()>) = channel();
     let (running, runs) = channel();
     device
         .submit(Box::new(move |_: &mut _| {
             running.send(()).expect("the test listens");
-            // Released either way.
+            // The job ends on a message and on a closed channel.
             let _ = held.recv();
             Ok(Step::Done)
         }))
@@ -96,10 +96,10 @@ fn a_full_queue_refuses() {
     let (sender, receiver) = channel();
     device
         .submit(say("waits", &sender))
-        .expect("one place is left");
+        .expect("one slot is left");
     let refused = device
         .submit(say("refused", &sender))
-        .expect_err("no place is left");
+        .expect_err("no slot is left");
     assert_eq!(
         refused,
         SubmitError::QueueFull {
@@ -137,10 +137,10 @@ fn an_injected_fault_loses_the_device_and_wakes_all_waiters() {
     );
 }
 
-/// The step of a job.
+/// A job's step.
 type Run = fn() -> Result<Step, JobError>;
 
-/// A job that fails in its own way, and reports the failure.
+/// A job whose step fails as `Run` says; it reports the failure.
 struct Failing {
     run: Run,
     report: Sender<String>,
@@ -207,7 +207,7 @@ fn jobs_that_fail_or_panic_take_no_other_job_with_them() {
     wait_until_idle(&device);
 }
 
-/// Waits until all jobs have given their places back.
+/// Waits until all jobs have freed their queue slots.
 fn wait_until_idle(device: &Device) {
     while device.queued_jobs() > 0 {
         thread::yield_now();
@@ -252,7 +252,7 @@ fn a_panic_drops_what_the_job_kept_on_the_device_and_nothing_else() {
     assert_eq!(found, [1, 1, 10]);
 }
 
-/// A job of a class that says its name, with a cancellation token.
+/// A job of a given class that sends its name when it runs; has a cancellation token.
 struct Named {
     class: Class,
     stop: Stop,
@@ -461,11 +461,11 @@ fn devices_join_and_leave() {
         Some(DeviceError::Unknown { id: DeviceId(1) })
     );
     assert!(devices.get(DeviceId(1)).is_none());
-    // Users that still hold it can finish their work.
+    // Users that still hold the device can finish their work.
     let (sender, receiver) = channel();
     left.submit(say("still here", &sender)).expect("it works");
     assert_eq!(receiver.recv(), Ok("still here"));
-    // An id is never given twice.
+    // An id is never reused.
     let added = devices
         .add(&"host:1".parse().expect("valid"))
         .expect("a thread");
@@ -570,7 +570,7 @@ fn joins_leaves_and_losses_are_recorded() {
     assert_eq!(events.counts(), [2, 1, 1]);
 }
 
-/// What a listener was called with: the id and the change of each event.
+/// The calls of a listener: id and change of each event.
 type Heard = Arc<Mutex<Vec<(u32, &'static str)>>>;
 
 fn listen(devices: &Devices) -> (Subscription, Heard) {
@@ -636,7 +636,7 @@ fn a_listener_can_look_at_the_devices() {
     assert_eq!(seen.iter().collect::<Vec<_>>(), [true, true, false, false]);
 }
 
-/// Devices by what a listener heard of them: those of the set, with whether each is lost.
+/// Returns the members of the set according to a listener's events, with whether each is lost.
 fn members(heard: &[(u32, &'static str)]) -> BTreeMap<u32, bool> {
     let mut members = BTreeMap::new();
     for &(id, change) in heard {
@@ -687,7 +687,7 @@ fn a_host_device_registers_no_memory() {
     assert_eq!(memory, [1, 2]);
     assert_eq!(
         error.to_string(),
-        "device host:0 is no GPU; memory is registered for GPUs only"
+        "device host:0 is not a GPU; memory can be registered only for GPUs"
     );
     assert!(!device.reaches(&device));
 }

@@ -1,4 +1,4 @@
-//! Memory pools against a model: random tenants take memory, give it back, and ask each other for it.
+//! Memory pools against a model: random tenants take memory, release it, and reclaim it from each other.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use proptest::prelude::*;
 
 const BUDGET_BYTES: u64 = 1000;
 
-/// A tenant's response to a request to give memory back.
+/// How a tenant responds to a request to release memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
-    /// It drops its latest reservations until it has given the wanted bytes, but none that it needs for its minimum.
+    /// Drops its latest reservations until it has released the requested bytes or is down to its minimum.
     GivesBack,
-    /// It gives nothing.
+    /// Releases nothing.
     Refuses,
-    /// It has no callback.
+    /// Has no callback.
     CannotBeAsked,
 }
 
@@ -44,11 +44,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The reservations of a tenant, and the requests to give some back.
+/// The reservations of a tenant, and the requests to release some.
 #[derive(Default)]
 struct Holdings {
     taken: Vec<Reservation>,
-    /// Requested bytes, each with the tenant's excess at that time.
+    /// Requests to release: the bytes, and the tenant's excess over its minimum at that time.
     asked: Vec<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl Holdings {
     }
 }
 
-/// A tenant; closed if it has no pool. What it holds then stays valid.
+/// A tenant. Without a pool it is closed; its reservations then stay valid.
 struct Tenant {
     pool: Option<Arc<MemoryPool>>,
     min: u64,
@@ -76,14 +76,14 @@ impl Tenant {
         self.used().saturating_sub(self.min)
     }
 
-    /// Returns what others cannot have.
+    /// Returns the bytes that other tenants cannot take.
     fn held(&self) -> u64 {
         let min = self.pool.as_ref().map_or(0, |_| self.min);
         self.used().max(min)
     }
 }
 
-/// The callback of a tenant.
+/// Returns the reclaim callback of a tenant.
 fn reclaim(holdings: &Arc<Mutex<Holdings>>, min: u64, manner: Manner) -> Option<Reclaim> {
     let holdings = Arc::clone(holdings);
     let callback = move |bytes: u64| {
@@ -126,7 +126,7 @@ impl Model {
         self.tenants.iter().map(Tenant::held).sum()
     }
 
-    /// Bytes that a tenant can take now.
+    /// Returns the bytes that a tenant can take now.
     fn available(&self, tenant: &Tenant) -> u64 {
         let others = self.held() - tenant.held();
         let max = tenant.max.max(tenant.min).min(BUDGET_BYTES - others);
@@ -219,7 +219,7 @@ impl Model {
             }
             let gives = tenant.manner == Manner::GivesBack && can_be_asked;
             assert!(gives || tenant.used() == before, "{other} keeps its memory");
-            // Without room, every tenant has given all that it can.
+            // If there was no room, every tenant has released all that it could.
             let smallest = |holdings: &Holdings| {
                 let sizes = holdings.taken.iter().map(Reservation::bytes);
                 sizes.filter(|bytes| *bytes > 0).min()
@@ -235,7 +235,7 @@ impl Model {
         }
     }
 
-    /// What holds after every step: the counts agree, and every tenant can have its minimum.
+    /// Asserts the invariants after each step: the counts agree, and every tenant can have its minimum.
     fn check(&self) {
         let used: u64 = self.tenants.iter().map(Tenant::used).sum();
         assert_eq!(self.device.memory_used_bytes(), used);

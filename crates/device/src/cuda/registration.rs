@@ -60,7 +60,7 @@ impl HostMemoryMut for Box<[u8]> {
 #[non_exhaustive]
 pub enum RegisterError {
     /// The device is not a GPU.
-    #[error("device {device} is no GPU; memory is registered for GPUs only")]
+    #[error("device {device} is not a GPU; memory can be registered only for GPUs")]
     HostDevice {
         /// Name of the device.
         device: String,

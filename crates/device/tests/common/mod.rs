@@ -1,4 +1,4 @@
-//! A GPU for tests, and jobs that answer.
+//! A GPU for tests, and jobs that return a value.
 
 use std::env;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::sync::mpsc::channel;
 use forebay_device::cuda::{Cuda, gpus};
 use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, JobError, Step};
 
-/// Devices by their specification, with little memory each; `None` where there is no GPU.
+/// Starts the devices of a specification with little memory each; returns `None` if there is no GPU.
 ///
-/// `FOREBAY_REQUIRE_GPU=1` says that there must be one.
+/// With `FOREBAY_REQUIRE_GPU=1` a missing GPU fails the test.
 pub fn devices(spec: &str) -> Option<Devices> {
     if !gpu_is_there() {
         return None;
@@ -18,7 +18,7 @@ pub fn devices(spec: &str) -> Option<Devices> {
     Some(Devices::new(&spec, options()).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Returns whether there is a GPU, and says so if not; fails then if `FOREBAY_REQUIRE_GPU=1`.
+/// Returns whether there is a GPU. If not, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
 pub fn gpu_is_there() -> bool {
     let found = gpus();
     if let Err(error) = &found {
@@ -29,7 +29,7 @@ pub fn gpu_is_there() -> bool {
     found.is_ok()
 }
 
-/// Little memory for each GPU.
+/// Returns options with little memory for each GPU.
 pub fn options() -> DeviceOptions {
     DeviceOptions {
         cuda_memory_budget_bytes: Some(64 << 20),
@@ -38,7 +38,7 @@ pub fn options() -> DeviceOptions {
     }
 }
 
-/// Runs one step on the GPU and waits for its answer; `None` if the job fails or the device is lost.
+/// Runs `work` as a one-step job on the GPU and returns its result; `None` if the job fails or the device is lost.
 pub fn ask<T, F>(device: &Arc<Device>, mut work: F) -> Option<T>
 where
     T: Send + 'static,

@@ -1,4 +1,4 @@
-//! Memory of the host that a GPU reads and writes: registered memory, and pinned memory on a chosen node.
+//! Host memory that a GPU accesses: registered memory, and pinned memory on a chosen NUMA node.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -18,7 +18,7 @@ fn pattern(index: usize) -> u8 {
     (index % 251) as u8
 }
 
-/// Memory that shares no page with other memory of these tests: the driver registers whole pages.
+/// Returns memory that shares no page with other memory of these tests, because the driver registers whole pages.
 fn apart(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     const TWO_PAGES: usize = 8192;
     let mut memory = Vec::with_capacity(BYTES + TWO_PAGES);
@@ -26,7 +26,7 @@ fn apart(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     memory
 }
 
-/// Writes the numbers from 0 on to host memory, by a kernel and without a copy.
+/// Writes the numbers 0 to `count - 1` to host memory, with a kernel and without a copy.
 fn number(cuda: &mut Cuda, out: DevicePointerMut<u32>, count: u64) -> Result<(), JobError> {
     let stream = cuda.stream(Priority::Normal)?;
     let kernel = cuda.kernel(&Program::new(spec()), "number")?;
@@ -66,7 +66,7 @@ fn registered_memory_is_copied_both_ways_and_given_back() {
     let (from, back) = ends.expect("the device works");
     let (from, back) = (from.into_inner(), back.into_inner());
     assert!(from == back, "what came back is what went there");
-    // The registration has ended with `into_inner`: the same pages can be registered again.
+    // `into_inner` ended the registration, so the same pages can be registered again.
     let again = device.register(from).expect("it is registered no more");
     assert!(
         again

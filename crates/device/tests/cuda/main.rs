@@ -1,4 +1,4 @@
-//! A GPU as jobs and loaders use it. Without a GPU these tests print `skipped: no GPU` and pass; with
+//! A GPU as used by jobs and loaders. Without a GPU these tests print `skipped: no GPU` and pass; with
 //! `FOREBAY_REQUIRE_GPU=1` they fail.
 
 #[path = "../common/mod.rs"]
@@ -31,13 +31,13 @@ use forebay_device::{
 const THREADS: u32 = 128;
 
 kernel_arguments! {
-    /// What the kernels of these tests take.
+    /// Arguments of these tests' kernels.
     pub struct Arguments {
-        /// One number for each item, and one more that does not change.
+        /// One number for each item, and one more that must stay unchanged.
         pub out: DevicePointerMut<u32>,
-        /// Items.
+        /// Number of items.
         pub count: u64,
-        /// Added to the numbers of the items in turn.
+        /// Addends, used by the items in rotation.
         pub addends: [u32; 3],
     }
 }
@@ -73,7 +73,7 @@ fn gpu() -> Option<(Devices, Arc<Device>)> {
     Some((devices, device))
 }
 
-/// Two GPUs; `None` where there are fewer. At least one must be there if `FOREBAY_REQUIRE_GPU=1`.
+/// Returns two GPUs; `None` if there are fewer. With `FOREBAY_REQUIRE_GPU=1` there must be at least one.
 fn two_gpus() -> Option<Devices> {
     if !gpu_is_there() {
         return None;
@@ -90,7 +90,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(word).collect()
 }
 
-/// Runs a kernel over `count` items. Returns what it wrote, and the next number, whose bits were set to ones.
+/// Runs a kernel over `count` items. Returns its output, followed by the next number, whose bits were all set before.
 fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
     let kernel = cuda.kernel(&Program::new(spec()), entry)?;
     let bytes = 4 * (count as usize + 1);
@@ -102,8 +102,8 @@ fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<V
     };
     let stream = cuda.stream(Priority::Normal)?;
     cuda.write(&vec![0xff; bytes], &memory, 0, &stream)?;
-    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer and lives until they
-    // are read.
+    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer and lives until the
+    // words are read.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
     let mut result = vec![0; bytes];
     cuda.read(&memory, 0, &mut result, &stream)?;
@@ -300,7 +300,7 @@ fn loaders_wait_for_pinned_memory_and_wake_when_the_device_is_lost() {
     assert!(receiver.try_recv().is_err(), "there is no room yet");
     drop(all);
     assert_eq!(receiver.recv(), Ok(Some(4 << 20)));
-    // The loader holds all or waits for more than there is; only the loss ends that.
+    // The loader holds all pinned memory, or waits for more than is free; only the loss of the device ends the wait.
     device.inject(Fault::Fail);
     assert!(ask(&device, |_| Ok(())).is_none());
     assert!(loader.join().expect("the loader ends"));
@@ -322,7 +322,7 @@ fn an_injected_launch_failure_loses_the_device() {
     assert!(device.state().to_string().contains("injected"));
 }
 
-/// Runs one step that fails, among other jobs; returns the message of its failure.
+/// Runs a job that fails, among other jobs; returns the message of its failure.
 fn failure(
     device: &Arc<Device>,
     work: impl FnMut(&mut Cuda) -> Result<(), JobError> + Send + 'static,
@@ -338,7 +338,7 @@ fn failure(
         .expect("the job fails and the device does not")
 }
 
-/// What a job does.
+/// The work of a job.
 type Work = Box<dyn FnMut(&mut Cuda) -> Result<(), JobError> + Send>;
 
 struct Failing {
@@ -360,7 +360,7 @@ impl Job for Failing {
     }
 }
 
-/// Kernels one after the other, each with the right numbers, until `ends` is set; returns their number.
+/// Runs kernels one after the other until `ends` is set, and checks the output of each; returns the number of kernels.
 fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
     let mut runs = 0;
     while !ends.load(Ordering::Relaxed) {
@@ -382,7 +382,7 @@ fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
     runs
 }
 
-/// Each way in which a job can fail on its own.
+/// Runs jobs that fail in each way in which a job can fail alone.
 fn fail_in_each_way(device: &Arc<Device>) {
     let wrong = Program::new(ProgramSpec {
         name: "device-test-wrong".to_owned(),
@@ -471,7 +471,7 @@ fn a_gpu_is_one_device_and_can_come_back_after_a_loss() {
     devices.remove(device.id()).expect("a member");
     let added = devices.add(&again).expect("the GPU itself works");
     assert_eq!(ask(&added[0], |cuda| Ok(cuda.gpu().ordinal)), Some(0));
-    // Handles of the lost device are dropped after the new one has started.
+    // Handles of the lost device are dropped after the new device has started.
     drop((memory, event, device));
     assert_eq!(ask(&added[0], |_| Ok(1)), Some(1));
 }
@@ -540,7 +540,8 @@ fn kernels_write_pinned_memory_without_a_copy() {
             count,
             addends: [0; 3],
         };
-        // SAFETY: the kernel takes `Arguments` and writes `count` words of the buffer, which is kept until it is done.
+        // SAFETY: the kernel takes `Arguments` and writes `count` words of the buffer, which is kept until the kernel
+        // has finished.
         unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
         cuda.synchronize(&stream)?;
         Ok(words(&host))

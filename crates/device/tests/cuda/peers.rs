@@ -34,7 +34,7 @@ fn kernels_write_the_memory_of_a_peer() {
         panic!("two devices");
     };
     if !first.reaches(second) {
-        println!("skipped: the two GPUs are no peers");
+        println!("skipped: the two GPUs are not peers");
         return;
     }
     let count = 100_000_usize;
@@ -59,8 +59,8 @@ fn kernels_write_the_memory_of_a_peer() {
             count: count as u64,
             addends: [0; 3],
         };
-        // SAFETY: the kernel takes `Arguments` and writes `count` words of a peer's memory, which is kept until it is
-        // done.
+        // SAFETY: the kernel takes `Arguments` and writes `count` words of a peer's memory, which is kept until the
+        // kernel has finished.
         unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
         Ok(cuda.synchronize(&stream)?)
     });

@@ -1,4 +1,4 @@
-//! Memory of a GPU, shared by tenants.
+//! GPU memory shared by tenants.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn tenant(name: &str, min_bytes: u64, max_bytes: u64) -> PoolOptions {
     }
 }
 
-/// Drops the parts that were taken last.
+/// Returns a callback that drops the latest allocations.
 fn reclaim(kept: &Arc<Mutex<Vec<DeviceMemory>>>) -> Reclaim {
     let kept = Arc::clone(kept);
     Box::new(move |bytes| {
@@ -37,7 +37,7 @@ fn tenants_share_the_memory_of_a_gpu_and_give_it_back() {
     let Some((_devices, device)) = gpu() else {
         return;
     };
-    // A cache that fills all but what is kept for others.
+    // A cache that takes all memory except other tenants' minimums.
     let kept = Arc::new(Mutex::new(Vec::<DeviceMemory>::new()));
     let cache = device.open_pool(tenant("cache", 0, u64::MAX), Some(reclaim(&kept)));
     let cache = cache.expect("no minimum");
@@ -72,8 +72,8 @@ fn room_is_made_in_one_part() {
     let cache = cache.expect("no minimum");
     let parts = (0..64).map(|_| cache.allocate(MIB).expect("free"));
     let mut parts: Vec<_> = parts.enumerate().collect();
-    // Every second part is free: half of the memory, in parts of 1 MiB. The first parts that are given back lie far
-    // apart.
+    // Every second allocation is freed: half of the memory is free, in ranges of 1 MiB. The first ranges that the cache
+    // releases are not adjacent.
     parts.retain(|(index, _)| index % 2 == 1);
     parts.sort_by_key(|(index, _)| Reverse(index / 2 % 8));
     *kept.lock() = parts.into_iter().map(|(_, part)| part).collect();

@@ -1,4 +1,4 @@
-//! Copies, streams and the waits between them.
+//! Copies, streams and waits between them.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -14,7 +14,7 @@ use forebay_device::{Device, DeviceContext, Job, JobError, Step};
 use crate::common::ask;
 use crate::{Arguments, THREADS, gpu, spec, two_gpus, words};
 
-/// A buffer of the pool that counts up from `first`.
+/// Returns a buffer from the pool whose bytes count up from `first`.
 fn counting(device: &Device, bytes: usize, first: u8) -> Pinned {
     let mut staged = device.stage(bytes).expect("the pool is larger");
     for (index, byte) in staged.iter_mut().enumerate() {
@@ -35,7 +35,7 @@ fn transfers_go_each_way_and_give_both_ends_back() {
         let (first, second) = (cuda.buffer::<u8>(bytes)?, cuda.buffer::<u32>(bytes / 4)?);
         let staged = staged.take().expect("one step");
         let up = Transfer::begin(cuda, staged, first.all(), &stream)?;
-        // The words stand in the middle of the second buffer, and ones around them.
+        // The copied words go to the middle of the second buffer; 0xff bytes surround them.
         let filled = Transfer::begin(cuda, Fill(0xff), second.all(), &stream)?;
         let words = second.view(100..second.len() - 100);
         let across = Transfer::begin(cuda, first.view(400..bytes - 400), words, &stream)?;
@@ -89,7 +89,7 @@ fn transfers_as_jobs_wait_aside_and_report_when_they_are_done() {
     assert_eq!(wrong, None, "the first byte that is wrong");
 }
 
-/// Adds one to each of `count` words many times over: a kernel that takes a while.
+/// A kernel that takes a while: adds one to each of `count` words many times.
 const SLOW: &str = r#"
 #include "arguments.h"
 extern "C" __global__ void add(const __grid_constant__ Arguments arguments) {
@@ -124,7 +124,8 @@ fn add(
         count: words.len() as u64,
         addends: [rounds, 0, 0],
     };
-    // SAFETY: the kernel takes `Arguments` and writes `count` words, which the caller keeps until the stream is done.
+    // SAFETY: the kernel takes `Arguments` and writes `count` words, which the caller keeps until the kernel has
+    // finished.
     unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }
 }
 
@@ -139,7 +140,7 @@ fn streams_wait_for_each_other_on_the_device() {
         let words = cuda.buffer::<u32>(count)?;
         let mut downs = Vec::new();
         for round in 0..20 {
-            // Each step is queued before the one before it is done, on the other stream.
+            // Each step is queued on the other stream before its predecessor is done.
             let fill = Transfer::begin(cuda, Fill(0), words.all(), &copies)?;
             cuda.wait(&kernels, fill.event())?;
             add(cuda, &words.all(), 1000 + round, &kernels)?;
@@ -160,15 +161,15 @@ fn streams_wait_for_each_other_on_the_device() {
     }
 }
 
-/// A view of `len` words that are zero.
+/// Returns a view of `len` zeroed words.
 fn zeros(cuda: &mut Cuda, len: usize, stream: &Stream) -> Result<DeviceView<u32>, JobError> {
     let words = cuda.buffer::<u32>(len)?.all();
     Transfer::begin(cuda, Fill(0), words.clone(), stream)?.finish()?;
     Ok(words)
 }
 
-/// A job that starts a kernel of some milliseconds, is set aside until the kernel is done, and reports how often the
-/// job's `run` was called.
+/// A job that starts a kernel of some milliseconds, is parked until the kernel has finished, and reports how often its
+/// `run` was called.
 struct Waits {
     steps: usize,
     words: Option<DeviceView<u32>>,
@@ -232,7 +233,7 @@ fn retired_memory_is_given_back_when_its_event_has_come() {
         Ok(same.memory_used_bytes())
     });
     assert_eq!(used, Some(4 << 20));
-    // No job arrives: the thread looks at the event on its own.
+    // No further job arrives, so the thread must poll the event by itself.
     while device.memory_used_bytes() > 0 {
         thread::yield_now();
     }

@@ -9,11 +9,11 @@ use forebay_device::cuda::{
 use forebay_device::{Device, DeviceContext, JobError, Step, kernel_arguments};
 
 kernel_arguments! {
-    /// What the kernel takes.
+    /// Arguments of the kernel.
     pub struct Doubling {
-        /// The numbers, doubled in place.
+        /// The numbers, which are doubled in place.
         pub numbers: DevicePointerMut<u32>,
-        /// Number of them.
+        /// Number of numbers.
         pub count: u64,
     }
 }
@@ -36,7 +36,7 @@ fn program() -> Program {
     })
 }
 
-/// Allocates, copies, launches and reads back; the stream keeps the order.
+/// Allocates, copies, launches and reads back; the stream runs them in order.
 fn double_all(cuda: &mut Cuda, program: &Program, numbers: &[u32]) -> Result<Vec<u32>, JobError> {
     let stream = cuda.stream(Priority::Normal)?;
     let buffer = cuda.buffer::<u32>(numbers.len())?;
@@ -53,8 +53,8 @@ fn double_all(cuda: &mut Cuda, program: &Program, numbers: &[u32]) -> Result<Vec
         numbers: buffer.pointer_mut(),
         count: numbers.len() as u64,
     };
-    // SAFETY: the kernel takes `Doubling` and touches `count` numbers of the buffer, which lives until the copy
-    // after the kernel is done.
+    // SAFETY: the kernel takes `Doubling` and accesses `count` numbers of the buffer, which lives until the copy after
+    // the kernel is done.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
     let (host, _) = up.finish()?;
     let down = Transfer::begin(cuda, buffer.all(), host, &stream)?;
@@ -62,7 +62,7 @@ fn double_all(cuda: &mut Cuda, program: &Program, numbers: &[u32]) -> Result<Vec
     Ok(host.chunks_exact(4).map(u32::read).collect())
 }
 
-/// Runs it as a job; `None` if the job fails or the device is lost.
+/// Runs `double_all` as a job; returns `None` if the job fails or the device is lost.
 pub fn run(device: &Device, numbers: Vec<u32>) -> Option<Vec<u32>> {
     let (sender, receiver) = channel();
     let program = program();

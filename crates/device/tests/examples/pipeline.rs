@@ -10,13 +10,13 @@ use forebay_device::cuda::{
 use forebay_device::{Device, DeviceContext, JobError, Step, kernel_arguments};
 
 kernel_arguments! {
-    /// What the kernel takes.
+    /// Arguments of the kernel.
     pub struct Summing {
         /// The numbers of a chunk.
         pub numbers: DevicePointer<u32>,
-        /// Number of them.
+        /// Number of numbers.
         pub count: u64,
-        /// The sum that they are added to.
+        /// The sum, to which the kernel adds.
         pub sum: DevicePointerMut<u64>,
     }
 }
@@ -29,10 +29,10 @@ extern "C" __global__ void sum(const __grid_constant__ Summing arguments) {
 }
 "#;
 
-/// Numbers of a chunk.
+/// Numbers per chunk.
 const CHUNK: usize = 1 << 16;
 
-/// Chunks on the device at the same time.
+/// Number of chunks on the device at the same time.
 const SLOTS: usize = 3;
 
 /// A chunk in flight: the copy that fills its slot, and the event after the kernel that reads it.
@@ -66,12 +66,13 @@ fn launch(
         sum,
     };
     // SAFETY: the kernel takes `Summing`, reads `count` numbers and adds to one sum; the caller keeps both until the
-    // stream is done.
+    // kernel has finished.
     unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }
 }
 
 /// Sums numbers chunk by chunk. Copies run on one stream and kernels on another: kernel `i` waits for copy `i`, and
-/// copy `i + SLOTS` waits for kernel `i`, both on the device. The host waits only for a pinned buffer to fill again.
+/// copy `i + SLOTS` waits for kernel `i`, both on the device. The host waits only until a pinned buffer can be
+/// refilled.
 fn sum(cuda: &mut Cuda, numbers: &[u32]) -> Result<u64, JobError> {
     let (copies, kernels) = (cuda.stream(Priority::Normal)?, cuda.stream(Priority::High)?);
     let sum = cuda.buffer::<u64>(1)?;
@@ -84,7 +85,7 @@ fn sum(cuda: &mut Cuda, numbers: &[u32]) -> Result<u64, JobError> {
         sum.pointer_mut(),
         (&copies, &kernels),
     );
-    // Also after an error: earlier kernels read the slots.
+    // Also after an error, because earlier kernels read the slots.
     cuda.synchronize(&kernels)?;
     queued?;
     let host = cuda.host_buffer(size_of::<u64>())?;
@@ -119,7 +120,7 @@ fn queue(
     Ok(())
 }
 
-/// Runs it as a job; `None` if the job fails or the device is lost.
+/// Runs `sum` as a job; returns `None` if the job fails or the device is lost.
 pub fn run(device: &Device, numbers: Vec<u32>) -> Option<u64> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let program = program();
