@@ -1,6 +1,6 @@
-//! The scope of the running command, for places and memory: its client, and how large its documents may be.
+//! The scope of the running command, for permits and memory: its client, and the size of its largest document.
 //!
-//! It is a task-local value, so that searches need not pass it down to the code that takes a place.
+//! The scope is a task-local value, so that searches need not pass it down to the code that takes a permit.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -24,7 +24,7 @@ static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 pub struct ClientKey(u64);
 
 impl ClientKey {
-    /// The key of a client; `None` for the server itself.
+    /// Returns the key of a client, or `None` for the server itself.
     pub fn of(client: &ClientContext) -> Option<ClientKey> {
         let host = client.peer.map(|peer| peer.ip().to_canonical());
         if host.is_none() && client.user.is_none() {
@@ -42,7 +42,7 @@ pub struct CommandScope {
 }
 
 impl CommandScope {
-    /// The scope of a client's command.
+    /// Returns the scope of a client's command.
     pub fn new(
         documents: &Arc<Documents>,
         client: &ClientContext,
@@ -55,12 +55,12 @@ impl CommandScope {
         }
     }
 
-    /// Runs the command.
+    /// Runs the command's future in this scope.
     pub async fn run<T>(self, work: impl Future<Output = T>) -> T {
         CURRENT.scope(self, work).await
     }
 
-    /// Bytes of the largest known document that the command may read or write.
+    /// Returns the bytes of the largest known document that the command may read or write.
     fn document_bytes(&self) -> usize {
         let body = &*self.command.body;
         let given = match self.command.name.as_str() {
@@ -83,8 +83,8 @@ impl CommandScope {
         statements.max().unwrap_or(0)
     }
 
-    /// Bytes of the largest document in the command's collection; in all collections if the command writes to another
-    /// one, or names none.
+    /// Returns the bytes of the largest document in the command's collection, or in all collections if the command
+    /// writes to another collection or names none.
     fn stored_bytes(&self, body: &RawDocument) -> usize {
         let collection = match self.command.name.as_str() {
             "getMore" => body.get_str("collection").ok(),
@@ -106,17 +106,18 @@ impl CommandScope {
     }
 }
 
-/// The collection that a command's first field names.
+/// Returns the collection that a command's first field names.
 fn subject(body: &RawDocument) -> Option<&str> {
     body.iter().next()?.ok()?.1.as_str()
 }
 
-/// The client whose command this task runs; `None` for work of the server itself.
+/// Returns the client whose command this task runs, or `None` for work of the server itself.
 pub fn client() -> Option<ClientKey> {
     CURRENT.try_with(|scope| scope.client).ok().flatten()
 }
 
-/// Bytes of the largest known document that this task's command may read or write; outside a command, of all documents.
+/// Returns the bytes of the largest known document that this task's command may read or write. Outside a command, that
+/// is the largest document of all collections.
 pub fn document_bytes() -> usize {
     let bytes = CURRENT.try_with(CommandScope::document_bytes);
     bytes.unwrap_or_else(|_| largest_document_bytes())

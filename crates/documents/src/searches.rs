@@ -1,4 +1,4 @@
-//! The searches of a command. Each is counted when it ends, and logged with its explain output if it was slow.
+//! The searches of a command. Each is counted when it ends, and logged with its `explain` output if it was slow.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,23 +14,23 @@ use crate::plan::{Access, Plan};
 use crate::request::Request;
 use crate::search::{ExecutionReport, SearchPlan};
 
-/// Maximum bytes of a string in the log; longer ones are probably users' data.
+/// Maximum bytes of a string in the log. Longer strings are probably user data.
 const TEXT_BYTES_MAX: usize = 128;
 /// Maximum elements of an array in the log.
 const ELEMENTS_MAX: usize = 32;
 
-/// A search, with a report of how it went.
+/// A search, with its execution report.
 #[derive(Clone)]
 pub enum Search {
-    /// For documents.
+    /// A search for documents.
     Documents(Arc<Plan>),
-    /// For the values of a cached field.
+    /// A search for the values of a cached field.
     Values(Arc<SearchPlan>),
 }
 
 impl Search {
-    /// Returns how the search is counted, or `None` for a filter that needs no search: everything, nothing, or one
-    /// `_id`.
+    /// Returns the category in which the search is counted, or `None` for a filter that needs no search: one that
+    /// matches everything, nothing, or one `_id`.
     fn kind(&self) -> Option<Kind> {
         let (answered_by, tier) = match self {
             Search::Values(plan) => (AnsweredBy::Cache, plan.summary().tier()),
@@ -45,7 +45,8 @@ impl Search {
         Some(Kind { answered_by, tier })
     }
 
-    /// Returns what answered the search, for the log: also a scan of everything, which is not counted as a search.
+    /// Returns the name of what answered the search, for the log. This includes a scan without conditions, which is not
+    /// counted as a search.
     fn answered_by(&self) -> &'static str {
         match self {
             Search::Documents(plan) => match &plan.access {
@@ -80,7 +81,7 @@ impl Search {
         }
     }
 
-    /// The stage with its figures, as `explain` shows it.
+    /// Returns the stage with its statistics, in the format of `explain`.
     fn executed_stage(&self) -> RawDocumentBuf {
         match self {
             Search::Documents(plan) => plan.executed_stage(),
@@ -92,17 +93,17 @@ impl Search {
     }
 }
 
-/// The current search of a command.
+/// The state of a command's current search.
 pub struct Searches {
-    /// When the last search ended, or the command began.
+    /// Time at which the last search ended or, before that, the command began.
     since: Instant,
     current: Option<Search>,
-    /// Whether it began in an earlier command, which counted it.
+    /// Whether an earlier command began the current search and counted it.
     is_continued: bool,
 }
 
 impl Searches {
-    /// The state at the start of a command.
+    /// Returns the state at the start of a command.
     pub fn new() -> Mutex<Searches> {
         Mutex::new(Searches {
             since: Instant::now(),
@@ -113,7 +114,7 @@ impl Searches {
 }
 
 impl Request<'_> {
-    /// Begins a search, and ends the one before.
+    /// Begins a search, after ending the previous one.
     pub fn begin_search(&self, search: Search) {
         self.end_search(None);
         self.searches.lock().current = Some(search);
@@ -126,12 +127,12 @@ impl Request<'_> {
         searches.is_continued = true;
     }
 
-    /// The command's current search.
+    /// Returns the command's current search.
     pub fn current_search(&self) -> Option<Search> {
         self.searches.lock().current.clone()
     }
 
-    /// Ends the current search, possibly with an error.
+    /// Ends the current search, with its error if it failed.
     pub fn end_search(&self, error: Option<&CommandError>) {
         let mut searches = self.searches.lock();
         let Some(search) = searches.current.take() else {
@@ -197,7 +198,7 @@ impl Request<'_> {
     }
 }
 
-/// The document as JSON, with long strings and arrays cut.
+/// Returns the document as JSON, with long strings and arrays truncated.
 fn to_json(document: &RawDocument) -> String {
     match Bson::try_from(RawBson::Document(shorten_document(document))) {
         Ok(document) => document.into_relaxed_extjson().to_string(),

@@ -1,4 +1,4 @@
-//! Sessions: ids that group cursors and operations, so that they can be ended together.
+//! Sessions: ids that group cursors and operations, so that these can be ended together.
 
 use bson::{RawBsonRef, RawDocument};
 use forebay_documents_query::Code;
@@ -8,10 +8,10 @@ use crate::error::CommandError;
 /// A session's id: the bytes of its UUID.
 pub type SessionId = Vec<u8>;
 
-/// Reads `lsid`.
+/// Reads the session id from `lsid`.
 ///
 /// # Errors
-/// `TypeMismatch` if it has no UUID.
+/// `TypeMismatch` if `lsid` has no UUID.
 pub fn session_id(lsid: &RawDocument) -> Result<SessionId, CommandError> {
     match lsid.get("id") {
         Ok(Some(RawBsonRef::Binary(uuid))) if uuid.bytes.len() == 16 => Ok(uuid.bytes.to_vec()),

@@ -1,4 +1,4 @@
-//! Settings of the documents door that are fixed when it opens.
+//! Settings of the documents server, which are fixed once it is open.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ pub use forebay_wire_mongo::limits::{DOCUMENT_BYTES_MAX, MESSAGE_BYTES_MAX, WRIT
 /// Settings of [`crate::Documents::open`].
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where documents are kept.
+    /// The location of the documents.
     pub location: Location,
     /// Maximum time until an acknowledged write without `j: true` is on the disk.
     pub sync_interval: Duration,
-    /// Memory for blocks of the store's files, in bytes.
+    /// Memory for cached blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
-    /// Memory for writes that are not in the store's files yet, in bytes.
+    /// Memory for writes that are not yet in the store's files, in bytes.
     pub write_buffers_bytes: u64,
-    /// Maximum bytes of the history of changes, which change streams read; 0 keeps none.
+    /// Maximum bytes of the change history, which change streams read. 0 disables the history.
     pub change_history_bytes_max: u64,
-    /// Whether to keep the outcomes of numbered writes, so that retries are recognised.
+    /// Whether the outcomes of retryable writes are recorded, so that retries are recognised.
     pub retryable_writes: bool,
-    /// Whether clients may configure fail points; `getParameter` shows it as `enableTestCommands`.
+    /// Whether clients may configure fail points. `getParameter` shows this as `enableTestCommands`.
     pub test_commands: bool,
     /// Maximum values in a bucket of the field cache.
     pub bucket_values_max: usize,
     /// The memory account of the process.
     pub memory: Account,
-    /// Whether to refuse searches that would fall back from a cached field to a scan of the store.
+    /// Whether searches that would fall back from a cached field to a scan of the store are refused.
     pub strict: bool,
     /// Time without a `getMore` after which a cursor is closed.
     pub cursor_timeout: Duration,
@@ -35,19 +35,19 @@ pub struct Settings {
     pub stage_memory_bytes_max: usize,
     /// Limits of compiling and matching one pattern.
     pub pattern: forebay_text::Limits,
-    /// Maximum bytes of automata of all patterns of one command.
+    /// Maximum bytes of the automata of all patterns of one command.
     pub command_patterns_bytes_max: usize,
-    /// Memory for the programs of patterns of earlier commands, in bytes.
+    /// Memory for the cache of compiled patterns of earlier commands, in bytes.
     pub pattern_cache_bytes: usize,
-    /// Minimum duration of a search that is logged.
+    /// Minimum duration of searches that are logged as slow.
     pub slow_search: Duration,
-    /// The build's version, which `buildInfo` reports for people. Drivers see [`MONGODB_VERSION`].
+    /// The server's version, which `buildInfo` reports for people. Drivers use [`MONGODB_VERSION`].
     pub version: String,
 }
 
-/// The MongoDB version whose behaviour the door follows; drivers choose features by it.
+/// The MongoDB version whose behaviour the server follows. Drivers choose features by it.
 pub const MONGODB_VERSION: &str = "7.0.0";
-/// [`MONGODB_VERSION`] in numbers.
+/// [`MONGODB_VERSION`] as integers.
 pub const MONGODB_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
 impl Default for Settings {
     fn default() -> Settings {

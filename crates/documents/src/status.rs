@@ -1,4 +1,4 @@
-//! The status of the documents at one moment, for the status page and metrics.
+//! A snapshot of the documents' status, for the status page and metrics.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::documents::Documents;
 use crate::metrics::SearchFigures;
 use crate::search::{FieldOverview, IndexState};
 
-/// Maximum cells as which the buckets of a field are drawn.
+/// Maximum number of cells in the drawing of a field's buckets.
 const CELLS_MAX: usize = 240;
 
 /// The status of the documents.
@@ -18,11 +18,11 @@ const CELLS_MAX: usize = 240;
 pub struct Status {
     /// The collections with cache indexes, in order of name.
     pub caches: Vec<CollectionStatus>,
-    /// Figures of searches.
+    /// Statistics of searches.
     pub searches: SearchFigures,
-    /// Numbers of commands run, by name.
+    /// Execution counts of commands, by name.
     pub commands: Vec<(&'static str, u64)>,
-    /// Open cursors.
+    /// Number of open cursors.
     pub cursors: usize,
     /// Sizes of the store.
     pub store: StoreSizes,
@@ -33,7 +33,7 @@ pub struct Status {
 pub struct CollectionStatus {
     /// `database.collection`.
     pub namespace: String,
-    /// Names and states of its cache indexes.
+    /// Names and states of the collection's cache indexes.
     pub indexes: Vec<(String, IndexState)>,
     /// The cached fields.
     pub fields: Vec<FieldStatus>,
@@ -44,36 +44,36 @@ pub struct CollectionStatus {
 pub struct FieldStatus {
     /// The dotted path.
     pub path: String,
-    /// Values held; an array of strings counts as many as it has distinct elements.
+    /// Number of values held. An array of strings counts once per distinct element.
     pub rows: u64,
-    /// Bytes of those values.
+    /// Bytes of the values.
     pub value_bytes: u64,
-    /// Bytes of memory besides.
+    /// Bytes of memory in addition to the values.
     pub overhead_bytes: u64,
-    /// Values not yet in a bucket.
+    /// Number of values that are not yet in a bucket.
     pub delta_rows: u64,
-    /// Documents whose field the store must judge.
+    /// Number of documents whose field the store must check, because the cache cannot evaluate it.
     pub recheck_documents: u64,
-    /// Buckets by the device that scans them; `None` is the host.
+    /// Number of buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
-    /// All buckets in order of value; neighbours are merged if there are more than can be drawn.
+    /// All buckets in order of value. If there are more than can be drawn, a cell holds several neighbours.
     pub cells: Vec<Cell>,
-    /// Conditions searched since the cache was built, by tier; `none` for null and existence.
+    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
 /// Neighbouring buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
-    /// Values held.
+    /// Number of values held.
     pub rows: u64,
-    /// Buckets by the device that scans them; `None` is the host.
+    /// Number of buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
 }
 
 impl Documents {
-    /// The status of the documents. Takes time in proportion to the number of buckets, of which there may be hundreds
-    /// of thousands.
+    /// Returns the status of the documents. Takes time in proportion to the number of buckets, of which there may be
+    /// hundreds of thousands.
     pub fn status(&self) -> Status {
         let mut caches: Vec<CollectionStatus> = self
             .collections()
@@ -101,7 +101,7 @@ impl Documents {
         }
     }
 
-    /// The problems that keep the documents from working as they should, as sentences. Reads from the disk.
+    /// Returns the current problems of the server as sentences. Reads from the disk.
     pub fn problems(&self) -> Vec<String> {
         let refused = self.store().check_writable().err();
         refused.iter().map(ToString::to_string).collect()
@@ -109,7 +109,7 @@ impl Documents {
 }
 
 impl Status {
-    /// Number of buckets of all collections on a device.
+    /// Returns the number of a device's buckets in all collections.
     pub fn buckets_on(&self, device: DeviceId) -> u64 {
         let fields = self.caches.iter().flat_map(|cache| &cache.fields);
         let on_device = fields.filter_map(|field| field.buckets.get(&Some(device)));

@@ -1,4 +1,4 @@
-//! The common fields of the replies of write commands: `n`, `writeErrors`, `ok`.
+//! The common fields in the replies of write commands: `n`, `writeErrors`, `ok`.
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
@@ -16,23 +16,23 @@ impl WriteErrors {
         self.entries.push((index, error.to_write_error(index)));
     }
 
-    /// Number of failures.
+    /// Returns the number of failures.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether the result has no failures.
+    /// Returns whether there are no failures.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Keeps only the failure of the earliest statement, as an ordered command ends there.
+    /// Keeps only the failure of the earliest statement, because an ordered command ends there.
     pub fn keep_first_by_index(&mut self) {
         self.entries.sort_by_key(|(index, _)| *index);
         self.entries.truncate(1);
     }
 
-    /// The reply of a command that changed `count` documents.
+    /// Returns the reply of a command that changed `count` documents.
     pub fn reply(self, count: usize) -> RawDocumentBuf {
         let mut reply = rawdoc! { "n": wire_count(count) };
         self.append_to(&mut reply);
@@ -50,7 +50,7 @@ impl WriteErrors {
     }
 }
 
-/// A count in the type that replies use.
+/// Converts a count to the integer type of replies.
 pub fn wire_count(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

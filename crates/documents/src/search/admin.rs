@@ -1,4 +1,4 @@
-//! The bodies of the server's own commands about devices, buckets and patterns.
+//! The replies to Forebay's own commands about devices, buckets and patterns.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::collection::CollectionSearch;
 use crate::arguments::integer;
 use crate::error::CommandError;
 
-/// `{forebayDevices: 1}`: the devices that hold the cache.
+/// Replies to `{forebayDevices: 1}` with the devices that hold the cache.
 pub fn devices_reply(cache: &Cache) -> RawDocumentBuf {
     let devices = cache.devices().list();
     let devices = RawArrayBuf::from_iter(devices.iter().map(|device| device_document(device)));
     rawdoc! { "devices": devices, "ok": 1.0 }
 }
 
-/// `{forebayDevices: 1, add: "host:2"}`: adds devices and moves their share of the buckets to them.
+/// Replies to `{forebayDevices: 1, add: "host:2"}`: adds devices and moves their share of the buckets to them.
 ///
-/// Blocks until the buckets are there; searches continue.
+/// Blocks until the buckets have moved; searches continue.
 ///
 /// # Errors
-/// `BadValue` when there are no such devices.
+/// `BadValue` if the machine has no such devices.
 pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandError> {
     let spec: DeviceSpec = spec
         .parse()
@@ -41,12 +41,13 @@ pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandE
     Ok(rawdoc! { "added": added, "bucketsMoved": moved as i64, "ok": 1.0 })
 }
 
-/// `{forebayDevices: 1, remove: 3}`, or `"host:3"`: removes a device and moves its buckets to the others.
+/// Replies to `{forebayDevices: 1, remove: 3}` or `remove: "host:3"`: removes a device and moves its buckets to the
+/// others.
 ///
 /// Blocks until the buckets have moved; searches continue.
 ///
 /// # Errors
-/// `BadValue` when there is no such device, or it is the last one and `even_last` is false.
+/// `BadValue` if there is no such device, or it is the last one and `even_last` is false.
 pub fn remove_device(
     cache: &Cache,
     named: RawBsonRef<'_>,
@@ -101,12 +102,12 @@ fn device_document(device: &Device) -> RawDocumentBuf {
     document
 }
 
-/// `{forebayBuckets: "db.collection.field"}`: the buckets of a cached field in order of value.
+/// Replies to `{forebayBuckets: "db.collection.field"}` with the buckets of a cached field in order of value.
 ///
-/// Names of collections and fields may contain dots, so `find` is called for each possible collection.
+/// Names of collections and fields may contain dots, so `find` is called for each possible collection name.
 ///
 /// # Errors
-/// `NamespaceNotFound`, or `IndexNotFound` when the field is not cached.
+/// `NamespaceNotFound`, or `IndexNotFound` if the field is not cached.
 pub fn buckets_reply(
     name: &str,
     find: impl Fn(&str) -> Option<Arc<CollectionSearch>>,
@@ -133,10 +134,11 @@ pub fn buckets_reply(
     })
 }
 
-/// `{forebayPattern: "^a.*b", options: "i"}`: how a pattern is searched, and why no faster.
+/// Replies to `{forebayPattern: "^a.*b", options: "i"}` with the matching tier of a pattern, and the reason why no
+/// faster tier is possible.
 ///
 /// # Errors
-/// 51091 for an invalid pattern, 51108 for an unknown option.
+/// Code 51091 for an invalid pattern, code 51108 for an unknown option.
 pub fn pattern_reply(
     source: &str,
     options: &str,

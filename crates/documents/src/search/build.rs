@@ -1,8 +1,8 @@
-//! Building the cache of a collection in the background.
+//! Builds the cache of a collection in the background.
 //!
-//! A build walks the collection by record number and moves a cursor, one batch each time it holds the write lock.
-//! Writers apply a change to the cache only below the cursor. The build finds everything above it in the store when it
-//! gets there.
+//! A build walks the collection by record number and advances a cursor, one batch per hold of the write lock. Writers
+//! apply a change to the cache only if its record number is below the cursor. The build will read all other changes
+//! from the store.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,30 +14,30 @@ use forebay_documents_store::Document;
 use super::collection::CollectionSearch;
 use super::generation::Generation;
 
-/// Why a cache index cannot be built.
+/// The reason why a cache index cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// The collection would have too many cached fields.
     #[error("a collection can have at most {limit} cached fields, and would have {fields}")]
     TooManyFields {
-        /// Number that it would have.
+        /// Number of cached fields that the collection would have.
         fields: usize,
-        /// Maximum number.
+        /// Maximum number of cached fields.
         limit: usize,
     },
-    /// The collection has outgrown the cache's record numbers.
+    /// A record number of the collection exceeds the cache's 32-bit range.
     #[error(
         "record number {number} is beyond what the cache can number ({})",
         u32::MAX
     )]
     TooManyDocuments {
-        /// The first record number that does not fit.
+        /// The first record number that exceeds the range.
         number: u64,
     },
-    /// The cache contradicts the documents, which is a bug. The cache is built again.
+    /// The cache contradicts the documents, which is a bug. The cache is rebuilt.
     #[error("the cache contradicts the collection: {0}")]
     Contradiction(#[from] CacheError),
-    /// The store could not be read.
+    /// The store cannot be read.
     #[error("cannot read the collection: {message}")]
     Store {
         /// The store's message.
@@ -46,14 +46,14 @@ pub enum BuildError {
     /// The index or its collection was dropped during the build.
     #[error("the index was dropped while it was being built")]
     Dropped,
-    /// The builder itself failed.
+    /// The build thread could not be started, or panicked.
     #[error("the build of the cache ended unexpectedly")]
     Broken,
 }
 
 /// A build of declared indexes.
 ///
-/// Dropping it does not stop the build.
+/// Dropping this value does not stop the build.
 #[must_use = "wait for the build, or drop it on purpose to let it run in the background"]
 pub struct Build {
     search: Arc<CollectionSearch>,
@@ -65,14 +65,14 @@ impl Build {
         Build { search, names }
     }
 
-    /// Blocks until every index is ready, or one of them fails or is dropped. Returns `None` after `time`; the build
-    /// then continues.
+    /// Blocks until every index is ready, or until one of them fails or is dropped. Returns `None` after `time`, in
+    /// which case the build continues.
     pub fn wait(self, time: Duration) -> Option<Result<(), BuildError>> {
         self.search.wait(&self.names, time)
     }
 }
 
-/// Starts the thread that completes `generation`. Returns `None` if the system refuses one.
+/// Starts the thread that completes `generation`. Returns `None` if the operating system refuses a thread.
 pub(super) fn start(
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,
@@ -83,21 +83,21 @@ pub(super) fn start(
         generation: Arc::clone(&generation),
         ended: false,
     };
-    // If no thread can be started, dropping the task has marked the build as broken.
+    // If no thread can be started, the task is dropped, which records the failure of the build.
     builder.spawn(move || task.run()).ok()
 }
 
-/// One build. It reports its outcome to the collection however it ends, even by a panic.
+/// A build. However it ends, even by a panic, it reports its outcome to the collection.
 struct Task {
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,
     ended: bool,
 }
 
-/// Documents read while the lock was held once.
+/// Documents read under one hold of the write lock.
 struct Batch {
     documents: Vec<(u64, Document)>,
-    /// Whether there are no documents after these.
+    /// Whether this is the last batch.
     last: bool,
 }
 
@@ -118,7 +118,7 @@ impl Task {
         self.ended = true;
     }
 
-    /// Caches the next batch. Returns `Some` once the last one is cached.
+    /// Caches the next batch. Returns `Some` after the last batch.
     fn step(&self) -> Result<Option<()>, BuildError> {
         let batch = self.read()?;
         let rows: Vec<_> = batch

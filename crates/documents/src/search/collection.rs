@@ -1,4 +1,4 @@
-//! The cache indexes of one collection: those declared, those that answer, and those being built.
+//! The cache indexes of a collection: declared, ready for searches, or being built.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::places::blocking;
 /// A collection's write lock. Each writer holds it from before its write to the store until it has the apply lock.
 pub type WriteLock = Arc<Mutex<()>>;
 
-/// Holds the write lock and the apply lock of a collection, so that no other writer runs until it is dropped.
+/// Holds the write lock and the apply lock of a collection, so that no other writer runs.
 #[must_use = "other writers run as soon as it is dropped"]
 pub(super) struct ExclusiveGuard<'a> {
     apply_lock: MutexGuard<'a, ()>,
@@ -28,59 +28,60 @@ pub(super) struct ExclusiveGuard<'a> {
 }
 
 impl ExclusiveGuard<'_> {
-    /// Unlocks, and lets the writer that has waited longest run first.
+    /// Releases both locks. The writer that has waited longest runs next.
     pub(super) fn unlock_fairly(self) {
         drop(self.apply_lock);
         MutexGuard::unlock_fair(self.held);
     }
 }
 
-/// The values that the cache will hold of documents that are about to be inserted.
+/// The values that the cache will hold for documents that are about to be inserted.
 pub struct Prepared {
     generation: Arc<Generation>,
     values: Batch,
 }
 
-/// An index of type `cache`: `createIndex({title: "cache", tags: "cache"})`.
+/// An index of type `cache`, for example `createIndex({title: "cache", tags: "cache"})`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheIndex {
-    /// The index's name, `title_cache_tags_cache`.
+    /// The index's name, for example `title_cache_tags_cache`.
     pub name: String,
-    /// The dotted paths it declares.
+    /// The dotted paths of the cached fields.
     pub fields: Vec<String>,
 }
 
-/// The cache indexes of one collection.
+/// The cache indexes of a collection.
 ///
-/// All declared fields live in one generation of the cache, so that a search over several of them sees one moment. A
-/// change of the declared fields builds a new generation; the old one answers until the new one is complete.
+/// One generation of the cache holds all declared fields, so that a search over several fields sees one version of the
+/// data. A change of the declared fields builds a new generation. Until that is complete, the old generation answers
+/// searches.
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// The apply lock: held while the cache is changed, and taken under the write lock. Changes thus reach the cache in
-    /// the order in which they reached the store, while the next writer is already writing to the store.
+    /// The apply lock, held while the cache is changed and taken under the write lock. Changes therefore reach the
+    /// cache in the order in which they reached the store, while the next writer already writes to the store.
     apply_lock: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
-    /// Whether there is a generation that must follow writes.
+    /// Whether any generation, complete or not, must apply writes.
     follows: AtomicBool,
-    /// Number of changes of the state; `changed` wakes the threads that wait for one.
+    /// Number of changes of the state. `changed` wakes the threads that wait for a change.
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-/// The declared indexes of a collection and the state of their caches. The generations change under the apply lock.
+/// The declared indexes of a collection and the state of their caches. Generations are added only under the apply lock.
 pub(super) struct State {
     /// The name, `database.collection`.
     pub namespace: String,
-    /// The declared indexes, in the order of their creation.
+    /// The declared indexes, oldest first.
     pub declared: Vec<CacheIndex>,
-    /// The generation that answers searches, if one is complete.
+    /// The complete generation, which answers searches.
     pub ready: Option<Arc<Generation>>,
-    /// The generation that is being built, if any.
+    /// The generation that is being built.
     pub building: Option<Arc<Generation>>,
-    /// Why the last build failed, if it did.
+    /// The reason why the last build failed.
     pub failure: Option<BuildError>,
     closed: bool,
     builders: Vec<JoinHandle<()>>,
@@ -99,7 +100,7 @@ impl State {
         }
     }
 
-    /// All declared fields, each once.
+    /// Returns all declared fields without duplicates.
     fn fields(&self) -> Vec<&str> {
         let mut fields: Vec<&str> = Vec::new();
         for path in self.declared.iter().flat_map(|index| &index.fields) {
@@ -116,7 +117,7 @@ impl State {
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Returns whether the complete generation has more than the declared fields, and none is being built.
+    /// Returns whether the complete generation has all declared fields and others, and no generation is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -133,14 +134,14 @@ impl State {
         self.ready.iter().chain(&self.building)
     }
 
-    /// Returns whether the ready generation answers `index`.
+    /// Returns whether the ready generation has all fields of `index`.
     pub fn is_ready(&self, index: &CacheIndex) -> bool {
         self.ready
             .as_ref()
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// Returns how the build of `names` ended. Returns `None` while it runs.
+    /// Returns the outcome of the build of `names`, or `None` while it runs.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {
@@ -158,7 +159,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// Creates the cache indexes of `store`, a collection named `namespace`, with none declared.
+    /// Returns the cache indexes of the collection `store`, which has the name `namespace`. None are declared.
     pub fn new(
         cache: Arc<Cache>,
         settings: SearchSettings,
@@ -179,12 +180,11 @@ impl CollectionSearch {
         })
     }
 
-    /// Declares `indexes` and starts to build them. The caller must not hold the write lock.
-    ///
-    /// An index replaces a declared one of the same name.
+    /// Declares `indexes` and starts to build them. An index replaces a declared one of the same name. The caller must
+    /// not hold the write lock.
     ///
     /// # Errors
-    /// If the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
+    /// An error if the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
         let exclusive = self.lock_exclusively();
@@ -212,7 +212,7 @@ impl CollectionSearch {
         Ok(())
     }
 
-    /// Removes the index called `name`. Returns false if there is none. The caller must not hold the write lock.
+    /// Removes the index called `name`. Returns false if it does not exist. The caller must not hold the write lock.
     pub fn drop_index(self: &Arc<Self>, name: &str) -> bool {
         let exclusive = self.lock_exclusively();
         let mut state = self.state.write();
@@ -227,15 +227,16 @@ impl CollectionSearch {
         dropped
     }
 
-    /// Takes both locks, so that no other writer changes the store or the cache. The caller must not hold the write
-    /// lock.
+    /// Takes the write lock and the apply lock, so that no other writer changes the store or the cache. The caller must
+    /// not hold the write lock.
     pub(super) fn lock_exclusively(&self) -> ExclusiveGuard<'_> {
         let held = self.lock.lock();
         let apply_lock = self.apply_lock.lock();
         ExclusiveGuard { apply_lock, held }
     }
 
-    /// Removes everything, as the collection is dropped or the server stops. The caller must not hold the write lock.
+    /// Removes all indexes and caches, because the collection is dropped or the server stops. The caller must not hold
+    /// the write lock.
     ///
     /// Returns once no build reads the collection any more.
     pub fn close(&self) {
@@ -249,7 +250,7 @@ impl CollectionSearch {
         };
         self.notify();
         for builder in builders {
-            // A panic of a builder has been logged.
+            // A panic of the build thread has already been logged.
             let _ = builder.join();
         }
     }
@@ -261,30 +262,31 @@ impl CollectionSearch {
         state.namespace = namespace.to_owned();
     }
 
-    /// The name, `database.collection`.
+    /// Returns the name, `database.collection`.
     pub fn namespace(&self) -> String {
         self.state.read().namespace.clone()
     }
 
-    /// The cache that holds its values.
+    /// Returns the cache that holds the collection's values.
     pub(super) fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Returns whether the cache needs the old document of a replacement or deletion.
+    /// Returns whether the cache needs the old version of a replaced or deleted document.
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Extracts the values that the cache will hold of `documents`. The caller need not hold the write lock.
+    /// Extracts the values that the cache will hold for `documents`. The caller need not hold the write lock.
     pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
         let values = generation.gather(documents.iter().copied());
         Some(Prepared { generation, values })
     }
 
-    /// Applies the insertion of documents, whose values may have been prepared. The caller took the write lock before
-    /// it inserted the documents into the store. This call releases the write lock as soon as it has the apply lock.
+    /// Applies the insertion of documents, whose values may have been extracted by
+    /// [`prepare`](CollectionSearch::prepare). The caller took the write lock before it inserted the documents into the
+    /// store. This call releases the write lock as soon as it has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -305,8 +307,8 @@ impl CollectionSearch {
         });
     }
 
-    /// Applies the replacement of document `number`. The caller took the write lock before it replaced the document
-    /// in the store, and still holds it.
+    /// Applies the replacement of the document with this record number. The caller holds the write lock, and took it
+    /// before it replaced the document in the store.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -314,8 +316,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Applies the deletion of document `number`. The caller took the write lock before it deleted the document from
-    /// the store, and still holds it.
+    /// Applies the deletion of the document with this record number. The caller holds the write lock, and took it
+    /// before it deleted the document from the store.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -323,13 +325,13 @@ impl CollectionSearch {
         }
     }
 
-    /// Waits until the changes of all earlier writers are in the cache. The caller holds the write lock.
+    /// Waits until the cache has applied the changes of all earlier writers. The caller holds the write lock.
     pub fn wait_for_earlier_writers(&self) {
         drop(self.lock_apply());
     }
 
-    /// Takes the apply lock once earlier writers have released it. While it waits, the runtime moves the thread's other
-    /// tasks to other threads.
+    /// Takes the apply lock after earlier writers have released it. If the lock is not free, the runtime moves the
+    /// thread's other tasks to other threads before the thread waits.
     fn lock_apply(&self) -> MutexGuard<'_, ()> {
         let free = self.apply_lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.apply_lock.lock()))
@@ -354,7 +356,7 @@ impl CollectionSearch {
         self.settle();
     }
 
-    /// Drops a cache that cannot follow its collection. From then on the store answers.
+    /// Drops a cache that cannot apply the collection's writes. From then on, searches scan the store.
     fn fail(&self, error: BuildError) {
         let mut state = self.state.write();
         tracing::error!(namespace = state.namespace, %error, "the cache of a collection is dropped: it cannot follow writes");
@@ -364,12 +366,13 @@ impl CollectionSearch {
         self.notify();
     }
 
-    /// Ensures that there is, or will be, a generation with exactly the declared fields. The caller holds the apply
+    /// Ensures that a generation with exactly the declared fields exists or is being built. The caller holds the apply
     /// lock.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // Not under the state's lock, which a build takes when it ends: at once, if its thread cannot start.
+            // Not under the state's lock, which the end of a build takes. If no thread can start, the build ends in
+            // this call.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());
@@ -378,7 +381,7 @@ impl CollectionSearch {
         self.notify();
     }
 
-    /// Drops, shrinks or begins a generation, as the declared fields require. Returns the one that has to be built.
+    /// Drops, shrinks or creates a generation, as the declared fields require. Returns the generation to build, if any.
     fn arrange(&self) -> Option<Arc<Generation>> {
         let mut state = self.state.write();
         if state.declared.is_empty() {
@@ -391,7 +394,7 @@ impl CollectionSearch {
         None
     }
 
-    /// Removes fields that are no longer declared from the complete cache. The caller holds the apply lock.
+    /// Removes fields that are no longer declared from the complete generation. The caller holds the apply lock.
     fn shrink(&self, state: &mut State) {
         let Some(ready) = state.ready.take() else {
             return;
@@ -411,7 +414,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Begins an empty generation with the declared fields, and abandons an unfinished one.
+    /// Creates an empty generation with the declared fields, and abandons an unfinished one.
     fn begin(&self, state: &mut State) -> Arc<Generation> {
         if let Some(unfinished) = state.building.take() {
             unfinished.abandon();
@@ -440,7 +443,7 @@ impl CollectionSearch {
         self.follows.store(false, Ordering::Release);
     }
 
-    /// Records how the build of `generation` ended. The caller holds the apply lock if the build succeeded.
+    /// Records the outcome of the build of `generation`. If the build succeeded, the caller holds the apply lock.
     pub(super) fn end_build(&self, generation: &Arc<Generation>, outcome: Result<(), BuildError>) {
         let mut state = self.state.write();
         if !state
@@ -486,7 +489,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Calls `read` with the state.
+    /// Calls `read` with the state, under its read lock.
     pub(super) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
         read(&self.state.read())
     }

@@ -1,9 +1,9 @@
-//! A walk over the elements of a raw BSON document that neither copies nor validates values.
+//! Iterates over the elements of a raw BSON document without copying or validating values.
 //!
-//! Field extraction runs for each inserted document and needs few of its elements, so this walk reads keys and skips
-//! values by their length.
+//! Field extraction runs for each inserted document and needs few of its elements, so this iterator reads keys and
+//! skips values by their length.
 
-/// BSON's type bytes, as far as extraction distinguishes them.
+/// The BSON type bytes that field extraction distinguishes.
 pub mod kind {
     /// A UTF-8 string.
     pub const STRING: u8 = 0x02;
@@ -24,11 +24,11 @@ pub mod kind {
 /// One element of a document: its type byte, its key and the bytes of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element<'a> {
-    /// The type byte, see [`kind`].
+    /// The type byte; see [`kind`].
     pub kind: u8,
     /// The key, without its terminating zero.
     pub key: &'a [u8],
-    /// The encoded value; that of a string includes its length and its terminating zero.
+    /// The encoded value. For a string, this includes the length and the terminating zero.
     pub value: &'a [u8],
 }
 
@@ -37,24 +37,24 @@ pub struct Element<'a> {
 pub struct Malformed;
 
 impl<'a> Element<'a> {
-    /// The text of a string or symbol: the bytes between length and terminating zero.
+    /// Returns the text of a string or symbol: the bytes between the length and the terminating zero.
     pub fn text(&self) -> Option<&'a [u8]> {
         self.value.get(4..self.value.len().checked_sub(1)?)
     }
 
-    /// The elements of an embedded document or array.
+    /// Returns the elements of an embedded document or array.
     pub fn children(&self) -> Elements<'a> {
         Elements::of(self.value)
     }
 }
 
-/// The elements of a document in order. It ends after the first malformed one.
+/// An iterator over the elements of a document, which ends after the first malformed element.
 pub struct Elements<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of an encoded document, which begins with its length.
+    /// Returns the elements of an encoded document, which begins with its length.
     pub fn of(document: &'a [u8]) -> Self {
         Elements {
             rest: document.get(4..).unwrap_or_default(),
@@ -92,7 +92,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Number of bytes of the value at the start of `bytes`.
+/// Returns the number of bytes of the value at the start of `bytes`.
 fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, Malformed> {
     match kind {
         kind::UNDEFINED | kind::NULL | 0x7F | 0xFF => Ok(0),
@@ -123,7 +123,7 @@ fn at_least(length: usize, minimum: usize) -> Result<usize, Malformed> {
     Ok(length)
 }
 
-/// A regular expression is two zero-terminated strings.
+/// Returns the number of bytes of a regular expression, which consists of two zero-terminated strings.
 fn regex_length(bytes: &[u8]) -> Result<usize, Malformed> {
     let mut zeros = memchr::memchr_iter(0, bytes);
     zeros.next().ok_or(Malformed)?;
@@ -180,7 +180,7 @@ mod tests {
         let document = every_type();
         for end in 5..document.as_bytes().len() - 1 {
             let last = Elements::of(&document.as_bytes()[..end]).last();
-            // A cut right between two elements lacks only the final zero.
+            // A document that is cut exactly between two elements lacks only the final zero.
             assert!(
                 matches!(last, Some(Err(Malformed)) | None)
                     || ends_between_elements(&document, end),

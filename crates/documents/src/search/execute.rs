@@ -1,4 +1,4 @@
-//! Running plans: counting, finding, and counting values.
+//! Executes cache plans: counts documents, finds documents, and counts values.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use crate::error::CommandError;
 use crate::places::aside;
 use crate::streams::Stream;
 
-/// Which matches of a search the caller will pull.
+/// The number and order of the matches that the caller will read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
     /// All, or an unknown number.
     #[default]
     All,
-    /// At most this many: those with the lowest record numbers, so that the pages of a query fit together.
+    /// At most this many: the matches with the lowest record numbers, so that successive pages of a query are
+    /// consistent.
     First(u64),
-    /// At most this many, no matter which.
+    /// At most this many, in any selection.
     Any(u64),
 }
 
 impl Wanted {
-    /// Maximum number, if it is known.
+    /// Returns the maximum number, if known.
     pub fn limit(self) -> Option<u64> {
         match self {
             Wanted::All => None,
@@ -40,7 +41,7 @@ impl Wanted {
         }
     }
 
-    /// Number of matches at which the cache may stop.
+    /// Returns the number of matches at which the cache may stop, if any selection of matches will do.
     fn any(self) -> Option<usize> {
         match self {
             Wanted::Any(limit) if limit <= ANY_MAX => usize::try_from(limit).ok(),
@@ -49,29 +50,29 @@ impl Wanted {
     }
 }
 
-/// Maximum matches at which a search may stop early; they are all read at once.
+/// Maximum number of matches at which a search may stop early. They are all read at once.
 const ANY_MAX: u64 = 1024;
 
-/// At most the number of the collection's documents divided by this are tried before a search.
+/// At most 1 in this many documents of the collection is probed before a search.
 const PROBED_PART: u64 = 16;
 
-/// The part of the collection that was read before a search.
+/// The part of the collection that was probed before a search.
 #[derive(Default)]
 struct Probed {
     /// The documents that match.
     gathered: VecDeque<Numbered>,
-    /// The first record number that was not read.
+    /// The first record number that was not probed.
     next: u32,
-    /// The documents read.
+    /// Counts of the documents read.
     tally: Arc<Tally>,
 }
 
-/// The documents to read after a search, and how.
+/// The documents to read after a search, and the access method.
 struct Reading {
     stage: &'static str,
-    /// Documents that the cache found.
+    /// Number of documents that the cache found.
     found: u64,
-    /// Documents that the cache could not judge.
+    /// Number of documents that the cache could not evaluate.
     recheck: u64,
     wanted: RoaringBitmap,
     access: Access,
@@ -79,22 +80,22 @@ struct Reading {
     held: Option<Arc<Share>>,
 }
 
-/// How arrays of strings are counted.
+/// The treatment of arrays of strings when values are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrays {
-    /// Their elements count as values, as in `distinct`.
+    /// Each element counts as a value, as in `distinct`.
     Unwind,
-    /// Each array is one value, as in `$group`; its document is among [`Values::others`].
+    /// Each array counts as one value, as in `$group`. Documents with arrays are among [`Values::others`].
     Whole,
 }
 
-/// The values of a cached field among the documents that match.
+/// The values of a cached field in the matching documents.
 pub struct Values {
     /// Distinct strings in byte order, with the number of documents that hold each.
     pub strings: Vec<ValueCount>,
-    /// Documents in which the field is null.
+    /// Number of documents in which the field is null.
     pub null: u64,
-    /// Documents without the field.
+    /// Number of documents without the field.
     pub missing: u64,
     /// The documents with other values, which the caller must read and count.
     pub others: MatchStream,
@@ -104,7 +105,7 @@ impl SearchPlan {
     /// Counts the documents that match.
     ///
     /// # Errors
-    /// When the operation is stopped, or the store cannot be read.
+    /// An error if the operation is stopped, or the store cannot be read.
     pub async fn count(&self, stop: &Stop) -> Result<u64, CommandError> {
         let want = if self.is_exact() {
             Want::Count
@@ -126,7 +127,7 @@ impl SearchPlan {
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
-    /// Divides a count: the part that is certain, the documents that must be read for the rest, and how to read them.
+    /// Divides a count: returns the part that is certain, the documents to read for the rest, and their access method.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
             let access = if answer.recheck.is_empty() {
@@ -143,11 +144,12 @@ impl SearchPlan {
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// If few are wanted and the search would scan every value, the first documents of the collection are tried first.
-    /// If it does not matter which, and the cache judges the whole filter, the search ends once it has enough.
+    /// If few documents are wanted and the search would scan every value, the first documents of the collection are
+    /// probed before the search. If any selection of matches will do, and the cache evaluates the whole filter, the
+    /// search ends once it has enough matches.
     ///
     /// # Errors
-    /// When the operation is stopped, or the store cannot be read.
+    /// An error if the operation is stopped, or the store cannot be read.
     pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<MatchStream, CommandError> {
         let probed = self.probe(wanted.limit(), stop).await?;
         if probed.gathered.len() as u64 >= wanted.limit().unwrap_or(u64::MAX) {
@@ -159,8 +161,8 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents and reads them at once. If one was changed since the search there may be too few,
-    /// although others match; then it searches for all.
+    /// Finds `limit` documents and reads them at once. If too few of them still match, because of changes since the
+    /// search, it searches again for all matches.
     async fn find_any(
         &self,
         probed: Probed,
@@ -208,7 +210,7 @@ impl SearchPlan {
         self.read(probed, reading, answer.report)
     }
 
-    /// Tries the first documents of the collection, if these are likely to be enough.
+    /// Probes the first documents of the collection, if these are likely to contain enough matches.
     async fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
         let settings = &self.search.settings;
         let documents = self.search.store.document_count() / PROBED_PART;
@@ -253,12 +255,11 @@ impl SearchPlan {
         self.read(probed, reading, SearchReport::default())
     }
 
-    /// Counts the values of the field that the plan was made for, among the documents that match.
-    ///
-    /// `bytes_max` bounds the memory of the distinct strings.
+    /// Counts the values of the plan's field in the matching documents. `bytes_max` bounds the memory of the distinct
+    /// strings.
     ///
     /// # Errors
-    /// When the operation is stopped, or the values take too much memory.
+    /// An error if the operation is stopped, or the values exceed `bytes_max` or the memory account.
     pub async fn values(
         &self,
         arrays: Arrays,
@@ -322,7 +323,7 @@ impl SearchPlan {
             .map_err(search_error)
     }
 
-    /// The best way to read `candidates` documents.
+    /// Returns the fastest method to read `candidates` documents.
     fn access(&self, candidates: u64) -> Access {
         let documents = self.search.store.document_count();
         let settings = &self.search.settings;
@@ -359,7 +360,7 @@ impl SearchPlan {
     }
 }
 
-/// Returns whether the cache needs to look at only a few values.
+/// Returns whether the cache compares only a few values.
 fn is_narrow(expr: &Expr) -> bool {
     match expr {
         Expr::Leaf { predicate, .. } => match predicate {
@@ -373,7 +374,7 @@ fn is_narrow(expr: &Expr) -> bool {
     }
 }
 
-/// The documents whose values the cache cannot give.
+/// Returns the documents whose values the cache does not count.
 fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     match arrays {
         Arrays::Unwind => counts.other.clone(),
@@ -381,7 +382,7 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     }
 }
 
-/// Reads and counts. If that may take long, the runtime first moves the thread's other tasks to other threads.
+/// Reads and counts the matches. Long work takes a permit and runs off the network threads.
 async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
     if found.is_short() {
         found.count_rest(stop)

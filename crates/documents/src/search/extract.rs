@@ -1,8 +1,8 @@
-//! Extracts the values of the declared fields from a document, as the cache keeps them.
+//! Extracts the values of the declared fields from a document, in the form in which the cache stores them.
 //!
-//! In MongoDB a predicate on `a.b` traverses arrays along the path and tests the elements of an array at its end. The
-//! cache keeps values for which it can answer every predicate exactly: missing, null, a string, an array of strings, or
-//! something without any string. All other documents are left to recheck: the store judges them.
+//! In MongoDB, a predicate on `a.b` traverses arrays along the path and tests the elements of an array at its end. The
+//! cache stores values for which it can evaluate every predicate exactly: missing, null, a string, an array of strings,
+//! or another value without strings. All other documents are rechecked: the store evaluates the predicate on them.
 
 use bson::RawDocument;
 use forebay_documents_cache::{Batch, FieldValue};
@@ -17,7 +17,7 @@ pub struct Extractor {
 }
 
 impl Extractor {
-    /// An extractor of `fields`.
+    /// Returns an extractor of `fields`.
     pub fn new(fields: FieldSet) -> Extractor {
         Extractor { fields }
     }
@@ -27,9 +27,10 @@ impl Extractor {
         &self.fields
     }
 
-    /// The value of every declared field of `document`, in their order, in one pass over its top-level keys.
+    /// Returns the values of the declared fields of `document`, in declaration order, after one pass over its top-level
+    /// keys.
     ///
-    /// If a key occurs twice the first one counts, as everywhere in the query language. A malformed document is
+    /// If a key occurs twice, the first one counts, as everywhere in the query language. A malformed document is
     /// rechecked for all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
@@ -47,7 +48,7 @@ impl Extractor {
         }
     }
 
-    /// Sets the values that a document has. All of `values` must be missing before.
+    /// Sets the values of the fields that a document has. The caller sets all of `values` to `Missing` before.
     fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
         if self.fill(document, values).is_err() {
             values.fill(FieldValue::Recheck);
@@ -92,7 +93,7 @@ impl Extractor {
         Ok(())
     }
 
-    /// The value at the end of the path `rest` from `element`.
+    /// Returns the value at the path `rest` below `element`.
     #[inline]
     fn value_at<'a>(
         &self,
@@ -124,10 +125,10 @@ impl Extractor {
         Ok(FieldValue::Missing)
     }
 
-    /// The value behind an array along the path: strings, if each element is a document whose field holds strings.
+    /// Returns the value at a path through an array: strings, if each element is a document whose field holds strings.
     ///
-    /// Other documents are rechecked: the rest of the path may be a position in the array, and an element without the
-    /// field makes the document match null too.
+    /// Other documents are rechecked: a number in the path may be an array index, and an element without the field
+    /// makes the document match null too.
     fn value_through_array<'a>(
         &self,
         array: &Element<'a>,
@@ -168,7 +169,8 @@ impl Extractor {
         })
     }
 
-    /// The value of an array at the end of the path: its strings, or `Other` if a string predicate cannot match it.
+    /// Returns the value of an array at the end of the path: its strings, or `Other` if no string predicate can match
+    /// it.
     fn leaf_array<'a>(&self, array: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
         let (mut strings, mut others) = (Vec::new(), false);
         for child in array.children() {
@@ -194,7 +196,8 @@ impl Extractor {
     }
 }
 
-/// The position of a top-level key. The search starts at `expected`, as documents tend to have their keys in one order.
+/// Returns the position of a top-level key. The search starts at `expected`, because documents tend to have their keys
+/// in the same order.
 fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     let is_it = |root: &Root| *root.key == *key;
     let (before, after) = roots.split_at(expected);
@@ -202,7 +205,7 @@ fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     later.or_else(|| before.iter().position(is_it))
 }
 
-/// One bit for each top-level key that is still to be found.
+/// Returns a mask with one bit for each top-level key that is still to be found.
 fn every_root(roots: usize) -> u64 {
     u64::MAX.checked_shr(64 - roots as u32).unwrap_or(0)
 }

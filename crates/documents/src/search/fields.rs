@@ -1,16 +1,16 @@
-//! The declared fields of a collection, arranged for one pass over a document.
+//! The declared fields of a collection, arranged for a single pass over a document.
 
 use std::sync::Arc;
 
 /// Maximum cached fields of one collection.
 ///
-/// The walk over a document marks the top-level keys that it has found in one machine word.
+/// The pass over a document records the top-level keys that it has found as bits of one 64-bit word.
 pub const FIELDS_MAX: usize = 64;
 
 /// The declared fields in the order of the cache's columns.
 ///
-/// Fields are grouped by their first path component, so that one walk over the top-level keys of a document serves them
-/// all.
+/// Fields are grouped by their first path component, so that one pass over the top-level keys of a document finds all
+/// of them.
 #[derive(Clone, Debug, Default)]
 pub struct FieldSet {
     paths: Vec<Arc<str>>,
@@ -29,14 +29,14 @@ pub struct Root {
 /// One declared field below its top-level key.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its position among the declared fields.
+    /// The position among the declared fields.
     pub index: usize,
     /// The path components after the top-level key; empty for a top-level field.
     pub rest: Box<[Box<[u8]>]>,
 }
 
 impl FieldSet {
-    /// Arranges `paths`: at most [`FIELDS_MAX`] dotted paths without duplicates.
+    /// Groups `paths`: at most [`FIELDS_MAX`] dotted paths without duplicates.
     pub fn new<P: AsRef<str>>(paths: impl IntoIterator<Item = P>) -> FieldSet {
         let mut set = FieldSet::default();
         for path in paths {
@@ -63,22 +63,22 @@ impl FieldSet {
         }
     }
 
-    /// The declared paths, in the order of the cache's columns.
+    /// Returns the declared paths, in the order of the cache's columns.
     pub fn paths(&self) -> &[Arc<str>] {
         &self.paths
     }
 
-    /// The column of a declared path.
+    /// Returns the column of a declared path.
     pub fn index_of(&self, path: &str) -> Option<usize> {
         self.paths.iter().position(|declared| **declared == *path)
     }
 
-    /// Number of declared fields.
+    /// Returns the number of declared fields.
     pub fn len(&self) -> usize {
         self.paths.len()
     }
 
-    /// The fields by top-level key.
+    /// Returns the fields by top-level key.
     pub fn roots(&self) -> &[Root] {
         &self.roots
     }

@@ -1,4 +1,4 @@
-//! A generation: one cache of a set of fields of a collection.
+//! A generation: a cache of a fixed set of fields of a collection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::stats::SearchCounters;
 /// Value of `Generation::cursor` once the generation is complete.
 const COMPLETE: u64 = u64::MAX;
 
-/// One cache of a set of fields of a collection, correct for all documents below a record number.
+/// A cache of a fixed set of fields of a collection. It is correct for all documents below a record number, the cursor.
 pub struct Generation {
-    /// Extracts its fields from documents.
+    /// Extracts the fields from documents.
     pub extractor: Extractor,
     /// The cached values.
     pub values: Arc<CollectionCache>,
-    /// Documents that the collection had when the build began.
+    /// Number of documents that the collection had when the build began.
     pub total: u64,
     cursor: AtomicU64,
     done: AtomicU64,
@@ -31,7 +31,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// An empty generation, to be built from `total` documents.
+    /// Returns an empty generation, to be built from `total` documents.
     pub fn new(extractor: Extractor, values: Arc<CollectionCache>, total: u64) -> Generation {
         let searches = SearchCounters::new(extractor.fields().len());
         Generation {
@@ -45,28 +45,28 @@ impl Generation {
         }
     }
 
-    /// Documents with smaller record numbers are in the cache.
+    /// Returns the record number below which the cache is correct.
     pub fn cursor(&self) -> u64 {
         self.cursor.load(Ordering::Acquire)
     }
 
-    /// Moves the cursor past `documents` more documents. The caller holds both locks.
+    /// Sets the cursor, which passes `documents` more documents. The caller holds the write lock and the apply lock.
     pub fn advance(&self, cursor: u64, documents: u64) {
         self.cursor.store(cursor, Ordering::Release);
         self.done.fetch_add(documents, Ordering::Relaxed);
     }
 
-    /// Marks the cache as complete. The caller holds both locks.
+    /// Marks the cache as complete. The caller holds the write lock and the apply lock.
     pub fn complete(&self) {
         self.cursor.store(COMPLETE, Ordering::Release);
     }
 
-    /// Documents that the build has put into the cache.
+    /// Returns the number of documents that the build has cached.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Tells the build to end.
+    /// Requests the end of the build.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
     }
@@ -98,7 +98,7 @@ impl Generation {
             .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
     }
 
-    /// Returns how often the conditions of a field were searched, by tier.
+    /// Returns the number of conditions searched on a field, by tier.
     pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
         self.searches.of(column)
     }
@@ -106,23 +106,23 @@ impl Generation {
     /// Caches new documents, regardless of the cursor.
     ///
     /// # Errors
-    /// If a record number does not fit, or the cache contradicts the collection.
+    /// An error if a record number exceeds 32 bits, or the cache contradicts the collection.
     pub fn add(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
         let values = self.gather(documents.iter().map(|(_, document)| *document));
         self.add_values(documents.iter().map(|(number, _)| *number), &values)
     }
 
-    /// The values that it will hold of `documents`.
+    /// Returns the values that the cache will hold for `documents`.
     pub fn gather<'a>(&self, documents: impl ExactSizeIterator<Item = &'a RawDocument>) -> Batch {
         let mut batch = self.values.batch(documents.len());
         self.extractor.gather(documents, &mut batch);
         batch
     }
 
-    /// Caches new documents, given their values.
+    /// Caches new documents from their extracted values.
     ///
     /// # Errors
-    /// If a record number does not fit, or the cache contradicts the collection.
+    /// An error if a record number exceeds 32 bits, or the cache contradicts the collection.
     pub fn add_values(
         &self,
         numbers: impl Iterator<Item = u64>,
@@ -135,7 +135,7 @@ impl Generation {
     /// Applies the insertion of documents. The caller holds the apply lock.
     ///
     /// # Errors
-    /// If a record number does not fit, or the cache contradicts the collection.
+    /// An error if a record number exceeds 32 bits, or the cache contradicts the collection.
     pub fn follow_inserts(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
         let cursor = self.cursor();
         if documents.iter().all(|(number, _)| *number < cursor) {
@@ -153,7 +153,7 @@ impl Generation {
     /// Applies the replacement of a document. The caller holds the apply lock.
     ///
     /// # Errors
-    /// If the record number does not fit, or the cache contradicts the collection.
+    /// An error if the record number exceeds 32 bits, or the cache contradicts the collection.
     pub fn follow_replace(
         &self,
         number: u64,
@@ -172,7 +172,7 @@ impl Generation {
     /// Applies the deletion of a document. The caller holds the apply lock.
     ///
     /// # Errors
-    /// If the record number does not fit, or the cache contradicts the collection.
+    /// An error if the record number exceeds 32 bits, or the cache contradicts the collection.
     pub fn follow_delete(&self, number: u64, old: &RawDocument) -> Result<(), BuildError> {
         if number < self.cursor() {
             self.values
@@ -182,7 +182,7 @@ impl Generation {
     }
 }
 
-/// A record number in the cache's width.
+/// Converts a record number to the cache's 32 bits.
 fn narrow(number: u64) -> Result<u32, BuildError> {
     u32::try_from(number).map_err(|_| BuildError::TooManyDocuments { number })
 }

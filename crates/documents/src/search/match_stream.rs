@@ -1,4 +1,4 @@
-//! The documents that a search found, read from the store as they are pulled.
+//! The documents that a search found, read from the store on demand.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -20,7 +20,7 @@ use crate::streams::{Row, Stream, with_document};
 const STOP_INTERVAL: u64 = 64;
 /// Maximum documents that are fetched one by one on a network thread.
 const SHORT_MAX: usize = 64;
-/// Maximum documents that one piece of a scan gathers.
+/// Maximum documents that one step of a scan gathers.
 const GATHERED_MAX: usize = 256;
 
 /// A document and its record number.
@@ -28,33 +28,34 @@ pub(super) type Numbered = (u64, Document);
 
 /// The documents that a search found, in the order of their record numbers.
 ///
-/// Each one is checked against the whole filter when it is read, so that a document that was changed since the search
-/// is never returned unless it matches. Between two pulls the stream holds no snapshot of the store.
+/// Each document is checked against the whole filter when it is read, so that a document changed since the search is
+/// returned only if it still matches. The stream holds no snapshot of the store between two calls.
 pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
     /// Documents read and checked.
     gathered: VecDeque<Numbered>,
-    /// Documents taken from `strategy` and read together. They come before those that are left there.
+    /// Documents read together, ahead of those that remain in `strategy`.
     prefetched: VecDeque<Prefetched>,
-    /// Number of documents that will be pulled in this batch, as far as is known.
+    /// Number of documents that will be read in this batch, as far as is known.
     batch_left: u64,
     strategy: ReadStrategy,
     report: Arc<ExecutionReport>,
-    /// The share of the memory account that `strategy` takes.
+    /// The share of the memory account for the bitmap in `strategy`.
     _held: Option<Arc<Share>>,
 }
 
-/// How the documents are read.
+/// The method by which documents are read.
 enum ReadStrategy {
     /// One by one, by record number.
     Fetch(IntoIter),
-    /// By scanning the collection in pieces and skipping what the cache ruled out.
+    /// By scanning the collection in steps and skipping the documents that the cache excluded.
     Scan(RoaringBitmap),
 }
 
 impl MatchStream {
-    /// A stream of the documents `gathered`, then of those with the numbers `wanted`, read as the report says.
+    /// Returns a stream of the documents `gathered`, followed by those with the record numbers `wanted`. The report's
+    /// access method determines how they are read.
     pub(super) fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -81,15 +82,15 @@ impl MatchStream {
         }
     }
 
-    /// Ends the stream and returns the report of what was done.
+    /// Ends the stream and returns its execution report.
     pub fn into_report(self) -> Arc<ExecutionReport> {
         self.report
     }
 
-    /// Counts the documents that are left.
+    /// Counts the remaining documents.
     ///
     /// # Errors
-    /// When the operation is stopped, or the store cannot be read.
+    /// An error if the operation is stopped, or the store cannot be read.
     pub fn count_rest(&mut self, stop: &Stop) -> Result<u64, CommandError> {
         let mut count = 0;
         self.batch_left = u64::MAX;
@@ -99,13 +100,12 @@ impl MatchStream {
         Ok(count)
     }
 
-    /// Reads documents until `limit` match; the stream then consists of these.
+    /// Reads documents until `limit` of them match, and makes these the whole stream.
     ///
-    /// Returns false if there are fewer, or they are larger than `bytes_max` together. The caller must then search
-    /// again.
+    /// Returns false if fewer match, or if they exceed `bytes_max`. The caller must then search again.
     ///
     /// # Errors
-    /// When the operation is stopped, or the store cannot be read.
+    /// An error if the operation is stopped, or the store cannot be read.
     pub(super) fn gather_first(
         &mut self,
         limit: usize,
@@ -211,7 +211,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next document that still exists and matches.
+    /// Returns the next document that still exists and matches.
     fn fetch(
         &self,
         numbers: &mut impl Iterator<Item = u32>,
@@ -224,7 +224,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// The document with this number, if it still exists and matches.
+    /// Returns the document with this number, if it still exists and matches.
     pub fn read(&self, number: u64) -> Result<Option<Document>, CommandError> {
         self.check_stop(self.tally.examined())?;
         let document = self.store.get(number).map_err(CommandError::Store)?;
@@ -234,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the next piece of a scan, and removes the numbers that it has passed from `wanted`.
+    /// Performs the next step of a scan, and removes the record numbers that it has passed from `wanted`.
     fn gather(
         &self,
         wanted: &mut RoaringBitmap,
@@ -260,8 +260,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first documents of the collection until `limit` match, at most `documents` and about `bytes` of
-    /// them. Returns those that match, and the first number not read.
+    /// Reads the first documents of the collection until `limit` match, at most `documents` documents or about `bytes`
+    /// bytes. Returns the matches, and the first record number not read.
     pub fn probe(
         &self,
         limit: u64,

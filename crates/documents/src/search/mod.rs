@@ -1,16 +1,16 @@
-//! String search from the cache of field values.
+//! String search in the cache of field values.
 //!
-//! Each collection owns one [`CollectionSearch`]: it knows which fields are declared, builds their cache in the
-//! background, applies each write to it, and turns filters into searches. A caller
+//! Each collection owns one [`CollectionSearch`], which knows the declared fields, builds their cache in the
+//! background, applies each write to it, and translates filters into searches. A caller
 //!
 //! 1. reports every change, in the order of the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
 //!    [`on_replace`](CollectionSearch::on_replace), [`on_delete`](CollectionSearch::on_delete));
-//! 2. asks it for a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct`
-//!    and `$group`), which is either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
+//! 2. requests a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct` and
+//!    `$group`), which is either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
 //! 3. runs the plan: [`SearchPlan::count`], [`SearchPlan::find`], [`SearchPlan::values`].
 //!
-//! A plan never changes the result of a query: documents that the cache cannot judge are judged by the filter itself,
-//! and each document that `find` returns was checked against the whole filter when it was fetched.
+//! A plan never changes the result of a query. The filter itself checks the documents that the cache cannot evaluate,
+//! and each document that `find` returns was checked against the whole filter when it was read.
 
 pub mod admin;
 mod build;

@@ -1,4 +1,4 @@
-//! Plans: whether and how the cache answers a filter.
+//! Cache plans: whether and how the cache answers a filter.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::generation::Generation;
 use super::report::{ExecutionReport, PlanSummary};
 use super::translate::{Cover, Translator};
 
-/// The options of a command that bear on the choice of indexes.
+/// The options of a command that affect the choice of indexes.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
     /// The name of the index to use, or `$natural` for none.
     pub hint: Option<String>,
-    /// Whether strings are to be compared by rules other than byte by byte.
+    /// Whether the command compares strings other than byte by byte.
     pub collation: bool,
 }
 
-/// Why the cache does not answer a filter.
+/// The reason why the cache does not answer a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUsed {
     /// The collection has no cache index.
@@ -38,10 +38,10 @@ pub enum NotUsed {
         /// The field.
         path: String,
     },
-    /// A branch of a disjunction has no cached condition.
+    /// A branch of an `$or` has no condition on a cached field.
     #[error("a branch of $or has no condition on a cached field")]
     UncachedBranch,
-    /// Something that the cache cannot judge is negated.
+    /// A negation contains a condition that the cache cannot evaluate.
     #[error("a negation holds conditions on fields that are not cached")]
     UncachedUnderNegation,
     /// The cache of the field is being built.
@@ -49,9 +49,9 @@ pub enum NotUsed {
     Building {
         /// The index.
         index: String,
-        /// Documents cached so far.
+        /// Number of documents cached so far.
         done: u64,
-        /// Documents that the collection had when the build began.
+        /// Number of documents that the collection had when the build began.
         total: u64,
     },
     /// The cache of the field could not be built.
@@ -59,19 +59,19 @@ pub enum NotUsed {
     Failed {
         /// The index.
         index: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The command requires another comparison of strings.
+    /// The command requires a comparison of strings other than byte by byte.
     #[error("the command has a collation, and the cache compares strings byte by byte")]
     Collation,
-    /// The command requires another index.
+    /// The command's hint requires another index.
     #[error("the command has a hint to '{hint}'")]
     Hint {
         /// The required index.
         hint: String,
     },
-    /// The cache can judge only a part of the filter, and values can be counted only if it judges all of it.
+    /// The cache can evaluate only a part of the filter. Values can be counted only if it evaluates the whole filter.
     #[error("the filter has conditions that the cache cannot judge")]
     NotExact,
     /// The field whose values are to be counted is not cached.
@@ -83,7 +83,7 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
-    /// The reason, as `explain` words it.
+    /// Returns the text of the reason, for `explain`.
     pub fn reason(&self) -> String {
         self.to_string()
     }
@@ -103,12 +103,12 @@ impl NotUsed {
         "values-not-cached",
     ];
 
-    /// The name of the reason, the same in `explain`, metrics and on the status page.
+    /// Returns the name of the reason, which `explain`, metrics and the status page use.
     pub fn name(&self) -> &'static str {
         NotUsed::NAMES[self.place()]
     }
 
-    /// The position of its name.
+    /// Returns the index of the name in [`NAMES`](NotUsed::NAMES).
     pub fn place(&self) -> usize {
         match self {
             NotUsed::NoCacheIndex => 0,
@@ -125,10 +125,10 @@ impl NotUsed {
         }
     }
 
-    /// Returns whether a search over cached fields falls back to a scan, as it is written so that the cache cannot
-    /// answer it, or the cache is not built.
+    /// Returns whether a search over cached fields falls back to a scan, because the cache cannot evaluate its
+    /// conditions or is not built.
     ///
-    /// A strict server refuses such a search. It still scans for searches that do not concern cached fields.
+    /// In strict mode, the server refuses such a search. It still scans for searches that do not concern cached fields.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
@@ -136,7 +136,7 @@ impl NotUsed {
         )
     }
 
-    /// The error with which a strict server refuses the search.
+    /// Returns the error with which a server in strict mode refuses the search.
     pub fn strict_error(&self) -> Error {
         let message =
             format!("strict: the search would fall back to a scan of the collection: {self}");
@@ -152,43 +152,43 @@ pub struct SearchPlan {
     pub(super) filter: Arc<Filter>,
     pub(super) expr: Expr,
     pub(super) summary: Arc<PlanSummary>,
-    /// The column whose values are wanted.
+    /// The column whose values are to be counted.
     pub(super) values: Option<usize>,
-    /// The report of the plan's last run.
+    /// The report of the plan's last execution.
     pub(super) report: Arc<Mutex<Option<Arc<ExecutionReport>>>>,
 }
 
 impl SearchPlan {
-    /// Returns whether the cache judges the whole filter.
+    /// Returns whether the cache evaluates the whole filter.
     ///
-    /// If not, documents are read and checked one by one, and an index of the store may be better.
+    /// If not, documents are read and checked one by one, and an index of the store may be faster.
     pub fn is_exact(&self) -> bool {
         self.summary.exact
     }
 
-    /// The report of the plan's last run. Returns `None` before the cache has answered.
+    /// Returns the report of the plan's last execution, or `None` before the first one.
     pub fn report(&self) -> Option<Arc<ExecutionReport>> {
         self.report.lock().clone()
     }
 
-    /// `database.collection`.
+    /// Returns the collection's name, `database.collection`.
     pub fn namespace(&self) -> String {
         self.search.with_state(|state| state.namespace.clone())
     }
 
-    /// The whole filter.
+    /// Returns the whole filter.
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// Returns what the plan asks the cache.
+    /// Returns the plan's conditions on cached fields.
     pub fn summary(&self) -> &PlanSummary {
         &self.summary
     }
 }
 
 impl State {
-    /// Returns why `index`, which is declared, cannot answer.
+    /// Returns the reason why `index`, which is declared, cannot answer.
     pub fn unready(&self, index: &CacheIndex) -> NotUsed {
         if let Some(building) = self
             .building
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// Returns an error if the command's options rule the cache out.
+    /// Returns an error if the command's options exclude the cache.
     fn check_options(&self, options: &PlanOptions) -> Result<(), NotUsed> {
         if self.declared.is_empty() {
             return Err(NotUsed::NoCacheIndex);
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    /// Returns the generation that answers, or the reason why the index that `node` needs is not ready.
+    /// Returns the complete generation, or the reason why the index that `node` needs is not ready.
     fn answering(&self, node: &Node) -> Result<&Arc<Generation>, NotUsed> {
         self.ready.as_ref().ok_or_else(|| self.first_unready(node))
     }
@@ -238,7 +238,7 @@ impl State {
     }
 }
 
-/// Returns whether the filter has a condition on `wanted` anywhere.
+/// Returns whether the filter has a condition on the path `wanted` anywhere.
 fn names(node: &Node, wanted: &str) -> bool {
     match node {
         Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -251,10 +251,10 @@ fn names(node: &Node, wanted: &str) -> bool {
 }
 
 impl CollectionSearch {
-    /// Plans how the cache finds the documents that match `filter`.
+    /// Plans a search of the cache for the documents that match `filter`.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// The reason why the cache cannot answer.
     pub fn plan(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -276,10 +276,11 @@ impl CollectionSearch {
         })
     }
 
-    /// Plans how the cache counts the values of the field `path` among the documents that match `filter`.
+    /// Plans a count of the values of the field `path` in the documents that match `filter`.
     ///
     /// # Errors
-    /// The reason why it cannot: for example, the field is not cached, or the cache cannot judge the whole filter.
+    /// The reason why the cache cannot answer: for example, the field is not cached, or the cache cannot evaluate the
+    /// whole filter.
     pub fn plan_values(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -333,7 +334,7 @@ impl CollectionSearch {
 }
 
 impl State {
-    /// The generation that holds the values of `path`.
+    /// Returns the generation that holds the values of `path`.
     fn values_generation(&self, path: &str) -> Result<&Arc<Generation>, NotUsed> {
         let declaring = self
             .declared

@@ -1,5 +1,5 @@
-//! Prefetching the documents that were found, on all cores. Each costs a few cache misses of the processor in memory,
-//! or a few reads of a disk, and a single thread would wait for them one after the other.
+//! Prefetches the documents that were found, on all cores. Each read costs several cache misses in memory or several
+//! disk reads, for which a single thread would wait one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use tokio::runtime::Handle;
 use super::match_stream::Reader;
 use super::report::Tally;
 
-/// Batches up to this many documents are read by one thread.
+/// Minimum documents per thread. Batches of at most this many documents are not prefetched.
 const SHARE_MIN: usize = 64;
-/// Maximum documents that one thread reads at a time.
+/// Maximum documents that one thread reads per batch.
 const SHARE_MAX: usize = 1024;
-/// Bytes after which a thread stops reading.
+/// Bytes after which a thread stops prefetching.
 const SHARE_BYTES_MAX: usize = 4 << 20;
 
-/// The number of a document that was found, and the document if it has been read and matches.
+/// The record number of a document that was found, and the document if it has been read and matches.
 pub(super) type Prefetched = (u32, Option<Document>);
 
-/// What the reading threads need.
+/// The inputs of the reading threads.
 #[derive(Clone)]
 pub(super) struct Source {
     pub store: Arc<Collection>,
@@ -31,7 +31,7 @@ pub(super) struct Source {
     pub stop: Stop,
 }
 
-/// Number of the next documents worth prefetching, given how many are left and how many will be pulled.
+/// Returns the number of documents to prefetch, for `left` remaining documents of which `batch` will be read.
 pub(super) fn worth(left: usize, batch: u64) -> usize {
     let most = forebay_device::cores() * SHARE_MAX;
     match left.min(most).min(usize::try_from(batch).unwrap_or(most)) {
@@ -40,9 +40,10 @@ pub(super) fn worth(left: usize, batch: u64) -> usize {
     }
 }
 
-/// Reads documents.
+/// Prefetches documents.
 ///
-/// A document that could not be read or judged is left unread, so that the caller gets the error when it pulls it.
+/// A document that cannot be read or checked is returned as unread, so that the caller gets the error when it reads the
+/// document itself.
 pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<Prefetched> {
     let Ok(runtime) = Handle::try_current() else {
         return unread(numbers).collect();
@@ -51,7 +52,7 @@ pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<
     let mut shares = numbers.chunks(share.max(SHARE_MIN));
     let own = shares.next().unwrap_or_default();
     let begin = |numbers| (numbers, begin(&runtime, source.clone(), numbers));
-    // The other threads start before this one reads its own share.
+    // The other threads start before this thread reads its own share.
     let others: Vec<_> = shares.map(begin).collect();
     let mut prefetched = VecDeque::with_capacity(numbers.len());
     let mut add = |share: Share| {
@@ -60,7 +61,7 @@ pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<
     };
     add(read_share(source, own));
     for (numbers, share) in others {
-        // If it panicked, the reader that pulls the document will panic too.
+        // If the other thread panicked, the caller's own read of the document will panic too.
         add(share.recv().unwrap_or_else(|_| Share {
             prefetched: unread(numbers).collect(),
             ..Share::default()
@@ -73,7 +74,7 @@ fn unread(numbers: &[u32]) -> impl Iterator<Item = Prefetched> {
     numbers.iter().map(|&number| (number, None))
 }
 
-/// What one thread has read.
+/// The documents that one thread has read.
 #[derive(Default)]
 struct Share {
     prefetched: Vec<Prefetched>,
@@ -88,7 +89,7 @@ fn begin(runtime: &Handle, source: Source, numbers: &[u32]) -> Receiver<Share> {
     receiver
 }
 
-/// Reads documents until one fails or there are enough bytes.
+/// Reads documents until one fails or the byte limit is reached.
 fn read_share(source: &Source, numbers: &[u32]) -> Share {
     let tally = Tally::default();
     let reader = Reader {

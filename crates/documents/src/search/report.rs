@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
 use forebay_text::Tier;
 
-/// Counts of what a search has read so far. One thread counts at a time; any thread may read them.
+/// Counts of what a search has read so far. One thread updates the counts at a time; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Tally {
     keys: AtomicU64,
@@ -15,52 +15,52 @@ pub struct Tally {
     matched: AtomicU64,
 }
 
-/// Adds to a counter that only this thread changes now, without the cost of an atomic instruction.
+/// Adds to a counter that no other thread changes now, without the cost of an atomic addition.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl Tally {
-    /// Counts an entry of an index.
+    /// Counts an index entry that was read.
     pub fn read_key(&self) {
         add(&self.keys, 1);
     }
 
-    /// Counts a document, and whether it matched the filter.
+    /// Counts a document that was read, and whether it matched the filter.
     pub fn examine(&self, matched: bool) {
         self.examine_many(1, u64::from(matched));
     }
 
-    /// Counts documents, of which `matched` matched the filter.
+    /// Counts documents that were read, of which `matched` matched the filter.
     pub fn examine_many(&self, documents: u64, matched: u64) {
         add(&self.examined, documents);
         add(&self.matched, matched);
     }
 
-    /// Entries of indexes read.
+    /// Returns the number of index entries read.
     pub fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Documents read.
+    /// Returns the number of documents read.
     pub fn examined(&self) -> u64 {
         self.examined.load(Ordering::Relaxed)
     }
 
-    /// Documents read that matched.
+    /// Returns the number of documents that were read and matched.
     pub fn matched(&self) -> u64 {
         self.matched.load(Ordering::Relaxed)
     }
 }
 
-/// What a plan asks the cache, for `explain`.
+/// The plan's conditions on cached fields, for `explain`.
 #[derive(Debug, Default)]
 pub struct PlanSummary {
     /// The cache indexes whose fields are searched.
     pub indexes: Vec<Arc<str>>,
     /// The conditions, in the order of the cache's expression.
     pub leaves: Vec<LeafSummary>,
-    /// Whether the cache judges the whole filter.
+    /// Whether the cache evaluates the whole filter.
     pub exact: bool,
 }
 
@@ -73,9 +73,9 @@ pub struct LeafSummary {
     pub path: Arc<str>,
     /// The kind of condition: `equals`, `in`, `regex`, `null`, `missing`.
     pub predicate: &'static str,
-    /// The pattern, if it is one, as `/source/options`.
+    /// The pattern as `/source/options`, if the condition is a pattern.
     pub pattern: Option<String>,
-    /// How values are compared.
+    /// The tier that compares values.
     pub tier: Option<Tier>,
 }
 
@@ -106,7 +106,7 @@ impl LeafSummary {
 }
 
 impl PlanSummary {
-    /// The tier of the condition whose values take longest to compare. Returns `None` if no value is compared.
+    /// Returns the slowest tier among the conditions, or `None` if no value is compared.
     pub fn tier(&self) -> Option<Tier> {
         let place = |tier: &Tier| Tier::ALL.iter().position(|known| known == tier);
         self.leaves
@@ -115,7 +115,7 @@ impl PlanSummary {
             .max_by_key(place)
     }
 
-    /// The plan's stage as `queryPlanner` shows it.
+    /// Returns the plan's stage in the format of `queryPlanner`.
     pub fn to_document(&self, stage: &str) -> RawDocumentBuf {
         let leaves = RawArrayBuf::from_iter(self.leaves.iter().map(LeafSummary::to_document));
         let mut document = self.head(stage);
@@ -129,23 +129,23 @@ impl PlanSummary {
     }
 }
 
-/// How documents are read after a search.
+/// The method by which documents are read after a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Not at all, except for documents that the cache cannot judge.
+    /// Not at all, except for documents that the cache cannot evaluate.
     None,
     /// One by one, by their numbers.
     Fetch,
-    /// The first documents of the collection were enough, and the cache was not searched.
+    /// The first documents of the collection contained enough matches, and the cache was not searched.
     Probe {
-        /// Documents tried.
+        /// Number of documents probed.
         documents: u64,
     },
-    /// By a scan of the collection that skips what the cache ruled out.
+    /// By a scan of the collection that skips the documents that the cache excluded.
     Scan {
-        /// Documents that may match.
+        /// Number of documents that may match.
         candidates: u64,
-        /// Documents of the collection.
+        /// Number of documents of the collection.
         documents: u64,
     },
 }
@@ -176,27 +176,27 @@ impl Access {
     }
 }
 
-/// What one search did.
+/// The report of one search.
 #[derive(Clone, Debug)]
 pub struct ExecutionReport {
-    /// The name of its stage: `CACHE_SEARCH`, `CACHE_COUNT`, `CACHE_DISTINCT`.
+    /// The stage's name: `CACHE_SEARCH`, `CACHE_COUNT`, `CACHE_DISTINCT`.
     pub stage: &'static str,
-    /// What the plan asked the cache.
+    /// The plan's conditions on cached fields.
     pub plan: Arc<PlanSummary>,
-    /// What the cache did.
+    /// The cache's own report.
     pub search: SearchReport,
-    /// Documents that the cache found.
+    /// Number of documents that the cache found.
     pub found: u64,
-    /// Documents that the cache could not judge.
+    /// Number of documents that the cache could not evaluate.
     pub recheck: u64,
-    /// How documents were read after the cache's search.
+    /// The method by which documents were read after the cache's search.
     pub access: Access,
-    /// The documents read.
+    /// Counts of the documents read.
     pub tally: Arc<Tally>,
 }
 
 impl ExecutionReport {
-    /// The stage as `executionStats` shows it.
+    /// Returns the stage in the format of `executionStats`.
     pub fn to_document(&self) -> RawDocumentBuf {
         let mut document = self.plan.head(self.stage);
         document.append(cstr!("leaves"), self.leaves());
@@ -210,12 +210,12 @@ impl ExecutionReport {
         document
     }
 
-    /// Rows that were scanned.
+    /// Returns the number of rows scanned.
     pub fn rows(&self) -> u64 {
         self.search.leaves.iter().map(|leaf| leaf.rows).sum()
     }
 
-    /// Names of the devices that scanned, separated by commas.
+    /// Returns the names of the devices that scanned, separated by commas.
     pub fn device_names(&self) -> String {
         let names = self
             .search
@@ -225,7 +225,7 @@ impl ExecutionReport {
         names.collect::<Vec<_>>().join(",")
     }
 
-    /// Bytes that were scanned.
+    /// Returns the number of bytes scanned.
     pub fn bytes(&self) -> u64 {
         self.search.leaves.iter().map(|leaf| leaf.bytes).sum()
     }

@@ -3,20 +3,20 @@
 /// Limits of building and searching the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchSettings {
-    /// Maximum documents that a build reads while it holds the collection's write lock once.
+    /// Maximum documents that a build reads per hold of the collection's write lock.
     pub build_batch_documents: usize,
-    /// Maximum bytes of documents that a build reads while it holds the collection's write lock once.
+    /// Maximum bytes of documents that a build reads per hold of the collection's write lock.
     pub build_batch_bytes: usize,
-    /// Number of documents that can be scanned in the time of fetching one by number.
+    /// Cost of fetching one document by record number, in documents scanned in the same time.
     ///
-    /// If more documents may match than the collection's document count divided by this, they are read by a scan that
-    /// skips what the cache ruled out.
+    /// If more than 1 in `fetch_cost` documents of the collection may match, they are read by a scan that skips the
+    /// documents that the cache excluded.
     pub fetch_cost: u64,
-    /// Up to this many documents are always fetched by number.
+    /// Number of documents up to which they are always fetched by record number.
     pub fetch_always: u64,
-    /// Maximum documents that a `find` with a limit tries before it searches every value.
+    /// Maximum documents that a `find` with a limit probes before it searches every value.
     pub probe_documents_max: u64,
-    /// Maximum bytes of documents that it tries, exceeded by at most one document.
+    /// Maximum bytes of documents that such a `find` probes. The last document may exceed this.
     pub probe_bytes_max: usize,
 }
 

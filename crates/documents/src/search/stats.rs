@@ -1,4 +1,4 @@
-//! Figures of the cache indexes of a collection, for `$indexStats`, `collStats`, `currentOp` and the command line.
+//! Statistics of a collection's cache indexes, for `$indexStats`, `collStats`, `currentOp` and the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,24 +12,24 @@ use super::collection::{CacheIndex, CollectionSearch, State};
 /// The state of a cache index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexState {
-    /// It answers searches.
+    /// The index answers searches.
     Ready,
     /// The build reads the collection.
     Building {
-        /// Documents cached so far.
+        /// Number of documents cached so far.
         done: u64,
-        /// Documents that the collection had when the build began.
+        /// Number of documents that the collection had when the build began.
         total: u64,
     },
-    /// It is not built, and will not be without an action of the operator.
+    /// The index is not built. It stays so until the operator acts.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl IndexState {
-    /// The name of the state.
+    /// Returns the name of the state.
     pub fn name(&self) -> &'static str {
         match self {
             IndexState::Ready => "ready",
@@ -39,52 +39,52 @@ impl IndexState {
     }
 }
 
-/// Figures of one cache index.
+/// Statistics of one cache index.
 #[derive(Clone, Debug)]
 pub struct IndexStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its state.
+    /// The state.
     pub state: IndexState,
-    /// Figures of its fields; empty until it is ready.
+    /// Statistics of the fields; empty until the index is ready.
     pub fields: Vec<FieldStatus>,
 }
 
-/// Figures of one cached field.
+/// Statistics of one cached field.
 #[derive(Clone, Debug)]
 pub struct FieldStatus {
-    /// What the cache holds of it.
+    /// Sizes of the cached data.
     pub stats: FieldStats,
-    /// Names of the devices that hold its buckets.
+    /// Names of the devices that hold the field's buckets.
     pub devices: BTreeSet<String>,
-    /// Conditions searched since it was built, by tier; `none` for null and existence.
+    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
-/// Figures of one cached field without the details of its buckets.
+/// Statistics of one cached field without the details of its buckets.
 #[derive(Clone, Debug)]
 pub struct FieldOverview {
-    /// What the cache holds of it.
+    /// Sizes of the cached data.
     pub stats: FieldStats<BucketSummary>,
-    /// Conditions searched since it was built, by tier; `none` for null and existence.
+    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
 /// The progress of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheBuild {
-    /// The collection.
+    /// The collection's name.
     pub namespace: String,
-    /// The indexes being built.
+    /// The names of the indexes being built.
     pub indexes: Vec<String>,
-    /// Documents cached so far.
+    /// Number of documents cached so far.
     pub done: u64,
-    /// Documents that the collection had when the build began.
+    /// Number of documents that the collection had when the build began.
     pub total: u64,
 }
 
 impl IndexStatus {
-    /// Searches answered by any of its fields.
+    /// Returns the number of conditions searched in any of the index's fields.
     pub fn searches(&self) -> u64 {
         self.fields
             .iter()
@@ -92,7 +92,7 @@ impl IndexStatus {
             .sum()
     }
 
-    /// The figures as a document.
+    /// Returns the statistics as a document.
     pub fn to_document(&self) -> RawDocumentBuf {
         let mut document = rawdoc! { "state": self.state.name() };
         match &self.state {
@@ -134,7 +134,7 @@ impl FieldStatus {
     }
 }
 
-/// One bucket as a document. Its prefixes are text, in which invalid UTF-8 is replaced.
+/// Returns a bucket as a document. Its prefixes are text, in which invalid UTF-8 is replaced.
 pub fn bucket_document(bucket: &BucketStats, cache: &Cache) -> RawDocumentBuf {
     let device = bucket.device.and_then(|id| cache.devices().get(id));
     rawdoc! {
@@ -190,7 +190,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// Figures of all declared indexes.
+    /// Returns the statistics of all declared indexes.
     pub fn status(&self) -> Vec<IndexStatus> {
         self.with_state(|state| {
             let declared = state.declared.iter();
@@ -212,7 +212,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Names and states of all declared indexes.
+    /// Returns the names and states of all declared indexes.
     pub fn index_states(&self) -> Vec<(String, IndexState)> {
         self.with_state(|state| {
             let declared = state.declared.iter();
@@ -222,7 +222,7 @@ impl CollectionSearch {
         })
     }
 
-    /// Figures of all cached fields; empty until they are built.
+    /// Returns the statistics of all cached fields, or none until the caches are built.
     pub fn overview(&self) -> Vec<FieldOverview> {
         let Some(generation) = self.with_state(|state| state.ready.clone()) else {
             return Vec::new();
@@ -237,7 +237,7 @@ impl CollectionSearch {
             .collect()
     }
 
-    /// Figures of one index. Returns `None` if it is not a declared cache index.
+    /// Returns the statistics of one index, or `None` if it is not a declared cache index.
     pub fn status_of(&self, name: &str) -> Option<IndexStatus> {
         self.with_state(|state| {
             let index = state.declared.iter().find(|index| index.name == name)?;
@@ -245,7 +245,7 @@ impl CollectionSearch {
         })
     }
 
-    /// The build in progress, if there is one.
+    /// Returns the build in progress, if any.
     pub fn build_progress(&self) -> Option<CacheBuild> {
         self.with_state(|state| {
             let building = state.building.as_ref()?;
@@ -262,7 +262,7 @@ impl CollectionSearch {
         })
     }
 
-    /// The buckets of a cached field. Returns `None` if the field is not cached yet.
+    /// Returns the buckets of a cached field, or `None` if the field is not cached yet.
     pub fn bucket_documents(&self, path: &str) -> Option<Vec<RawDocumentBuf>> {
         let status = self.with_state(|state| state.field_status(path, self.cache()))?;
         Some(
@@ -276,14 +276,14 @@ impl CollectionSearch {
     }
 }
 
-/// Numbers of conditions searched, by field and tier.
+/// Counters of conditions searched, by field and tier.
 #[derive(Debug)]
 pub struct SearchCounters {
     columns: Vec<[AtomicU64; Tier::ALL.len() + 1]>,
 }
 
 impl SearchCounters {
-    /// Counters for `fields` fields.
+    /// Returns counters for this number of fields.
     pub fn new(fields: usize) -> SearchCounters {
         SearchCounters {
             columns: (0..fields).map(|_| Default::default()).collect(),
@@ -297,7 +297,7 @@ impl SearchCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts of a field that are not zero.
+    /// Returns the counts of a field that are not zero, by tier.
     pub fn of(&self, column: usize) -> BTreeMap<&'static str, u64> {
         let names = Tier::ALL.iter().map(|tier| tier.name()).chain(["none"]);
         let counts = self.columns[column]

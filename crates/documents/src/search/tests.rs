@@ -25,7 +25,7 @@ use crate::streams::Stream;
 )]
 mod generate;
 
-/// A collection with its search, written to as commands do it.
+/// A collection with its search. Like a command, each write changes the store and then the cache.
 struct Fixture {
     _store: Store,
     collection: Arc<Collection>,
@@ -108,7 +108,7 @@ impl Fixture {
             .expect("declared")
     }
 
-    /// The numbers of the documents that match, by scanning.
+    /// Returns the record numbers of the documents that match, by a scan.
     fn scanned(&self, filter: &Filter) -> Vec<u64> {
         let rows = self.collection.scan(0).map(|row| row.expect("readable"));
         rows.filter(|(_, document)| filter.matches(document))
@@ -212,7 +212,7 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
             let documents: Vec<_> = ids.map(|id| generate::document(&mut rng, id)).collect();
             fixture.insert(&documents);
             for _ in 0..4 {
-                // Documents of all writers, the newest among them.
+                // Recent documents, possibly of other writers.
                 let next = fixture.collection.next_number();
                 fixture.delete(rng.u64(next.saturating_sub(16)..next));
                 let number = rng.u64(next.saturating_sub(16)..next);

@@ -1,8 +1,8 @@
 //! Translates a filter's tree into an expression over cached fields.
 //!
-//! The cache judges strings, null and the existence of a field. The filter itself judges the rest, provided that the
-//! cached part selects at least the right documents. A conjunction may therefore leave parts out, but the cache must
-//! judge everything below a negation exactly.
+//! The cache evaluates conditions on strings, null and the existence of a field. The filter itself evaluates the rest,
+//! which requires that the cached part selects at least the matching documents. The translation may therefore omit
+//! parts of a conjunction, but the cache must evaluate everything below a negation exactly.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use super::generation::Generation;
 use super::plan::NotUsed;
 use super::report::LeafSummary;
 
-/// How much of a filter, or of a part of it, the cache can judge.
+/// The part of a filter's tree that the cache can evaluate.
 #[derive(Debug)]
 pub enum Cover {
     /// The expression selects exactly the documents that match.
     Exact(Expr),
     /// The expression selects the documents that match, and possibly others.
     Superset(Expr),
-    /// Nothing: every document may match.
+    /// The cache cannot evaluate this part: every document may match.
     Nothing,
 }
 
-/// Turns filters into expressions over the fields of one generation.
+/// Translates filters into expressions over the fields of one generation.
 pub struct Translator<'a> {
     state: &'a State,
     generation: &'a Generation,
@@ -39,7 +39,7 @@ pub struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    /// A translator for the fields of `generation` that `state` declares.
+    /// Returns a translator for the fields of `generation` that `state` declares.
     pub fn new(state: &'a State, generation: &'a Generation) -> Translator<'a> {
         Translator {
             state,
@@ -50,12 +50,12 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// The reason why the cache cannot answer, for a filter of which it covers nothing.
+    /// Returns the reason why the cache cannot answer. Call this only if the cover is [`Cover::Nothing`].
     pub fn obstacle(self) -> NotUsed {
         self.obstacle.unwrap_or(NotUsed::NoCachedField)
     }
 
-    /// Translates `node` as far as the cache can judge it.
+    /// Translates `node` as far as the cache can evaluate it.
     pub fn cover(&mut self, node: &Node) -> Cover {
         match node {
             Node::And(nodes) => self.conjunction(nodes),
@@ -114,7 +114,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// The negation of what `inner` covers. Only an exact cover can be negated.
+    /// Negates the cover that `inner` returns. Only an exact cover can be negated.
     fn negation(&mut self, inner: impl FnOnce(&mut Self) -> Cover) -> Cover {
         let mark = self.mark();
         match inner(self) {
@@ -229,7 +229,7 @@ impl<'a> Translator<'a> {
         Expr::Leaf { field, predicate }
     }
 
-    /// The column of a cached path. Records the index that declares it.
+    /// Returns the column of a cached path, and records the index that declares it.
     pub fn field(&mut self, path: &str) -> Option<usize> {
         let index = self
             .state
@@ -257,7 +257,7 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// The only part, or all parts together.
+/// Returns the only part, or all parts joined.
 fn joined(mut parts: Vec<Expr>, join: impl FnOnce(Vec<Expr>) -> Expr) -> Expr {
     match parts.len() {
         1 => parts.remove(0),

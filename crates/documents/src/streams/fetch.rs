@@ -1,4 +1,4 @@
-//! A stream that fetches documents by number and checks each against the filter again.
+//! A stream that fetches documents by record number and checks each against the filter again.
 
 use std::sync::Arc;
 
@@ -12,9 +12,7 @@ use crate::error::CommandError;
 /// Maximum documents that are fetched on a network thread.
 const SHORT_MAX: usize = 64;
 
-/// A stream over documents whose numbers are known.
-///
-/// It leaves out documents that have been deleted or no longer match.
+/// A stream over documents with known record numbers. It omits documents that have been deleted or no longer match.
 pub struct Fetch {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -22,7 +20,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Fetches the documents with these numbers, in this order.
+    /// Returns a stream of the documents with these record numbers, in this order.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, numbers: Vec<RecordNumber>) -> Fetch {
         Fetch {
             store,

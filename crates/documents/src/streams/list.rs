@@ -13,12 +13,12 @@ use crate::error::CommandError;
 #[derive(Debug, Default)]
 pub struct List {
     rows: VecDeque<Row>,
-    /// Their share of the memory account; `None` if they are small.
+    /// The documents' share of the memory account; `None` if they are small.
     held: Option<Share>,
 }
 
 impl List {
-    /// A stream over these rows.
+    /// Returns a stream over these rows.
     pub fn new(rows: impl IntoIterator<Item = Row>) -> List {
         List {
             rows: rows.into_iter().collect(),
@@ -26,7 +26,7 @@ impl List {
         }
     }
 
-    /// A stream over documents with a share of the memory account, which is released with the last of them.
+    /// Returns a stream over documents with a share of the memory account, which is released with the last document.
     pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
         List {
             held: Some(held),
@@ -34,7 +34,7 @@ impl List {
         }
     }
 
-    /// A stream over documents made for the query.
+    /// Returns a stream over documents that were generated for the query.
     pub fn built(documents: impl IntoIterator<Item = RawDocumentBuf>) -> List {
         List::new(documents.into_iter().map(Row::Built))
     }

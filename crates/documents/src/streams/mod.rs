@@ -1,7 +1,7 @@
-//! Streams of documents, of which a query's execution is composed.
+//! Streams of documents. A query's execution is a chain of them.
 //!
-//! A stream is pulled. Between two pulls it holds no lock and no snapshot of the store. It remembers record numbers,
-//! which are never reused, so that it continues safely after concurrent writes.
+//! The consumer calls `next` to get one document. Between two calls, a stream holds no lock and no snapshot of the
+//! store. It keeps record numbers, which are never reused, so that it can continue safely after concurrent writes.
 
 mod fetch;
 mod list;
@@ -22,7 +22,7 @@ use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
 use crate::places::blocking;
 
-/// Maximum bytes of a document that a cheap filter or projection processes on a network thread.
+/// Maximum bytes of a document that is filtered or projected on a network thread.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
 pub use fetch::Fetch;
@@ -37,14 +37,14 @@ pub use window::{Limited, Skip};
 /// A document on its way to a client.
 #[derive(Debug, Clone)]
 pub enum Row {
-    /// As it is stored under a record number, its bytes shared with the store.
+    /// A stored document with its record number. Its bytes are shared with the store.
     Stored(RecordNumber, Document),
-    /// Made for this query.
+    /// A document generated for this query.
     Built(RawDocumentBuf),
 }
 
 impl Row {
-    /// The record number of a stored document.
+    /// Returns the record number of a stored document.
     pub fn number(&self) -> Option<RecordNumber> {
         match self {
             Row::Stored(number, _) => Some(*number),
@@ -52,7 +52,7 @@ impl Row {
         }
     }
 
-    /// Returns the document; a stored one is copied.
+    /// Returns the document. A stored document is copied.
     pub fn into_buf(self) -> RawDocumentBuf {
         match self {
             Row::Stored(_, document) => document.to_buf(),
@@ -72,16 +72,16 @@ impl Deref for Row {
     }
 }
 
-/// A source of documents that is pulled.
+/// A source of documents, read one at a time.
 pub trait Stream: Send {
-    /// The next document, or `None` at the end and ever after.
+    /// Returns the next document, or `None` at the end and on every later call.
     ///
     /// # Errors
-    /// The reason why the query fails: its deadline, the store, an operator that fails on a document.
+    /// The reason why the query fails: its deadline, the store, or an operator that fails on a document.
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError>;
 
-    /// Announces that the caller will pull this many documents now, so that they can be read together. Documents that
-    /// were read for an earlier batch, but not pulled, are read again.
+    /// Announces that the caller will read this many documents now, so that the stream can prefetch them. Documents
+    /// that were prefetched for an earlier batch but not returned are read again.
     fn begin_batch(&mut self, _size: u64) {}
 
     /// Returns true if the stream knows, without reading, that no document follows.
@@ -89,13 +89,14 @@ pub trait Stream: Send {
         false
     }
 
-    /// The change stream, if this is one: it has no end, and its clients wait for more.
+    /// Returns the stream as a change stream, if it is one. A change stream has no end, and its clients wait for
+    /// events.
     fn changes(&self) -> Option<&ChangeStream> {
         None
     }
 
-    /// Returns whether the next batch takes microseconds, for any filter and projection, so that it may be made on a
-    /// network thread.
+    /// Returns whether the next batch takes only microseconds, for any filter and projection, so that it may be made on
+    /// a network thread.
     fn is_short(&self) -> bool {
         false
     }
@@ -123,7 +124,8 @@ impl Stream for Box<dyn Stream> {
     }
 }
 
-/// Checks or reshapes a document. For a large one, the runtime first moves the thread's other tasks to other threads.
+/// Filters or projects a document. If the document is large, the runtime first moves the thread's other tasks to other
+/// threads.
 pub fn with_document<T>(document: &RawDocument, work: impl FnOnce() -> T) -> T {
     if document.as_bytes().len() <= SMALL_BYTES_MAX {
         work()

@@ -13,12 +13,12 @@ use crate::error::CommandError;
 /// A pipeline over a stream.
 pub struct Piped {
     output: forebay_documents_query::stage::Stream<'static, CommandError>,
-    /// The cancellation token of the command that pulls, for the stages and the source.
+    /// The cancellation token of the command that reads the stream, for the stages and the source.
     stop: Arc<SharedStop>,
 }
 
 impl Piped {
-    /// The stages of `pipeline` over `source`. Nothing runs until it is pulled.
+    /// Returns a stream of the output of `pipeline` over `source`. Nothing runs until the stream is read.
     pub fn new(source: impl Stream + 'static, pipeline: Pipeline, limits: Limits) -> Piped {
         let stop = limits.stop().clone();
         let input = Input {
@@ -46,7 +46,7 @@ impl Stream for Piped {
     }
 }
 
-/// The source as the pipeline reads it.
+/// Adapts the source to the pipeline's input.
 struct Input<S> {
     source: S,
     stop: Arc<SharedStop>,

@@ -10,7 +10,7 @@ use super::{Row, Stream, with_document};
 use crate::commands::read::position;
 use crate::error::CommandError;
 
-/// A stream whose documents are reshaped.
+/// A stream of projected documents.
 pub struct Project<S> {
     inner: S,
     projection: Projection,
@@ -19,7 +19,7 @@ pub struct Project<S> {
 }
 
 impl<S: Stream> Project<S> {
-    /// Reshapes each document. `filter` determines which array element `field.$` stands for.
+    /// Returns a stream that projects each document. `filter` selects the array element for the positional `field.$`.
     pub fn new(inner: S, projection: Projection, filter: Arc<Filter>) -> Project<S> {
         Project {
             inner,

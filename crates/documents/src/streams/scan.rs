@@ -21,7 +21,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// A scan from one end, which counts what it reads in `tally`.
+    /// Returns a scan from one end of the collection, which counts the documents that it reads in `tally`.
     pub fn new(
         store: &Collection,
         filter: Arc<Filter>,
@@ -56,7 +56,7 @@ impl Stream for Scan {
 /// Counts the matches of a scan.
 ///
 /// # Errors
-/// That the operation was stopped, or the store's error.
+/// [`CommandError::Stopped`], or the store's error.
 pub fn count(
     store: &Collection,
     filter: &Filter,

@@ -46,12 +46,15 @@ impl Ord for Keyed {
     }
 }
 
-/// Pulls a stream to its end and returns its first `keep` documents in order (all of them for `None`).
+/// Reads a stream to its end and returns its first `keep` documents in order, or all for `None`. Documents with equal
+/// keys keep their order.
 ///
-/// Only the documents to return are held in memory. Documents with equal keys keep their order.
+/// Only the documents to return are held in memory.
 ///
 /// # Errors
-/// 292 if more than `bytes_max` would have to be held; the error of `held` if the account is full; the stream's error.
+/// - Code 292 if the documents to return exceed `bytes_max`.
+/// - The error of `held` if the memory account is full.
+/// - The stream's error.
 pub fn sorted(
     mut stream: impl Stream,
     sort: &Sort,

@@ -1,4 +1,4 @@
-//! A walk over ranges of indexes, in index order.
+//! A walk over index ranges, in index order.
 
 use std::sync::Arc;
 
@@ -16,29 +16,29 @@ use crate::search::Tally;
 /// Index entries between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 256;
 
-/// A part of an index.
+/// A range of one index.
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The index.
     pub index: Arc<IndexSpec>,
-    /// The bounds of the part.
+    /// The bounds of the range.
     pub bounds: IndexBounds,
 }
 
-/// What to walk.
+/// The index ranges to walk.
 #[derive(Debug, Clone)]
 pub struct Range {
-    /// Parts of one index or several, one after another in the walk's direction.
+    /// Parts of one index or several, in the order of the walk.
     pub parts: Vec<Part>,
     /// The direction of the walk.
     pub direction: Direction,
-    /// Whether a document may be in several parts.
+    /// Whether a document may occur in several parts.
     pub repeats: bool,
-    /// Whether the parts hold few documents.
+    /// Whether the parts contain few documents.
     pub is_short: bool,
 }
 
-/// A stream over the documents of ranges of indexes.
+/// A stream over the documents in index ranges.
 pub struct Walk {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -50,7 +50,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk from the start, which counts what it reads in `tally`.
+    /// Returns a walk from the start, which counts the entries and documents that it reads in `tally`.
     pub fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -68,7 +68,7 @@ impl Walk {
         }
     }
 
-    /// The next number; each is returned once.
+    /// Returns the next record number. Each record number is returned once.
     fn next_number(&mut self, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
         while let Some(number) = self.next_entry(stop)? {
             if !self.range.repeats || self.seen.insert(number) {
@@ -95,7 +95,7 @@ impl Walk {
             let scan = self
                 .store
                 .index_scan(&part.index.name, &part.bounds, self.range.direction);
-            // The index may have been dropped and another of its name created.
+            // The index may have been dropped and another index created under its name.
             let same = scan.ok().filter(|scan| *scan.spec() == *part.index);
             self.entries = Some(same.ok_or(StoreError::PartitionDropped)?);
         }

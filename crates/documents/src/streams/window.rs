@@ -12,7 +12,7 @@ pub struct Skip<S> {
 }
 
 impl<S: Stream> Skip<S> {
-    /// Leaves out the first `count` documents.
+    /// Returns a stream without the first `count` documents of `inner`.
     pub fn new(inner: S, count: u64) -> Skip<S> {
         Skip { inner, left: count }
     }
@@ -42,14 +42,14 @@ impl<S: Stream> Stream for Skip<S> {
     }
 }
 
-/// A stream that ends early.
+/// A stream of a limited number of documents.
 pub struct Limited<S> {
     inner: S,
     left: u64,
 }
 
 impl<S: Stream> Limited<S> {
-    /// Ends after `count` documents.
+    /// Returns a stream of the first `count` documents of `inner`.
     pub fn new(inner: S, count: u64) -> Limited<S> {
         Limited { inner, left: count }
     }
