@@ -1,4 +1,4 @@
-//! Commands on collections with caches: those that a replica answers, and those whose writes it applies.
+//! Commands on collections with caches: reads that a replica answers, and writes that are applied to it.
 
 use std::pin::pin;
 use std::slice;
@@ -29,12 +29,12 @@ use crate::replicas::{
     Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
 };
 
-/// Maximum time for which a replica's change stream, and writers with it, pause while the upstream is asked for its
-/// answer. Less than the time that writers wait.
+/// Maximum time for which a replica's change stream, and with it writers, pause while the upstream answers a
+/// comparison. Less than the timeout of writers that wait for the stream.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Runs a command where there may be replicas.
+    /// Runs a command that may involve replicas.
     pub(super) async fn serve_command(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
-    /// Runs a command that is neither a write nor about a cursor of a replica.
+    /// Runs a command that is neither a write nor about a replica's cursor.
     async fn by_name(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drop_indexes(replicas, &replica, request, &message)
                     .await
             }
-            // A change stream reports what expires.
+            // A change stream reports expired documents, so this is needed only without streams.
             ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
                 self.run_unfollowed(replicas, request, message).await
             }
@@ -119,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Runs a command that is about no single replica.
+    /// Runs a command that is not about a single replica.
     async fn without_replica(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            // If there are further batches, the upstream may show other documents first.
+            // Replies with more batches are not compared: the upstream may return documents in another order.
             Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(replicas) => {
                 self.compared(replicas, replica, &message, &request).await
             }
@@ -206,8 +206,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the replica's answer to a read, if the client may read the collection. If it may not, the read is passed
-    /// on, and the upstream refuses it.
+    /// Returns the replica's answer to a read, if the client may read the collection. If not, the read is passed on,
+    /// and the upstream refuses it.
     pub(super) async fn answer_of(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -215,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
-            // A whole copy may answer once the upstream is away. Permission cannot be asked for then.
+            // A complete copy may answer later, when the upstream is away and cannot be asked for permission: ask now.
             if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
@@ -229,12 +229,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Answer::Forward(Reason::Unproven));
         }
         let answer = reads::answer(replicas, replica, &self.client, &read).await;
-        // If it was loaded again meanwhile, what it answered from is unknown.
+        // If the replica was loaded again meanwhile, the answer may come from a mixture of copies.
         if self.answering(replica) == Some(ready) {
             return Ok(answer);
         }
         match answer {
-            // A search that was stopped does not begin again at the upstream.
+            // An interrupted search is not repeated at the upstream.
             Answer::Reply(reply) if reads::was_stopped(&reply) => return Ok(Answer::Reply(reply)),
             Answer::Reply(reply) => self.close(&replica.namespace, &reply).await,
             _ => {}
@@ -254,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Reason::NotReady(replica.reason().unwrap_or_else(away))
     }
 
-    /// Returns the copy of the replica that answers this client, if one does.
+    /// Returns the replica's copy that answers this client; `None` if no copy may.
     fn answering(&self, replica: &Replica) -> Option<Answering> {
         replica.answering(View {
             is_away: self.replicas.is_away(),
@@ -264,11 +264,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         })
     }
 
-    /// Answers with the replica's reply, unless the upstream's differs and still does after some attempts.
+    /// Answers with the replica's reply, or with the upstream's if the two still differ after some attempts.
     ///
-    /// The change stream of a replica pauses while the upstream is asked, and then follows to the time of the
-    /// upstream's answer. Documents that were written in between may be in one answer and not in the other, as an
-    /// upstream that searches reads each document at a different time.
+    /// The replica's change stream pauses while the upstream answers, and is then applied up to the time of the
+    /// upstream's answer. Documents written in between may be in only one of the answers, because an upstream reads
+    /// each document of a search at a different time.
     async fn compared(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -295,8 +295,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.pass(direct_reply, request).await;
             };
             if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
-                // After the timeout the replica answers as of another time. If that makes a difference in all attempts,
-                // it is reported.
+                // After the timeout, the replica answers as of another time. A difference is reported only if all
+                // attempts differ.
                 drop(timeout(COMPARE_TIMEOUT, paused.move_to(at)).await);
             }
             let answer = self.answer_of(replicas, replica, &message.body).await?;
@@ -326,7 +326,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Asks the upstream while `held` is held. Returns `held`, unless the upstream took too long and it was dropped.
+    /// Asks the upstream while holding the guards `held`. Returns `held`, or drops it if the upstream takes too long.
     async fn ask_while_held<H>(
         &mut self,
         message: &OpMsg,
@@ -344,7 +344,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns whether the upstream lets the client read the collection. It is asked again when its permission has
+    /// Returns whether the upstream lets the client read the collection. Asks the upstream if the last proof has
     /// expired.
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
@@ -362,7 +362,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(reply) = self.ask_as_client(probe).await? else {
             return Ok(false);
         };
-        // A reply to another command could have been caused by the client.
+        // Checks the namespace: the client might have caused the reply with another command.
         let of = reply
             .get_document("cursor")
             .and_then(|cursor| cursor.get_str("ns"));
@@ -389,8 +389,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .any(|given| proof::is_valid(given, lost_at))
     }
 
-    /// Asks whether the upstream lets the client write to the collection, by an update of a document that does not
-    /// exist. Returns the refusal, if it does not.
+    /// Checks whether the upstream lets the client write to the collection, with an update of a document that does not
+    /// exist. Returns the upstream's error reply if it does not.
     pub(super) async fn prove_write(
         &mut self,
         namespace: &Namespace,
@@ -404,7 +404,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// Returns the `_id`s of the documents that queries of the client find; `None` if the upstream refuses or there are
+    /// Returns the `_id`s of the documents that a client's queries match; `None` if the upstream refuses or there are
     /// too many.
     async fn ids_of(
         &mut self,
@@ -447,7 +447,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !replicas.exclusive {
-            // Without caches, no replica needs its end.
+            // Without caches, no replica has to apply the write.
             if !replica.is_declared() && flags.has(Flags::MORE_TO_COME) {
                 return self.exchange(request, flags).await;
             }
@@ -457,7 +457,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let shared = replica.apply_lock.clone().read_owned().await;
         if !replica.is_declared() {
-            // A declaration of caches waits for the lock: a client that takes its reply slowly must not keep it.
+            // A declaration of caches waits for this lock: release it before the reply, which a client may accept
+            // slowly.
             let reply = self.ask_for_write(&request, flags).await;
             drop(shared);
             return self.reply_to_write(reply, &request, flags).await;
@@ -471,8 +472,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Sends a write to the upstream, and applies it to the replica before the reply. The caller holds the apply lock
-    /// exclusively.
+    /// Sends a write to the upstream, and applies it to the replica before returning the reply. The caller holds the
+    /// apply lock exclusively.
     async fn write_followed(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -509,8 +510,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         reply
     }
 
-    /// Sends a write and waits for its end, even if the client does not. A malformed message without a reply is not
-    /// waited for.
+    /// Sends a write and waits for its reply, even if the client wants none. Does not wait for a malformed message that
+    /// requests no reply.
     async fn ask_for_write(
         &mut self,
         request: &Request,
@@ -527,7 +528,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.ask_to_end(&bytes, request.id()).await
     }
 
-    /// Sends the client the reply to a write, if it expects one.
+    /// Sends the client the reply to a write, if the client expects one.
     async fn reply_to_write(
         &mut self,
         reply: Result<Option<Bytes>, FrameError>,
@@ -541,8 +542,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Passes on a command whose effect is not followed, and has all caches loaded again before the reply, unless the
-    /// upstream refused it.
+    /// Passes on a command whose changes cannot be followed, and reloads the affected caches before the reply, unless
+    /// the upstream refused the command.
     async fn run_unfollowed(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -555,7 +556,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let bytes = with_reply(message).encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
         let peeked = peek(&reply);
-        let why = "a command changed data in a way that is not followed";
+        let why = "a command changed data in a way that cannot be followed";
         let mut written = replicas.declared();
         written.retain(|replica| {
             let targets = targets.as_ref();
@@ -575,7 +576,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Passes on the end of a transaction. Caches have its writes before the reply.
+    /// Passes on a `commitTransaction` or `abortTransaction`. Caches have applied its writes before the reply.
     async fn end_transaction(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -588,7 +589,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, Flags::default()).await
     }
 
-    /// Passes on a command that drops collections.
+    /// Passes on a `drop` or `dropDatabase`, and forgets the caches of dropped collections.
     async fn drop_collections(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -631,7 +632,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Passes on a command and changes its reply, if the command succeeded.
+    /// Passes on a command, and changes its reply if the command succeeded.
     pub(super) async fn amended(
         &mut self,
         request: Request,
@@ -659,7 +660,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive(request_id).await
     }
 
-    /// Runs a command of the proxy itself with the client's rights, under a number that the client does not know.
+    /// Runs a command of the proxy itself with the client's rights, with a request id that the client cannot guess.
     pub(super) async fn ask_as_client(
         &mut self,
         command: RawDocumentBuf,
@@ -670,8 +671,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(peeked.map(|reply| reply.body.to_owned()))
     }
 
-    /// Sends a write and waits for the reply, even if the client leaves: the replica has to apply it. Returns `None` if
-    /// the upstream has closed the connection.
+    /// Sends a write and waits for the reply, even if the client disconnects, because the replica has to apply the
+    /// write. Returns `None` if the upstream has closed the connection.
     async fn ask_to_end(
         &mut self,
         message: &[u8],
@@ -681,7 +682,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive_to_end(request_id).await
     }
 
-    /// Answers with a reply that the proxy makes.
+    /// Answers with a reply made by the proxy.
     pub(super) async fn respond(
         &mut self,
         reply: RawDocumentBuf,
@@ -707,7 +708,7 @@ async fn forget(replicas: &Replicas, replica: &Replica) {
     }
 }
 
-/// Returns the message as one to which a reply comes.
+/// Changes a message to request a reply.
 fn with_reply(message: OpMsg) -> OpMsg {
     OpMsg {
         flags: Flags::default(),

@@ -1,4 +1,4 @@
-//! Waiting until replicas have applied, from their change streams, what a command wrote.
+//! Delays the reply to a write until replicas have applied the write from their change streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio::time::timeout;
 use super::{FrameError, writes};
 use crate::replicas::{Replica, Replicas, operation_time};
 
-/// Maximum time for which a writer waits for a replica that answers. After that the replica is loaded again.
+/// Maximum time for which a write waits for a replica that answers. After it, the replica is loaded again.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for which a writer waits for a replica that does not answer yet. While writers wait, the replica can
-/// catch up with the writes before.
+/// Maximum time for which a write waits for a replica that does not answer yet. Waiting writers let the replica catch
+/// up with earlier writes.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Returns the upstream's reply, if there is one.
+/// Returns a view of the upstream's reply, if there is one.
 pub(super) fn peek(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
     Peek::new(reply.as_ref().ok()?.as_ref()?)
 }
 
-/// Waits until replicas have applied what a command wrote, by the time in its reply, so that its client can read it.
+/// Waits until replicas have applied a command's writes, up to the time in its reply, so that the client can read them.
 pub(super) async fn wait_until_applied(
     replicas: &Arc<Replicas>,
     written: &[Arc<Replica>],
@@ -32,7 +32,7 @@ pub(super) async fn wait_until_applied(
     };
     let Some(at) = operation_time(reply.body) else {
         for replica in written.iter().filter(|it| it.is_ready()) {
-            replicas.reload(replica, "the upstream does not say when it wrote");
+            replicas.reload(replica, "the upstream's reply has no operation time");
         }
         return;
     };
@@ -50,10 +50,10 @@ pub(super) async fn wait_until_applied(
                 break;
             }
             if answers {
-                replicas.reload(replica, "the change stream does not come along");
+                replicas.reload(replica, "the change stream lags too far behind");
                 break;
             }
-            // Now a replica that has begun to answer after the wait has applied the write, or is waited for again.
+            // If the replica began to answer after the wait, it either has applied the write, or the loop waits again.
             replica.require_applied(at);
             if !replica.is_ready() {
                 break;

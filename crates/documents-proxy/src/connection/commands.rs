@@ -1,4 +1,4 @@
-//! What commands that are passed on do to caches, by their names and arguments.
+//! How commands that are passed on affect caches, by their names and arguments.
 
 use bson::RawDocument;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use forebay_wire_mongo::{Body, Limits, Message, OpMsg};
 
 use crate::replicas::fields;
 
-/// Commands that change data in ways that are not followed: caches are loaded again afterwards.
+/// Commands whose changes cannot be followed: caches are loaded again afterwards.
 pub(super) const UNFOLLOWED: &[&str] = &[
     "applyOps",
     "bulkWrite",
@@ -19,7 +19,7 @@ pub(super) const UNFOLLOWED: &[&str] = &[
     "mapreduce",
     "renameCollection",
 ];
-/// Commands after which the client may be another user, or have other rights.
+/// Commands after which the client may be another user, or have different rights.
 pub(super) const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
 /// Commands that end a transaction.
 pub(super) const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
@@ -41,7 +41,7 @@ pub fn namespace(body: &RawDocument) -> Option<Namespace> {
     namespace::checked(body.get_str("$db").ok()?, collection.as_str()?).ok()
 }
 
-/// Returns whether a pipeline writes its results to a collection.
+/// Returns whether a pipeline writes its results to a collection (`$out` or `$merge`).
 pub(super) fn writes_out(body: &RawDocument) -> bool {
     let stages = body.get_array("pipeline").into_iter().flatten().flatten();
     let mut stages = stages.filter_map(|stage| stage.as_document());
@@ -49,7 +49,7 @@ pub(super) fn writes_out(body: &RawDocument) -> bool {
     stages.any(|stage| !none(stage, "$out") || !none(stage, "$merge"))
 }
 
-/// Returns whether a command creates an index that makes the upstream delete documents (TTL).
+/// Returns whether a command creates a TTL index, which makes the upstream delete documents.
 pub(super) fn expires(body: &RawDocument) -> bool {
     let indexes = body.get_array("indexes").into_iter().flatten().flatten();
     let mut indexes = indexes.filter_map(|index| index.as_document());

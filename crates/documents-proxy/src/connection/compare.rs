@@ -1,4 +1,4 @@
-//! Comparison of cached answers with the upstream's: `upstream-compare-percent` says of how many.
+//! Compares a percentage of the cached answers (`upstream-compare-percent`) with the upstream's.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -9,31 +9,31 @@ use forebay_wire_mongo::OpMsg;
 
 use crate::replicas::{Replicas, first_batch, number};
 
-/// Maximum attempts before a difference counts, or the comparison is given up as undecided.
+/// Maximum attempts before a comparison is reported as a difference or as undecided.
 pub const TRIES: usize = 5;
-/// Maximum bytes of an answer in the log.
+/// Maximum length of an answer in the log, in characters.
 const LOGGED_BYTES: usize = 2_000;
 
-/// Returns whether this answer is one of those that are compared.
+/// Returns whether the current answer is to be compared.
 pub fn is_due(replicas: &Replicas) -> bool {
     let answered = replicas.counters.answered.load(Ordering::Relaxed);
-    // Evenly spread over each hundred answers.
+    // Spreads the comparisons evenly over each hundred answers.
     answered * u64::from(replicas.compare_percent) % 100 < u64::from(replicas.compare_percent)
 }
 
 /// The result of comparing a cached answer with the upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are equal, except for documents that were written meanwhile.
+    /// The answers are equal, except for documents that were written meanwhile.
     Same,
-    /// They differ.
+    /// The answers differ.
     Different,
-    /// The difference may be due to what was written meanwhile.
+    /// The difference may be due to concurrent writes, or to the order in which documents were found.
     Undecided,
 }
 
-/// Compares two replies to a read, between which the documents of `changed` keys were written. The order of batches and
-/// of distinct values does not count.
+/// Compares two replies to a read, between which the documents with the keys `changed` were written. Ignores the order
+/// of batches and of distinct values.
 pub fn judge(
     asked: &RawDocument,
     cached: &RawDocument,
@@ -44,7 +44,7 @@ pub fn judge(
         return Verdict::Same;
     }
     if is_cut(asked, cached) && is_cut(asked, direct) {
-        // Which of the matching documents are shown depends on the order of the search.
+        // Which of the matching documents are returned depends on the order of the search.
         return Verdict::Undecided;
     }
     if changed.is_empty() {
@@ -64,7 +64,7 @@ pub fn judge(
     }
 }
 
-/// Returns whether a reply to a `find` may not show all matching documents.
+/// Returns whether a reply to a `find` may omit matching documents.
 fn is_cut(asked: &RawDocument, reply: &RawDocument) -> bool {
     let limit = number(asked, "limit").map_or(0.0, f64::abs);
     let is_full = limit > 0.0 && first_batch(reply).count() as f64 >= limit;
@@ -75,7 +75,7 @@ fn has_ids(reply: &RawDocument) -> bool {
     first_batch(reply).all(|document| matches!(document.get("_id"), Ok(Some(_))))
 }
 
-/// Returns the content of a reply as text in a fixed order, without documents of some keys.
+/// Returns the content of a reply as sorted text, without the documents whose `_id` keys are in `but`.
 fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<String> {
     let but: HashSet<&Vec<u8>> = but.into_iter().collect();
     let is_left = |document: &&RawDocument| {
@@ -90,7 +90,7 @@ fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) 
     content
 }
 
-/// Returns a document as text. Numbers of any type are equal if their values are.
+/// Formats a document as text. Int32 and Int64 numbers with the same value have the same text.
 fn fields(document: &RawDocument) -> String {
     let field = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| match value {
         RawBsonRef::Int32(number) => format!("{name:?}: {number}"),
@@ -115,7 +115,7 @@ pub fn report(
     };
     tracing::error!(
         %namespace, command = cut(&asked.body), cached = cut(cached), store = cut(direct),
-        "the cache and the upstream do not agree; the upstream's answer is given"
+        "the answers of the cache and of the upstream differ; the client gets the upstream's"
     );
 }
 

@@ -1,7 +1,7 @@
-//! Cursors of replicas' replies.
+//! Cursors that belong to replicas.
 //!
-//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1. A router may use
-//! negative ids, so an id that no replica knows is passed on.
+//! Clients see negative ids for these cursors. MongoDB, FerretDB and Forebay use positive cursor ids. A router may use
+//! negative ids, so a negative id that no replica knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{Namespace, namespace};
@@ -13,11 +13,11 @@ use super::reads::plain;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::succeeded;
 
-/// Error code for a cursor that does not exist.
+/// Error code CursorNotFound.
 const CURSOR_NOT_FOUND: i32 = 43;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Runs a command that [`concerns_replicas`].
+    /// Runs a command for which [`concerns_replicas`] returns true.
     pub(super) async fn cursor_command(&mut self, request: Request) -> Result<Next, FrameError> {
         let Some(message) = decode(&request.bytes) else {
             return self.exchange_if_there(request).await;
@@ -57,7 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.exchange_if_there(request).await
     }
 
-    /// Closes cursors of replicas, and has the upstream close the others. No proof of rights is needed, as numbers
+    /// Closes replicas' cursors, and makes the upstream close the others. Needs no proof of rights, because cursor ids
     /// cannot be guessed.
     async fn kill_cursors(
         &mut self,
@@ -89,25 +89,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
-    /// Closes the cursor of a reply that is not sent.
+    /// Closes the cursor of a reply that is not sent to the client.
     pub(super) async fn close(&self, namespace: &Namespace, reply: &RawDocument) {
         if let Some(id) = open_cursor(reply) {
             let cursors = RawArrayBuf::from_iter([id.wrapping_neg()]);
             let kill = rawdoc! { "killCursors": namespace.collection.as_str(), "cursors": cursors };
-            // A cursor that is already gone needs no closing.
+            // Ignores an error: the cursor may already be closed.
             let run = self.replicas.run_for(&self.client, &namespace.db, kill);
             drop(run.await);
         }
     }
 
-    /// Runs a command for the client on the replica, in the database of the command `asked`.
+    /// Runs `command` for the client on a replica, in the database of the client's command `asked`.
     async fn run_on_replica(&self, asked: &RawDocument, command: RawDocumentBuf) -> RawDocumentBuf {
         let db = asked.get_str("$db").unwrap_or_default();
         let client = &self.client;
         self.replicas.run_for(client, db, command).await
     }
 
-    /// Passes a command on, unless the upstream is away.
+    /// Passes a command on, or refuses it if the client is cut off from the upstream.
     async fn exchange_if_there(&mut self, request: Request) -> Result<Next, FrameError> {
         if self.is_cut_off {
             self.refuse_away(&request).await
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns whether this is a command about a cursor that may be a replica's.
+/// Returns whether this command is about a cursor or session that may be a replica's.
 pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
     if asked.flags.has(Flags::MORE_TO_COME) {
         return false;
@@ -125,7 +125,7 @@ pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
     match asked.command() {
         "getMore" => first_number(asked.body).is_some_and(is_of_replica),
         "killCursors" => numbers(asked.body).any(is_of_replica),
-        // An empty list means all sessions of the client: the upstream knows which those are, but a replica does not.
+        // An empty list means all sessions of the client. Only the upstream knows which sessions those are.
         "endSessions" | "killSessions" => names_some(asked.body),
         _ => false,
     }
@@ -158,7 +158,7 @@ pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     renumbered
 }
 
-/// Returns the id of a reply's cursor, if it has more batches.
+/// Returns the cursor id of a reply, if more batches follow.
 pub fn open_cursor(reply: &RawDocument) -> Option<i64> {
     let cursor = reply
         .get_document("cursor")
@@ -174,20 +174,20 @@ fn first_number(body: &RawDocument) -> Option<i64> {
     body.into_iter().next()?.ok()?.1.as_i64()
 }
 
-/// Returns whether a command names sessions.
+/// Returns whether a command names at least one session.
 fn names_some(body: &RawDocument) -> bool {
     let sessions = body.into_iter().next().and_then(Result::ok);
     let sessions = sessions.and_then(|(_, value)| value.as_array());
     sessions.is_some_and(|sessions| !sessions.is_empty())
 }
 
-/// Returns the cursors that a `killCursors` names.
+/// Returns the cursor ids in a `killCursors`.
 fn numbers(body: &RawDocument) -> impl Iterator<Item = i64> {
     let cursors = body.get_array("cursors").into_iter().flatten();
     cursors.filter_map(|id| id.ok()?.as_i64())
 }
 
-/// Returns a `killCursors` of other cursors.
+/// Returns a `killCursors` with these cursor ids instead.
 fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDocumentBuf {
     let mut changed = RawDocumentBuf::new();
     let others = body.into_iter().flatten();
@@ -198,7 +198,7 @@ fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDo
     changed
 }
 
-/// Returns the reply to a `killCursors`, with further cursors that were closed.
+/// Returns the reply to a `killCursors` with the closed cursors `more` added.
 fn with_killed(reply: &RawDocument, more: Vec<i64>) -> RawDocumentBuf {
     if !succeeded(reply) {
         return reply.to_owned();

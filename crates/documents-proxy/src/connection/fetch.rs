@@ -1,6 +1,6 @@
-//! Finds of few documents that a replica has found. The upstream is asked for each of them by its `_id` alone, on the
-//! client's own connection, so that the upstream decides what the client may see. The rest of the command is judged
-//! here, as an upstream may find an `_id` fast only without other conditions.
+//! Answers a `find` whose few documents a replica found. Queries each document by its `_id` alone, on the client's own
+//! upstream connection, so that the upstream decides what the client may see. The rest of the `find` is evaluated here,
+//! because an upstream may use its index on `_id` only without other conditions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,20 +16,20 @@ use super::reads::{Fetch, is_neutral, plain, was_stopped};
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{Replica, Replicas, first_batch, succeeded};
 
-/// The result of asking for documents.
+/// The result of querying documents by `_id`.
 enum Fetched {
-    /// All of them, as far as they still exist.
+    /// All documents that still exist.
     Documents(Vec<RawDocumentBuf>),
-    /// The upstream has refused one of them.
+    /// The upstream's error reply to one of the queries.
     Refused(RawDocumentBuf),
-    /// They take too long or are too large.
+    /// The queries take too long, or the documents are too large.
     GivenUp,
     /// The upstream or the client has closed its connection.
     Gone,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Answers a `find` with documents that the upstream gives by their `_id`s.
+    /// Answers a `find` with documents that are queried at the upstream by `_id`.
     pub(super) async fn fetch(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -51,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let client = &self.client;
         let reply = replicas.find_among(client, &namespace.db, plain(find), documents);
         let reply = reply.await;
-        // Documents that have changed meanwhile may have left room for others.
+        // If documents no longer match, others may fit in the limit.
         let lacks = fetch.is_cut && first_batch(&reply).count() < fetch.ids.len();
         if was_stopped(&reply) || succeeded(&reply) && !lacks {
             return self.respond(renumbered(reply), &request).await;
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns the command for one document.
+/// Returns the query for one document.
 fn query(find: &RawDocument, id: &RawBson) -> RawDocumentBuf {
     let mut query = RawDocumentBuf::new();
     let mut by_id = RawDocumentBuf::new();

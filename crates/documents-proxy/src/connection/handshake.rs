@@ -1,16 +1,16 @@
-//! Changes to a handshake that is passed on, so that drivers stay with the proxy and use only what both servers
-//! support.
+//! Modifies the handshake that passes through, so that drivers stay with the proxy and use only features that both
+//! servers support.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::hello;
 
 use super::reads::without;
 
-/// Fields of a hello that concern the client's own connection.
+/// Fields of a hello that concern only the connection between the client and the proxy.
 const NOT_PASSED_ON: &[&str] = &["compression"];
 
-/// Fields of the reply that would lead drivers to the upstream or its neighbours, and those of the upstream's own
-/// connection.
+/// Reply fields that would lead drivers to the upstream or other members of its replica set, and fields about the
+/// proxy's connection to the upstream.
 const NOT_PASSED_BACK: &[&str] = &[
     "arbiterOnly",
     "arbiters",
@@ -31,8 +31,8 @@ const NOT_PASSED_BACK: &[&str] = &[
     "tags",
 ];
 
-/// Fields of the reply that concern one client or have two names, and `topologyVersion`, with which drivers would poll
-/// without a pause.
+/// Reply fields that are specific to one client or vary with the command's name, and `topologyVersion`, which would
+/// make drivers poll without a pause.
 const NOT_REMEMBERED: &[&str] = &[
     "connectionId",
     "isWritablePrimary",
@@ -42,15 +42,15 @@ const NOT_REMEMBERED: &[&str] = &[
     "topologyVersion",
 ];
 
-/// Returns the hello for the upstream.
+/// Returns the hello to send to the upstream.
 pub fn request(asked: &RawDocument) -> RawDocumentBuf {
     without(asked, NOT_PASSED_ON)
 }
 
-/// Returns the reply for the client, who sent `asked`.
+/// Returns the reply to send to the client, which sent the hello `asked`.
 ///
-/// An upstream with sessions, retryable writes and transactions, as members of replica sets and routers have them, is
-/// described as a router: drivers use all of these with a router, and do not look for other members.
+/// An upstream with sessions, retryable writes and transactions (a member of a replica set, or a router) is described
+/// as a router: drivers use these features with a router, and do not look for other members.
 pub fn reply(received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
     let mut reply = RawDocumentBuf::new();
     let mut routes = false;
@@ -70,12 +70,13 @@ pub fn reply(received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
     reply
 }
 
-/// Returns whether a hello begins to authenticate the client.
+/// Returns whether a hello begins to authenticate the client (`speculativeAuthenticate`).
 pub fn authenticates(asked: &RawDocument) -> bool {
     !matches!(asked.get("speculativeAuthenticate"), Ok(None))
 }
 
-/// Returns what is kept of the upstream's reply, for clients that come while it is away. It answers no authentication.
+/// Returns the part of the upstream's reply that is kept for clients that connect while the upstream is away. It
+/// contains nothing about authentication.
 pub fn remembered(received: &RawDocument) -> RawDocumentBuf {
     let mut remembered = RawDocumentBuf::new();
     for (name, value) in received.into_iter().flatten() {
@@ -83,7 +84,7 @@ pub fn remembered(received: &RawDocument) -> RawDocumentBuf {
             remembered.append(name, value);
         }
     }
-    // Each name of the command has its own field for this.
+    // `hello` and `isMaster` report the primary in different fields.
     remembered.append(cstr!("ismaster"), true);
     remembered.append(cstr!("isWritablePrimary"), true);
     remembered

@@ -1,4 +1,4 @@
-//! Commands about indexes and plans: the upstream's, with the caches added.
+//! Passes on commands about indexes and plans, and adds the caches to the replies.
 
 use std::sync::Arc;
 
@@ -76,7 +76,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
-    /// Explains a read: by the replica if that would answer it, and else by the upstream, with the reason added.
+    /// Explains a read: on the replica if the replica would answer it, otherwise at the upstream, with the reason
+    /// added.
     pub(super) async fn explain(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -138,7 +139,7 @@ fn refusal(error: &ReplicaError) -> RawDocumentBuf {
     cannot_create(&error.to_string())
 }
 
-/// Returns a load in progress as `currentOp` shows it.
+/// Returns the `currentOp` document of a replica's load, if one is in progress.
 pub fn load_of(replica: &Replica) -> Option<RawDocumentBuf> {
     let (done, total) = replica.progress()?;
     Some(rawdoc! {
@@ -148,7 +149,7 @@ pub fn load_of(replica: &Replica) -> Option<RawDocumentBuf> {
     })
 }
 
-/// Adds `more` to the operations of a `currentOp`.
+/// Adds the operations `more` to the reply to a `currentOp`.
 pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
     let mut amended = RawDocumentBuf::new();
     for (name, value) in reply.into_iter().flatten() {
@@ -162,7 +163,7 @@ pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
     *reply = amended;
 }
 
-/// Adds `more` to the documents of a first batch.
+/// Adds the documents `more` to the first batch of a reply.
 pub fn with_first_batch(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
     let mut amended = RawDocumentBuf::new();
     for (name, value) in reply.into_iter().flatten() {
@@ -191,7 +192,7 @@ fn appended(array: &RawArray, more: &[RawDocumentBuf]) -> RawArrayBuf {
     all
 }
 
-/// Adds the cache indexes to the last batch of a `listIndexes`.
+/// Adds the cache indexes to the reply to a `listIndexes`, unless more batches follow.
 pub fn with_definitions(reply: &mut RawDocumentBuf, definitions: &[RawDocumentBuf]) {
     let Ok(cursor) = reply.get_document("cursor") else {
         return;

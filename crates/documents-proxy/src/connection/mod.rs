@@ -1,6 +1,6 @@
-//! A client's connection, and its connection to the upstream. Every client has a separate connection to the upstream,
-//! so that authentication, sessions, cursors and transactions keep their meaning. Messages pass unchanged in both
-//! directions, except for the handshake and for compression, which each side negotiates for itself.
+//! A client's connection and its own connection to the upstream. Each client has a separate one, so that
+//! authentication, sessions, cursors and transactions work as without the proxy. Messages pass unchanged in both
+//! directions, except for the handshake and for compression, which each side negotiates separately.
 
 mod cached;
 mod catch_up;
@@ -38,10 +38,10 @@ use crate::replicas::Replicas;
 use crate::upstream::Stream;
 use crate::{Proxy, memory_refusal};
 
-/// Maximum bytes of a reply: those of the longest batch and of the document around it.
+/// Maximum bytes of a reply: those of the longest batch and of the reply document around it.
 const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
 
-/// Levels of nesting around a document in a reply: the reply, `cursor` and the batch.
+/// Nesting levels around a document in a reply: the reply, `cursor` and the batch.
 const REPLY_LEVELS: usize = 3;
 
 const REPLY_LIMITS: Limits = Limits {
@@ -50,11 +50,11 @@ const REPLY_LIMITS: Limits = Limits {
     depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
 };
 
-/// Position of the message's number in its header.
+/// Byte offset of the request id in a message's header.
 const REQUEST_ID: usize = 4;
-/// Position of the number of the message that this one answers.
+/// Byte offset of the id of the message that this message answers.
 const RESPONSE_TO: usize = 8;
-/// Position of the message's kind.
+/// Byte offset of the opcode.
 const OP_CODE: usize = 12;
 
 type UpstreamReader = FrameReader<ReadHalf<Box<dyn Stream>>>;
@@ -68,25 +68,25 @@ pub struct Connection<S> {
     upstream_reader: UpstreamReader,
     upstream_writer: UpstreamWriter,
     replicas: Arc<Replicas>,
-    /// The client, for commands on replicas: they check whether it is still connected.
+    /// Identifies the client to commands on replicas, which check whether it is still connected.
     client: ClientContext,
-    /// The collections that the upstream let the client read, and when it last did.
+    /// Collections that the upstream let the client read, and when it last did.
     proven: HashMap<Namespace, Instant>,
-    /// The share of memory that the upstream's reply holds until it is passed on.
+    /// Share of memory for the upstream's reply, held until the reply is passed on.
     reply_share: Option<Share>,
     /// Has the client authenticated, or begun to?
     may_be_authenticated: bool,
-    /// Is the client cut off from the upstream, and answered by caches alone?
+    /// Is the client cut off from the upstream, so that only caches answer it?
     is_cut_off: bool,
     /// Is a read in progress that caches may answer if the upstream goes away?
     may_be_cut_off: bool,
 }
 
-/// A request as it is sent to the upstream.
+/// A request in the form sent to the upstream.
 #[derive(Clone)]
 struct Request {
     bytes: Bytes,
-    /// How the client compressed it, and expects the reply.
+    /// Compressor that the client used and expects for the reply.
     compressor: Option<Compressor>,
 }
 
@@ -104,7 +104,7 @@ enum Next {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Passes messages on between the client at `stream` and the upstream.
+    /// Creates a connection that passes messages between the client at `stream` and the upstream.
     pub fn new(
         proxy: Arc<Proxy>,
         client: ClientContext,
@@ -133,11 +133,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (self.upstream_reader, self.upstream_writer) = upstream_sides(upstream, &self.proxy);
     }
 
-    /// Serves the client until it or the upstream closes its connection, one breaks the protocol or the server shuts
-    /// down.
+    /// Serves the client until it or the upstream disconnects, either breaks the protocol, or the server shuts down.
     ///
     /// # Errors
-    /// Why the connection had to be closed; for the log, as the client is gone.
+    /// The reason why the connection was closed. It is only for the log, because the client is gone.
     pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
         let handshake = self.proxy.timeouts.handshake;
         let begun = tokio::select! {
@@ -170,8 +169,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// The account that the client's messages take from. If the upstream requires no authentication, no client counts
-    /// as a stranger.
+    /// Returns the account from which the client's messages take memory. Clients need not authenticate if the upstream
+    /// does not require it.
     fn memory(&self) -> &Account {
         if self.proxy.upstream.has_credential() && !self.may_be_authenticated {
             &self.proxy.strangers
@@ -180,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers a message for which, or for whose reply, there was no room in memory.
+    /// Answers a message with an error because the message or its reply does not fit in memory.
     async fn refuse(&mut self, refused: Refused) -> Result<Next, FrameError> {
         if !refused.is_silent {
             let reply = refusal(&refused.full, self.proxy.request_id(), refused.request_id);
@@ -193,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let request_id = frame.request_id();
         let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
         match self.request_with_room(frame).await {
-            // Also if there was no room for the upstream's reply, which answers the client's message.
+            // Also if the upstream's reply does not fit: the error then answers the client's message.
             Err(FrameError::Full(Refused { full, .. })) => {
                 let refused = Refused {
                     full,
@@ -226,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn command(&mut self, mut request: Request) -> Result<Next, FrameError> {
         let Some(peek) = Peek::new(&request.bytes) else {
-            // The upstream reports what is wrong with it, or closes the connection.
+            // The upstream replies with an error to the malformed message, or closes the connection.
             return self.exchange(request, Flags::default()).await;
         };
         let name = peek.command();
@@ -251,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.serve_command(&replicas, request).await
     }
 
-    /// Sends a request to the upstream, and its replies to the client.
+    /// Sends a request to the upstream, and the upstream's replies to the client.
     async fn exchange(&mut self, request: Request, flags: Flags) -> Result<Next, FrameError> {
         self.send(&request.bytes).await?;
         let mut asked = request.id();
@@ -261,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(reply) = self.receive(asked).await? else {
                 return Ok(Next::Close);
             };
-            // If more replies come, each answers the one before it.
+            // Of several replies, each refers to the id of the one before it.
             asked = header_number(&reply, REQUEST_ID);
             let peeked = Peek::new(&reply);
             more = peeked.is_some_and(|reply| reply.flags.has(Flags::MORE_TO_COME));
@@ -273,7 +272,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// Passes a hello on, without the fields that concern one of the two connections alone.
+    /// Passes a hello on, without the fields that concern only one of the two connections.
     async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
@@ -313,9 +312,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// Returns the reply to a hello. Where caches may answer while the upstream is away, drivers have to poll: a driver
-    /// that leaves a hello with the upstream drops all its connections as soon as the upstream goes, and with them the
-    /// proof of what the client may read.
+    /// Returns the reply to a hello. With `--upstream-serve-stale`, omits `topologyVersion`, so that drivers poll. A
+    /// driver that streams hello replies would drop all its connections as soon as the upstream goes away, and with
+    /// them the proof of what the client may read.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
         if self.replicas.serve_stale {
@@ -333,7 +332,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Passes on the handshake of an older driver. No other command is an `OP_QUERY`.
+    /// Passes on the handshake of an older driver. Refuses every other command in an `OP_QUERY`.
     async fn query(&mut self, request: Request) -> Result<Next, FrameError> {
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
@@ -409,9 +408,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends a hello to the upstream and returns the reply, which the upstream may hold back until something changes.
-    /// Returns `None` if the upstream or the client closed its connection, or the server stops. If the upstream is
-    /// away, caches serve the client from then on, where they may.
+    /// Sends a hello to the upstream and returns the reply, which the upstream may delay until its topology changes.
+    /// Returns `None` if the upstream or the client closed its connection, or the server shuts down. If the upstream is
+    /// away, the client is cut off: caches answer it if they may.
     async fn ask_hello(
         &mut self,
         hello: &[u8],
@@ -443,17 +442,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// Receives the upstream's reply to the message of this number; `None` if the upstream or the client has closed its
+    /// Receives the upstream's reply to the message with this id; `None` if the upstream or the client closed its
     /// connection.
     ///
-    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that expects none.
+    /// Discards replies that no command waits for: FerretDB 1 replies even to unacknowledged writes.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         let memory = self.memory().clone();
         loop {
             let frame = tokio::select! {
                 frame = self.upstream_reader.next(&REPLY_LIMITS, &memory) => self.note_loss(frame)?,
                 () = self.reader.closed() => None,
-                // It may hang, with the connection open.
+                // The upstream may hang while the connection stays open.
                 () = self.replicas.wait_away(), if self.may_be_cut_off => None,
             };
             match frame {
@@ -463,15 +462,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the bytes of a reply, and keeps its share of memory until it is passed on.
+    /// Returns the bytes of a reply. Holds the reply's share of memory until the reply is passed on.
     fn keep(&mut self, reply: Frame) -> Bytes {
         self.reply_share = Some(reply.share);
         reply.bytes
     }
 
-    /// As [`receive`](Connection::receive), also after the client has closed its connection.
+    /// Like [`receive`](Connection::receive), but continues after the client has closed its connection.
     async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
-        // The replica has to apply what was written, however little memory there is.
+        // No memory limit: the replica has to apply the write in any case.
         let memory = Account::default();
         loop {
             let frame = self.upstream_reader.next(&REPLY_LIMITS, &memory).await;
@@ -482,7 +481,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns what the upstream sent. If it closed the connection, has it checked for a restart.
+    /// Returns what the upstream sent. If it closed the connection, starts a check whether it was restarted.
     fn note_loss(
         &self,
         frame: Result<Option<Frame>, FrameError>,
@@ -502,8 +501,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
-    /// Returns the answer and its share of memory until it is sent, or an error in its place if there is no room. A
-    /// reply of the upstream has its share already.
+    /// Returns the answer and its share of memory, to hold until it is sent. Returns an error reply instead if the
+    /// answer does not fit in memory. An upstream's reply already has its share.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);
@@ -538,7 +537,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns the error that takes the place of a message without room in memory.
+/// Returns the error reply for a message that does not fit in memory.
 fn refusal(full: &Full, request_id: i32, response_to: i32) -> Bytes {
     let refusal = OpMsg::new(memory_refusal(full));
     refusal.encode(request_id, response_to).into()
@@ -550,18 +549,18 @@ fn upstream_sides(upstream: Box<dyn Stream>, proxy: &Proxy) -> (UpstreamReader, 
     (reader, writer)
 }
 
-/// Waits until the server is asked to stop.
+/// Waits until the server is told to shut down.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
-/// Returns whether this is the reply to the message of this number.
+/// Returns whether this is the reply to the message with this id.
 fn answers(frame: &Frame, request_id: i32) -> bool {
     header_number(&frame.bytes, RESPONSE_TO) == request_id
 }
 
-/// Returns a number that the client cannot guess, for a message that the proxy itself sends. Otherwise a client could
-/// have the upstream send a reply that looks like ours.
+/// Returns an unpredictable request id for the proxy's own messages. With a predictable id, a client could make the
+/// upstream send a reply that the proxy takes for its own.
 fn secret_number() -> i32 {
     let mut bytes = [0; 4];
     random_bytes(&mut bytes);
@@ -572,7 +571,7 @@ fn op_code(message: &[u8]) -> Result<OpCode, FrameError> {
     Ok(OpCode::from_code(header_number(message, OP_CODE))?)
 }
 
-/// Returns the number at `place` in a message's header.
+/// Returns the number at byte offset `place` of a message's header.
 fn header_number(message: &[u8], place: usize) -> i32 {
     let number = message[place..HEADER_BYTES].first_chunk::<4>();
     number.map_or(0, |number| i32::from_le_bytes(*number))

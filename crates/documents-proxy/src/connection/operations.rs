@@ -1,5 +1,5 @@
-//! Searches of replicas among the operations in progress. Their ids are names instead of numbers, so that they cannot
-//! be confused with operations of the upstream.
+//! Shows and stops replicas' searches among the operations in progress. Their operation ids are strings instead of
+//! numbers, to distinguish them from the upstream's operations.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
@@ -11,13 +11,13 @@ use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{first_batch, succeeded};
 
-/// Prefix of the names. A router's begin with the name of a shard.
+/// Prefix of the operation ids. A router's begin with the name of a shard.
 const PREFIX: &str = "forebay:";
-/// Stages that handle each document by itself.
+/// Stages that process each document independently of the others.
 const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Passes a `currentOp` on, and adds searches and loads of replicas.
+    /// Passes a `currentOp` on, and adds the replicas' searches and loads to the reply.
     pub(super) async fn current_op(
         &mut self,
         request: Request,
@@ -34,8 +34,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes an aggregation of operations on, and adds searches of replicas if each stage after `$currentOp` handles
-    /// one operation at a time.
+    /// Passes on an aggregation over operations. Adds the replicas' searches to the reply if each stage after
+    /// `$currentOp` processes operations independently.
     pub(super) async fn aggregate_operations(
         &mut self,
         request: Request,
@@ -52,8 +52,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes on a command that stops operations of sessions, and runs it on replicas too if the upstream allows it.
-    /// Replicas know the ids of sessions, but not their users: a command that names users stops nothing there.
+    /// Passes on a command that stops operations of sessions. Runs it on replicas too if the upstream allows it.
+    /// Replicas know session ids but no users, so a command that names users stops nothing on them.
     pub(super) async fn kill_sessions(
         &mut self,
         request: Request,
@@ -64,14 +64,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Next::Close);
         };
         if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
-            // An error here does not count: the upstream has done its part, and its answer is passed on.
+            // An error here does not count: the upstream has run the command, and its reply is passed on.
             drop(self.replicas.run_for(&self.client, "admin", asked).await);
         }
         self.pass(reply, &request).await
     }
 
-    /// Lists the devices of this server, also while the upstream is away. Adding and removing them takes rights of this
-    /// server, which clients of an upstream do not have.
+    /// Lists the devices of this server, even while the upstream is away. Adding and removing devices needs rights on
+    /// this server, which clients of an upstream do not have.
     pub(super) async fn devices(
         &mut self,
         request: &Request,
@@ -82,7 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.respond(reply, request).await
     }
 
-    /// Stops a search of a replica, if the upstream lets the client list operations.
+    /// Stops a replica's search, if the upstream allows the client to list operations.
     pub(super) async fn kill_op(
         &mut self,
         request: Request,
@@ -105,19 +105,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns the number of a replica's search that a `killOp` names.
+/// Returns the operation number if a `killOp` names a replica's search.
 pub fn killed(body: &RawDocument) -> Option<i32> {
     body.get_str("op").ok()?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Returns whether a `forebayDevices` only lists.
+/// Returns whether a `forebayDevices` only lists devices.
 pub fn lists_devices(body: &RawDocument) -> bool {
     ["add", "remove"]
         .iter()
         .all(|name| matches!(body.get(name), Ok(None)))
 }
 
-/// Returns whether an aggregation lists operations one by one.
+/// Returns whether an aggregation lists operations and processes each independently.
 pub fn lists_operations(body: &RawDocument) -> bool {
     let stages = body.get_array("pipeline").into_iter().flatten().flatten();
     let stages = stages.map(|stage| stage.as_document().map_or("", first_key));
@@ -128,8 +128,8 @@ pub fn lists_operations(body: &RawDocument) -> bool {
     }
 }
 
-/// Returns whether this is a client's operation on a replica, other than listing operations. A pipeline may have
-/// removed the fields that say so.
+/// Returns whether this is a client's operation on a replica, other than listing operations. Returns false if the
+/// pipeline removed the fields that show it.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {

@@ -1,4 +1,4 @@
-//! Proof that the upstream lets a client read a collection: its permission, and how long that is valid.
+//! Proof that the upstream lets a client read a collection, and how long the proof is valid.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ const LIFE: Duration = Duration::from_secs(60);
 /// Error code `Unauthorized`.
 const UNAUTHORIZED: i32 = 13;
 
-/// Returns whether a permission that the upstream gave at `given` is valid at `at`.
+/// Returns whether a permission that the upstream gave at time `given` is valid at time `at`.
 pub fn is_valid(given: Option<Instant>, at: Instant) -> bool {
     given.is_some_and(|given| at.saturating_duration_since(given) < LIFE)
 }
 
-/// Returns whether a reply refuses a command for lack of rights: the client's rights may have changed.
+/// Returns whether a reply refuses a command as unauthorized: the client's rights may have changed.
 pub fn is_revocation(reply: &RawDocument) -> bool {
     reply.get_i32("code").is_ok_and(|code| code == UNAUTHORIZED)
 }
@@ -32,7 +32,7 @@ mod tests {
         assert!(is_valid(Some(given), given + LIFE / 2));
         assert!(!is_valid(Some(given), given + LIFE));
         assert!(!is_valid(None, given));
-        // The permission was given after the upstream was lost: a server that was about to stop gave it.
+        // A permission given after the upstream was lost also counts: a server that was about to stop gave it.
         assert!(is_valid(Some(given + LIFE), given));
     }
 

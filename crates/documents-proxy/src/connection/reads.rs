@@ -1,4 +1,4 @@
-//! Reads that a replica answers, or narrows for the upstream.
+//! Reads that a replica answers, or for which it finds the `_id`s to query at the upstream.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::replicas::fields::{Judgement, ReplicaFields, narrowed};
 use crate::replicas::pace::{Pace, Strategy, Wanted};
 use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 
-/// Maximum number of `_id`s that the upstream is asked for; beyond it, the upstream runs the search itself.
+/// Maximum number of `_id`s in a query; beyond it, the upstream runs the search itself.
 pub const IDS_MAX: usize = 1_000;
-/// Maximum documents of a search of the upstream that is short enough to be passed on.
+/// Maximum documents that the upstream's search may scan to be considered short: such a search is passed on.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Documents to find beyond a limit if there are other conditions, which the replica cannot judge.
+/// Number of documents to find beyond a limit if the replica cannot evaluate all conditions.
 const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that do not affect which documents are found.
 const NEUTRAL: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
-/// Arguments for the upstream alone: a replica has one state, and does not report comments.
+/// Arguments that only the upstream needs: a replica has a single state, and does not report comments.
 const UPSTREAM_ONLY: &[&str] = &[
     "$db",
     "comment",
@@ -30,35 +30,35 @@ const UPSTREAM_ONLY: &[&str] = &[
     "$readPreference",
 ];
 
-/// Error codes of a search that was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
+/// Error codes of an interrupted search: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
 const STOPPED: &[i32] = &[50, 11600, 11601];
 
 /// How a read is answered.
 pub enum Answer {
-    /// By this reply, if the client may read the collection. A cursor in it is a replica's.
+    /// With this reply of the replica, if the client may read the collection. A cursor in the reply is the replica's.
     Reply(RawDocumentBuf),
-    /// By these documents, which the upstream is asked for one by one.
+    /// With these documents, queried at the upstream by one `_id` each.
     Fetch(Fetch, Wanted),
-    /// By the upstream, with this command instead.
+    /// With the upstream's reply to this command, which contains the `_id`s.
     Narrowed(RawDocumentBuf, Wanted),
-    /// By the upstream, unchanged.
+    /// With the upstream's reply to the unchanged command.
     Forward(Reason),
 }
 
-/// Documents that a replica has found for a `find`.
+/// Documents that a replica found for a `find`.
 pub struct Fetch {
-    /// Their `_id`s.
+    /// The documents' `_id`s.
     pub ids: Vec<RawBson>,
-    /// Are they as many as the limit allows, so that there may be more?
+    /// Is the limit reached, so that more documents may match?
     pub is_cut: bool,
 }
 
-/// Returns whether this is the name of a command that [`answer`] understands.
+/// Returns whether this command name is a read that [`answer`] handles.
 pub fn is_read(command: &str) -> bool {
     matches!(command, "find" | "count" | "distinct" | "aggregate")
 }
 
-/// Decides how a read of `client` is answered, and runs it on the replica if that can answer.
+/// Decides how to answer a client's read, and runs the read on the replica if the replica can answer.
 pub async fn answer(
     replicas: &Arc<Replicas>,
     replica: &Arc<Replica>,
@@ -85,7 +85,7 @@ pub async fn answer(
     }
 }
 
-/// Returns the refusal of a read that must be strict, has a condition on a cached field, and would be passed on.
+/// Returns an error if the read would be passed on although it is strict and has a condition on a cached field.
 pub async fn refusal(
     replicas: &Replicas,
     client: &ClientContext,
@@ -107,22 +107,22 @@ pub async fn refusal(
     Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
 }
 
-/// Returns whether an argument does not affect what is found, or how it is shown.
+/// Returns whether an argument affects neither the found documents nor the form of the result.
 pub fn is_neutral(argument: &str) -> bool {
     NEUTRAL.contains(&argument) || UPSTREAM_ONLY.contains(&argument)
 }
 
-/// Returns whether a reply says that its command was stopped.
+/// Returns whether a reply reports that its command was interrupted.
 pub fn was_stopped(reply: &RawDocument) -> bool {
     STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
 }
 
-/// Returns a client's command for a replica.
+/// Returns a client's command in the form for a replica.
 pub fn plain(body: &RawDocument) -> RawDocumentBuf {
     without(body, UPSTREAM_ONLY)
 }
 
-/// Returns the document without the fields of these names.
+/// Returns the document without the named fields.
 pub fn without(document: &RawDocument, names: &[&str]) -> RawDocumentBuf {
     let mut rest = RawDocumentBuf::new();
     for (name, value) in document.into_iter().flatten() {
@@ -155,8 +155,8 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Reads a command with a condition on a cached field, and without arguments that a replica does not support.
-    /// Returns the reason to pass on any other command.
+    /// Parses a read that has a condition on a cached field and only arguments that a replica supports. Otherwise
+    /// returns the reason to pass the command on.
     pub fn parse(
         namespace: &'a Namespace,
         fields: &'a ReplicaFields,
@@ -184,7 +184,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Returns whether the replica holds all that the command needs.
+    /// Returns whether the replica holds everything that the command needs.
     fn is_whole(&self) -> bool {
         self.judgement == Judgement::Whole
             && match self.name {
@@ -198,8 +198,7 @@ impl<'a> Read<'a> {
             }
     }
 
-    /// Decides how a read is answered for which the replica has found documents with these `_id`s, by the pace of the
-    /// upstream.
+    /// Decides how to answer a read from the `_id`s that the replica found, considering the upstream's pace.
     async fn by_id(
         &self,
         replicas: &Arc<Replicas>,
@@ -231,7 +230,8 @@ impl<'a> Read<'a> {
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
 
-    /// Decides how the upstream is asked for documents. Returns the reason if it should search by itself.
+    /// Decides how to query the found documents at the upstream. Returns the reason if the upstream should search by
+    /// itself.
     async fn strategy(
         &self,
         replicas: &Arc<Replicas>,
@@ -254,11 +254,11 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Returns whether this is a `find` whose filter, order and projection give the same result here as on every
+    /// Returns whether this is a `find` whose filter, sort and projection have the same result here as on every
     /// upstream.
     fn can_be_judged_here(&self) -> bool {
         let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
-        // Which documents are skipped depends on an order that only the upstream knows.
+        // Which documents `skip` omits depends on an order that only the upstream knows.
         let skips = !matches!(self.body.get("skip"), Ok(None));
         self.name == "find"
             && !skips
@@ -267,13 +267,13 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The `limit` of a `find` that may show any of the matching documents, if the replica judges all its conditions.
+    /// Returns the `limit` of a `find` without a sort, if the replica can evaluate all conditions.
     fn limit(&self) -> Option<usize> {
         self.any_limit()
             .filter(|_| self.judgement == Judgement::Whole)
     }
 
-    /// The `limit` of a `find` that may show any of the matching documents.
+    /// Returns the `limit` of a `find` without a sort.
     fn any_limit(&self) -> Option<usize> {
         let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
         let sort = self.body.get_document("sort");
@@ -281,9 +281,9 @@ impl<'a> Read<'a> {
         (self.name == "find" && is_free).then_some(limit as usize)
     }
 
-    /// Returns the share of the collection that a search of the upstream reads until it has found enough.
+    /// Returns the fraction of the collection that the upstream's search reads until it has found enough documents.
     fn share(&self, replicas: &Replicas, ids: &[RawBson]) -> f64 {
-        // The `_id`s are in the order of the collection.
+        // The `_id`s are in collection order.
         let last = self
             .limit()
             .and_then(|limit| ids.get(limit.checked_sub(1)?));
@@ -291,9 +291,9 @@ impl<'a> Read<'a> {
         place.unwrap_or(1.0)
     }
 
-    /// Searches for as many `_id`s as the `limit` of a `find` needs, if these may be enough to decide: a search of the
-    /// upstream that ends early may take less time than a search of the replica for more. Returns `None` if more `_id`s
-    /// are needed, and as an error the decision if there is one.
+    /// Searches the replica for only as many `_id`s as the `limit` needs, if they may suffice to decide: an upstream's
+    /// search that ends early may be faster than a longer search of the replica. Returns `None` if more `_id`s are
+    /// needed, and a decision as an error.
     async fn first_ids(
         &self,
         replicas: &Replicas,
@@ -314,7 +314,7 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // A search for a whole value is faster than a scan of documents, and often finds few.
+        // A search for a whole value is faster than a scan of documents, and often finds few documents.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));
@@ -334,8 +334,8 @@ impl<'a> Read<'a> {
         Ok(None)
     }
 
-    /// Returns the reason to pass the read on if a search of the upstream ends among its first documents, unless such a
-    /// search is known to be slower.
+    /// Returns the reason to pass the read on if the upstream's search ends after few documents and is not known to be
+    /// slower.
     fn early(
         &self,
         replicas: &Replicas,
@@ -351,7 +351,7 @@ impl<'a> Read<'a> {
         is_left.then_some(Reason::Early { limit, scanned })
     }
 
-    /// Returns whether a `find` shows only fields that the replica holds.
+    /// Returns whether a `find` returns only fields that the replica holds.
     fn shows_kept_fields(&self) -> bool {
         let Ok(projection) = self.body.get_document("projection") else {
             return false;
@@ -385,7 +385,7 @@ impl<'a> Read<'a> {
             .all(|(name, value)| self.fields.holds(name.as_str()) && value.as_document().is_none())
     }
 
-    /// Returns whether a pipeline ends in counts of documents: of all, or by a field that the replica holds.
+    /// Returns whether a pipeline ends by counting documents, in all or grouped by a field that the replica holds.
     fn counts(&self) -> bool {
         let mut ends = false;
         for (name, value) in stages(self.body).into_iter().flatten().skip(1) {
@@ -420,7 +420,7 @@ impl<'a> Read<'a> {
             })
     }
 
-    /// Returns the condition that the replica can judge.
+    /// Returns the part of the filter that the replica can evaluate.
     fn condition(&self) -> RawDocumentBuf {
         match &self.judgement {
             Judgement::Part(condition) => condition.clone(),
@@ -428,8 +428,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of the documents that may match. Returns the decision if they are too many or the search
-    /// was stopped.
+    /// Searches for the `_id`s of the documents that may match. Returns a decision as an error if there are too many or
+    /// the search was interrupted.
     async fn ids(
         &self,
         replicas: &Replicas,
@@ -446,8 +446,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of at most `most` documents that may match, in the order of the collection. Returns the
-    /// decision if the search failed or was stopped.
+    /// Searches for the `_id`s of at most `most` documents that may match, in collection order. Returns a decision as
+    /// an error if the search failed or was interrupted.
     async fn search(
         &self,
         replicas: &Replicas,
@@ -473,7 +473,7 @@ impl<'a> Read<'a> {
         Ok(ids.map(RawBson::from).collect())
     }
 
-    /// Returns the command for the documents with these `_id`s only. The upstream judges them by the whole filter.
+    /// Returns the command restricted to these `_id`s. The upstream applies the complete filter to them.
     fn narrowed(&self, ids: Vec<RawBson>) -> RawDocumentBuf {
         let filter = narrowed(self.filter, RawArrayBuf::from_iter(ids));
         let mut command = RawDocumentBuf::new();
@@ -511,7 +511,7 @@ fn has_pattern(filter: &RawDocument) -> bool {
         })
 }
 
-/// Returns whether a field of a sort or a projection is only a direction, or a choice to show it.
+/// Returns whether a field of a sort or projection is a plain flag, such as 1, -1 or true, and no expression.
 fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     let value = matches!(
         value,
@@ -523,21 +523,22 @@ fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     value && !name.as_str().contains('$')
 }
 
-/// Returns the stages of a pipeline, each with its argument; `None` if a stage is not a document of one field: the
-/// upstream reports that.
+/// Returns the stages of a pipeline by name, each with its argument. Returns `None` if a stage is not a document with
+/// one field, which the upstream then reports.
 fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     let stages = body.get_array("pipeline").ok()?.into_iter();
     stages.map(|stage| only_field(stage.ok()?)).collect()
 }
 
-/// Returns the only field of a document, if it has one.
+/// Returns the field of a document that has exactly one.
 fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     let mut fields = document.as_document()?.into_iter();
     let (name, value) = fields.next()?.ok()?;
     fields.next().is_none().then_some((name.as_str(), value))
 }
 
-/// Returns whether a replica supports this argument. Others are the upstream's: transactions, collations, hints, ...
+/// Returns whether a replica supports this argument. Only the upstream supports others: transactions, collations,
+/// hints, ...
 fn supports(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
     match (argument, value) {
         ("readConcern", RawBsonRef::Document(concern)) => {

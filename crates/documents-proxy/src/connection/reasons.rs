@@ -1,4 +1,4 @@
-//! Why the upstream answers a read on a collection with caches: reasons with figures, for `explain` and strict
+//! Reasons, with figures, why the upstream answers a read on a collection with caches; for `explain` and strict
 //! searches.
 
 use std::time::Duration;
@@ -13,40 +13,40 @@ use crate::replicas::{Replicas, number};
 /// Why a read is passed on unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reason {
-    /// The replica does not answer, for this reason.
+    /// The replica does not answer, with the reason.
     NotReady(String),
     /// The upstream does not let the client read the collection.
     Unproven,
-    /// There is no condition that a cache could judge.
+    /// The filter has no condition that a cache can evaluate.
     NoCondition,
-    /// It has an argument that a replica does not support.
+    /// The read has an argument that a replica does not support.
     Argument(String),
-    /// The search of the replica failed.
+    /// The replica's search failed.
     Refused(String),
-    /// Too many documents match the conditions that the replica can judge.
+    /// Too many documents match the conditions that the replica can evaluate.
     TooMany {
         condition: RawDocumentBuf,
         is_whole: bool,
     },
-    /// The upstream finds as many documents as the limit allows among its first ones.
+    /// The upstream's search finds enough documents for the limit after scanning few.
     Early { limit: usize, scanned: u64 },
-    /// The upstream finds the documents faster than it gives them by their `_id`s.
+    /// The upstream's search is faster than queries by `_id`.
     Slower {
         count: usize,
         by_id: Duration,
         search: Duration,
     },
-    /// How fast it gives them is not known yet.
+    /// The upstream's latency for queries by `_id` is not known yet.
     Unmeasured { count: usize },
 }
 
 impl Reason {
-    /// Returns the reason of a search of the replica that failed with this reply.
+    /// Creates the reason for a replica's search that failed with this reply.
     pub fn refused(reply: &RawDocument) -> Reason {
         Reason::Refused(reply.get_str("errmsg").unwrap_or_default().to_owned())
     }
 
-    /// Returns the reason as text. How many documents match is counted for `client`.
+    /// Returns the reason as text. Counts the matching documents on behalf of `client` if necessary.
     pub async fn text(
         &self,
         replicas: &Replicas,
@@ -91,15 +91,14 @@ impl Reason {
             ),
             Reason::Unmeasured { count } => {
                 format!(
-                    "how long the upstream takes to give {count} documents by their _id is being measured"
+                    "the upstream's latency for {count} documents by their _id is being measured"
                 )
             }
         }
     }
 }
 
-/// Says how the upstream is asked for documents that a replica has found, and how long that takes, as far as it was
-/// measured.
+/// Describes how the documents that a replica found are queried at the upstream, and the measured times.
 pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     let (count, how) = match wanted.one_by_one {
         Some(count) => (count, ", one by one"),
@@ -121,7 +120,7 @@ pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     }
 }
 
-/// Returns milliseconds, with one decimal if they are few.
+/// Formats a duration in milliseconds, with one decimal below 10 ms.
 fn ms(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     if ms < 10.0 {
@@ -131,7 +130,7 @@ fn ms(duration: Duration) -> String {
     }
 }
 
-/// Returns a number with its digits in groups of three.
+/// Formats a number with commas between groups of three digits.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();

@@ -1,8 +1,8 @@
-//! Clients while the upstream is away. With `upstream-serve-stale`, caches answer what they can by themselves, as of
+//! Serves clients while the upstream is away. With `upstream-serve-stale`, caches answer what they can, as of the time
 //! when the upstream was last reachable.
 //!
-//! The first command that needs the upstream gets an error and ends the connection: on a new one, the upstream may be
-//! back.
+//! The first command that needs the upstream gets an error, and the connection is closed: the client's next connection
+//! may reach the upstream again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use super::{cursors, operations};
 use crate::Proxy;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A client that came while the upstream could not be reached.
+    /// Creates the connection of a client that connected while the upstream could not be reached.
     pub fn cut_off(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
         Connection {
             is_cut_off: true,
@@ -27,8 +27,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Checks whether the upstream, which has closed the connection, is away. Returns true if the client is then served
-    /// without it.
+    /// Checks whether the upstream, which closed the connection, is away. Returns true if so, and if caches may then
+    /// serve the client.
     pub(super) async fn cut_off_if_away(&mut self) -> bool {
         let Proxy {
             upstream, replicas, ..
@@ -41,7 +41,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.is_cut_off
     }
 
-    /// Runs a read. If the upstream goes meanwhile, caches answer the read if they can.
+    /// Runs a read. If the upstream goes away meanwhile, caches answer the read if they can.
     pub(super) async fn read_or_cut_off(&mut self, request: Request) -> Result<Next, FrameError> {
         let replicas = Arc::clone(&self.replicas);
         self.may_be_cut_off = true;
@@ -54,8 +54,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Connects the client to the upstream, which is back. Returns false if that fails, or if the client has
-    /// authenticated: it has to authenticate again.
+    /// Connects the client to the upstream, which is back. Returns false if the connection fails, or if the client has
+    /// authenticated, since it would have to authenticate again.
     pub(super) async fn reconnect(&mut self) -> bool {
         if self.may_be_authenticated {
             return false;
@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return false;
         };
         self.set_upstream(upstream);
-        // It may be another upstream, or have other rules.
+        // The new connection may lead to another server, or to one with other access rules.
         self.proven.clear();
         self.is_cut_off = false;
         true
@@ -76,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the reply to a hello, if the upstream has answered one before.
+    /// Returns the reply to a hello, if the upstream answered an earlier hello.
     pub(super) fn stale_hello(&self, asked: &RawDocument) -> Option<RawDocumentBuf> {
         let received = self.replicas.hello.lock();
         Some(handshake::reply(received.as_ref()?, asked))
@@ -93,13 +93,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers that the upstream is away, and ends the connection.
+    /// Replies that the upstream is away, and closes the connection.
     pub(super) async fn refuse_away(&mut self, request: &Request) -> Result<Next, FrameError> {
         self.respond(self.away(), request).await?;
         Ok(Next::Close)
     }
 
-    /// Returns the error that the upstream is away, in the form of a server that shuts down: drivers then try again.
+    /// Returns the error that the upstream is away, as ShutdownInProgress, which drivers retry.
     pub(super) fn away(&self) -> RawDocumentBuf {
         let upstream = &self.proxy.upstream;
         rawdoc! {
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers a command by caches alone, if they can.
+    /// Answers a command from caches alone, or refuses it.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
         if let Some(message) = decode(&request.bytes)
             && message
@@ -139,7 +139,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let mut epoch = replica.epoch();
         let mut answer = self.answer_of(&replicas, &replica, &message.body).await?;
-        // Its stream may have ended just now: its copy is as good as before, in another epoch.
+        // The replica may just have lost its stream: its copy is still valid, but in a new epoch.
         while !matches!(answer, Answer::Reply(_)) && replica.epoch() != epoch {
             epoch = replica.epoch();
             answer = self.answer_of(&replicas, &replica, &message.body).await?;

@@ -1,4 +1,4 @@
-//! Writes to collections with caches: to the upstream first, then to the replica, then the reply.
+//! Writes to collections with caches: first to the upstream, then to the replica, then the client gets the reply.
 
 use bson::oid::ObjectId;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
@@ -8,33 +8,33 @@ use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 use crate::replicas::fields::{document_of, elements};
 use crate::replicas::{Effect, number, succeeded};
 
-/// Maximum documents that a write may touch and still be followed. After a wider one the replica is loaded again.
+/// Maximum documents that a write may affect to be followed. After a larger write, the replica is loaded again.
 pub const TOUCHED_MAX: usize = 10_000;
 
-/// Codes of errors that prove that an upstream did nothing of a refused command: Unauthorized, NamespaceNotFound,
-/// NamespaceExists, CommandNotFound, InvalidNamespace, an unknown option and a missing option. Other codes prove
-/// nothing: FerretDB 1 reports a malformed query when it comes to it, and may have written before.
+/// Error codes which prove that an upstream changed nothing: Unauthorized, NamespaceNotFound, NamespaceExists,
+/// CommandNotFound, InvalidNamespace, an unknown field (40415) and a missing field (40414). Other codes prove nothing:
+/// FerretDB 1 reports a malformed query only when it reaches it, after earlier statements may have written.
 const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];
 
-/// Codes that report a wrong statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and NotImplemented.
+/// Error codes of an invalid statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and NotImplemented.
 const WRONG: &[i32] = &[2, 9, 14, 20, NOT_IMPLEMENTED];
 const NOT_IMPLEMENTED: i32 = 238;
 
-/// A write that is about to be sent to the upstream, and what is known of its effect.
+/// A write to be sent to the upstream, and what is known about its effect.
 pub struct Write {
-    /// The message, changed so that its effect is better known.
+    /// The message, changed so that more is known about its effect.
     pub message: OpMsg,
     plan: Plan,
-    /// It writes at most one document: an error that reports a wrong statement means that it wrote none.
+    /// Does the command write at most one document? Then an error for an invalid statement means that it wrote nothing.
     is_single: bool,
 }
 
-/// How the reply determines the effect.
+/// How the effect follows from the reply.
 enum Plan {
-    /// These documents are inserted, unless the reply says otherwise.
+    /// These documents are inserted, unless the reply reports an error.
     Insert(Vec<RawDocumentBuf>),
-    /// Documents that may change: those with these `_id`s, those that these queries find, and those that the reply
-    /// reports as inserted.
+    /// Documents that may change: those with these `_id`s, those that match these queries, and those that the reply
+    /// reports as upserted.
     Touch {
         ids: Vec<RawBson>,
         queries: Vec<RawDocumentBuf>,
@@ -44,7 +44,7 @@ enum Plan {
     Unknown,
 }
 
-/// Returns whether this is the name of a command that [`Write`] understands.
+/// Returns whether [`Write`] handles a command of this name.
 pub fn is_write(command: &str) -> bool {
     matches!(
         command,
@@ -52,12 +52,12 @@ pub fn is_write(command: &str) -> bool {
     )
 }
 
-/// Returns whether the upstream has refused a command before it did anything.
+/// Returns whether the upstream refused a command without changing anything.
 pub fn is_refusal(reply: &RawDocument) -> bool {
     has_code(reply, REFUSALS)
 }
 
-/// Returns whether the upstream has refused a command other than a [`Write`] before it did anything.
+/// Returns whether the upstream refused a command that [`Write`] does not handle, without changing anything.
 pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
     let is_parsed_first = matches!(command, "create" | "collMod" | "renameCollection");
     is_refusal(reply)
@@ -65,13 +65,13 @@ pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
         || is_parsed_first && has_failed_to_parse(reply)
 }
 
-/// Returns whether a reply reports a malformed command. Codes from 40,000 to 49,999 are of parsers.
+/// Returns whether a reply reports a malformed command. Parsers use the codes from 40,000 to 49,999.
 fn has_failed_to_parse(reply: &RawDocument) -> bool {
     let code = reply.get_i32("code").unwrap_or(0);
     has_code(reply, WRONG) || !succeeded(reply) && (40_000..50_000).contains(&code)
 }
 
-/// Returns whether a reply reports a wrong statement.
+/// Returns whether a reply reports an invalid statement.
 fn is_wrong(reply: &RawDocument) -> bool {
     !matches!(reply.get("writeErrors"), Ok(None)) || has_code(reply, WRONG)
 }
@@ -81,7 +81,7 @@ fn has_code(reply: &RawDocument, codes: &[i32]) -> bool {
     !succeeded(reply) && codes.contains(&code)
 }
 
-/// Returns the collections that a command writes to in ways that [`Write`] does not follow; `None` if it may be any.
+/// Returns the collections that a command writes to in ways that [`Write`] does not handle; `None` if they are unknown.
 pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
     match command {
         "bulkWrite" => {
@@ -126,7 +126,8 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
 }
 
 impl Write {
-    /// Determines what a command says of its effect. The reply is needed, even if the client wants none.
+    /// Parses a write and determines its possible effect. Changes the message to request a reply, even if the client
+    /// wants none.
     pub fn parse(name: &str, message: OpMsg) -> Write {
         let message = expecting_reply(message);
         match name {
@@ -149,7 +150,7 @@ impl Write {
         }
     }
 
-    /// Documents without an `_id` get one here, as a router would give them.
+    /// Parses an `insert`. Adds an `_id` to documents without one, as a router does.
     fn insert(message: OpMsg) -> Write {
         let documents: Vec<_> = statements(&message, "documents")
             .into_iter()
@@ -163,9 +164,8 @@ impl Write {
         }
     }
 
-    /// Determines the effect of statements that name an `_id` or have a query under `field`. A statement may change
-    /// what a later one matches, so the batch's effect is bounded by the documents all of them match beforehand, plus
-    /// those it inserts.
+    /// Parses statements that have a query under `field`. A statement may change what a later one matches, so the
+    /// effect is bounded by all documents that match any statement beforehand, plus the upserted documents.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
         // A `let` or a collation of the command applies to every statement.
@@ -202,13 +202,13 @@ impl Write {
         Write {
             message,
             plan,
-            // A `findAndModify` can fail after it has written, because of what it is to show.
+            // A `findAndModify` may fail after its write, while it builds its result.
             is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
         }
     }
 
-    /// Returns the queries to run before the write, as their documents may change; `None` if that would not determine
-    /// the effect.
+    /// Returns the queries to run before the write, because matching documents may change; `None` if they would not
+    /// determine the effect.
     pub fn lookups(&self) -> Option<Vec<RawDocumentBuf>> {
         match &self.plan {
             Plan::Insert(_) => Some(Vec::new()),
@@ -217,19 +217,19 @@ impl Write {
         }
     }
 
-    /// Adds documents that the queries have found.
+    /// Adds the `_id`s of documents that the queries found.
     pub fn add_touched(&mut self, found: Vec<RawBson>) {
         if let Plan::Touch { ids, .. } = &mut self.plan {
             ids.extend(found);
         }
     }
 
-    /// Notes that the effect cannot be determined.
+    /// Records that the effect cannot be determined.
     pub fn set_unknown(&mut self) {
         self.plan = Plan::Unknown;
     }
 
-    /// Determines the effect from the upstream's reply; `None` is no reply.
+    /// Determines the effect from the upstream's reply; `None` means no reply.
     pub fn effect(self, reply: Option<&RawDocument>) -> Effect {
         let Some(reply) = reply else {
             return Effect::Unfinished;
@@ -237,7 +237,7 @@ impl Write {
         if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
-        // This is the reply to a write that was done before. Other documents may match by now.
+        // The reply to an earlier attempt of this retried write. Other documents may match by now.
         if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
             return Effect::Unknown;
         }
@@ -250,7 +250,7 @@ impl Write {
                 let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
                 Effect::Touched(ids.map(Into::into).collect())
             }
-            // A reply with errors may not report what was inserted before: FerretDB 1's does not.
+            // A reply with errors may omit earlier upserts: FerretDB 1's does.
             Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
             Plan::Touch { mut ids, .. } => {
                 ids.extend(upserted(reply));
@@ -260,12 +260,12 @@ impl Write {
     }
 }
 
-/// Returns whether a reply reports errors.
+/// Returns whether a reply reports any error.
 fn has_failed(reply: &RawDocument) -> bool {
     !succeeded(reply) || !matches!(reply.get("writeErrors"), Ok(None))
 }
 
-/// Returns the message as one to which a reply comes.
+/// Changes a message to request a reply.
 pub fn expecting_reply(message: OpMsg) -> OpMsg {
     OpMsg {
         flags: Flags(message.flags.0 & !Flags::MORE_TO_COME.0),
@@ -274,7 +274,7 @@ pub fn expecting_reply(message: OpMsg) -> OpMsg {
     }
 }
 
-/// Returns the command with a reply as soon as it is done, if its write concern asks for none.
+/// Returns the command with write concern `w: 1` if it has `w: 0`, so that the upstream sends a reply.
 fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     let is_silent = |value: RawBsonRef<'_>| {
         let concern = value.as_document();
@@ -291,7 +291,7 @@ fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     acknowledged
 }
 
-/// Returns whether a query may find something else a moment later without a write.
+/// Returns whether a query may match other documents later although nothing was written.
 fn is_fickle(query: &RawDocument) -> bool {
     let operators: [&[u8]; 3] = [b"$expr\0", b"$where\0", b"$sampleRate\0"];
     let bytes = query.as_bytes();
@@ -301,13 +301,13 @@ fn is_fickle(query: &RawDocument) -> bool {
     })
 }
 
-/// Returns whether a query in this document means the same by itself.
+/// Returns whether the meaning of a query does not depend on other fields of its command or statement.
 fn is_plain(command: &RawDocument) -> bool {
     let has = |name| !matches!(command.get(name), Ok(None));
     !has("collation") && !has("let") && !has("c")
 }
 
-/// Returns the `_id` that a query requires, whatever else it requires.
+/// Returns the `_id` that a query requires, ignoring other conditions.
 fn id_in(query: &RawDocument) -> Option<RawBson> {
     let value = query.get("_id").ok()??;
     match value {
@@ -330,7 +330,7 @@ fn with_id(document: RawDocumentBuf) -> RawDocumentBuf {
     document_of(&[elements(&id), elements(&document)])
 }
 
-/// Returns the statements of a command, from its document sequence or from an array in the body.
+/// Returns the statements of a command, from its document sequence or from an array in its body.
 fn statements(message: &OpMsg, name: &str) -> Vec<RawDocumentBuf> {
     let sequence = message
         .sequences
@@ -369,7 +369,7 @@ fn inserted_all(reply: &RawDocument, count: usize) -> bool {
     !has_failed(reply) && number(reply, "n") == Some(count as f64)
 }
 
-/// Returns the `_id`s of documents that an update or a `findAndModify` inserted.
+/// Returns the `_id`s of documents that an update or a `findAndModify` upserted.
 fn upserted(reply: &RawDocument) -> Vec<RawBson> {
     let mut ids = Vec::new();
     for entry in reply.get_array("upserted").into_iter().flatten().flatten() {
