@@ -1,14 +1,13 @@
-//! One account of the bytes that clients can make the process hold.
+//! An account of the memory that clients can make the process hold.
 //!
-//! An [`Account`] has a limit. Everything that holds memory for a client (a message, a search, a cursor, a reply) has a
-//! [`Share`] of it, which grows with that memory and gives all of it back when it is dropped. An account may have
-//! accounts below it with smaller limits. Bytes taken from those are taken from it too.
+//! An [`Account`] has a limit in bytes. Each consumer of memory for a client (a message, a search, a cursor, a reply)
+//! has a [`Share`] of the account, which grows with that memory and is released when dropped. An account may have child
+//! accounts with smaller limits. Bytes of a child's shares count in its parent too.
 //!
 //! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
-//! refused. Shares that wait have an order (see [`line`]), so that large ones find room too.
+//! refused. Shares that wait for room are ordered (see [`line`]), so that large ones find room too.
 //!
-//! The topmost account is that of the process. Resident memory that is in no share ([`Account::look`]) reduces its
-//! room.
+//! The root account is that of the process. Resident memory that is in no share ([`Account::look`]) reduces its room.
 #![forbid(unsafe_code)]
 
 mod line;
@@ -30,13 +29,13 @@ pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
-/// One byte in this many of an account is reserved for small shares.
+/// Divisor of an account's limit. The quotient is reserved for small shares.
 const RESERVE_PART: u64 = 16;
 
-/// Minimum bytes that [`Share::try_cover`] takes at a time.
+/// Granularity in bytes in which [`Share::try_cover`] grows a share.
 const STEP_BYTES: usize = 16 << 10;
 
-/// The account, or one above it, has no room.
+/// The account, or one of its ancestors, has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the server's memory for requests is full ({limit_bytes} bytes): try again when others are done, \
@@ -47,7 +46,7 @@ pub struct Full {
     pub limit_bytes: u64,
 }
 
-/// A limit of bytes, and the bytes held. A clone is the same account.
+/// A limit in bytes, and the bytes held. A clone refers to the same account.
 #[derive(Debug, Clone)]
 pub struct Account {
     inner: Arc<Inner>,
@@ -59,44 +58,44 @@ struct Inner {
     used_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     refused: AtomicU64,
-    /// Shares that wait for room.
+    /// The queue of shares that wait for room.
     line: Line,
-    /// Wakes waiting shares when bytes are given back.
+    /// Wakes waiting shares when bytes are released.
     given_back: Notify,
-    /// Bytes that the process holds besides the shares; zero in an account below another.
+    /// Bytes that the process holds outside all shares; zero in a child account.
     outside: Outside,
     above: Option<Account>,
 }
 
-/// State of an account at one moment.
+/// A snapshot of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
     /// Maximum bytes that may be held.
     pub limit_bytes: u64,
     /// Bytes held now.
     pub used_bytes: u64,
-    /// Maximum bytes held so far.
+    /// Peak of the bytes held.
     pub peak_bytes: u64,
-    /// Bytes that the process holds besides the shares. They reduce the limit.
+    /// Bytes that the process holds outside all shares. They reduce the limit.
     pub outside_bytes: u64,
-    /// Number of refusals.
+    /// Number of refused requests.
     pub refused: u64,
 }
 
 impl Default for Account {
-    /// An account without a limit.
+    /// Returns an account without a limit.
     fn default() -> Account {
         Account::new(u64::MAX)
     }
 }
 
 impl Account {
-    /// An account of at most `limit_bytes`.
+    /// Returns an account of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Account {
         Account::with(limit_bytes, None)
     }
 
-    /// An account of at most `limit_bytes` below this one: its shares count in both.
+    /// Returns a child account of at most `limit_bytes`. Its shares count in this account too.
     pub fn below(&self, limit_bytes: u64) -> Account {
         Account::with(limit_bytes, Some(self.clone()))
     }
@@ -116,7 +115,7 @@ impl Account {
         }
     }
 
-    /// A share that holds nothing yet.
+    /// Returns an empty share.
     pub fn share(&self) -> Share {
         Share {
             account: self.clone(),
@@ -124,7 +123,7 @@ impl Account {
         }
     }
 
-    /// The account's present state.
+    /// Returns a snapshot of the account.
     pub fn figures(&self) -> Figures {
         let inner = &self.inner;
         Figures {
@@ -136,31 +135,32 @@ impl Account {
         }
     }
 
-    /// Records the resident memory of the process. What is not in shares reduces their room. The caller calls it often.
+    /// Records the resident memory of the process. The part that is in no share reduces the room for shares. The caller
+    /// calls this function often.
     pub fn look(&self, resident_bytes: u64) {
         let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
         self.inner.outside.look(outside_bytes, Instant::now());
-        // There may be more room than before.
+        // Waiting shares may fit now.
         if self.inner.line.is_waited_in() {
             self.inner.given_back.notify_waiters();
         }
     }
 
-    /// Counts at least `bytes` as held besides the shares even if less is resident, for caches and buffers that will
-    /// fill.
+    /// Sets the minimum number of bytes that count as held outside the shares. This accounts for caches and buffers
+    /// that will fill, even if less is resident now.
     pub fn set_least_outside(&self, bytes: u64) {
         self.inner.outside.set_least(bytes);
     }
 
-    /// This account, then those above it.
+    /// Returns this account and its ancestors.
     fn chain(&self) -> impl Iterator<Item = &Inner> {
         std::iter::successors(Some(&*self.inner), |inner| {
             inner.above.as_ref().map(|above| &*above.inner)
         })
     }
 
-    /// Takes what a share wants from every account of the chain, or from none.
+    /// Takes the requested bytes from this account and all its ancestors, or from none of them.
     fn take(&self, wanted: Wanted) -> Result<(), Full> {
         for (taken, inner) in self.chain().enumerate() {
             if let Err(full) = inner.take(wanted) {
@@ -173,7 +173,7 @@ impl Account {
         Ok(())
     }
 
-    /// Checks that a share could hold that many bytes if no other share held any.
+    /// Checks that a share could hold `held` bytes if no other share held any.
     fn check_possible(&self, held: u64) -> Result<(), Full> {
         let mut chain = self.chain();
         match chain.find(|inner| held > inner.room_at_best(held)) {
@@ -198,18 +198,19 @@ impl Account {
 struct Wanted {
     /// Bytes to take.
     bytes: u64,
-    /// Bytes that the share then holds.
+    /// Bytes that the share holds afterwards.
     held: u64,
-    /// Whether others leave it room.
+    /// Whether the share has the claim, for which other shares leave room.
     has_claim: bool,
 }
 
 impl Inner {
-    /// Room for a share that would hold `held` bytes, where `outside_bytes` are held besides the shares.
+    /// Returns the room for a share that would hold `held` bytes, if the process holds `outside_bytes` outside all
+    /// shares.
     fn room(&self, held: u64, outside_bytes: u64) -> u64 {
         let reserve = self.limit_bytes / RESERVE_PART;
         let room = self.limit_bytes.saturating_sub(outside_bytes);
-        // Small shares have their reserve even if the process holds much besides.
+        // The reserve for small shares remains even if the process holds much memory outside the shares.
         if held <= SMALL_SHARE_BYTES_MAX {
             room.max(reserve)
         } else {
@@ -217,7 +218,7 @@ impl Inner {
         }
     }
 
-    /// The room if no other share held anything.
+    /// Returns the room if no other share held any bytes.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }
@@ -246,8 +247,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent with a waiting share, which first counts itself and then checks for room: at least
-        // one of the two threads sees the other's change.
+        // Sequentially consistent with a waiting share, which first increments the count of waiting shares and then
+        // checks for room: at least one of the two threads sees the other's change.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.line.is_waited_in() {
             self.given_back.notify_waiters();
@@ -255,7 +256,7 @@ impl Inner {
     }
 }
 
-/// Bytes held of an account, given back when this is dropped.
+/// Bytes held of an account, released on drop.
 #[derive(Debug)]
 pub struct Share {
     account: Account,
@@ -263,33 +264,33 @@ pub struct Share {
 }
 
 impl Default for Share {
-    /// A share of an account without a limit.
+    /// Returns a share of an account without a limit.
     fn default() -> Share {
         Account::default().share()
     }
 }
 
 impl Share {
-    /// Bytes held.
+    /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds `bytes` more.
+    /// Takes `bytes` more bytes.
     ///
     /// # Errors
-    /// [`Full`]; the share holds what it held before.
+    /// [`Full`] if there is no room; the share is unchanged.
     pub fn try_grow(&self, bytes: usize) -> Result<(), Full> {
         self.grow(bytes as u64, false)
             .inspect_err(|_| self.account.count_refusal())
     }
 
-    /// Holds `bytes` more, as soon as there is room, which must be within `limit`.
+    /// Takes `bytes` more bytes, and waits at most `limit` for room.
     ///
-    /// Small shares never wait for large ones. A large one is not overtaken for ever: see [`line`].
+    /// Small shares never wait for large ones. Other shares cannot overtake a large one forever; see [`line`].
     ///
     /// # Errors
-    /// [`Full`] if there was no room, or can never be; the share holds what it held before.
+    /// [`Full`] if there was no room within `limit`, or there can never be; the share is unchanged.
     pub async fn grow_within(&self, bytes: usize, limit: Duration) -> Result<(), Full> {
         let bytes = bytes as u64;
         if self.grow(bytes, false).is_ok() {
@@ -308,7 +309,8 @@ impl Share {
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
         let waiting = Waiting::new(&self.account, bytes);
         loop {
-            // Bytes given back to an account are given back to all above it, so the topmost is notified each time.
+            // Bytes released in an account are also released in its ancestors, so the root account notifies on each
+            // release.
             let mut given_back = pin!(waiting.top().given_back.notified());
             given_back.as_mut().enable();
             let (has_claim, look_again) = waiting.turn();
@@ -323,7 +325,7 @@ impl Share {
         }
     }
 
-    /// Gives back `bytes`, or all that it holds if that is less.
+    /// Releases `bytes`, or all bytes if the share holds fewer.
     pub fn shrink(&self, bytes: usize) {
         let less = |held: u64| Some(held.saturating_sub(bytes as u64));
         let before = self
@@ -333,15 +335,15 @@ impl Share {
         self.account.give_back(before.min(bytes as u64));
     }
 
-    /// Gives back what it holds above `bytes`.
+    /// Releases all bytes above `bytes`.
     pub fn shrink_to(&self, bytes: usize) {
         self.shrink((self.bytes() as usize).saturating_sub(bytes));
     }
 
-    /// Holds exactly `bytes`.
+    /// Grows or shrinks the share to exactly `bytes`.
     ///
     /// # Errors
-    /// [`Full`]; the share holds what it held before.
+    /// [`Full`] if there is no room; the share is unchanged.
     pub fn try_resize(&mut self, bytes: usize) -> Result<(), Full> {
         match (bytes as u64).checked_sub(self.bytes()) {
             Some(more) => self.try_grow(more as usize),
@@ -352,10 +354,10 @@ impl Share {
         }
     }
 
-    /// Holds at least `bytes`. Takes them in steps, so that gradual growth rarely reaches the account.
+    /// Grows the share to at least `bytes`. It grows in steps, so that gradual growth rarely accesses the account.
     ///
     /// # Errors
-    /// [`Full`]; the share holds what it held before.
+    /// [`Full`] if there is no room; the share is unchanged.
     pub fn try_cover(&self, bytes: usize) -> Result<(), Full> {
         match (bytes as u64).saturating_sub(self.bytes()) {
             0 => Ok(()),
@@ -380,10 +382,11 @@ impl Drop for Share {
     }
 }
 
-/// A waiting share's entry, until it is dropped.
+/// A waiting share's entry in the queue, removed on drop.
 struct Waiting<'a> {
     account: &'a Account,
-    /// `None` in an account below another: its limit is smaller, and no reason to keep others waiting.
+    /// `None` in a child account, whose shares get no claim: the child's smaller limit is no reason to make other
+    /// shares wait.
     ticket: Option<Ticket>,
 }
 
@@ -402,7 +405,7 @@ impl Waiting<'_> {
         top.unwrap_or(&self.account.inner)
     }
 
-    /// Returns whether the share has the claim, and when that may change although no memory is given back.
+    /// Returns whether the share has the claim, and the time at which this may change even if no memory is released.
     fn turn(&self) -> (bool, Option<Instant>) {
         let Some(ticket) = self.ticket else {
             return (false, None);
@@ -421,7 +424,7 @@ impl Drop for Waiting<'_> {
         if let Some(ticket) = self.ticket {
             let inner = &self.account.inner;
             inner.line.remove(ticket);
-            // The next one may have a claim now.
+            // The next share may have the claim now.
             inner.given_back.notify_waiters();
         }
     }

@@ -1,11 +1,12 @@
-//! The order in which shares wait for room.
+//! The queue of shares that wait for room.
 //!
-//! Any share may take bytes that are given back, so that small shares do not wait behind large ones. Large ones find
-//! room all the same: the oldest waiting share has a claim, and other shares leave it the room that it waits for.
+//! Any share may take bytes that are released, so that small shares do not wait behind large ones. To let large shares
+//! find room too, the oldest waiting share gets a claim: other shares leave room for the bytes that it waits for.
 //!
-//! A claim ends with the wait, or after [`CLAIM_TIME`]: the memory may be held for minutes, and others must not be kept
-//! out that long. After a claim that ended without the room, no share has one for [`PAUSE`]. Shares of at most
-//! [`OVERTAKING_BYTES_MAX`] may overtake a claim, together by a part of the account.
+//! A claim ends when the share stops waiting, or after [`CLAIM_TIME`], because memory may be held for minutes and other
+//! shares must not be blocked for so long. After a claim that ended without success, no share has a claim for
+//! [`PAUSE`]. Shares of at most [`OVERTAKING_BYTES_MAX`] may overtake a claim. All shares together may overtake a claim
+//! by at most a fixed part of the account.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,24 +17,25 @@ use tokio::time::Instant;
 
 /// Maximum duration of a claim.
 pub(crate) const CLAIM_TIME: Duration = Duration::from_secs(3);
-/// Time without a claim after one that ended without the room.
+/// Minimum time between a claim that ended without success and the next claim.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum bytes of a share that may overtake a claim.
 pub(crate) const OVERTAKING_BYTES_MAX: u64 = 1 << 20;
-/// Shares together may overtake one claim by one byte in this many of the account.
+/// Divisor of the account's limit. The quotient is the maximum number of bytes that all shares together may take ahead
+/// of one claim.
 const OVERTAKING_PART: u64 = 8;
 
 /// Identifies a waiting share: a lower ticket has waited longer.
 pub(crate) type Ticket = u64;
 
-/// The shares that wait for room in an account, oldest first.
+/// The queue of shares that wait for room in an account, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    /// Bytes that the share with the claim waits for; 0 without a claim.
+    /// Bytes that the share with the claim waits for; 0 if no share has a claim.
     claimed_bytes: AtomicU64,
-    /// Bytes that others may still take ahead of the claim.
+    /// Bytes that other shares may still take ahead of the claim.
     overtaking_bytes: AtomicU64,
-    /// Number of waiting shares, including those of accounts below, which have no tickets.
+    /// Number of waiting shares, including those of child accounts, which have no tickets.
     count: AtomicUsize,
     waiting: Mutex<Waiting>,
 }
@@ -49,7 +51,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Waiter {
     bytes: u64,
-    /// Whether it had a claim that expired.
+    /// Whether the share had a claim that expired.
     has_had_claim: bool,
 }
 
@@ -86,7 +88,7 @@ impl Line {
         ticket
     }
 
-    /// Removes a share, and its claim with it.
+    /// Removes a share and its claim.
     pub(crate) fn remove(&self, ticket: Ticket) {
         let mut waiting = self.waiting.lock();
         waiting.shares.remove(&ticket);
@@ -96,8 +98,8 @@ impl Line {
         }
     }
 
-    /// Returns whether a share has the claim, and when that may change by the clock alone. A claim that is free goes to
-    /// the oldest share that has had none, and for which the account has `room` once others have given back.
+    /// Returns whether a share has the claim, and the time at which this may change. If the claim is free, it goes to
+    /// the oldest share that has not had a claim and that waits for at most `room` bytes.
     pub(crate) fn turn(
         &self,
         ticket: Ticket,
@@ -125,8 +127,8 @@ impl Line {
         )
     }
 
-    /// Bytes that a share without a claim has to leave to the share with the claim. The share takes `bytes`, and would
-    /// hold `held` bytes in all.
+    /// Returns the bytes that a share must leave free for the share with the claim. The requesting share takes `bytes`
+    /// and would hold `held` bytes in total.
     pub(crate) fn left_to_claim(&self, bytes: u64, held: u64) -> u64 {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         if claimed == 0 || held > OVERTAKING_BYTES_MAX {

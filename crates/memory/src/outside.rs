@@ -1,4 +1,4 @@
-//! Memory that the process holds besides the shares of an account.
+//! Memory that the process holds outside the shares of an account.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,20 +6,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Duration for which the largest reading counts. A share is taken before its memory is touched, so a single reading
-/// may be too low.
+/// Duration for which the largest reading counts. Bytes are added to a share before they become resident, so a single
+/// reading may be too low.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// Bytes of the process that are in no share: code, caches, buffers of the store, and what the allocator keeps.
+/// Bytes of the process that are in no share: code, caches, buffers of the store, and memory that the allocator
+/// retains.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
-    /// Minimum that is counted.
+    /// Minimum that counts.
     least_bytes: AtomicU64,
     bytes: AtomicU64,
     looks: Mutex<Looks>,
 }
 
-/// The largest readings of this window and of the one before.
+/// The largest readings of the current window and of the previous one.
 #[derive(Debug, Default)]
 struct Looks {
     began: Option<Instant>,
@@ -40,13 +41,13 @@ impl Outside {
         self.least_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Makes the readings so far expire.
+    /// Discards the readings so far.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         *self.looks.lock() = Looks::default();
     }
 
-    /// Records a reading. The largest one of the last seconds counts.
+    /// Records a reading. The largest reading of the current and the previous window counts.
     pub(crate) fn look(&self, bytes: u64, now: Instant) {
         let mut looks = self.looks.lock();
         let age = looks.began.map(|began| now.duration_since(began));

@@ -1,18 +1,19 @@
-//! Memory that the system reports.
+//! Memory sizes that the operating system reports.
 
 use std::fs;
 
-/// Resident memory of this process in bytes; 0 if the system does not report it.
+/// Returns the resident memory of this process in bytes, or 0 if the operating system does not report it.
 pub fn resident_bytes() -> u64 {
     kib_of("/proc/self/status", "VmRSS:") << 10
 }
 
-/// Address space of this process in bytes; 0 if the system does not report it.
+/// Returns the address space of this process in bytes, or 0 if the operating system does not report it.
 pub fn virtual_bytes() -> u64 {
     kib_of("/proc/self/status", "VmSize:") << 10
 }
 
-/// Memory of the machine in bytes, or of the container if that has less; 0 if the system does not report it.
+/// Returns the memory of the machine, or of the container if that has less, in bytes. Returns 0 if the operating system
+/// does not report it.
 pub fn machine_bytes() -> u64 {
     let machine = kib_of("/proc/meminfo", "MemTotal:") << 10;
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();

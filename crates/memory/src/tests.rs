@@ -1,4 +1,4 @@
-//! Accounts and shares, also used by many tasks at a time.
+//! Tests of accounts and shares, some with many concurrent tasks.
 
 use std::collections::VecDeque;
 
@@ -224,8 +224,8 @@ async fn a_share_waits_until_less_is_resident() {
     grown.expect("there is room now");
 }
 
-/// Returns whether a share that waits gets its bytes while others come and go for some time: two hold `each` at any
-/// time, and another comes before one of them goes.
+/// Returns whether a waiting share gets its bytes while other shares of `each` bytes come and go. Two others exist at
+/// first. Each further one is created before the oldest is dropped.
 async fn gets_room(account: &Account, waits_for: usize, each: usize) -> bool {
     let holds = || {
         let share = account.share();

@@ -1,11 +1,11 @@
-//! Placement: which device owns which shard.
+//! Placement: the device that owns each shard.
 //!
-//! A [`Placement`] knows ids, loads and weights, but no data. A device's weight is its speed, so a device with twice
-//! the weight gets twice the load. For each shard, two devices are drawn at random, each with a probability
-//! proportional to its weight, and the one whose load by weight would be lower becomes the owner (power of two
-//! choices). That keeps each device within a few shards of its share, while single draws would deviate by the square
-//! root of the share. A device that joins takes its share of the load from the fullest devices. When a device leaves,
-//! owners are drawn again for its shards. The same seed and the same calls give the same placement.
+//! A [`Placement`] knows ids, loads and weights, but no data. A device's weight is its speed: a device with twice the
+//! weight gets twice the load. For each shard, two devices are drawn at random, with probabilities proportional to
+//! their weights. The device whose load divided by its weight would be lower becomes the owner (power of two choices).
+//! This keeps each device within a few shards of its fair share, while single draws would deviate by the square root of
+//! that share. A device that joins takes its share of the load from the devices with the highest load. When a device
+//! leaves, new owners are drawn for its shards. The same seed and the same calls produce the same placement.
 //!
 //! # Examples
 //! ```

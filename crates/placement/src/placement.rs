@@ -21,9 +21,9 @@ impl fmt::Display for ShardId {
 pub struct Move<D> {
     /// The shard.
     pub shard: ShardId,
-    /// The device that owned it.
+    /// The previous owner.
     pub from: D,
-    /// The device that owns it now; `None` if no device is left.
+    /// The new owner; `None` if no device is left.
     pub to: Option<D>,
 }
 
@@ -32,7 +32,7 @@ pub struct Move<D> {
 struct Placed<D> {
     load: u64,
     owner: Option<D>,
-    /// Position in its owner's list.
+    /// Position in the owner's list of shards.
     index: usize,
 }
 
@@ -45,9 +45,11 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// Compares this device's load by weight, if its load were `load`, with that of another at `other_load`.
+    /// Compares two devices' loads divided by their weights, for a load of `load` on this device and `other_load` on
+    /// `other`.
     fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
-        // Compares load / weight without division. The products fit, as sums of loads and weights have 64 bits each.
+        // Compares load / weight without division. The products fit, because sums of loads and of weights have 64 bits
+        // each.
         let scaled = |load: u64, other: &Holdings| u128::from(load) * u128::from(other.weight);
         scaled(load, other).cmp(&scaled(other_load, self))
     }
@@ -63,7 +65,7 @@ pub struct Placement<D> {
 }
 
 impl<D: Copy + Ord> Placement<D> {
-    /// An empty placement; `seed` determines its draws.
+    /// Returns an empty placement. `seed` determines its random draws.
     pub fn new(seed: u64) -> Placement<D> {
         Placement {
             rng: Rng::with_seed(seed),
@@ -73,46 +75,46 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Number of changes so far. Two reads in the same epoch agree.
+    /// Returns the number of changes so far. Two reads in the same epoch agree.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The devices in order.
+    /// Returns the devices in ascending order.
     pub fn devices(&self) -> impl Iterator<Item = D> + '_ {
         self.devices.keys().copied()
     }
 
-    /// Number of shards known, placed or not.
+    /// Returns the number of shards, with and without owners.
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// The device that owns a shard.
+    /// Returns the device that owns a shard.
     pub fn owner(&self, shard: ShardId) -> Option<D> {
         self.shards.get(&shard)?.owner
     }
 
-    /// Number of shards of a device.
+    /// Returns the number of shards of a device.
     pub fn count_on(&self, device: D) -> usize {
         self.devices
             .get(&device)
             .map_or(0, |holdings| holdings.shards.len())
     }
 
-    /// Sum of the loads of a device's shards.
+    /// Returns the sum of the loads of a device's shards.
     pub fn load_on(&self, device: D) -> u64 {
         self.devices
             .get(&device)
             .map_or(0, |holdings| holdings.load)
     }
 
-    /// Draws an owner for a shard: draws two random devices that are not in `refused`, adds the shard's load to each,
-    /// and takes the device with the lower load by weight. Returns `None` if every device is in `refused`; the shard
-    /// then has no owner. A shard with an owner loses it first.
+    /// Draws an owner for a shard: draws two random devices that are not in `refused`, and takes the one with the lower
+    /// load divided by weight, including the shard's load. Returns `None` if every device is in `refused`, and the
+    /// shard then has no owner. The shard's previous owner is removed first.
     ///
-    /// The caller copies the shard after this, and need not hold a lock on the placement meanwhile. If the device has
-    /// no room, the caller draws again with the device in `refused`.
+    /// The caller copies the shard after this call, and need not hold a lock on the placement meanwhile. If the device
+    /// has no room, the caller calls `draw` again with the device in `refused`.
     pub fn draw(&mut self, shard: ShardId, load: u64, refused: &[D]) -> Option<D> {
         self.evict(shard);
         let owner = self.less_loaded_of_two(load, refused);
@@ -145,10 +147,10 @@ impl<D: Copy + Ord> Placement<D> {
     }
 
     /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed
-    /// shards and `W` the weight of all devices with the new one. With equal weights and loads, that is `b / G` of the
-    /// `b` placed shards on now `G` devices. Each is a random shard of the device that is fullest at that moment. A
-    /// shard that would exceed the share ends the moves, so the device may get up to one shard less than its share. A
-    /// weight of 0 counts as 1. Does nothing if the device is a member.
+    /// shards and `W` the weight of all devices including the new one. With equal weights and loads, that is `b / G` of
+    /// the `b` placed shards on now `G` devices. Each moved shard is a random one of the device with the highest load
+    /// divided by weight. The first shard that would exceed the share ends the moves, so the device may get up to one
+    /// shard less than its share. A weight of 0 counts as 1. Does nothing if the device is a member.
     pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
         if self.devices.contains_key(&device) {
             return Vec::new();
@@ -183,7 +185,7 @@ impl<D: Copy + Ord> Placement<D> {
         holdings.shards.into_iter().map(&mut redraw).collect()
     }
 
-    /// A device's share of the whole load by its weight, rounded down.
+    /// Returns a device's share of the total load by its weight, rounded down.
     fn share_of(&self, device: D) -> u64 {
         let sum = |of: fn(&Holdings) -> u64| -> u128 {
             self.devices
@@ -200,7 +202,8 @@ impl<D: Copy + Ord> Placement<D> {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Moves a random shard of the fullest other device, unless `to` would hold more than `load_max` with it.
+    /// Moves a random shard to `to` from the other device with the highest load divided by weight. Returns `None` if no
+    /// other device has a load, or if `to` would then hold more than `load_max`.
     fn move_one_to(&mut self, to: D, load_max: u64) -> Option<Move<D>> {
         let others = self.devices.iter().filter(|(device, _)| **device != to);
         let (&from, holdings) =
@@ -222,7 +225,8 @@ impl<D: Copy + Ord> Placement<D> {
         })
     }
 
-    /// Draws two devices that are not in `refused`, and returns the one whose load by weight is lower with `load` more.
+    /// Draws two devices that are not in `refused`, and returns the one whose load divided by weight is lower after
+    /// `load` is added.
     fn less_loaded_of_two(&mut self, load: u64, refused: &[D]) -> Option<D> {
         let first = self.draw_device(refused, None)?;
         let Some(second) = self.draw_device(refused, Some(first)) else {
@@ -235,7 +239,7 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Draws a device that is neither in `refused` nor `drawn`, with a probability proportional to its weight.
+    /// Draws a device that is neither in `refused` nor equal to `drawn`, with a probability proportional to its weight.
     fn draw_device(&mut self, refused: &[D], drawn: Option<D>) -> Option<D> {
         let is_open = |device: &D| !refused.contains(device) && drawn != Some(*device);
         let open = self.devices.iter().filter(|(device, _)| is_open(device));

@@ -61,7 +61,7 @@ impl Model {
         loads.map(|(_, load)| load).sum()
     }
 
-    /// A device's share of the whole load by its weight.
+    /// Returns a device's share of the total load by its weight.
     fn share_of(&self, device: u32) -> f64 {
         let load: u64 = self
             .weights
@@ -176,11 +176,11 @@ fn owners(placement: &Placement<u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Maximum load of a device above its share, in shards. Two choices give log log n of the number of devices; this is
-/// generous for nine.
+/// Maximum load of a device above its share, in shards. With two choices the excess grows as log log n for n devices,
+/// so this is generous for nine devices.
 const SHARDS_ABOVE_SHARE_MAX: u64 = 5;
 
-/// A placement of `shards` shards, with loads between 1 and `load_max`, on devices with these weights.
+/// Returns a placement of `shards` shards, with loads between 1 and `load_max`, on devices with these weights.
 fn drawn(weights: &[u64], shards: u64, load_max: u64, seed: u64) -> Placement<usize> {
     let mut placement = Placement::new(seed);
     for (device, weight) in weights.iter().enumerate() {
@@ -193,7 +193,7 @@ fn drawn(weights: &[u64], shards: u64, load_max: u64, seed: u64) -> Placement<us
     placement
 }
 
-/// Panics if a device holds more than its share and [`SHARDS_ABOVE_SHARE_MAX`] of the largest shards.
+/// Panics if a device's load exceeds its share by more than [`SHARDS_ABOVE_SHARE_MAX`] of the largest shards.
 fn check_shares(placement: &Placement<usize>, weights: &[u64], load_max: u64) {
     let devices = || 0..weights.len();
     let load: u64 = devices().map(|device| placement.load_on(device)).sum();

@@ -1,14 +1,14 @@
-//! The rights of users of each role, and the errors they get otherwise.
+//! The privileges of users of each role, and the errors for commands that they may not run.
 
 use bson::{Document, doc};
 use forebay_documents::{Rights, Role, User};
 
 use super::door::{Door, door};
 
-/// Unauthorized.
+/// The error code `Unauthorized`.
 const DENIED: i32 = 13;
 
-/// The same door for a user with these roles.
+/// Returns the same server for a user with these roles.
 fn user(door: &Door, name: &str, roles: &[(&str, &str)]) -> Door {
     let role = |(name, db): &(&str, &str)| Role::new(name, db).expect("there is such a role");
     let mut client = door.client.clone();
@@ -23,7 +23,7 @@ fn user(door: &Door, name: &str, roles: &[(&str, &str)]) -> Door {
     }
 }
 
-/// The error code of a reply; 0 without an error.
+/// Returns the error code of a reply, or 0 if it has none.
 async fn code(door: &Door, db: &str, mut command: Document) -> i32 {
     command.insert("$db", db);
     let reply = door.ask(command).await;
@@ -77,7 +77,7 @@ async fn a_user_without_roles_may_run_only_commands_about_the_user() {
     assert_eq!(listed.get_array("databases").ok(), Some(&vec![]));
 }
 
-/// Commands, and whether the roles `read`, `readWrite` and `dbAdmin` on their database allow them.
+/// Returns commands, and whether the roles `read`, `readWrite` and `dbAdmin` on their database allow each of them.
 fn cases() -> Vec<(Document, [bool; 3])> {
     let aggregate =
         |stage: Document| doc! { "aggregate": "things", "pipeline": [stage], "cursor": {} };
@@ -222,7 +222,7 @@ async fn users_see_and_stop_their_own_operations_only() {
     assert_eq!(code(&ada, "admin", all.clone()).await, DENIED);
     assert_eq!(code(&door, "admin", all).await, 0);
 
-    // Each of the two users sees only its own `currentOp`.
+    // Each user sees only the user's own operations in `currentOp`.
     let own = ada.admin(doc! { "currentOp": 1, "$ownOps": true }).await;
     let own = own.get_array("inprog").expect("a list");
     assert_eq!(own.len(), 1);
@@ -271,8 +271,8 @@ async fn a_removed_user_leaves_no_cursor_and_sessions_of_others_stay() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// A stage that reads another collection needs the right to. Once one of these stages is supported, the rule of
-/// `aggregate` must include the collection that it reads.
+/// A stage that reads another collection must require the privilege to read it. Once one of these stages is supported,
+/// the rule of `aggregate` must include the collection that the stage reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn stages_that_read_another_collection_are_not_supported() {
     let door = with_documents().await;

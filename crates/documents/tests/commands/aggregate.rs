@@ -1,4 +1,4 @@
-//! Pipelines.
+//! Aggregation pipelines.
 
 use bson::{Bson, Document, doc};
 
@@ -9,7 +9,7 @@ async fn run(door: &Door, pipeline: Vec<Document>) -> Vec<Document> {
         .await
 }
 
-/// Three hundred documents, a third of them with each `a`.
+/// Returns a server with three hundred documents, a third of them with each value of `a`.
 async fn thirds() -> Door {
     let door = door();
     let document = |id| doc! { "_id": id, "a": id % 3, "tags": ["x", format!("t{}", id % 2)] };
@@ -163,7 +163,7 @@ async fn explain_runs_a_group_like_the_command() {
     assert_eq!(examined(&door, hinted).await, 100);
 }
 
-/// The number of documents that a command reads.
+/// Returns the number of documents that a command reads.
 async fn examined(door: &Door, command: Document) -> i64 {
     let explained = door.ok(doc! { "explain": command }).await;
     let figures = explained.get_document("executionStats").unwrap();
@@ -244,7 +244,7 @@ async fn out_replaces_the_target() {
     assert_eq!(door.ok(count).await.get_i32("n").ok(), Some(143));
     let listed = door.all(doc! { "listIndexes": "target" }).await;
     assert_eq!(listed.len(), 3, "{listed:?}");
-    // If an index refuses a document, nothing is changed.
+    // If a unique index rejects a document, nothing is changed.
     let unique = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true, "sparse": true };
     door.ok(doc! { "createIndexes": "target", "indexes": [unique] })
         .await;
@@ -314,7 +314,7 @@ async fn merge_matches_documents_by_the_fields_of_a_unique_index() {
         .await;
     assert_eq!(merged, [doc! { "k": 0, "n": 2 }, doc! { "k": 1, "n": 3 }]);
     assert_eq!(door.code(by_k(doc! { "$unset": "k" })).await, 51132);
-    // The pipeline does not read what it writes.
+    // The pipeline does not read the documents that it writes.
     let again = vec![
         doc! { "$set": { "_id": { "$add": ["$_id", 10] } } },
         doc! { "$merge": "c" },

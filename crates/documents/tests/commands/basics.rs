@@ -1,4 +1,4 @@
-//! The first things that a driver does.
+//! The commands that a driver sends when it connects.
 
 use crate::door::door;
 use bson::doc;

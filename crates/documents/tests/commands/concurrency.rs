@@ -1,4 +1,4 @@
-//! Several clients at once.
+//! Several concurrent clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,11 +12,11 @@ use crate::door::{Door, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
-/// Inserts of one client during each of which its collection is replaced.
+/// Number of inserts of each client that must overlap a replacement of the collection.
 const ROUNDS_MET: usize = 20;
-/// More slow commands of one client than there are places for them.
+/// Number of concurrent slow commands of one client. It exceeds the maximum number of permits.
 const CROWD: usize = 160;
-/// A command that needs longer than this never ends.
+/// Maximum duration of a command. A longer one is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

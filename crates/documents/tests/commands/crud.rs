@@ -1,4 +1,4 @@
-//! insert, find, update and delete, with the replies that drivers read.
+//! `insert`, `find`, `update` and `delete`, with the replies that drivers read.
 
 use bson::{Bson, Document, Timestamp, doc};
 
@@ -44,7 +44,7 @@ async fn an_ordered_insert_ends_at_the_first_wrong_document() {
         .await;
     assert_eq!(reply.get_i32("n").ok(), Some(1));
     assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1);
-    // The store refuses an earlier document than the check of `_id`; the earlier failure is reported.
+    // The store rejects the first document, the check of `_id` the second. The first failure is reported.
     let documents = vec![doc! { "_id": 1 }, doc! { "_id": [1] }];
     let reply = door
         .ok(doc! { "insert": "c", "documents": documents })

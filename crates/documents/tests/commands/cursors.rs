@@ -1,4 +1,4 @@
-//! Cursors: their batches, owners and ends.
+//! Cursors: batches, owners, and closing.
 
 use std::time::Duration;
 

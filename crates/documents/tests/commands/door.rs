@@ -1,4 +1,4 @@
-//! A documents door on a store in memory or in a directory, with short forms of common commands.
+//! A documents server on a store in memory or in a directory, with short forms of common commands.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use bson::{Document, RawDocumentBuf, doc};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{ClientContext, Command, Documents, Location, Settings};
 
-/// A door and the client that uses it.
+/// A documents server and a client of it.
 pub struct Door {
     pub documents: Arc<Documents>,
     pub client: ClientContext,
 }
 
-/// A door on a store in memory.
+/// Opens a server on a store in memory.
 pub fn door() -> Door {
     with(Settings::default())
 }
 
-/// A door with these settings and two host devices.
+/// Opens a server with these settings and two host devices.
 pub fn with(settings: Settings) -> Door {
     let spec: DeviceSpec = "host:2".parse().expect("the specification is right");
     let devices = Devices::new(&spec, DeviceOptions::default()).expect("threads can be had");
@@ -31,7 +31,7 @@ pub fn with(settings: Settings) -> Door {
     }
 }
 
-/// A door on a store in a directory.
+/// Opens a server on a store in a directory.
 pub fn at(directory: &std::path::Path) -> Door {
     with(Settings {
         location: Location::Directory(directory.to_owned()),
@@ -40,7 +40,7 @@ pub fn at(directory: &std::path::Path) -> Door {
 }
 
 impl Door {
-    /// The reply to a command on the database `test`, or the one in `$db`.
+    /// Returns the reply to a command on the database in `$db`, or `test` by default.
     pub async fn ask(&self, mut command: Document) -> Document {
         command
             .entry("$db".to_owned())
@@ -53,7 +53,7 @@ impl Door {
         Document::try_from(reply).expect("a reply is BSON")
     }
 
-    /// The reply to a command that must succeed.
+    /// Returns the reply to a command that must succeed.
     pub async fn ok(&self, command: Document) -> Document {
         let shown = command.clone();
         let reply = self.ask(command).await;
@@ -61,7 +61,7 @@ impl Door {
         reply
     }
 
-    /// The error code of a command that must fail.
+    /// Returns the error code of a command that must fail.
     pub async fn code(&self, command: Document) -> i32 {
         let shown = command.clone();
         let reply = self.ask(command).await;
@@ -69,7 +69,7 @@ impl Door {
         reply.get_i32("code").expect("an error has a code")
     }
 
-    /// The reply to a command on the database `admin` that must succeed.
+    /// Returns the reply to a command on the database `admin` that must succeed.
     pub async fn admin(&self, mut command: Document) -> Document {
         command.insert("$db", "admin");
         self.ok(command).await
@@ -85,7 +85,7 @@ impl Door {
         assert_eq!(reply, doc! { "n": count, "ok": 1.0 });
     }
 
-    /// All documents of the cursor that `command` opens.
+    /// Returns all documents of the cursor that `command` opens.
     pub async fn all(&self, command: Document) -> Vec<Document> {
         let session = command.get("lsid").cloned();
         let reply = self.ok(command).await;
@@ -116,7 +116,7 @@ impl Door {
         found
     }
 
-    /// The integer `_id`s of the documents that a `find` with this filter returns.
+    /// Returns the integer `_id`s of the documents that a `find` with this filter returns.
     pub async fn ids(&self, collection: &str, filter: Document) -> Vec<i32> {
         let found = self
             .all(doc! { "find": collection, "filter": filter })
@@ -127,14 +127,14 @@ impl Door {
             .collect()
     }
 
-    /// The count of a filter.
+    /// Returns the number of documents that match a filter.
     pub async fn count(&self, collection: &str, filter: Document) -> i32 {
         let reply = self.ok(doc! { "count": collection, "query": filter }).await;
         reply.get_i32("n").expect("a count is a number")
     }
 }
 
-/// The documents of one batch.
+/// Returns the documents of one batch.
 pub fn batch(cursor: &Document, name: &str) -> Vec<Document> {
     let batch = cursor.get_array(name).expect("the cursor has a batch");
     batch

@@ -1,4 +1,4 @@
-//! Write concerns: which replies wait for the disk.
+//! Write concerns: the replies that wait for the disk.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_documents::{Location, Settings};
 
 use crate::door::{Door, with};
 
-/// A door that syncs only on request during a test.
+/// Opens a server that, during a test, syncs only on request.
 fn door(directory: &Path) -> Door {
     with(Settings {
         location: Location::Directory(directory.to_owned()),
@@ -17,7 +17,7 @@ fn door(directory: &Path) -> Door {
     })
 }
 
-/// The journal's synced position, recorded after each sync.
+/// Returns the journal's synced position, which is recorded after each sync.
 fn synced(directory: &Path) -> Vec<u8> {
     std::fs::read(directory.join("tables/synced")).unwrap()
 }
@@ -37,7 +37,7 @@ fn writes() -> Vec<Document> {
     ]
 }
 
-/// The writes whose replies came without a sync.
+/// Returns the names of the writes whose replies came without a sync.
 async fn unsynced(concern: Document) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let door = door(directory.path());

@@ -1,4 +1,4 @@
-//! Wrong commands get MongoDB's error codes.
+//! Invalid commands fail with MongoDB's error codes.
 
 use bson::{Document, doc};
 
@@ -7,7 +7,7 @@ use crate::door::door;
 /// Commands and the codes of their errors.
 type Cases = Vec<(Document, i32)>;
 
-/// Wrong reads.
+/// Returns invalid reads.
 fn wrong_finds() -> Cases {
     vec![
         (doc! { "find": 1 }, 73),
@@ -46,7 +46,7 @@ fn wrong_finds() -> Cases {
     ]
 }
 
-/// Other wrong commands.
+/// Returns other invalid commands.
 fn wrong_commands() -> Cases {
     vec![
         (

@@ -94,7 +94,7 @@ async fn the_index_on_id_takes_no_options_and_no_other_direction() {
     assert_eq!(code((-1).into(), doc! {}).await, 2);
     assert_eq!(code(1.0.into(), doc! {}).await, 0);
     assert_eq!(door.all(doc! { "listIndexes": "c" }).await.len(), 1);
-    // An index on `_id` and other fields is an ordinary one.
+    // An index on `_id` and other fields is an ordinary index.
     let reply = index(
         &door,
         doc! { "_id": -1, "a": 1 },
@@ -179,7 +179,7 @@ fn string(random: &mut fastrand::Rng) -> &'static str {
     ["", "a", "ab", "abc", "a\0c", "b", "ba\nb", "zz"][random.usize(0..8)]
 }
 
-/// A pattern with or without a literal prefix that an index can find.
+/// Returns a random pattern, with or without a literal prefix that an index can use.
 fn pattern(random: &mut fastrand::Rng) -> Bson {
     let source = ["^a", "^ab", "^ab?", "^b.*b$", "^(ab|ac)", "b", "^"][random.usize(0..7)];
     let options = ["", "", "s", "i", "m"][random.usize(0..5)];
@@ -189,7 +189,7 @@ fn pattern(random: &mut fastrand::Rng) -> Bson {
     })
 }
 
-/// A random value of a random type.
+/// Returns a random value of a random type.
 fn value(random: &mut fastrand::Rng) -> Bson {
     match random.u32(0..11) {
         0 => Bson::Int32(random.i32(0..6)),
@@ -206,7 +206,7 @@ fn value(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// A random value to compare with, which is not a pattern.
+/// Returns a random value other than a pattern, to compare with.
 fn comparable(random: &mut fastrand::Rng) -> Bson {
     std::iter::repeat_with(|| value(random))
         .find(|value| !matches!(value, Bson::RegularExpression(_)))
@@ -228,7 +228,7 @@ fn condition(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// Random conditions on some of the fields, sometimes with an `$or`.
+/// Returns random conditions on some of the fields, sometimes with an `$or`.
 fn filter(random: &mut fastrand::Rng) -> Document {
     let mut filter = conditions(random);
     if random.u32(0..3) == 0 {
@@ -318,7 +318,7 @@ async fn index_and_scan_give_the_same_documents() {
     }
 }
 
-/// The stages of a plan, outermost first, with their details.
+/// Returns the stages of a plan, outermost first, with their details.
 async fn plan(door: &Door, find: Document) -> String {
     let explained = door.ok(doc! { "explain": find }).await;
     let planner = explained.get_document("queryPlanner").unwrap();

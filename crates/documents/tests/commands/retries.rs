@@ -1,4 +1,5 @@
-//! Retryable writes: a write that is sent again with its number gets the same answer and is not applied again.
+//! Retryable writes: a write that is sent again with its transaction number gets the same answer and is not applied
+//! again.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
@@ -21,14 +22,14 @@ fn lsid(session: u8) -> Bson {
     Bson::Document(doc! { "id": id })
 }
 
-/// The command as a driver sends it in a session.
+/// Returns the command as a driver sends it in a session.
 fn numbered(mut command: Document, session: u8, number: i64) -> Document {
     command.insert("lsid", lsid(session));
     command.insert("txnNumber", number);
     command
 }
 
-/// The reply to a numbered command. Sends it twice and checks that both replies agree.
+/// Returns the reply to a retryable write. Sends it twice and checks that both replies are equal.
 async fn twice(door: &Door, command: Document, number: i64) -> Document {
     let command = numbered(command, 1, number);
     let first = door.ok(command.clone()).await;
@@ -115,7 +116,7 @@ async fn a_retried_batch_applies_the_statements_that_were_not_applied() {
     let again = door.ok(insert(&[1, 2, 3])).await;
     let retried = doc! { "n": 3, "ok": 1.0, "retriedStmtIds": [0, 2] };
     assert_eq!(again, retried);
-    // Statements have the ids that the driver gives.
+    // Statements have the ids that the driver chooses.
     let mut rest = insert(&[3, 4]);
     rest.insert("stmtId", 2);
     let rest = door.ok(rest).await;
@@ -173,7 +174,7 @@ async fn outcomes_survive_a_restart_if_they_are_kept() {
     let door = at(false);
     assert_eq!(door.code(increment()).await, 20);
     drop(door);
-    // Outcomes of earlier writes are not known.
+    // The restarted server has no outcomes of earlier writes.
     let door = at(true);
     assert_eq!(
         door.ok(increment()).await.get_i32("nModified").ok(),
@@ -210,7 +211,7 @@ async fn numbers_are_refused_where_they_have_no_meaning() {
     }
     door.ok(numbered(insert(1), 1, 5)).await;
     assert_eq!(door.code(numbered(insert(2), 1, 4)).await, 225);
-    // Another session has its own numbers, and a session that has ended starts again.
+    // Another session has its own transaction numbers, and an ended session may reuse its numbers.
     door.ok(numbered(insert(2), 2, 4)).await;
     door.ok(doc! { "endSessions": [lsid(1)] }).await;
     door.ok(numbered(insert(3), 1, 4)).await;

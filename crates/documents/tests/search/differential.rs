@@ -1,4 +1,4 @@
-//! Compares a collection with cached fields and one without, with the same documents, writes and queries.
+//! Compares a collection with cached fields to one without. Both get the same documents, writes and queries.
 
 use bson::{Bson, Document, doc};
 use fastrand::Rng;
@@ -10,7 +10,7 @@ use crate::support::Door;
 const CACHED: &str = "cached";
 const PLAIN: &str = "plain";
 
-/// One run: a door with both collections, and the random generator.
+/// One test run: a server with both collections, and the random generator.
 struct Run {
     door: Door,
     rng: Rng,
@@ -33,7 +33,7 @@ impl Run {
         run
     }
 
-    /// Runs a command on both collections; the replies must agree.
+    /// Runs a command on both collections, and checks that the replies agree.
     async fn both(&self, command: impl Fn(&str) -> Document) {
         let cached = self.door.ask(command(CACHED)).await;
         let plain = self.door.ask(command(PLAIN)).await;
@@ -222,7 +222,7 @@ impl Run {
         }
     }
 
-    /// A device joins, leaves or fails.
+    /// Lets a random device join, leave or fail.
     async fn disturb(&mut self) {
         let devices = self.door.documents.devices().list();
         let chosen = &devices[self.rng.usize(..devices.len())];
@@ -246,7 +246,7 @@ impl Run {
     }
 }
 
-/// The update without `$currentDate`, as the two collections are written at different moments.
+/// Returns the update without `$currentDate`, because the two collections are written at different times.
 fn without_time(mut change: Document) -> Document {
     change.remove("$currentDate");
     if change.is_empty() {
@@ -256,7 +256,7 @@ fn without_time(mut change: Document) -> Document {
     }
 }
 
-/// A value as text. A symbol and a string of the same text are equal, so either may represent both.
+/// Returns a value as text. A symbol and a string with the same text are equal, so they have the same form.
 fn shown(value: &Bson) -> String {
     match value {
         Bson::Symbol(text) => Bson::from(text.as_str()).to_string(),
@@ -286,7 +286,7 @@ async fn run(seed: u64, rounds: usize) {
     }
 }
 
-/// The seeds: that of a failed run from the environment, or new ones.
+/// Returns the seed of a failed run from the environment, or the default seeds.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("FOREBAY_SEED")
         .ok()

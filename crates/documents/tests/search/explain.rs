@@ -1,4 +1,4 @@
-//! The output of `explain` and the statistics for searches, and the refusals of strict mode.
+//! The output of `explain`, the statistics of searches, and the errors of strict mode.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use bson::{Bson, Document, Regex, bson, doc};
 use fastrand::Rng;
 
-/// Strings for common mistakes: line ends, NUL, letters beyond ASCII, letters with unusual case folding.
+/// Strings that provoke common mistakes: line ends, NUL, letters beyond ASCII, letters with unusual case folding.
 const STRINGS: [&str; 24] = [
     "",
     "a",
@@ -31,7 +31,7 @@ const STRINGS: [&str; 24] = [
     "€uro",
 ];
 
-/// Patterns of every tier, without options.
+/// Patterns of every matching tier, without options.
 const PATTERNS: [&str; 20] = [
     "^foo",
     "foo$",
@@ -55,7 +55,7 @@ const PATTERNS: [&str; 20] = [
     "á|語",
 ];
 
-/// A string of the pool, or a longer one made of two.
+/// Returns a string of the pool, or a concatenation of two.
 pub fn string(rng: &mut Rng) -> String {
     let first = STRINGS[rng.usize(..STRINGS.len())];
     match rng.u8(..12) {
@@ -71,7 +71,7 @@ fn strings(rng: &mut Rng, most: usize) -> Vec<Bson> {
         .collect()
 }
 
-/// A value of a cached field; `None` for a missing field.
+/// Returns a value of a cached field, or `None` for a missing field.
 pub fn value(rng: &mut Rng) -> Option<Bson> {
     Some(match rng.u8(..40) {
         0..20 => Bson::from(string(rng)),
@@ -104,7 +104,7 @@ fn mixed_array(rng: &mut Rng) -> Bson {
     Bson::Array(array)
 }
 
-/// A value of `b`, which holds the cached field `b.c`.
+/// Returns a value of `b`, which contains the cached field `b.c`.
 fn holder(rng: &mut Rng) -> Option<Bson> {
     let inner = |rng: &mut Rng| -> Bson {
         let mut document = doc! {};
@@ -122,7 +122,7 @@ fn holder(rng: &mut Rng) -> Option<Bson> {
     })
 }
 
-/// A document with the cached fields `a` and `b.c`, and the fields `n` and `u`, which are not cached.
+/// Returns a document with the cached fields `a` and `b.c`, and the fields `n` and `u`, which are not cached.
 pub fn document(rng: &mut Rng, id: i32) -> Document {
     let mut document = doc! { "_id": id, "n": rng.i32(0..20) };
     if let Some(value) = value(rng) {
@@ -169,7 +169,7 @@ fn list(rng: &mut Rng) -> Bson {
     Bson::Array(list)
 }
 
-/// A condition on a cached field, usually one that the cache can judge.
+/// Returns a condition on a cached field, usually one that the cache can evaluate.
 fn condition(rng: &mut Rng) -> Bson {
     match rng.u8(..22) {
         0..3 => Bson::from(string(rng)),
@@ -199,7 +199,7 @@ fn leaf(rng: &mut Rng) -> Document {
     }
 }
 
-/// A filter of at most `depth` levels of `$and`, `$or` and `$nor`.
+/// Returns a filter of at most `depth` levels of `$and`, `$or` and `$nor`.
 pub fn filter(rng: &mut Rng, depth: u32) -> Document {
     if depth == 0 || rng.u8(..3) > 0 {
         return leaf(rng);
@@ -218,7 +218,7 @@ pub fn filter(rng: &mut Rng, depth: u32) -> Document {
     }
 }
 
-/// A change that an update applies.
+/// Returns a random update document.
 pub fn change(rng: &mut Rng) -> Document {
     match rng.u8(..12) {
         0..4 => match value(rng) {

@@ -1,4 +1,4 @@
-//! Searches through the cache of field values give the same answers as a scan, during writes and changes of devices.
+//! Searches through the cache of field values return the same answers as a scan, during writes and device changes.
 
 mod differential;
 mod explain;

@@ -1,4 +1,4 @@
-//! Concurrent writers and searchers, each checked against its own model, while devices join, leave and fail.
+//! Concurrent writers and searches, each checked against the writer's own model, while devices join, leave and fail.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ const TASKS: usize = 4;
 const ROUNDS: usize = 120;
 const SEED: u64 = 0x5_7012;
 
-/// Whether a value matches a filter.
+/// Tests a value against a filter.
 type Matches<'a> = dyn Fn(&str) -> bool + Sync + 'a;
 
-/// One writer. Its documents' values begin with its own tag, so that other writers do not change its answers.
+/// A writer. The values of its documents begin with its own tag, so that other writers do not affect its searches.
 struct Writer {
     door: Arc<Door>,
     tag: String,
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Checks that a search finds exactly what has been written.
+    /// Checks that a search finds exactly the documents written so far.
     async fn check(&mut self) {
         let digit = self.rng.u8(..10).to_string();
         let tag = &self.tag;
@@ -185,7 +185,7 @@ impl Writer {
     }
 }
 
-/// Lets devices join, leave and fail, and flushes the delta, until no writer is left.
+/// Lets devices join, leave and fail, and flushes the delta, until no writer remains.
 async fn disturb(door: Arc<Door>, left: Arc<AtomicUsize>) {
     let mut rng = Rng::with_seed(SEED);
     while left.load(Ordering::SeqCst) > 0 {

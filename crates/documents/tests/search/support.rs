@@ -1,4 +1,4 @@
-//! A documents door for tests, with short forms of common commands.
+//! A documents server for tests, with short forms of common commands.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use forebay_documents::{ClientContext, Command, Documents, Location, Settings};
 /// The database that tests use.
 pub const DB: &str = "test";
 
-/// A door and a client of it.
+/// A documents server and a client of it.
 pub struct Door {
-    /// The door.
+    /// The server.
     pub documents: Arc<Documents>,
     client: ClientContext,
 }
 
 impl Door {
-    /// A door in memory, over some host devices, with small buckets.
+    /// Opens a server in memory, on some host devices, with small buckets.
     pub fn memory(devices: usize) -> Door {
         Door::open(Location::Memory, devices, 64)
     }
 
-    /// A door at a location.
+    /// Opens a server at a location.
     pub fn open(location: Location, devices: usize, bucket_values_max: usize) -> Door {
         let spec = DeviceSpec::host(NonZeroUsize::new(devices).expect("at least one device"));
         let devices =
@@ -42,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Runs a command on the test database. Returns the reply, even of an error.
+    /// Runs a command on the test database. Returns the reply, which may be an error.
     pub async fn ask(&self, mut body: Document) -> Document {
         body.insert("$db", DB);
         self.ask_any(body).await
@@ -65,7 +65,7 @@ impl Door {
         Document::try_from(reply.as_ref()).expect("a reply is a document")
     }
 
-    /// Runs a command that must succeed.
+    /// Runs a command that must succeed. Returns the reply.
     pub async fn run(&self, body: Document) -> Document {
         let reply = self.ask(body.clone()).await;
         assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{body} -> {reply}");
@@ -85,7 +85,7 @@ impl Door {
         self.built(collection, fields).await;
     }
 
-    /// Waits until the cache of these fields answers.
+    /// Waits until the cache of these fields answers searches.
     pub async fn built(&self, collection: &str, fields: &[&str]) {
         let namespace = format!("{DB}.{collection}");
         let has_all = || {
@@ -101,7 +101,7 @@ impl Door {
         }
     }
 
-    /// Flushes the deltas into the buckets.
+    /// Flushes the cache's deltas into its buckets.
     pub fn flush(&self, collection: &str) {
         if let Some(cache) = self.documents.cache().get(&format!("{DB}.{collection}")) {
             cache.flush();
@@ -116,7 +116,7 @@ impl Door {
         integer(reply.get("n"))
     }
 
-    /// All documents of the cursor that a command opens.
+    /// Returns all documents of the cursor that a command opens.
     pub async fn all(&self, mut command: Document) -> Vec<Document> {
         let collection = command
             .values()
@@ -144,14 +144,14 @@ impl Door {
         found
     }
 
-    /// The stage that `explain` shows, and its whole output.
+    /// Returns the output of `explain` with `executionStats`.
     pub async fn explain(&self, command: Document) -> Document {
         self.run(doc! { "explain": command, "verbosity": "executionStats" })
             .await
     }
 }
 
-/// A number of a reply, whatever its type.
+/// Returns a number of a reply, of any integer type.
 pub fn integer(value: Option<&Bson>) -> i64 {
     match value {
         Some(Bson::Int32(value)) => i64::from(*value),
@@ -160,7 +160,7 @@ pub fn integer(value: Option<&Bson>) -> i64 {
     }
 }
 
-/// The first nested document with the stage `name`.
+/// Returns the first nested document with the stage `name`.
 pub fn stage<'a>(explained: &'a Document, name: &str) -> Option<&'a Document> {
     if explained.get_str("stage").ok() == Some(name) {
         return Some(explained);
@@ -175,7 +175,7 @@ pub fn stage<'a>(explained: &'a Document, name: &str) -> Option<&'a Document> {
     })
 }
 
-/// The name that drivers generate for a cache index.
+/// Returns the name that drivers generate for a cache index.
 pub fn index_name(fields: &[&str]) -> String {
     fields
         .iter()
