@@ -1,12 +1,12 @@
-//! File descriptors: raises their limit, and reserves a part of them for the store's files.
+//! Raises the limit of file descriptors, and reserves some of them for the store's files.
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors reserved for the store's files and the rest of the process, if the limit allows.
+/// Number of descriptors reserved for the store's files and the rest of the process, at most half of the limit.
 const RESERVED: u64 = 512;
 
-/// Raises the limit of this process to its hard limit, and returns it.
+/// Raises the soft limit of open files to the hard limit, and returns it.
 ///
 /// # Errors
 /// If the system does not report a limit.
@@ -25,7 +25,8 @@ pub fn raise() -> Result<u64> {
     }
 }
 
-/// Returns how many of `wanted` connections fit into a limit of descriptors, if each takes `each`.
+/// Returns how many of `wanted` connections the limit of descriptors allows, if each connection needs `each`
+/// descriptors.
 pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
     let reserved = RESERVED.min(limit / 2);
     let fit = (limit - reserved) / each;
@@ -35,7 +36,7 @@ pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
             wanted,
             connections = fit,
             open_files_max = limit,
-            "the limit of open files leaves room for fewer connections: raise it (ulimit -Hn, or LimitNOFILE= of systemd)"
+            "the limit of open files allows fewer connections than connections-max: raise the limit (ulimit -Hn, or LimitNOFILE= of systemd)"
         );
     }
     fit.min(wanted)

@@ -1,13 +1,13 @@
-//! Errors of the MongoDB driver, as readable sentences.
+//! Formats errors of the MongoDB driver as readable sentences.
 
 use mongodb::error::{Error, ErrorKind, InsertManyError, WriteFailure};
 
-/// Part of the message with which servers refuse an unauthenticated client.
+/// End of the message with which servers refuse an unauthenticated client.
 const NOT_LOGGED_IN: &str = "requires authentication";
 const LOG_IN: &str =
-    "user and password go into the connection string, as in mongodb://USER:PASSWORD@HOST:PORT";
+    "put user and password in the connection string, as in mongodb://USER:PASSWORD@HOST:PORT";
 
-/// Describes the error in a sentence without the driver's own terms.
+/// Describes the error in a sentence without the driver's internal terms.
 pub fn sentence(error: &Error) -> String {
     let kind = &*error.kind;
     match kind {
@@ -51,10 +51,10 @@ fn of_inserts(error: &InsertManyError) -> String {
     message.map_or_else(|| "the server refused documents".to_owned(), Clone::clone)
 }
 
-/// The sentence for a connection that was closed, typically because only one side speaks TLS.
-const CLOSED: &str = "the server closed the connection, as servers do where only one side speaks TLS (tls=true in the connection string)";
+/// Message for a closed connection, typically because only one side uses TLS.
+const CLOSED: &str = "the server closed the connection, often because only one side uses TLS (tls=true in the connection string)";
 
-/// Returns the sentence for a text that may describe all servers with their errors.
+/// Returns the sentence for an error text of the driver, which may describe every server of the topology.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "nothing listens there"),
@@ -74,7 +74,7 @@ fn of_connection(text: &str) -> String {
             "failed to lookup address",
             "the name of the server cannot be resolved",
         ),
-        ("Server selection timeout", "it does not answer"),
+        ("Server selection timeout", "the server does not answer"),
     ];
     let found = known.iter().find(|(part, _)| text.contains(part));
     match found {
@@ -83,7 +83,7 @@ fn of_connection(text: &str) -> String {
     }
 }
 
-/// The text up to the point where the driver prints its own fields.
+/// Returns the text without the driver's internal fields.
 fn plain(text: &str) -> &str {
     let text = text.split(", labels: {").next().unwrap_or_default();
     text.trim_start_matches("Kind: ")

@@ -1,4 +1,4 @@
-//! Listening on a port, for every listener of the process.
+//! Opens listening sockets, for every listener of the process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Pause after the system refused a connection, for instance because no file descriptor is left.
+/// Pause after `accept` failed, for instance because the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a listener cannot be opened.
@@ -18,7 +18,7 @@ pub enum ListenError {
         "port {port} is in use: stop the program that listens there, or choose another port with {setting}"
     )]
     PortInUse { port: u16, setting: &'static str },
-    /// The system does not allow it.
+    /// The system refuses to listen on the address.
     #[error("cannot listen on {address}: {source}")]
     Io {
         address: SocketAddr,
@@ -26,7 +26,7 @@ pub enum ListenError {
     },
 }
 
-/// Listens on the address of a setting.
+/// Listens on an address. `setting` is the option that sets it, for the error message.
 ///
 /// # Errors
 /// If the port is in use or the system refuses.
@@ -42,12 +42,12 @@ pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListe
         })
 }
 
-/// Waits until the server is stopping.
+/// Waits until the server is told to stop.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
-/// Waits a moment after the system refused a connection.
+/// Logs that `accept` failed, and pauses before the next attempt.
 pub async fn pause(error: io::Error) {
     tracing::error!(%error, "cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;

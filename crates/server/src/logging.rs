@@ -1,4 +1,4 @@
-//! Log lines on standard error.
+//! Writes log lines to standard error.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -26,9 +26,9 @@ pub fn start(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes each event as one line, whatever names and messages it contains.
+/// Writes each event as one line, even if names or messages in it contain line breaks.
 ///
-/// The formatter hands over an event in one piece, with a line feed at its end.
+/// The formatter writes an event in one call, with a line feed at the end.
 struct Lines<W>(W);
 
 impl<W: Write> Write for Lines<W> {
@@ -48,7 +48,7 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// Escapes characters that end a line, control a terminal or reverse the direction of text.
+/// Escapes characters that end a line, control a terminal or change the text direction.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(is_steering) {
         return Cow::Borrowed(text);
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// The name of a collection that wants to be a line of the log, in red.
+    /// A collection name that imitates a line of the log, in red.
     const FORGED: &str = "d.x\n2026-11-23T05:00:00Z ERROR forebay::auth: root logged in from 6.6.6.6\x1b[31m\u{9b}1m\u{202e}\r";
 
     #[derive(Clone, Default)]

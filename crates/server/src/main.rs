@@ -1,4 +1,4 @@
-//! The `forebay` binary: a server that is a store or a proxy in front of one, and its tools.
+//! The `forebay` binary: a documents server with its own store or with an upstream, and its tools.
 #![forbid(unsafe_code)]
 
 mod auth;
@@ -18,14 +18,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Maximum number of blocking threads: more than the limits of blocking work add up to. A network thread that blocks
-/// needs a free one to take over its other tasks.
+/// Maximum number of blocking threads: more than the sum of the limits of blocking work. A network thread that blocks
+/// needs a free blocking thread to take over its other tasks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {
     forebay_device::give_back_large_blocks();
     let cli = cli::Cli::parse();
-    // Before any other thread starts, as threads inherit the blocked signals.
+    // Must run before any other thread starts, because threads inherit the blocked signals.
     let stop = match stop::Stop::on_signals() {
         Ok(stop) => stop,
         Err(error) => return failed(&error),
@@ -48,7 +48,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The error and its causes in one line, without causes that the line already contains.
+/// Formats an error and its causes in one line. Skips causes whose text the line already contains.
 fn message(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
@@ -60,7 +60,7 @@ fn message(error: &anyhow::Error) -> String {
             line.push_str(&text);
         }
         if of_driver.is_some() {
-            // The sentence includes its causes.
+            // The driver's sentence includes its causes.
             break;
         }
     }

@@ -1,7 +1,7 @@
-//! Requests to stop: Ctrl-C, SIGTERM, and the end of standard input.
+//! Handles requests to stop the process: Ctrl-C, SIGTERM, and the end of standard input.
 //!
-//! Signals are blocked in all threads but one, which waits for them. A handler would not do: NVRTC sets its own while
-//! it compiles, and ends the process by it.
+//! Signals are blocked in all threads except one, which waits for them. Signal handlers would not work: NVRTC installs
+//! its own while it compiles, and they end the process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-/// Handles requests to stop the process.
+/// Requests to stop the process, and the progress of the stop.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: watch::Sender<bool>,
@@ -25,21 +25,21 @@ enum Phase {
     /// No stop was requested.
     #[default]
     Running,
-    /// Commands in progress may finish.
+    /// A stop was requested; commands in progress may finish.
     Asked,
-    /// The door is closed. The rest of the shutdown has no time limit.
+    /// The door serves no more clients. The rest of the shutdown has no time limit.
     Served,
 }
 
-/// Time between the limit for closing the door and the end of the process, if the door does not close.
+/// Additional time after the timeout for closing the door, before the process is ended.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
-    /// Takes over Ctrl-C and SIGTERM, also for threads that start later. A signal still ends the process at once if
-    /// nothing [listens](Stop::listen) for an orderly stop, or if it is the second one.
+    /// Handles Ctrl-C and SIGTERM, also for threads that start later. A signal still ends the process at once if
+    /// nothing [listens](Stop::listen) for a stop, or if it is the second signal.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the system cannot block the signals or start a thread.
     pub fn on_signals() -> Result<Stop> {
         let (asked, _) = watch::channel(false);
         let stop = Stop {
@@ -54,13 +54,13 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Returns a receiver that turns true when a stop is requested.
+    /// Returns a receiver whose value becomes true when a stop is requested.
     pub fn listen(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
     }
 
-    /// Ends the process if the door is not closed within `timeout` plus a second after a request to stop. A separate
-    /// thread does this, so that no other thread can delay it.
+    /// Ends the process if the door is not closed within `timeout` plus a second after a request to stop. Uses a
+    /// separate thread, so that no other thread can delay it.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -70,7 +70,7 @@ impl Stop {
         thread.spawn(move || {
             if !stop.is_served_within(timeout + MARGIN) {
                 tracing::error!(
-                    "commands do not finish in time: the process ends, as after a crash"
+                    "commands did not finish in time: the process ends without an orderly shutdown"
                 );
                 process::exit(1);
             }
@@ -89,7 +89,7 @@ impl Stop {
         changed.notify_all();
     }
 
-    /// Waits for a request to stop, then for the door to close. Returns false if closing takes longer.
+    /// Waits for a request to stop, then for the door to close. Returns false if closing takes longer than `time`.
     fn is_served_within(&self, time: Duration) -> bool {
         let (phase, changed) = &*self.phase;
         let mut phase = phase.lock();
@@ -127,7 +127,7 @@ impl Stop {
         }
     }
 
-    /// Requests a stop. Returns whether a listener will act on it: only the first request does.
+    /// Requests a stop. Returns whether a listener will act on it, which only the first request achieves.
     fn request(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {

@@ -1,4 +1,4 @@
-//! TLS from a certificate and a key in PEM files.
+//! TLS with a certificate and a key from PEM files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub enum TlsError {
     /// A file is missing or malformed.
     #[error("{0}")]
     File(#[from] PemError),
-    /// The key does not belong to the certificate, or is of a kind that is not supported.
+    /// The key does not belong to the certificate, or its type is not supported.
     #[error("the TLS certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
@@ -28,7 +28,7 @@ pub enum TlsError {
 /// Returns the acceptor of TLS clients; `None` if the settings do not enable TLS.
 ///
 /// # Errors
-/// If a file is missing or wrong.
+/// If a file is missing or malformed, or only one of certificate and key is set.
 pub fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, TlsError> {
     match (&settings.tls_cert, &settings.tls_key) {
         (None, None) => Ok(None),

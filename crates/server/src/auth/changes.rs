@@ -1,10 +1,10 @@
-//! A counter of changes of users.
+//! Counts changes of users.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Serialises and counts changes of users. Connections read their user again when the count has changed.
+/// Serialises and counts changes of users. Connections reload their user when the count has changed.
 #[derive(Debug, Default)]
 pub struct Changes {
     count: AtomicU64,
@@ -12,12 +12,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Number of changes so far.
+    /// Returns the number of changes so far.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Runs a change. A failed one counts too, as it may have reached the store.
+    /// Runs `change` while no other change runs, and counts it. Counts failed changes too: they may have reached the
+    /// store.
     pub fn apply<T>(&self, change: impl FnOnce() -> T) -> T {
         let _alone = self.changing.lock();
         let made = change();

@@ -1,4 +1,4 @@
-//! Failed logins: each one delays the answer to the sender's next one, and some are logged.
+//! Failed logins: each delays the reply to the sender's next failed login, and some are logged.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use forebay_documents::User;
 use parking_lot::Mutex;
 
-/// Time after a sender's last wrong password until its wrong passwords are forgotten.
+/// Time after a sender's last wrong password until its count is reset.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Maximum number of senders that are remembered. When it is reached, every other sender gets the longest delay.
+/// Maximum number of senders that are counted. While it is reached, every other sender gets the longest delay.
 const SENDERS_MAX: usize = 4096;
-/// Delay of the answer to the first wrong password. The delay doubles with each further wrong password.
+/// Delay of the reply to the first wrong password. It doubles with each further wrong password.
 const DELAY_MIN: Duration = Duration::from_millis(100);
-/// Maximum delay of an answer.
+/// Maximum delay of a reply.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes of a user's name in the log.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The wrong passwords of each sender in the last minute.
+/// Wrong passwords of each sender (IP address) in the last minute.
 #[derive(Debug, Default)]
 pub struct Guesses {
     total: AtomicU64,
@@ -33,8 +33,8 @@ struct Failures {
 }
 
 impl Guesses {
-    /// Records a wrong password and returns the delay of its answer. Logs the first, second, fourth, eighth, ... of a
-    /// sender.
+    /// Records a wrong password and returns the delay of its reply. Logs a sender's first, second, fourth, eighth, ...
+    /// wrong password.
     pub fn record(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
         self.total.fetch_add(1, Ordering::Relaxed);
         let count = sender.map_or(1, |sender| self.count(sender, Instant::now()));
@@ -47,12 +47,13 @@ impl Guesses {
         delay(count)
     }
 
-    /// Number of wrong passwords of all senders so far.
+    /// Returns the number of wrong passwords of all senders so far.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of wrong passwords of this sender, including this one.
+    /// Records a wrong password at time `now`. Returns the sender's number of recent wrong passwords, including this
+    /// one.
     fn count(&self, sender: IpAddr, now: Instant) -> u32 {
         let mut senders = self.senders.lock();
         let is_recent = |failures: &Failures| now.duration_since(failures.last) < MEMORY;
@@ -81,7 +82,7 @@ fn delay(count: u32) -> Duration {
     (DELAY_MIN * (1 << doublings)).min(DELAY_MAX)
 }
 
-/// Cuts the text to a length that fits into the log.
+/// Cuts a text to the maximum length in the log.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(NAME_BYTES_MAX)]
 }

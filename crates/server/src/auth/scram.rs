@@ -1,4 +1,4 @@
-//! The server's side of SCRAM-SHA-256.
+//! The server side of SCRAM-SHA-256.
 //!
 //! # Sources
 //! RFC 5802 (the exchange), RFC 7677 (SHA-256). Channel binding is not offered, as MongoDB does not.
@@ -10,18 +10,18 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Iterations of the hash of a password; MongoDB's default.
+/// Number of hash iterations for a password; MongoDB's default.
 pub const ITERATIONS: u32 = 15_000;
-/// The length of a salt in bytes; MongoDB's for SHA-256.
+/// Length of a salt in bytes; the same as MongoDB's for SHA-256.
 const SALT_BYTES: usize = 28;
 /// Maximum bytes of a client's message.
 const MESSAGE_BYTES_MAX: usize = 4096;
-/// The header of a client without channel binding, and its form in the second message.
+/// GS2 headers of clients without channel binding, each with its base64 form in the client's last message.
 const NO_BINDING: [(&str, &str); 2] = [("n,,", "biws"), ("y,,", "eSws")];
 
 type Hash = [u8; 32];
 
-/// What is stored for a password.
+/// Stored hashes of a password, as base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     salt: String,
@@ -30,13 +30,13 @@ pub struct Credentials {
     server_key: String,
 }
 
-/// Why an exchange ended without success.
+/// Why a SCRAM exchange failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    /// The client's message is not SCRAM.
+    /// The client's message is not valid SCRAM.
     #[error("malformed SCRAM message: {0}")]
     Malformed(&'static str),
-    /// The proof is wrong: a wrong password, or no such user.
+    /// The proof is wrong: the password is wrong, or the user does not exist.
     #[error("Authentication failed.")]
     WrongProof,
 }
@@ -60,10 +60,10 @@ impl Credentials {
         }
     }
 
-    /// Returns credentials that no password fits, always the same for a name and a database, so that a client cannot
-    /// find out whether a user exists.
+    /// Returns credentials that match no password. They are always the same for a name and a database, so that a client
+    /// cannot find out whether a user exists.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
-        // Names and databases of users have no zero byte.
+        // Unambiguous, because names and databases of users have no zero byte.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());
         Credentials {
             salt: BASE64.encode(&salt[..SALT_BYTES]),
@@ -74,10 +74,10 @@ impl Credentials {
     }
 }
 
-/// The client's first message, read.
+/// The client's first message, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFirst {
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
     nonce: String,
     bare: String,
@@ -111,13 +111,13 @@ impl ClientFirst {
     }
 }
 
-/// The exchange between the server's first message and the client's last.
+/// The state of an exchange after the server's first message.
 #[derive(Debug)]
 pub struct Exchange {
     credentials: Credentials,
     nonce: String,
     binding: &'static str,
-    /// The client's first message without its header, a comma, and the server's first message.
+    /// The client's first message without its GS2 header, a comma, and the server's first message.
     transcript: String,
 }
 
@@ -235,7 +235,7 @@ fn mac(key: &[u8], message: &[u8]) -> Hash {
     mac.finalize().into_bytes().into()
 }
 
-/// Compares in constant time.
+/// Compares two hashes in constant time.
 fn constant_time_eq(left: &Hash, right: &Hash) -> bool {
     let difference = left
         .iter()

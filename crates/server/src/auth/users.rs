@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::prepare;
 use super::scram::Credentials;
 
-/// The database of users for whom none is given.
+/// Database of users for whom the command names no database.
 pub const DEFAULT_DATABASE: &str = "admin";
 
 /// Why a user cannot be added, found or removed.
@@ -38,7 +38,7 @@ struct Record {
     name: String,
     db: String,
     scram_sha_256: Credentials,
-    /// A record without roles is older than roles, and allows everything.
+    /// Records older than the introduction of roles have none, and get the role `root`.
     #[serde(default = "root_alone")]
     roles: Vec<StoredRole>,
 }
@@ -64,13 +64,13 @@ fn stored(roles: &[Role]) -> Vec<StoredRole> {
 /// Credentials and roles of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What is stored for the password.
+    /// Stored hashes of the password.
     pub credentials: Credentials,
-    /// The roles.
+    /// The user's roles.
     pub roles: Vec<Role>,
 }
 
-/// The key of a user in the store.
+/// Returns the key of a user in the store.
 fn key(user: &User) -> String {
     format!("{}.{}", user.db, user.name)
 }
@@ -79,7 +79,7 @@ fn store_error(error: impl std::fmt::Display) -> UserError {
     UserError::Store(error.to_string())
 }
 
-/// Names a user by name and database.
+/// Creates the identifier of a user.
 pub fn user(name: &str, db: &str) -> User {
     User {
         name: name.to_owned(),
@@ -206,7 +206,7 @@ pub fn account(documents: &Documents, user: &User) -> Result<Option<Account>, Us
         db: user.db.clone(),
     };
     let record: Record = bson::deserialize_from_slice(&record).map_err(damaged)?;
-    // A role of a later release gives no rights here.
+    // A role that this release does not know gives no rights.
     let known = |stored: &StoredRole| Role::new(&stored.role, &stored.db);
     Ok(Some(Account {
         credentials: record.scram_sha_256,

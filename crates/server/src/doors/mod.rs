@@ -1,4 +1,4 @@
-//! The doors: each protocol has a folder, and all share the places for connections.
+//! The doors: one folder for each protocol. All share the limit on connections.
 
 pub mod documents;
 mod places;

@@ -1,10 +1,8 @@
-//! Places are permits for open connections: how many there are, and which connections lose their place when all are
-//! taken.
+//! Limits open connections with permits, and selects the connection to close when none is free.
 //!
-//! If clients must authenticate, a part of the places is reserved for clients that have authenticated. Clients that
-//! have not (strangers) share the other places. When strangers have all of these, the oldest stranger is
-//! disconnected. A client with a valid password is a stranger only for a moment, so it gets in whatever the number of
-//! strangers.
+//! If clients must authenticate, half of the permits are reserved for authenticated clients. Unauthenticated clients
+//! (strangers) share the other half. When strangers hold all of their half, the oldest stranger is disconnected. A
+//! client with a valid password is a stranger only for a moment, so it can connect despite many strangers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +10,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The places of a door.
+/// The connection permits of a door.
 #[derive(Debug)]
 pub struct Places {
     max: usize,
-    /// Maximum number of places of strangers; `None` if clients need not authenticate.
+    /// Maximum permits held by strangers; `None` if clients need not authenticate.
     strangers_max: Option<usize>,
     taken: Mutex<Taken>,
 }
@@ -24,14 +22,14 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Counts the places taken, which numbers them by age.
+    /// Number of permits granted so far, which orders them by age.
     next: u64,
     strangers: BTreeMap<u64, Arc<Notify>>,
     refused: u64,
     evicted: u64,
 }
 
-/// A connection's place, which is released when this value is dropped.
+/// A connection's permit, released on drop.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -40,28 +38,28 @@ pub struct Place {
     standing: Mutex<Standing>,
 }
 
-/// The owner of a place.
+/// Whether the connection that holds a permit has authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Stranger,
     Known,
 }
 
-/// Counters of the places.
+/// Counters of the connection permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Taken now.
+    /// Permits held now.
     pub taken: usize,
-    /// Number of places.
+    /// Maximum permits.
     pub max: usize,
-    /// Clients refused so far.
+    /// Connections refused so far.
     pub refused: u64,
     /// Strangers disconnected so far.
     pub evicted: u64,
 }
 
 impl Places {
-    /// Makes `max` places. If clients must authenticate, half of the places are reserved for authenticated clients.
+    /// Creates `max` permits. If clients must authenticate, reserves half of them for authenticated clients.
     pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
         Arc::new(Places {
             max,
@@ -70,8 +68,8 @@ impl Places {
         })
     }
 
-    /// Takes a place. If all places, or all that strangers may have, are taken, evicts the oldest stranger and takes
-    /// its place. Returns `None` if all places belong to clients that cannot be evicted.
+    /// Takes a permit. If all permits, or all that strangers may hold, are taken, evicts the oldest stranger and takes
+    /// its permit. Returns `None` if no connection can be evicted.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
@@ -100,7 +98,7 @@ impl Places {
         Some(place)
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         let taken = self.taken.lock();
         Counts {
@@ -113,12 +111,12 @@ impl Places {
 }
 
 impl Place {
-    /// Waits until the place is taken away. One caller at a time may wait.
+    /// Waits until the permit is revoked. Only one caller may wait at a time.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    /// Keeps the place for a client that has authenticated. Has no effect if the place was taken away before.
+    /// Reserves the permit for a client that has authenticated. Has no effect if the permit was revoked before.
     pub fn keep(&self) {
         let mut taken = self.places.taken.lock();
         if taken.strangers.remove(&self.number).is_some() {
@@ -144,7 +142,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = taken.strangers.remove(&self.number).is_some();
-        // Neither: the place was taken away.
+        // Neither applies if the permit was revoked: `enter` has already counted it.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }

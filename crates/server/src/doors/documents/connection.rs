@@ -1,4 +1,4 @@
-//! One connection: requests in, replies out, in order.
+//! A client's connection: reads requests and sends replies, in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use super::session::Session;
 use super::{Door, Refusal, dispatch, hello};
 use crate::listen::stopped;
 
-/// Maximum bytes of a message of a client that has not authenticated.
+/// Maximum bytes of a message from an unauthenticated client.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
-/// A connection.
+/// A client's connection.
 pub struct Connection<S> {
     door: Arc<Door>,
     session: Session,
@@ -34,7 +34,7 @@ pub struct Connection<S> {
     writer: WriteHalf<S>,
 }
 
-/// What a reply needs of its request: its id, and its compression.
+/// The parts of a request that its reply needs: its id and its compressor.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     request_id: i32,
@@ -42,7 +42,7 @@ struct Origin {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Makes a connection over `stream`.
+    /// Creates a connection over `stream`.
     pub fn new(door: Arc<Door>, mut session: Session, stream: S) -> Connection<S> {
         session.client.reply = Arc::new(door.memory.share());
         let (reader, writer) = split(stream);
@@ -55,10 +55,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Serves the client until it leaves, breaks the protocol or the server shuts down.
+    /// Serves the client until it disconnects, breaks the protocol or the server shuts down.
     ///
     /// # Errors
-    /// Why the connection was closed, for the log.
+    /// The reason why the connection was closed, for the log.
     pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
         let handshake = self.door.timeouts.handshake;
         let begun = tokio::select! {
@@ -94,7 +94,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The account that the client's messages are charged to.
+    /// Returns the account to which the client's messages are charged.
     fn memory(&self) -> &Account {
         if self.session.is_stranger(&self.door) {
             &self.door.strangers
@@ -115,11 +115,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
-        // A message whose content is longer than allowed is refused below, before it is decompressed.
+        // Messages that would decompress to more than the limit are refused below, before they are decompressed.
         let is_allowed = inflated_bytes(&frame.bytes)
             .is_none_or(|inflated| inflated <= limits.message_bytes_max);
         if is_allowed {
-            // Documents are copied from the message.
+            // Decoding copies the documents from the message.
             frame.make_room(1).await?;
         }
         let request_id = frame.request_id();
@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         answered
     }
 
-    /// Answers a message for which there was no memory.
+    /// Answers a message that does not fit in the memory account with an error.
     async fn refuse(&mut self, refused: Refused) -> Result<(), FrameError> {
         if refused.is_silent {
             return Ok(());
@@ -197,7 +197,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the reply to a command; `None` if the client left while it waited for a change.
+    /// Returns the reply to a command; `None` if the client disconnected while its hello waited for a change.
     ///
     /// # Errors
     /// If a fail point closes the connection.
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         dispatch::answer(&self.door, &mut self.session, command).await
     }
 
-    /// Waits until the server stops, at most `await_time`. Returns false if the client leaves in the meantime.
+    /// Waits until the server stops, at most `await_time`. Returns false if the client disconnects meanwhile.
     async fn await_change(&mut self, await_time: Duration) -> bool {
         tokio::select! {
             () = self.door.documents.stopping() => true,
@@ -263,7 +263,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers one request with reply after reply: a getMore until its cursor is at its end, a hello until the server
+    /// Sends several replies to one request: to a getMore until its cursor is exhausted, to a hello until the server
     /// stops.
     async fn exhaust(
         &mut self,
@@ -302,7 +302,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send(message).await
     }
 
-    /// Sends a reply and returns its id.
+    /// Sends a reply and returns the reply's id.
     async fn reply(
         &mut self,
         body: RawDocumentBuf,
@@ -329,7 +329,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns the reply if there is memory for the copy that is sent, otherwise an error. A small reply is always sent.
+/// Returns the reply if the memory account allows the encoded copy, otherwise an error. Small replies need no memory.
 fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
     let bytes = reply.as_bytes().len();
     let full = if bytes <= FREE_BYTES_MAX {
@@ -352,7 +352,7 @@ fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::
     }
 }
 
-/// Returns whether the reply is a batch of a cursor that has more.
+/// Returns whether the reply is a cursor's batch and more batches follow.
 fn has_more(reply: &RawDocument) -> bool {
     let cursor = reply
         .get_document("cursor")
@@ -364,7 +364,7 @@ fn succeeded(reply: &RawDocument) -> bool {
     matches!(reply.get("ok"), Ok(Some(RawBsonRef::Double(1.0))))
 }
 
-/// Returns whether the command gets several replies, if the client allows it.
+/// Returns whether a command gets several replies if the client allows it.
 fn is_stream(command: &Command) -> bool {
     if hello::is_hello(&command.name) {
         hello::is_stream(&command.body)

@@ -1,4 +1,4 @@
-//! Answers messages: commands on the connection here, all others through the documents.
+//! Answers messages: commands about the connection here, all others by `Documents`.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ const OPEN_COMMANDS: &[&str] = &[
     "endSessions",
 ];
 
-/// Commands that accept document sequences, and the names of those.
+/// Commands that accept document sequences, and the sequence's name.
 const SEQUENCES: &[(&str, &str)] = &[
     ("insert", "documents"),
     ("update", "updates"),
     ("delete", "deletes"),
 ];
 
-/// Reads the command of an `OP_MSG`.
+/// Decodes the command of an `OP_MSG`.
 ///
 /// # Errors
 /// If `$db` is missing, or the command does not accept one of the document sequences.
@@ -52,7 +52,7 @@ pub fn command(message: OpMsg) -> Result<Command, Refusal> {
     })
 }
 
-/// Refuses sequences that the command does not read, as they only take memory.
+/// Refuses document sequences that the command does not use: they would only take memory.
 fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Refusal> {
     let known = |sequence: &&Sequence| SEQUENCES.contains(&(name, &sequence.identifier));
     match sequences.iter().find(|sequence| !known(sequence)) {
@@ -65,7 +65,7 @@ fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Re
     }
 }
 
-/// Answers one command. Errors are replies too.
+/// Answers a command. Errors are also replies.
 pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
     let name = command.name.as_str();
     session.refresh_rights(door);
@@ -89,7 +89,7 @@ pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -
     }
 }
 
-/// Answers the handshake of an older driver.
+/// Answers the `OP_QUERY` handshake of an older driver.
 pub async fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -> RawDocumentBuf {
     let body = match query.query.get_document("$query") {
         Ok(inner) => inner.to_owned(),
@@ -130,7 +130,7 @@ fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> 
     ))
 }
 
-/// Runs a step of authentication. The answer to a wrong password is delayed, and several end the connection.
+/// Runs a step of authentication. Delays the reply to a wrong password; several wrong passwords end the connection.
 async fn authenticate(
     door: &Door,
     session: &mut Session,
@@ -165,7 +165,7 @@ fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocument
     Ok(apply_step(session, step))
 }
 
-/// Stores the result of a step of authentication in the session, and returns the reply.
+/// Stores the result of an authentication step in the session, and returns the reply.
 pub fn apply_step(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
     session.conversation = step.conversation;
     if let Some(login) = step.login {
@@ -180,7 +180,8 @@ fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Runs a command on users: by an authenticated user, or, for the first user, by a client on this machine.
+/// Runs a command on users for an authenticated user. Without authentication, a client on this machine may add the
+/// first user.
 fn user_command(
     door: &Door,
     session: &Session,

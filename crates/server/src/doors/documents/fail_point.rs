@@ -1,4 +1,4 @@
-//! Fail points: failures on demand, to test how drivers handle them. Enabled by `mongodb-test-commands`.
+//! Fail points: simulated failures, to test how drivers handle them. Enabled by `mongodb-test-commands`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use parking_lot::Mutex;
 
 use super::{Code, Refusal};
 
-/// The command that sets them.
+/// The command that sets fail points.
 pub const COMMAND: &str = "configureFailPoint";
 
-/// Fails commands by their names.
+/// Fails commands by name.
 const FAIL_COMMAND: &str = "failCommand";
 /// Fails numbered writes, before or after they are applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
-/// Fails commands that have a time limit, as if it had expired.
+/// Fails commands with `maxTimeMS`, as if their time limit had expired.
 const FAIL_TIME_LIMIT: &str = "maxTimeAlwaysTimeOut";
-/// Fails getMore, for instance of a change stream.
+/// Fails `getMore`, for instance of a change stream.
 const FAIL_GET_MORE: &str = "failGetMoreAfterCursorCheckout";
 const NAMES: [&str; 4] = [
     FAIL_COMMAND,
@@ -27,10 +27,10 @@ const NAMES: [&str; 4] = [
     FAIL_TIME_LIMIT,
 ];
 
-/// MongoDB's code of an expired time limit.
+/// MongoDB's error code MaxTimeMSExpired.
 const MAX_TIME_EXPIRED: i32 = 50;
 
-/// Maximum delay of a command.
+/// Maximum delay (`blockTimeMS`) of a command.
 const BLOCK_MAX: Duration = Duration::from_secs(600);
 
 /// The fail points of a server.
@@ -52,35 +52,35 @@ struct FailPoint {
 enum Mode {
     Off,
     AlwaysOn,
-    /// The next this many commands.
+    /// Only the next commands, up to this number.
     Times(i64),
-    /// All but the next this many commands.
+    /// All commands after this number of commands.
     Skip(i64),
-    /// Each command with this probability.
+    /// Each command, with this probability.
     Probability(f64),
 }
 
-/// What a fail point does to one command.
+/// The effect of a fail point on one command.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// A delay before it.
+    /// Delay before the command.
     pub delay: Duration,
-    /// The outcome after the delay.
+    /// Outcome after the delay.
     pub end: End,
 }
 
 /// The outcome of a command that matches a fail point.
 #[derive(Debug, Clone)]
 pub enum End {
-    /// As if there were no fail point.
+    /// The same as without a fail point.
     Normal,
-    /// Its connection is closed, and it does not run.
+    /// The connection is closed, and the command does not run.
     Closed,
-    /// It runs, and its connection is closed if [`FailPoints::trigger_for_applied`] returns true.
+    /// The command runs. Then the connection is closed if [`FailPoints::trigger_for_applied`] returns true.
     ClosedIfApplied,
-    /// It does not run, but is answered by this error.
+    /// The command does not run, and this error is its reply.
     Error(RawDocumentBuf),
-    /// It runs, and this is added to its reply.
+    /// The command runs, and these fields are added to its reply.
     ErrorAdded(RawDocumentBuf),
 }
 
@@ -107,7 +107,7 @@ impl FailPoints {
         Ok(rawdoc! { "count": count, "ok": 1.0 })
     }
 
-    /// Returns what to do to a command, if it matches a fail point.
+    /// Returns the effect on a command, if the command matches a fail point.
     pub fn failure(&self, client: &ClientContext, command: &Command) -> Option<Failure> {
         if command.name == COMMAND {
             return None;
@@ -124,14 +124,14 @@ impl FailPoints {
                     .is_ok_and(|limit| limit.is_some()),
                 _ => may_be_repeated(command),
             };
-            // Whether this write applies statements, or is a repetition, is known only after it ran.
+            // Only after the write is it known whether it applied statements or was a retry.
             let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
             (waits || is_meant && point.trigger()).then(|| point.failure(name, command))
         })
     }
 
-    /// Takes a step for each statement that a numbered write has applied now, not in an earlier attempt. Returns true
-    /// if the write shall fail.
+    /// Counts each statement that a numbered write has applied now, not in an earlier attempt, as one command. Returns
+    /// true if the write is to fail.
     pub fn trigger_for_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());
@@ -165,7 +165,7 @@ impl Mode {
         }
     }
 
-    /// Takes one step. Returns true if this command shall fail.
+    /// Counts one command. Returns true if this command is to fail.
     fn step(&mut self) -> bool {
         match self {
             Mode::Off => false,
@@ -182,7 +182,7 @@ impl Mode {
 }
 
 impl FailPoint {
-    /// Returns whether `failCommand` is for this command and this client.
+    /// Returns whether `failCommand` applies to this command and this client.
     fn matches(&self, client: &ClientContext, command: &Command) -> bool {
         let names = self.data.get_array("failCommands");
         let mut names = names.into_iter().flatten().flatten();
@@ -197,7 +197,7 @@ impl FailPoint {
         self.number("failBeforeCommitExceptionCode").is_some()
     }
 
-    /// Takes one step and counts a failure. Returns true if the command shall fail.
+    /// Counts one command, and a failure if it fails. Returns true if the command is to fail.
     fn trigger(&mut self) -> bool {
         let fails = self.mode.step();
         self.count += i64::from(fails);
@@ -258,14 +258,14 @@ impl FailPoint {
         added
     }
 
-    /// The error labels of the fail point, or by default those of the error.
+    /// Appends the fail point's error labels; by default, the labels that the server would add for this error code.
     fn append_labels(
         &self,
         reply: &mut RawDocumentBuf,
         (name, code): (&str, i32),
         command: &Command,
     ) {
-        // A getMore that fails before it finds its cursor does not know whether it belongs to a change stream.
+        // A getMore that fails before it finds its cursor cannot know whether the cursor is a change stream's.
         let knows = command.name != "getMore" || name == FAIL_GET_MORE;
         match self.data.get_array("errorLabels") {
             Ok(labels) if labels.is_empty() => {}
@@ -287,7 +287,7 @@ impl FailPoint {
     }
 }
 
-/// Returns the number of statements of a write command.
+/// Returns the number of statements in a write command.
 pub fn statements(command: &Command) -> usize {
     let sequences: usize = command.sequences.iter().map(|(_, them)| them.len()).sum();
     let arrays = ["documents", "updates", "deletes"];
@@ -311,7 +311,7 @@ fn number(value: RawBsonRef<'_>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Which of five commands a fail point of this mode fails.
+    /// Returns for each of five commands whether a fail point with this mode fails it.
     fn trigger(mode: RawDocumentBuf) -> Vec<bool> {
         let points = FailPoints::default();
         let data = rawdoc! { "failCommands": ["find"], "errorCode": 6 };

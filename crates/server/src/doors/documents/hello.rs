@@ -1,10 +1,10 @@
-//! `hello` and its older names: the first command of drivers, which they repeat every ten seconds.
+//! `hello` and its older names: the first command of drivers, which drivers repeat every ten seconds.
 //!
-//! The server describes itself as a standalone, or as the only member of a replica set: then drivers repeat writes
-//! after a lost connection, and outcomes of writes are kept (decision 0018).
+//! The server describes itself as a standalone, or as the only member of a replica set. With a replica set, drivers
+//! retry writes after a lost connection, and the server keeps outcomes of writes (decision 0018).
 //!
-//! Drivers that support `topologyVersion` send a hello that is answered on the next change. The only change is that the
-//! server stops: then it is answered at once.
+//! Drivers that support `topologyVersion` send a hello whose reply may wait for the next topology change. The only such
+//! change is the shutdown of the server, at which the server replies at once.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use super::sasl;
 use super::session::Session;
 use super::{Code, Door, Refusal, dispatch};
 
-/// Time after which a session without commands ends.
+/// Timeout of an idle session.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// Maximum time for which an answer is held back.
+/// Maximum time for which a reply is delayed.
 const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Returns how long the answer to this hello is held back while nothing changes; `None` to answer at once.
+/// Returns how long the reply to this hello is delayed while nothing changes; `None` to reply at once.
 ///
 /// # Errors
-/// 31368 for only one of `topologyVersion` and `maxAwaitTimeMS`, 31373 and 31382 for invalid values.
+/// Code 31368 if only one of `topologyVersion` and `maxAwaitTimeMS` is set, 31373 or 31382 if a value is invalid.
 pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
     let known = body.get_document("topologyVersion").ok();
     let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(integer);
@@ -57,12 +57,12 @@ pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, R
     Ok((theirs == ours).then_some(await_time))
 }
 
-/// Returns whether the client wants a stream of replies to one hello.
+/// Returns whether the client wants several replies to one hello.
 pub fn is_stream(body: &RawDocument) -> bool {
     body.get_document("topologyVersion").is_ok()
 }
 
-/// The next hello of a stream: the same, with the client's new `topologyVersion`.
+/// Returns the next hello of a stream: a copy with the current `topologyVersion`.
 pub fn next(body: &RawDocument, door: &Door) -> RawDocumentBuf {
     let mut next = RawDocumentBuf::new();
     for (name, value) in body.into_iter().flatten() {
@@ -83,7 +83,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// The number of changes of hello so far.
+/// Returns the number of topology changes so far: 1 once the server is stopping.
 fn counter(door: &Door) -> i64 {
     i64::from(door.documents.is_stopping())
 }
@@ -92,7 +92,7 @@ fn topology_version(door: &Door) -> RawDocumentBuf {
     rawdoc! { "processId": door.run, "counter": counter(door) }
 }
 
-/// The reply that the server is stopping. Drivers then look for another server, or for this one again.
+/// Returns the error reply that the server is stopping. Drivers then look for another server, or retry this one.
 fn stopping_reply(door: &Door) -> RawDocumentBuf {
     let message = "The server is in quiesce mode and will shut down";
     let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
@@ -100,7 +100,7 @@ fn stopping_reply(door: &Door) -> RawDocumentBuf {
     reply
 }
 
-/// Answers hello, with the first step of authentication if the client includes it.
+/// Returns the reply to hello, including the first step of authentication if the client requests it.
 pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument) -> RawDocumentBuf {
     if door.documents.is_stopping() {
         return stopping_reply(door);
@@ -152,7 +152,8 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(cstr!("readOnly"), false);
 }
 
-/// Adds the mechanisms of a user. Unknown users have the same ones, so that clients cannot probe for names.
+/// Adds the authentication mechanisms if the client asks for a user's. They are the same for unknown users, so that
+/// clients cannot find out which users exist.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
         reply.append(
@@ -162,7 +163,8 @@ fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// Adds the reply to the first step of authentication, if it succeeds. Otherwise the client starts again.
+/// Adds the reply to the first step of authentication if it succeeds. Otherwise the client authenticates with separate
+/// commands.
 fn append_speculation(
     reply: &mut RawDocumentBuf,
     door: &Door,

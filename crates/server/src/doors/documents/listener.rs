@@ -1,4 +1,4 @@
-//! Accepts connections and serves each connection on a separate task.
+//! Accepts connections, and serves each one in a separate task.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,18 +20,18 @@ use super::session::Session;
 use super::socket::Socket;
 use crate::listen::{ListenError, bind, pause, stopped};
 
-/// Interval of checking for commands whose clients are gone. Their work ends within 100 ms, of which stopping takes a
-/// part.
+/// Interval of checks for commands whose clients have disconnected. Such commands are to end within 100 ms, including
+/// the time to stop them.
 const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A listener for MongoDB clients.
+/// Listener for MongoDB clients.
 pub struct Listener {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
 impl Listener {
-    /// Listens on `address`; with `tls`, for TLS clients only.
+    /// Listens on `address`. With `tls`, accepts TLS clients only.
     ///
     /// # Errors
     /// If the port is in use or the system refuses.
@@ -43,15 +43,15 @@ impl Listener {
         Ok(Listener { listener, tls })
     }
 
-    /// The address, with the port that the system picked if the setting has port 0.
+    /// Returns the listening address, with the actual port if the setting has port 0.
     ///
     /// # Errors
-    /// If the system does not report it.
+    /// If the system does not report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves clients until `shutdown` turns true, then waits at most `grace` for commands in progress.
+    /// Serves clients until `shutdown` becomes true. Then waits at most `grace` for commands in progress.
     pub async fn serve(
         self,
         door: Arc<Door>,
@@ -112,15 +112,15 @@ impl Listener {
             tokio::select! {
                 () = serve_socket(door, tls, socket, session, shutdown) => {}
                 () = place.evicted() => {
-                    tracing::debug!(%peer, "connection closed: it had not authenticated, and another needed its place");
+                    tracing::debug!(%peer, "connection closed: it had not authenticated, and a new client needed a connection");
                 }
             }
         });
     }
 }
 
-/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a separate thread, so that no
-/// command can delay it.
+/// Starts a thread that stops commands whose clients have disconnected, until `documents` is dropped. A separate
+/// thread, so that no command can delay it.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);
     let look = move || {
@@ -134,7 +134,7 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     thread.spawn(look).map(drop)
 }
 
-/// Logs a panic of a connection, which the other connections survive.
+/// Logs a connection's panic, which does not affect other connections.
 fn log_panic(ended: &Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection ended by a panic");

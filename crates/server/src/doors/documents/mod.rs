@@ -1,7 +1,7 @@
-//! The documents door: connections that speak MongoDB's wire protocol.
+//! The documents door: serves clients over MongoDB's wire protocol.
 //!
-//! Three layers: `forebay-wire-mongo` turns bytes into messages, [`dispatch`] answers messages, [`connection`] and
-//! [`listener`] move bytes. With an upstream, the crate `documents-proxy` replaces [`connection`].
+//! Three layers: `forebay-wire-mongo` decodes and encodes messages, [`dispatch`] answers messages, [`connection`] and
+//! [`listener`] do the I/O. With an upstream, the crate `documents-proxy` replaces [`connection`].
 
 mod connection;
 mod dispatch;
@@ -37,9 +37,9 @@ pub use refusal::{Code, Refusal};
 #[derive(Debug)]
 pub struct Door {
     documents: Arc<Documents>,
-    /// The proxy that clients are handed to, if there is an upstream.
+    /// Proxy that serves all clients, if there is an upstream.
     proxy: Option<Arc<Proxy>>,
-    /// Identifies this run of the process, so that drivers notice a restart.
+    /// Identifies this process, so that drivers notice a restart.
     run: ObjectId,
     replica_set: Option<ReplicaSet>,
     /// Fail points, if they are enabled.
@@ -50,39 +50,39 @@ pub struct Door {
     guesses: Guesses,
     user_changes: Changes,
     memory: Account,
-    /// The part of it for clients that have not authenticated.
+    /// Part of `memory` for clients that have not authenticated.
     strangers: Account,
     places: Arc<Places>,
     next_connection_id: AtomicI64,
     next_request_id: AtomicI32,
 }
 
-/// Counters of the connections of a door.
+/// Counters of a door's connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Connections {
-    /// Open now.
+    /// Connections open now.
     pub open: usize,
-    /// Maximum number of open ones.
+    /// Maximum number of open connections.
     pub max: usize,
-    /// Accepted so far.
+    /// Connections accepted so far.
     pub taken: u64,
-    /// Refused so far, as the maximum was reached.
+    /// Connections refused so far because the maximum was reached.
     pub refused: u64,
-    /// Unauthenticated ones closed so far to make room.
+    /// Unauthenticated connections closed so far to accept others.
     pub evicted: u64,
     /// Wrong passwords so far.
     pub wrong_passwords: u64,
 }
 
-/// Clients that have not authenticated hold at most this fraction (1/32) of the account.
+/// Clients that have not authenticated may take this fraction of the memory account: 1/32.
 const STRANGERS_PART: u64 = 32;
 
-/// Returns the part of `memory` for clients that have not authenticated.
+/// Returns the sub-account of `memory` for clients that have not authenticated.
 pub fn strangers(memory: &Account) -> Account {
     memory.below(memory.figures().limit_bytes / STRANGERS_PART)
 }
 
-/// Returns the timeouts of clients, from the settings.
+/// Returns the client timeouts in the settings.
 pub fn timeouts(settings: &Settings) -> Timeouts {
     Timeouts {
         handshake: settings.handshake_timeout,
@@ -91,7 +91,7 @@ pub fn timeouts(settings: &Settings) -> Timeouts {
 }
 
 impl Door {
-    /// Opens a door to these documents, or to the upstream of a proxy. Waits for the disk.
+    /// Opens a door to these documents, or to a proxy's upstream. Waits for the disk.
     pub fn new(documents: Arc<Documents>, proxy: Option<Arc<Proxy>>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {
@@ -113,17 +113,17 @@ impl Door {
         }
     }
 
-    /// The documents behind the door.
+    /// Returns the documents behind the door.
     pub fn documents(&self) -> &Arc<Documents> {
         &self.documents
     }
 
-    /// The proxy, if there is an upstream.
+    /// Returns the proxy, if there is an upstream.
     pub fn proxy(&self) -> Option<&Proxy> {
         self.proxy.as_deref()
     }
 
-    /// The counters of the connections.
+    /// Returns the counters of the door's connections.
     pub fn connections(&self) -> Connections {
         let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
         let places = self.places.counts();

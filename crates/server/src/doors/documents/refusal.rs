@@ -1,61 +1,61 @@
-//! Errors of the door itself, and MongoDB's codes for them.
+//! Errors of the door itself, with MongoDB's error codes.
 
 use bson::{RawDocumentBuf, rawdoc};
 use forebay_memory::Full;
 use forebay_wire_mongo::Error;
 use forebay_wire_mongo::validate::InvalidBson;
 
-/// The codes that the door uses, in MongoDB's numbers and names.
+/// The error codes that the door uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An argument has an invalid value.
     BadValue,
-    /// No such user.
+    /// The user does not exist.
     UserNotFound,
     /// The connection has not authenticated.
     Unauthorized,
     /// An argument has the wrong type.
     TypeMismatch,
-    /// The nesting is too deep.
+    /// A document nests too deeply.
     Overflow,
-    /// Messages in the wrong order.
+    /// The messages are in the wrong order.
     ProtocolError,
     /// The password is wrong, or there is no such user.
     AuthenticationFailed,
     /// A document is invalid BSON.
     InvalidBson,
-    /// No such role.
+    /// The role does not exist.
     RoleNotFound,
-    /// There is no memory left for requests.
+    /// The memory account for requests is full.
     ExceededMemoryLimit,
     /// The server is stopping.
     ShutdownInProgress,
     /// The operation failed.
     OperationFailed,
-    /// Unknown authentication mechanism.
+    /// The authentication mechanism is not supported.
     MechanismUnavailable,
-    /// Only one of `topologyVersion` and `maxAwaitTimeMS`.
+    /// Only one of `topologyVersion` and `maxAwaitTimeMS` is set.
     AwaitIncomplete,
     /// `maxAwaitTimeMS` is negative.
     AwaitNegative,
-    /// A `topologyVersion` of the future.
+    /// The client's `topologyVersion` is later than the server's.
     TopologyAhead,
     /// A document is larger than the limit.
     BsonObjectTooLarge,
-    /// A command without `$db`.
+    /// The command has no `$db`.
     MissingDatabase,
-    /// A user of this name exists.
+    /// A user with this name exists.
     UserExists,
-    /// An unknown argument.
+    /// An argument is unknown.
     UnknownField,
-    /// The same argument twice.
+    /// An argument occurs twice.
     DuplicateField,
     /// A required argument is missing.
     MissingField,
 }
 
 impl Code {
-    /// MongoDB's number and name for the code.
+    /// Returns MongoDB's number and name of the code.
     pub fn number_and_name(self) -> (i32, &'static str) {
         match self {
             Code::BadValue => (2, "BadValue"),
@@ -84,7 +84,7 @@ impl Code {
     }
 }
 
-/// A command that the door refuses.
+/// The error with which the door refuses a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     code: Code,
@@ -92,7 +92,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Makes a refusal with a message for the author of the command.
+    /// Creates a refusal with a message for the client.
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
         Refusal {
             code,
@@ -100,12 +100,12 @@ impl Refusal {
         }
     }
 
-    /// The code.
+    /// Returns the code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// The refusal of a well-framed message with malformed content.
+    /// Creates the refusal of a well-framed message with malformed content.
     pub fn of_content(error: &Error) -> Refusal {
         let code = match error {
             Error::Bson(InvalidBson::TooLarge { .. }) => Code::BsonObjectTooLarge,
@@ -116,12 +116,12 @@ impl Refusal {
         Refusal::new(code, error.to_string())
     }
 
-    /// The refusal when there is no memory left.
+    /// Creates the refusal of a request that does not fit in the memory account.
     pub fn of_memory(full: &Full) -> Refusal {
         Refusal::new(Code::ExceededMemoryLimit, full.to_string())
     }
 
-    /// The reply to the client.
+    /// Returns the reply to send to the client.
     pub fn to_reply(&self) -> RawDocumentBuf {
         let (number, name) = self.code.number_and_name();
         rawdoc! { "ok": 0.0, "errmsg": self.message.as_str(), "code": number, "codeName": name }

@@ -1,23 +1,23 @@
-//! The description of the server as a replica set of one member, so that drivers repeat writes.
+//! Describes the server as a replica set with one member, so that drivers retry writes.
 
 use bson::oid::ObjectId;
 use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// The election id, which orders elections for drivers: constant, as there is one member only.
+/// Election id, by which drivers order elections: constant, because there is only one member.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-/// The replica set.
+/// The replica set's name and the address of its only member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaSet {
     name: String,
-    /// Host and port at which clients reach the member, if it is not the address that they connected to.
+    /// Host and port of the member for clients; `None` for the address that the client connected to.
     address: Option<String>,
 }
 
 impl ReplicaSet {
-    /// Reads the setting, whose form was checked: `NAME`, or `NAME/HOST:PORT`. Returns `None` if it is empty.
+    /// Parses the setting, which is already validated: `NAME` or `NAME/HOST:PORT`. Returns `None` if it is empty.
     pub fn parse(setting: &str) -> Option<ReplicaSet> {
         let (name, address) = match setting.split_once('/') {
             Some((name, address)) => (name, Some(address.to_owned())),
@@ -29,7 +29,7 @@ impl ReplicaSet {
         })
     }
 
-    /// Adds the fields of a replica set's primary, as drivers recognise it, to a hello.
+    /// Adds the fields by which drivers recognise a replica set's primary to the reply to a hello.
     pub fn append_to(&self, reply: &mut RawDocumentBuf, session: &Session) {
         let reached = || session.local_address.map(|address| address.to_string());
         let Some(me) = self.address.clone().or_else(reached) else {

@@ -1,4 +1,4 @@
-//! `saslStart` and `saslContinue`, also as `speculativeAuthenticate` within hello.
+//! `saslStart` and `saslContinue`, including `speculativeAuthenticate` in a hello.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{Documents, User};
@@ -8,32 +8,32 @@ use super::{Code, Refusal};
 use crate::auth::scram::{ClientFirst, Credentials, Exchange, ScramError};
 use crate::auth::users;
 
-/// The only mechanism.
+/// The only supported mechanism.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
-/// The id of a connection's only conversation.
+/// Id of a connection's only conversation.
 const CONVERSATION_ID: i32 = 1;
 
-/// A conversation in progress.
+/// An authentication in progress.
 #[derive(Debug)]
 pub struct Conversation {
     login: Login,
     exchange: Exchange,
     skip_empty_exchange: bool,
-    /// The proof was right. The client's last, empty message is still missing.
+    /// Was the proof correct? Then only the client's last, empty message is missing.
     proven: bool,
 }
 
-/// An authenticated user, with the credentials stored at that time. The login is void once others are stored.
+/// An authenticated user, with the credentials at that time. The login ends when the stored credentials change.
 #[derive(Debug, Clone)]
 pub struct Login {
-    /// The user.
+    /// The authenticated user.
     pub user: User,
-    /// The credentials that were stored.
+    /// The stored credentials at the time of the login.
     pub credentials: Credentials,
 }
 
 impl Conversation {
-    /// The user that the client claims to be.
+    /// Returns the user that the client claims to be.
     pub fn user(&self) -> &User {
         &self.login.user
     }
@@ -54,8 +54,8 @@ pub struct Step {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Reads the secret from the store, so that these salts survive restarts as those of users do. If the store has
-    /// none, makes one and stores it. Waits for the disk.
+    /// Reads the secret from the store, so that the salts survive restarts like those of existing users. Creates and
+    /// stores a secret if there is none. Waits for the disk.
     pub fn load(documents: &Documents) -> Secret {
         let mut fresh = [0; 32];
         random_bytes(&mut fresh);
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Secret {
 /// Answers `saslStart`.
 ///
 /// # Errors
-/// `MechanismUnavailable` for another mechanism, `AuthenticationFailed` for a malformed message.
+/// `MechanismUnavailable` for an unsupported mechanism, `AuthenticationFailed` for a malformed message.
 pub fn start(
     documents: &Documents,
     secret: &Secret,
@@ -115,7 +115,7 @@ pub fn start(
 /// Answers `saslContinue`.
 ///
 /// # Errors
-/// `ProtocolError` without a conversation, `AuthenticationFailed` for a wrong proof.
+/// `ProtocolError` if there is no conversation, `AuthenticationFailed` if the proof is wrong.
 pub fn go_on(conversation: Option<Conversation>, body: &RawDocument) -> Result<Step, Refusal> {
     let no_conversation = || Refusal::new(Code::ProtocolError, "No SASL session state found");
     let conversation = conversation.ok_or_else(no_conversation)?;
@@ -165,7 +165,7 @@ fn reply(message: &str, done: bool) -> RawDocumentBuf {
     rawdoc! { "conversationId": CONVERSATION_ID, "done": done, "payload": payload, "ok": 1.0 }
 }
 
-/// Tells the client no more than that authentication failed.
+/// Returns an error that reveals nothing except that authentication failed.
 fn failed(error: ScramError) -> Refusal {
     tracing::debug!(%error, "authentication failed");
     Refusal::new(Code::AuthenticationFailed, "Authentication failed.")

@@ -14,30 +14,30 @@ use super::{Door, hello};
 use crate::auth;
 use crate::doors::places::Place;
 
-/// Number of wrong passwords that end a connection.
+/// Number of wrong passwords after which a connection is closed.
 const FAILURES_MAX: u32 = 3;
 
-/// The state of a connection.
+/// The state of a connection between commands.
 #[derive(Debug)]
 pub struct Session {
-    /// The client, as commands see it.
+    /// The client's identity and rights, as commands see them.
     pub client: ClientContext,
-    /// The local address of the connection.
+    /// Server address of the connection.
     pub local_address: Option<SocketAddr>,
     /// Authentication in progress.
     pub conversation: Option<Conversation>,
     /// Number of wrong passwords since the last successful login.
     pub failures: u32,
     login: Option<Login>,
-    /// Count of changes of users at which the client's rights were read; `None` before.
+    /// The count of user changes when the client's rights were last read; `None` before the first read.
     changes_seen: Option<u64>,
-    /// Deadline for authenticating.
+    /// Deadline for authentication.
     login_due: Option<Instant>,
     place: Arc<Place>,
 }
 
 impl Session {
-    /// The state of a new connection.
+    /// Creates the state of a new connection.
     pub fn new(
         connection_id: i64,
         peer: SocketAddr,
@@ -62,7 +62,7 @@ impl Session {
         }
     }
 
-    /// Logs the client in.
+    /// Logs the client in, and reserves its connection permit.
     pub fn log_in(&mut self, login: Login) {
         self.client.user = Some(login.user.clone());
         self.login = Some(login);
@@ -72,14 +72,14 @@ impl Session {
         self.place.keep();
     }
 
-    /// Logs the client out, so that it is a stranger again.
+    /// Logs the client out; it counts as unauthenticated again.
     pub fn log_out(&mut self) {
         self.client.user = None;
         self.login = None;
         self.place.forget();
     }
 
-    /// Reads the rights of the client again if users have changed. Logs it out if its user was removed or has another
+    /// Reloads the client's rights if users have changed. Logs the client out if its user was removed or has a new
     /// password.
     pub fn refresh_rights(&mut self, door: &Door) {
         if !door.auth_required {
@@ -113,8 +113,8 @@ impl Session {
         }
     }
 
-    /// Starts the time limit for authentication with the first command other than hello. Connections that drivers
-    /// monitor a server with send hello only, and have no limit.
+    /// Starts the time limit for authentication at the first command other than hello. Connections that only monitor
+    /// the server send nothing but hello, and have no limit.
     pub fn start_auth_deadline(&mut self, door: &Door, command: &Command) {
         let watches = hello::is_hello(&command.name)
             && !matches!(command.body.get("speculativeAuthenticate"), Ok(Some(_)));
@@ -123,7 +123,7 @@ impl Session {
         }
     }
 
-    /// Waits until the deadline for authenticating has passed.
+    /// Waits until the deadline for authentication has passed; forever without a deadline.
     pub async fn wait_until_overdue(&self) {
         match self.login_due {
             Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -148,7 +148,7 @@ impl Session {
             .is_some_and(|peer| peer.ip().to_canonical().is_loopback())
     }
 
-    /// Stores the application's name from the `client` document of the first hello.
+    /// Stores the application name from the `client` document of the first hello.
     pub fn set_app_name(&mut self, metadata: &RawDocument) {
         if self.client.app_name.is_none() {
             self.client.app_name = app_name(metadata).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The socket of a connection. Other threads can check whether its client is still connected.
+//! The socket of a client's connection. Other threads can check whether the client is still connected.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Linux's `POLLRDHUP`: the other side has closed the connection, or its half.
+/// Linux's `POLLRDHUP`: the peer has closed the connection, or its sending side.
 const READ_CLOSED: PollFlags = PollFlags::from_bits_retain(0x2000);
 
-/// A socket that only its connection reads and writes. It closes when the connection drops it.
+/// A socket that only its connection reads and writes. It is closed when the connection drops it.
 #[derive(Debug)]
 pub struct Socket(Arc<TcpStream>);
 
-/// Checks whether the client of a socket is gone. Does not keep the socket open.
+/// Checks whether a socket's client has disconnected. Does not keep the socket open.
 #[derive(Debug)]
 struct Watch(Weak<TcpStream>);
 
@@ -32,7 +32,7 @@ impl Socket {
         Socket(Arc::new(stream))
     }
 
-    /// The link through which commands check whether their client is still connected.
+    /// Returns the handle through which commands check whether their client is still connected.
     pub fn link(&self) -> Arc<dyn Link> {
         Arc::new(Watch(Arc::downgrade(&self.0)))
     }
@@ -43,8 +43,8 @@ impl Link for Watch {
         let Some(stream) = self.0.upgrade() else {
             return true;
         };
-        // Asks the system, not the runtime, which knows only the events that its threads have processed. The system
-        // knows the end of the stream at once, even behind bytes that are not read yet.
+        // Polls the system instead of the runtime, which knows only events that its threads have processed. The system
+        // reports the end of the stream at once, even if unread bytes precede it.
         let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
     }
@@ -66,7 +66,7 @@ impl AsyncRead for Socket {
     }
 }
 
-/// Reads what is available. A read that does not fill the buffer has emptied the socket, which saves another read.
+/// Reads the available bytes. If they do not fill the buffer, marks the socket as drained, which saves another read.
 fn read_once(stream: &TcpStream, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::WouldBlock.into());
     let _ = stream.try_io(Interest::READABLE, || {
@@ -112,12 +112,12 @@ impl AsyncWrite for Socket {
         true
     }
 
-    /// Written bytes are already in the system's buffer.
+    /// Does nothing: written bytes are already in the system's buffer.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// The system sends the end of the stream when the socket closes.
+    /// Does nothing: the system sends the end of the stream when the socket is closed.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

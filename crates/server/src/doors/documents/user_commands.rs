@@ -1,4 +1,4 @@
-//! The commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser`,
+//! Commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser` and
 //! `usersInfo`.
 
 use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
@@ -12,7 +12,7 @@ use crate::auth::users::{self, UserError};
 /// Maximum number of roles of one user.
 const ROLES_MAX: usize = 256;
 
-/// Returns whether this is a command that [`run`] answers.
+/// Returns whether [`run`] handles a command of this name.
 pub fn is_user_command(name: &str) -> bool {
     matches!(
         name,
@@ -25,7 +25,7 @@ pub fn is_user_command(name: &str) -> bool {
     )
 }
 
-/// Returns whether an authenticated client may run such a command: as `root`, or about itself.
+/// Returns whether an authenticated client may run a command on users: with role `root`, or `usersInfo` about itself.
 pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     let asks_about_itself = || {
         let own = client.user.as_ref()?;
@@ -42,10 +42,10 @@ pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     client.rights.is_root() || asks_about_itself() == Some(true)
 }
 
-/// Adds the first user of a server, for a client that is not authenticated. Returns `None` if a user exists.
+/// Adds the first user of a server, for an unauthenticated client. Returns `None` if a user exists.
 ///
 /// # Errors
-/// As [`run`]; `BadValue` for a user that could not add further users.
+/// The errors of [`run`], and `BadValue` for a user that could not add other users.
 pub fn add_first(
     documents: &Documents,
     changes: &Changes,
@@ -69,7 +69,7 @@ pub fn add_first(
     })
 }
 
-/// Runs a command on users. Hashes passwords and waits for the disk: call it where blocking is allowed.
+/// Runs a command on users. Hashes passwords and waits for the disk, so the caller must be allowed to block.
 ///
 /// # Errors
 /// If the user, the password or a role is invalid.
@@ -83,7 +83,7 @@ pub fn run(
     }
     let reply = changes.apply(|| change(documents, command))?;
     if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
-        // After the count, so that what the user begins from now on is checked against the new record.
+        // Runs after the change is counted, so that later commands of the user are checked against the new record.
         documents.end_user(&named(command)?);
     }
     Ok(reply)
@@ -121,7 +121,7 @@ fn change(documents: &Documents, command: &Command) -> Result<RawDocumentBuf, Re
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Returns the user's roles after the change.
+/// Returns the user's roles after granting or revoking roles.
 fn granted(
     documents: &Documents,
     user: &User,
@@ -177,7 +177,7 @@ fn optional_roles(command: &Command) -> Result<Option<Vec<Role>>, Refusal> {
     }
 }
 
-/// Reads roles given as names, for the command's database, or as `{role, db}`.
+/// Reads roles, each a name (of a role in the command's database) or `{role, db}`.
 fn read_roles(named: &RawArray, own_db: &str) -> Result<Vec<Role>, Refusal> {
     let mut roles = Vec::new();
     for role in named.into_iter().take(ROLES_MAX + 1) {
@@ -216,7 +216,7 @@ fn users_info(documents: &Documents, command: &Command) -> Result<RawDocumentBuf
     Ok(rawdoc! { "users": infos, "ok": 1.0 })
 }
 
-/// Returns a filter for the users in the argument: `1` for all of the database, a name, or `{user, db}`.
+/// Returns a filter for the users that the argument selects: `1` for all of the database, a name, or `{user, db}`.
 fn wanted(command: &Command) -> Box<dyn Fn(&User) -> bool + '_> {
     match first_value(&command.body) {
         Some(RawBsonRef::String(name)) => {
@@ -256,7 +256,7 @@ fn bad_value(message: &str) -> Refusal {
     Refusal::new(Code::BadValue, message)
 }
 
-/// Maps errors of users to MongoDB's codes.
+/// Maps errors about users to MongoDB's codes.
 fn refusal(error: UserError) -> Refusal {
     let code = match &error {
         UserError::Name { .. } | UserError::Password { .. } => Code::BadValue,
