@@ -1,4 +1,4 @@
-//! What a search returns, and how it was executed.
+//! The answer to a search, and a report of its execution.
 
 use std::sync::Arc;
 
@@ -8,55 +8,56 @@ use roaring::RoaringBitmap;
 
 /// The answer to a [`SearchRequest`](crate::SearchRequest).
 ///
-/// A document that the cache cannot judge in one of the request's fields is in `recheck` and nowhere else.
+/// A document that the cache cannot judge in one of the request's fields is only in `recheck`.
 #[derive(Debug, Clone, Default)]
 pub struct SearchAnswer {
-    /// Number of documents found; at most the limit, if there is one.
+    /// Number of documents found; at most the request's limit, if it has one.
     pub count: u64,
-    /// Their numbers, if the request wants them.
+    /// Numbers of the documents found, if the request wants numbers.
     pub numbers: RoaringBitmap,
-    /// Values of a field among them, if the request wants them.
+    /// Values of a field in the documents found, if the request wants value counts.
     pub values: Option<ValueCounts>,
-    /// Documents the cache cannot judge: the caller checks each with the whole filter.
+    /// Documents that the cache cannot judge. The caller checks each of them with the whole filter.
     pub recheck: RoaringBitmap,
-    /// How the search was done.
+    /// How the search was executed.
     pub report: SearchReport,
-    /// Share of the memory account that the answer holds; `None` for a small answer.
+    /// Reservation in the memory account for the answer; `None` for a small answer.
     pub held: Option<Arc<Share>>,
 }
 
-/// The values of one field among the documents found.
+/// The values of one field in the documents found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ValueCounts {
-    /// Distinct strings in byte order.
+    /// Distinct strings, in byte order.
     pub values: Vec<ValueCount>,
-    /// Documents in which the field is null.
+    /// Number of documents whose field is null.
     pub null: u64,
-    /// Documents without the field.
+    /// Number of documents without the field.
     pub missing: u64,
-    /// Documents in which the field is neither string, null, nor array of strings: the caller asks the store for them.
+    /// Documents whose field is not a string, null or an array of strings. The caller reads their values from the
+    /// store.
     pub other: RoaringBitmap,
-    /// Documents with an array of strings. Their elements are among `values` only if the request wants elements.
+    /// Documents with an array of strings. The elements are counted in `values` only if the request wants elements.
     pub arrays: RoaringBitmap,
 }
 
-/// A string and the number of documents that hold it.
+/// A string and the number of documents with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueCount {
-    /// The string, UTF-8.
+    /// The string, in UTF-8.
     pub value: Vec<u8>,
-    /// Documents that hold it.
+    /// Number of documents with the string.
     pub count: u64,
 }
 
-/// Where the search ran, and what it scanned.
+/// Where the search ran, and how much was scanned.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SearchReport {
-    /// One entry for each condition, in the order of the expression.
+    /// One report for each condition, in the order of the expression.
     pub leaves: Vec<LeafReport>,
-    /// One entry for each device that scanned.
+    /// One report for each device that scanned.
     pub devices: Vec<DeviceReport>,
-    /// What was scanned outside the devices.
+    /// Scans by host threads, outside the devices.
     pub host: HostReport,
     /// Microseconds from the request to the answer.
     pub total_us: u64,
@@ -65,42 +66,42 @@ pub struct SearchReport {
 /// How one condition was searched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeafReport {
-    /// Position of the field among the declared ones.
+    /// Index of the field among the declared fields.
     pub field: usize,
-    /// How values were compared; `None` if no values were, as for null.
+    /// How values were compared; `None` if no values were compared, as for null.
     pub tier: Option<Tier>,
-    /// Buckets that were searched.
+    /// Number of buckets that were searched.
     pub buckets_searched: usize,
-    /// Buckets the field has.
+    /// Number of buckets of the field.
     pub buckets_total: usize,
-    /// Rows that were scanned; a binary search scans none.
+    /// Number of rows that were scanned. A binary search scans none.
     pub rows: u64,
-    /// Bytes that were scanned.
+    /// Bytes of values that were scanned.
     pub bytes: u64,
 }
 
-/// What one device did.
+/// What one device scanned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceReport {
     /// Name of the device.
     pub name: String,
-    /// Buckets it scanned.
+    /// Number of buckets that the device scanned.
     pub buckets: usize,
-    /// Rows it scanned.
+    /// Number of rows that the device scanned.
     pub rows: u64,
-    /// Microseconds of its time.
+    /// Microseconds that the device was busy.
     pub device_us: u64,
 }
 
-/// What was scanned on threads of the host.
+/// What host threads scanned.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostReport {
-    /// Buckets that no device holds, or whose device was lost or had a full queue.
+    /// Number of buckets that no device holds, or whose device was lost or had a full queue.
     pub buckets: usize,
-    /// Rows of those buckets.
+    /// Number of rows in those buckets.
     pub rows: u64,
-    /// Rows of the delta.
+    /// Number of rows in the delta.
     pub delta_rows: u64,
-    /// Microseconds these scans took.
+    /// Microseconds that these scans took.
     pub host_us: u64,
 }

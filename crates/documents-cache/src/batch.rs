@@ -1,11 +1,11 @@
-//! Documents to insert, gathered by field before the cache is locked.
+//! Documents to insert, grouped by field before the cache is locked.
 
 use crate::block::Block;
 use crate::value::{FieldValue, Kept};
 
-/// Documents to insert together. It holds copies of their values, by field.
+/// Documents to insert together, with copies of their values by field.
 ///
-/// [`CollectionCache::batch`](crate::CollectionCache::batch) begins one. Filling it takes no lock.
+/// [`CollectionCache::batch`](crate::CollectionCache::batch) creates an empty batch. Filling it takes no lock.
 #[derive(Debug)]
 pub struct Batch {
     pub(crate) columns: Vec<Column>,
@@ -13,10 +13,10 @@ pub struct Batch {
     value_bytes_max: usize,
 }
 
-/// What the documents hold in one field. A document is identified by its position in the batch.
+/// The values of one field in a batch's documents. A document is identified by its position in the batch.
 #[derive(Debug)]
 pub(crate) struct Column {
-    /// Strings and elements of arrays, in order of arrival.
+    /// Strings and array elements, in order of arrival.
     pub(crate) rows: Block,
     pub(crate) null: Vec<u32>,
     pub(crate) missing: Vec<u32>,
@@ -25,8 +25,8 @@ pub(crate) struct Column {
 }
 
 impl Batch {
-    /// Creates a batch of `fields` fields with room for `documents` documents. A document with a value longer than
-    /// `value_bytes_max` is left to recheck.
+    /// Creates a batch of `fields` fields with capacity for `documents` documents. Documents with a value longer than
+    /// `value_bytes_max` are marked for recheck.
     pub(crate) fn new(fields: usize, documents: usize, value_bytes_max: usize) -> Batch {
         Batch {
             columns: (0..fields)
@@ -37,10 +37,10 @@ impl Batch {
         }
     }
 
-    /// Adds a document, given its values in field order.
+    /// Adds a document with its values in field order.
     ///
     /// # Panics
-    /// If there is not one value for each field.
+    /// If the number of values is not the number of fields.
     pub fn push(&mut self, values: &[FieldValue<'_>]) {
         assert_eq!(values.len(), self.columns.len(), "a value for each field");
         for (column, value) in self.columns.iter_mut().zip(values) {
@@ -49,12 +49,12 @@ impl Batch {
         self.documents += 1;
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn len(&self) -> usize {
         self.documents
     }
 
-    /// Returns whether the batch has no document.
+    /// Returns whether the batch contains no document.
     pub fn is_empty(&self) -> bool {
         self.documents == 0
     }
@@ -71,7 +71,7 @@ impl Column {
         }
     }
 
-    /// Adds what the document at position `place` of the batch holds.
+    /// Adds the field's value of the document at position `place` in the batch.
     #[inline]
     pub(crate) fn push(&mut self, place: u32, value: &FieldValue<'_>, value_bytes_max: usize) {
         match value.kept(value_bytes_max) {

@@ -1,14 +1,14 @@
-//! Rows laid out for searching: the values end to end, the offset of each, and the document of each.
+//! Rows laid out for searching: concatenated values, with an offset and a document number for each.
 
 use std::ops::Range;
 
 use forebay_text::{Rows, SEPARATOR};
 
-/// Maximum bytes of a block before another value is appended. Offsets are 32 bits wide, so that even the largest value
-/// still fits.
+/// Bytes of a block from which no further value is appended. Offsets have 32 bits, so there is still space for the
+/// largest possible value.
 pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// Values and the numbers of their documents, in any order; each value is followed by [`SEPARATOR`].
+/// Values with the numbers of their documents, in any order. Each value is followed by [`SEPARATOR`].
 #[derive(Debug, Clone)]
 pub(crate) struct Block {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// An empty block with room for `rows` rows with `value_bytes` bytes of values.
+    /// Creates an empty block with capacity for `rows` rows with `value_bytes` bytes of values.
     pub(crate) fn with_capacity(rows: usize, value_bytes: usize) -> Block {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
@@ -38,7 +38,7 @@ impl Block {
         self.numbers.push(number);
     }
 
-    /// Appends rows of `from`, whose document numbers are positions in `numbers`.
+    /// Appends rows of `from`. Their document numbers are indexes into `numbers`.
     pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());
@@ -54,54 +54,54 @@ impl Block {
             .extend(places.map(|&place| numbers[place as usize]));
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Bytes of the values, separators included.
+    /// Returns the bytes of the values, including separators.
     pub(crate) fn bytes_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Reserves room for as many rows and bytes as `other` has.
+    /// Reserves capacity for as many rows and bytes as `other` has.
     pub(crate) fn reserve_as_much_as(&mut self, other: &Block) {
         self.bytes.reserve(other.bytes.len());
         self.offsets.reserve(other.offsets.len());
         self.numbers.reserve(other.numbers.len());
     }
 
-    /// Bytes of memory that the block takes.
+    /// Returns the bytes of memory that the block takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let words = self.offsets.capacity() + self.numbers.capacity();
         (self.bytes.capacity() + words * size_of::<u32>() + size_of::<Block>()) as u64
     }
 
-    /// The value of a row.
+    /// Returns the value of a row.
     #[inline]
     pub(crate) fn value(&self, row: usize) -> &[u8] {
         let (start, next) = (self.offsets[row] as usize, self.offsets[row + 1] as usize);
         &self.bytes[start..next - 1]
     }
 
-    /// Length of the value of a row.
+    /// Returns the length of a row's value.
     #[inline]
     pub(crate) fn value_len(&self, row: usize) -> usize {
         (self.offsets[row + 1] - self.offsets[row]) as usize - 1
     }
 
-    /// The document of a row.
+    /// Returns the document number of a row.
     #[inline]
     pub(crate) fn number(&self, row: usize) -> u32 {
         self.numbers[row]
     }
 
-    /// The documents of some rows.
+    /// Returns the document numbers of a range of rows.
     pub(crate) fn numbers(&self, rows: Range<usize>) -> &[u32] {
         &self.numbers[rows]
     }
 
-    /// The rows as the text engine takes them.
+    /// Returns the rows in the text engine's format.
     pub(crate) fn rows(&self) -> Rows<'_> {
         Rows {
             bytes: &self.bytes,
@@ -109,19 +109,19 @@ impl Block {
         }
     }
 
-    /// Bytes of some rows, separators included.
+    /// Returns the bytes of a range of rows, including separators.
     pub(crate) fn span_bytes(&self, rows: &Range<usize>) -> u64 {
         u64::from(self.offsets[rows.end] - self.offsets[rows.start])
     }
 
-    /// Returns the end of the shortest leading part of `rows` that takes at least `bytes` bytes, separators included.
+    /// Returns the end of the shortest leading part of `rows` that takes at least `bytes` bytes, including separators.
     /// The part has at least one row.
     pub(crate) fn end_of_bytes(&self, rows: Range<usize>, bytes: usize) -> usize {
         let is_below = |row| self.span_bytes(&(rows.start..row + 1)) < bytes as u64;
         rows.end.min(self.first_row_in(rows.clone(), is_below) + 1)
     }
 
-    /// A copy of some rows.
+    /// Copies a range of rows to a new block.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Block {
         let offsets = &self.offsets[rows.start..=rows.end];
         let (start, end) = (offsets[0], offsets[rows.len()]);
@@ -132,12 +132,13 @@ impl Block {
         }
     }
 
-    /// In a sorted block, the first row whose value is not `below`.
+    /// Returns the first row of a sorted block whose value is not `below`.
     pub(crate) fn first_row(&self, mut below: impl FnMut(&[u8]) -> bool) -> usize {
         self.first_row_in(0..self.len(), |row| below(self.value(row)))
     }
 
-    /// In a range of rows of a sorted block, the first row whose value is not `below`. Fast if it is near the start.
+    /// Returns the first row in a range of a sorted block whose value is not `below`. Fast if that row is near the
+    /// start.
     pub(crate) fn first_row_near(
         &self,
         rows: Range<usize>,
@@ -165,7 +166,7 @@ impl Block {
         low
     }
 
-    /// In a sorted block, the rows whose value is `value`.
+    /// Returns the rows of a sorted block whose value is `value`.
     pub(crate) fn rows_equal(&self, value: &[u8]) -> Range<usize> {
         let start = self.first_row(|row| row < value);
         if start == self.len() || self.value(start) != value {
@@ -175,14 +176,15 @@ impl Block {
         start..end
     }
 
-    /// In a sorted block, the rows whose value begins with `prefix`.
+    /// Returns the rows of a sorted block whose value begins with `prefix`.
     pub(crate) fn rows_with_prefix(&self, prefix: &[u8]) -> Range<usize> {
         let start = self.first_row(|row| row < prefix);
         let below = |row: usize| self.value(row).starts_with(prefix);
         start..self.first_row_in(start..self.len(), below)
     }
 
-    /// In a sorted block, the row of this value and document. Rows of equal values are in order of document number.
+    /// Finds the row with this value and document in a sorted block. Rows with equal values are in order of document
+    /// number.
     pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
         let row = self.first_row_in(0..self.len(), |row| {
             (self.value(row), self.number(row)) < (value, number)
@@ -190,7 +192,7 @@ impl Block {
         (row < self.len() && self.number(row) == number && self.value(row) == value).then_some(row)
     }
 
-    /// In any block, the rows of this value and document.
+    /// Finds the rows with this value and document in a block of any order.
     pub(crate) fn find_unsorted<'a>(
         &'a self,
         value: &'a [u8],

@@ -1,4 +1,4 @@
-//! A bucket: the values of one range, and the device that scans them.
+//! A bucket: the values in one range, and the device that scans them.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use forebay_text_gpu::LoadError;
 use crate::owners::BucketIdGuard;
 use crate::segment::{Copying, Replica, Segment};
 
-/// One state of a bucket. Cloning it shares all data.
+/// One version of a bucket. Clones share all data.
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
     guard: Arc<BucketIdGuard>,
-    /// Inclusive lower bound of the bucket's values; the upper bound is the next bucket's `lower`.
+    /// Inclusive lower bound of the bucket's values. The upper bound is the next bucket's `lower`.
     pub(crate) lower: Arc<[u8]>,
-    /// Length of the prefixes that tell this bucket's values from those of its neighbours.
+    /// Length of the prefixes that separate this bucket's values from its neighbours'.
     pub(crate) prefix_bytes: usize,
     /// Sorted segments, oldest first.
     pub(crate) segments: Vec<Segment>,
@@ -23,7 +23,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A bucket on no device.
+    /// Creates a bucket that no device holds.
     pub(crate) fn new(
         guard: Arc<BucketIdGuard>,
         lower: &[u8],
@@ -43,12 +43,12 @@ impl Bucket {
         self.guard.id()
     }
 
-    /// The device that holds all of the bucket.
+    /// Returns the device that holds the whole bucket.
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         self.device.as_ref()
     }
 
-    /// Rows, deleted ones included.
+    /// Returns the number of rows, including deleted rows.
     pub(crate) fn rows(&self) -> usize {
         self.segments
             .iter()
@@ -60,7 +60,7 @@ impl Bucket {
         self.segments.iter().map(Segment::live_rows).sum()
     }
 
-    /// Bytes of values and separators.
+    /// Returns the bytes of values and separators.
     pub(crate) fn bytes(&self) -> usize {
         self.segments
             .iter()
@@ -68,13 +68,13 @@ impl Bucket {
             .sum()
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of host memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let segments: u64 = self.segments.iter().map(Segment::memory_bytes).sum();
         segments + (size_of::<Bucket>() + self.lower.len()) as u64
     }
 
-    /// Takes the bucket off its device. The device's memory is freed once no search uses it.
+    /// Removes the bucket from its device. The device's memory is freed once no search uses it.
     pub(crate) fn release(&mut self) {
         self.device = None;
         for segment in &mut self.segments {
@@ -82,7 +82,7 @@ impl Bucket {
         }
     }
 
-    /// Bytes of the device's memory that the bucket holds.
+    /// Returns the bytes of device memory that the bucket holds.
     pub(crate) fn device_bytes(&self) -> u64 {
         let replicas = self
             .segments
@@ -91,7 +91,7 @@ impl Bucket {
         replicas.map(|replica| replica.bytes()).sum()
     }
 
-    /// Puts the bucket on a device, with the copies that [`Bucket::begin_copies`] began.
+    /// Assigns the bucket to a device, with the finished copies that [`Bucket::begin_copies`] started.
     pub(crate) fn place(&mut self, device: &Arc<Device>, copies: Vec<Arc<Replica>>) {
         assert_eq!(
             copies.len(),
@@ -104,7 +104,7 @@ impl Bucket {
         }
     }
 
-    /// Begins to copy all segments to a device; segments that it already has are not copied again.
+    /// Starts copying all segments to a device. Segments that the device already has are not copied again.
     pub(crate) fn begin_copies(
         &self,
         device: &Arc<Device>,
@@ -121,7 +121,7 @@ impl Bucket {
         self.segments.iter().map(copy).collect()
     }
 
-    /// The segment and row of a live value of a document.
+    /// Finds the live row with this value and document. Returns the segment and the row.
     pub(crate) fn find(&self, value: &[u8], number: u32) -> Option<(usize, usize)> {
         let newest_first = self.segments.iter().enumerate().rev();
         newest_first

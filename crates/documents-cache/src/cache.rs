@@ -1,4 +1,4 @@
-//! The caches of all collections, over one set of devices.
+//! The caches of all collections, on one set of devices.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,35 +14,35 @@ use crate::maintain::{self, FlushSignal};
 use crate::owners::Owners;
 use crate::{CacheSettings, CollectionCache};
 
-/// What all collections of a cache share.
+/// State that all collections of a cache share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
     pub(crate) flush_signal: Arc<FlushSignal>,
-    /// The searches that wait for each GPU.
+    /// For each GPU, the queue of searches.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
-    /// The cache's share in the memory of each device.
+    /// For each device, the cache's memory pool.
     pools: Mutex<HashMap<DeviceId, Arc<MemoryPool>>>,
-    /// All collections, installed or still being built.
+    /// The caches of all collections, including those that are not installed yet.
     members: Mutex<Vec<Weak<CollectionCache>>>,
 }
 
 impl Shared {
-    /// The collections that are still in use.
+    /// Returns the collection caches that are still in use.
     pub(crate) fn members(&self) -> Vec<Arc<CollectionCache>> {
         let mut members = self.members.lock();
         members.retain(|member| member.strong_count() > 0);
         members.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The searches that wait for a GPU.
+    /// Returns the queue of searches for a GPU.
     pub(crate) fn queue(&self, device: &Device) -> Arc<ScanQueue> {
         Arc::clone(self.queues.lock().entry(device.id()).or_default())
     }
 
-    /// The cache's share in the memory of a device.
+    /// Returns the cache's memory pool on a device. Opens the pool on the first call.
     pub(crate) fn pool(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -67,10 +67,10 @@ impl Shared {
         Ok(pool)
     }
 
-    /// Closes the pool of a device that left or is lost; memory in use stays valid.
+    /// Closes the pool of a device that left or was lost. Memory in use stays valid.
     pub(crate) fn close_pool(&self, id: DeviceId) {
         let closed = self.pools.lock().remove(&id);
-        // Not under the lock: the last handle of a GPU's memory frees it.
+        // Dropped without holding the lock: dropping the last handle of a GPU's memory frees the memory.
         drop(closed);
     }
 
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// The caches of all collections. The background thread ends when this is dropped.
+/// The caches of all collections. Dropping it ends the background thread.
 #[derive(Debug)]
 pub struct Cache {
     shared: Arc<Shared>,
@@ -89,7 +89,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache over `devices`.
+    /// Creates an empty cache on `devices`.
     pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
         let owners = Owners::new(settings.seed);
         for device in devices.list() {
@@ -124,29 +124,29 @@ impl Cache {
         })
     }
 
-    /// Creates an empty cache for a collection's fields. [`Cache::get`] finds it only after it has been
-    /// [installed](Cache::install), so that the caller can fill it first.
+    /// Creates an empty cache for a collection's fields. [`Cache::get`] returns it only after [`Cache::install`], so
+    /// that the caller can fill it first.
     pub fn prepare(&self, fields: &[&str]) -> Arc<CollectionCache> {
         self.shared
             .enroll(CollectionCache::new(&self.shared, fields))
     }
 
-    /// Makes a collection's cache the one that [`Cache::get`] finds, in place of any other.
+    /// Makes [`Cache::get`] return this collection cache for the namespace, instead of any earlier cache.
     pub fn install(&self, namespace: &str, collection: Arc<CollectionCache>) {
         self.collections
             .write()
             .insert(namespace.to_owned(), collection);
     }
 
-    /// Prepares and installs an empty cache for a collection's fields.
+    /// Creates and installs an empty cache for a collection's fields.
     pub fn declare(&self, namespace: &str, fields: &[&str]) -> Arc<CollectionCache> {
         let collection = self.prepare(fields);
         self.install(namespace, Arc::clone(&collection));
         collection
     }
 
-    /// Removes fields from a collection's cache. Returns the cache that replaces it, or `None` if no field is left.
-    /// Writes concurrent with this call may be lost, so the caller must hold them back.
+    /// Removes fields from a collection's cache. Returns the cache that replaces it, or `None` if no field is left. The
+    /// caller must exclude concurrent writes, which might be lost.
     pub fn undeclare(&self, namespace: &str, fields: &[&str]) -> Option<Arc<CollectionCache>> {
         let mut collections = self.collections.write();
         let smaller = collections
@@ -161,12 +161,13 @@ impl Cache {
         Some(smaller)
     }
 
-    /// The cache of a collection, if it has one.
+    /// Returns the cache of a collection, if it has one.
     pub fn get(&self, namespace: &str) -> Option<Arc<CollectionCache>> {
         self.collections.read().get(namespace).cloned()
     }
 
-    /// Gives a collection's cache another name, in place of any that has it. Does nothing if there is none.
+    /// Renames a collection's cache, replacing any cache of the new name. If there is no cache to rename, drops the
+    /// cache of the new name.
     pub fn rename(&self, from: &str, to: &str) {
         let mut collections = self.collections.write();
         match collections.remove(from) {
@@ -180,13 +181,13 @@ impl Cache {
         self.collections.write().remove(namespace);
     }
 
-    /// The devices.
+    /// Returns the devices.
     pub fn devices(&self) -> &Arc<Devices> {
         &self.shared.devices
     }
 
-    /// Moves a joining device's share of the data to it, in proportion to its part of all devices' search speed. Blocks
-    /// until the buckets are there; searches continue. Returns the number of buckets chosen to move.
+    /// Moves a share of the data to a device that joined, in proportion to the device's part of all devices' search
+    /// speed. Blocks until the buckets are moved; searches continue. Returns the number of buckets chosen to move.
     pub fn device_joined(&self, id: DeviceId) -> usize {
         let Some(device) = self.shared.devices.get(id) else {
             return 0;
@@ -197,8 +198,8 @@ impl Cache {
         moved
     }
 
-    /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone. Searches continue, and the
-    /// host searches what the device no longer does. Returns the number of buckets that had to move.
+    /// Moves all buckets off a device that left or was lost. Blocks until they are moved. Searches continue; the host
+    /// searches buckets without a device. Returns the number of buckets that had to move.
     pub fn device_left(&self, id: DeviceId) -> usize {
         self.shared.queues.lock().remove(&id);
         let moves = self.shared.owners.lock().leave(id);
@@ -214,7 +215,7 @@ impl Cache {
     }
 }
 
-/// Allocates the memory that searches need on a GPU, before buckets fill it.
+/// Allocates the memory that searches need on a GPU before buckets fill it.
 fn prepare(device: &Device) {
     if let Err(error) = forebay_text_gpu::prepare(device) {
         tracing::warn!(%error, "a device is not ready to search");

@@ -17,20 +17,20 @@ use crate::stats::{BucketStats, BucketSummary, FieldStats};
 use crate::value::FieldValue;
 use crate::{CacheSettings, maintain};
 
-/// What is behind the lock of a collection.
+/// The part of a collection's cache that its lock guards.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Documents that exist.
+    /// Numbers of all documents in the cache.
     pub(crate) live: NumberSet,
     pub(crate) fields: Vec<Arc<FieldState>>,
-    /// Increases when the cache is cleared, so that maintenance begun before is not installed after.
+    /// Incremented when the cache is cleared, so that maintenance started earlier does not install its results.
     pub(crate) generation: u64,
-    /// Number of writes so far, used to notice that a collection is idle.
+    /// Number of writes so far, used to detect that a collection is idle.
     pub(crate) writes: u64,
 }
 
-/// The cache of one collection. One lock guards all its cached fields, so that a document is written to all of them
-/// atomically and a search sees all of them at one moment.
+/// The cache of one collection. One lock guards all its cached fields, so that a document is written to all fields
+/// atomically and a search sees all fields at one moment.
 ///
 /// Documents are identified by number. The caller applies the writes to a document in order.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct CollectionCache {
     pub(crate) shared: Arc<Shared>,
     fields: Vec<String>,
     pub(crate) state: RwLock<State>,
-    /// Held by the thread that changes which segments and buckets there are.
+    /// Held by the thread that changes the lists of segments and buckets.
     pub(crate) maintenance: Mutex<maintain::Progress>,
 }
 
@@ -61,7 +61,8 @@ impl CollectionCache {
         })
     }
 
-    /// Copies the collection with only the fields that `keep` accepts; later writes to one do not reach the other.
+    /// Copies the collection's cache with only the fields that `keep` accepts. Later writes to one cache do not reach
+    /// the other.
     pub(crate) fn with_fields(&self, keep: impl Fn(&str) -> bool) -> Arc<CollectionCache> {
         let state = self.state.read();
         let kept = self
@@ -86,17 +87,17 @@ impl CollectionCache {
         })
     }
 
-    /// The cached fields in the order in which values are given.
+    /// Returns the names of the cached fields, in the order in which values are passed.
     pub fn fields(&self) -> &[String] {
         &self.fields
     }
 
-    /// Position of a cached field.
+    /// Returns the index of a cached field.
     pub fn field_index(&self, field: &str) -> Option<usize> {
         self.fields.iter().position(|name| name == field)
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn document_count(&self) -> u64 {
         self.state.read().live.len()
     }
@@ -105,7 +106,7 @@ impl CollectionCache {
         &self.shared.settings
     }
 
-    /// A batch for the fields of this collection, with room for `documents` documents.
+    /// Creates an empty batch for the fields of this collection, with capacity for `documents` documents.
     pub fn batch(&self, documents: usize) -> Batch {
         Batch::new(
             self.fields.len(),
@@ -117,7 +118,7 @@ impl CollectionCache {
     /// Adds a document with one value for each field, in field order.
     ///
     /// # Errors
-    /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]; nothing is changed then.
+    /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]. Nothing is changed then.
     pub fn insert(&self, number: u32, values: &[FieldValue<'_>]) -> Result<(), CacheError> {
         check_count(values.len(), self.fields.len())?;
         let mut batch = self.batch(1);
@@ -125,13 +126,13 @@ impl CollectionCache {
         self.insert_batch(&[number], &batch)
     }
 
-    /// Adds a batch of documents, given the number of each.
+    /// Adds a batch of documents. `numbers` holds the document number of each.
     ///
     /// # Errors
-    /// [`CacheError::NumberInUse`]; nothing is changed then.
+    /// [`CacheError::NumberInUse`]. Nothing is changed then.
     ///
     /// # Panics
-    /// If there are not as many numbers as documents, or the batch was begun by a collection with other fields.
+    /// If the number of document numbers is not the number of documents, or if the batch was created for other fields.
     pub fn insert_batch(&self, numbers: &[u32], batch: &Batch) -> Result<(), CacheError> {
         assert_eq!(numbers.len(), batch.len(), "a number for each document");
         assert_eq!(batch.columns.len(), self.fields.len(), "the same fields");
@@ -148,7 +149,8 @@ impl CollectionCache {
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the new values are in the cache, and so is the true old value of each field whose given one was not found.
+    /// the new values are in the cache, and in each field whose `old` value was not found, the true old value remains
+    /// too.
     pub fn update(
         &self,
         number: u32,
@@ -173,11 +175,11 @@ impl CollectionCache {
         outcome
     }
 
-    /// Removes a document, given its values.
+    /// Removes a document. `old` holds its values.
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the document is removed, except for its value in each field whose given one was not found.
+    /// the document is removed, but in each field whose `old` value was not found, the true value remains.
     pub fn remove(&self, number: u32, old: &[FieldValue<'_>]) -> Result<(), CacheError> {
         check_count(old.len(), self.fields.len())?;
         let mut state = self.state.write();
@@ -204,22 +206,23 @@ impl CollectionCache {
         }
     }
 
-    /// Sorts the delta into the buckets, then splits, merges, compacts and places buckets as needed. Blocks, while
-    /// searches and writes continue. The background thread does the same on its own.
+    /// Flushes the delta to the buckets, then splits, merges, compacts and places buckets as needed. Blocks, while
+    /// searches and writes continue. The background thread does the same when the delta is full or the collection is
+    /// idle.
     pub fn flush(&self) {
         maintain::maintain(self, maintain::Extent::Everything);
     }
 
-    /// Answers a search. Polling it neither blocks on a device nor scans much on the caller's thread. Dropping the
-    /// future ends the search. Needs a tokio runtime with time enabled.
+    /// Answers a search. Polling never waits for a device and never scans much on the caller's thread. Dropping the
+    /// future cancels the search. Needs a tokio runtime with time enabled.
     ///
     /// # Errors
-    /// [`SearchError`]: stopped, unknown field, or too many distinct values. Lost devices are no error.
+    /// [`SearchError`]. Lost devices are no error.
     pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
         search::search(self, request).await
     }
 
-    /// The state a search works on.
+    /// Returns a snapshot for a search.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let state = self.state.read();
         Snapshot {
@@ -228,12 +231,12 @@ impl CollectionCache {
         }
     }
 
-    /// Figures of one field. Returns `None` if there is no field at that position.
+    /// Returns statistics of one field with all details of its buckets. Returns `None` if no field has this index.
     pub fn stats(&self, field: usize) -> Option<FieldStats> {
         self.field_stats(field, |bucket| bucket_stats(self, bucket))
     }
 
-    /// The same without the details of buckets; cheap enough to poll.
+    /// Returns statistics of one field with few details of its buckets. Cheap enough to poll.
     pub fn summary(&self, field: usize) -> Option<FieldStats<BucketSummary>> {
         self.field_stats(field, |bucket| BucketSummary {
             rows: bucket.live_rows() as u64,
@@ -274,7 +277,7 @@ impl CollectionCache {
 }
 
 impl State {
-    /// Adds all numbers or none.
+    /// Adds all numbers, or none if one is in use.
     fn add_numbers(&mut self, numbers: &[u32]) -> Result<(), CacheError> {
         for (index, number) in numbers.iter().enumerate() {
             if !self.live.insert(*number) {

@@ -1,4 +1,4 @@
-//! One state of one cached field: buckets, delta, and the sets of documents without strings.
+//! One version of a cached field: buckets, delta, and the sets of documents without strings.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::value::{FieldValue, Kept};
 
-/// A field's rows and sets. Cloning it shares all data.
+/// A field's rows and sets. Clones share all data.
 #[derive(Debug, Clone)]
 pub(crate) struct FieldState {
     /// The buckets.
     pub(crate) directory: Arc<Directory>,
     /// Sorted runs of the delta, oldest first.
     pub(crate) runs: Arc<Vec<Segment>>,
-    /// The chunk of the delta that is being filled, in order of arrival; sealed into a run when it is full.
+    /// The open chunk of the delta, in order of arrival. Sealed into a sorted run when it is full.
     pub(crate) open: Segment,
     pub(crate) null: NumberSet,
     pub(crate) missing: NumberSet,
     pub(crate) recheck: NumberSet,
     pub(crate) arrays: NumberSet,
-    /// Live rows.
+    /// Number of live rows.
     pub(crate) rows: u64,
-    /// Bytes of the values of live rows.
+    /// Bytes of the values in live rows.
     pub(crate) value_bytes: u64,
 }
 
 impl FieldState {
-    /// An empty field whose only bucket is `first`.
+    /// Creates an empty field whose only bucket is `first`.
     pub(crate) fn new(first: Bucket) -> FieldState {
         FieldState {
             directory: Arc::new(Directory::new(first)),
@@ -47,7 +47,7 @@ impl FieldState {
         }
     }
 
-    /// Adds what documents hold, given the number of each.
+    /// Adds the field's values of a batch. `numbers` holds the document number of each position in the batch.
     pub(crate) fn insert(&mut self, column: &Column, numbers: &[u32], settings: &CacheSettings) {
         let sets = [
             (&mut self.null, &column.null),
@@ -79,7 +79,7 @@ impl FieldState {
         }
     }
 
-    /// Removes what a document held. Returns false if it did not hold that.
+    /// Removes a document's value. Returns false if the document did not have that value.
     pub(crate) fn remove(
         &mut self,
         number: u32,
@@ -102,12 +102,12 @@ impl FieldState {
         }
     }
 
-    /// Sorts the open chunk into a run and begins another chunk.
+    /// Sorts the open chunk into a run and starts another chunk.
     ///
-    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: the rate of
-    /// inserts with five cached fields is 0.91 (0.66 to 1.14) of that with none. Earlier, in four rounds, it was 0.70
-    /// (0.55 to 0.80) when the background thread sorted the chunks and 0.81 (0.63 to 0.95) when the writer did, so the
-    /// writer does.
+    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: inserts with
+    /// five cached fields run at 0.91 (0.66 to 1.14) of the rate without cached fields. In an earlier measurement of
+    /// four rounds, the ratio was 0.70 (0.55 to 0.80) when the background thread sorted the chunks and 0.81 (0.63 to
+    /// 0.95) when the writer sorted them. So the writer sorts them.
     pub(crate) fn seal(&mut self) {
         let open = std::mem::replace(&mut self.open, empty_chunk());
         let sources = [open];
@@ -142,7 +142,7 @@ impl FieldState {
         true
     }
 
-    /// Marks the row of a value in its bucket as deleted. Returns false if there is none.
+    /// Marks the row of a value in its bucket as deleted. Returns false if there is no such row.
     pub(crate) fn remove_from_bucket(&mut self, value: &[u8], number: u32) -> bool {
         let position = self.directory.position(value);
         let Some((index, row)) = self.directory.buckets()[position].find(value, number) else {
@@ -153,17 +153,17 @@ impl FieldState {
         true
     }
 
-    /// Rows of the delta, deleted ones included.
+    /// Returns the number of rows in the delta, including deleted rows.
     pub(crate) fn delta_rows(&self) -> usize {
         self.delta().map(|segment| segment.block().len()).sum()
     }
 
-    /// The segments of the delta. All but the last are sorted.
+    /// Returns the segments of the delta. All except the last are sorted.
     pub(crate) fn delta(&self) -> impl Iterator<Item = &Segment> {
         self.runs.iter().chain(std::iter::once(&self.open))
     }
 
-    /// Every segment of the field.
+    /// Returns every segment of the field.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
         let buckets = self.directory.buckets().iter();
         buckets
@@ -171,7 +171,7 @@ impl FieldState {
             .chain(self.delta())
     }
 
-    /// Bytes of memory, including segments, sets and directory.
+    /// Returns the bytes of memory, including segments, sets and directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let buckets = self
             .directory
@@ -187,7 +187,7 @@ impl FieldState {
     }
 }
 
-/// The block of the open chunk; a new one gets the capacity that the run before it needed.
+/// Returns the block of the open chunk. A new chunk gets the capacity that the previous run needed.
 fn open_block<'a>(open: &'a mut Segment, last: Option<&Segment>) -> &'a mut Block {
     let block = open.block_mut();
     if let (0, Some(last)) = (block.len(), last) {

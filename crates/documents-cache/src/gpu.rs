@@ -1,4 +1,4 @@
-//! What GPUs hold of a field.
+//! The part of a field that GPUs hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use forebay_text_gpu::{ScanTable, TiledRows};
 use crate::bucket::Bucket;
 use crate::segment::Segment;
 
-/// The buckets of a field that one GPU holds, as of one snapshot. Searches of the same snapshot share it, and with it a
-/// table on the device and a pass over its memory.
+/// The buckets of a field that one GPU holds, in one snapshot. Searches of the same snapshot share it, so that they
+/// also share a table on the device and a pass over its memory.
 #[derive(Debug)]
 pub(crate) struct GpuPartition {
     pub(crate) device: Arc<Device>,
     pub(crate) table: Arc<ScanTable>,
     /// The blocks of the table, each with the position of its bucket.
     pub(crate) segments: Vec<(usize, Segment)>,
-    /// Rows with values too long for the GPU, which the host searches: block and row.
+    /// Rows with values too long for the GPU, which the host searches: index into `segments`, and row.
     pub(crate) oversize_rows: Vec<(usize, u32)>,
     pub(crate) buckets: usize,
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
 
-/// Buckets grouped by the device that searches them. Starting a search takes time in proportion to the entries here,
-/// not to the number of buckets that GPUs hold.
+/// Buckets grouped by the device that searches them. The time to start a search depends on the number of groups, not on
+/// the number of buckets that GPUs hold.
 #[derive(Debug)]
 pub(crate) struct DevicePartitions {
-    /// A GPU that holds more rows than fit one table has several entries.
+    /// A GPU with more rows than fit one table has several entries.
     pub(crate) gpus: Vec<Arc<GpuPartition>>,
     /// Positions of the buckets that no GPU searches.
     pub(crate) host_buckets: Vec<usize>,
 }
 
-/// Returns whether the device is a GPU, which holds its own copy of the values and searches the copy with kernels.
+/// Returns whether the device is a GPU, which searches its own copy of the values with kernels.
 pub(crate) fn is_gpu(device: &Device) -> bool {
     device.kind() == DeviceKind::Cuda
 }
 
-/// Groups buckets by device; positions count from the first of `buckets`.
+/// Groups buckets by device. Positions in the result are indexes into `buckets`.
 pub(crate) fn device_partitions(buckets: &[Arc<Bucket>]) -> DevicePartitions {
     let mut held: BTreeMap<u32, (&Arc<Device>, Vec<usize>)> = BTreeMap::new();
     let mut host_buckets = Vec::new();
@@ -70,8 +70,8 @@ fn row_count(bucket: &Bucket) -> u64 {
     bucket.segments.iter().map(rows).sum()
 }
 
-/// Splits buckets, each given with its number of rows, into tables of at most `rows_max` rows. Returns the buckets of
-/// each table, and the buckets that are too large for any table, which the host searches.
+/// Divides buckets, passed with their row counts, among tables of at most `rows_max` rows. Returns the buckets of each
+/// table, and the buckets that are too large for any table, which the host searches.
 fn in_tables(
     buckets: impl Iterator<Item = (usize, u64)>,
     rows_max: u64,
@@ -118,7 +118,7 @@ impl GpuPartition {
     }
 }
 
-/// A segment's copy, and its deleted rows as bits.
+/// Returns a segment's copy on the device, and its deleted rows as a bitmap.
 fn on_device((_, segment): &(usize, Segment)) -> (Arc<TiledRows>, Vec<u32>) {
     let rows = segment
         .tiles()

@@ -1,10 +1,11 @@
-//! The cache of field values: what searches over cached fields are answered from.
+//! The cache of field values, which answers searches over cached fields.
 //!
-//! A [`Cache`] holds, for each collection that declares cached fields, a [`CollectionCache`]. A field's values lie in
+//! A [`Cache`] holds a [`CollectionCache`] for each collection that declares cached fields. A field's values are in
 //! *buckets*: a bucket covers a range of values and holds immutable segments sorted by value, so that exact and prefix
-//! searches are binary searches in one bucket. A prefix of n bytes (the paper's *hash*) tells the values of
-//! neighbouring buckets apart. Each bucket belongs to a device, which scans it for substrings and regular expressions.
-//! Recent writes lie in a *delta*, which every search covers too, until a background flush sorts it into the buckets.
+//! searches are binary searches in few buckets. The prefix length of a bucket (a prefix is the paper's *hash*) is long
+//! enough to separate the values of neighbouring buckets. Each bucket belongs to a device, which scans it for
+//! substrings and regular expressions. Recent writes are in a *delta*, which every search also covers, until a
+//! background flush sorts them into the buckets.
 //!
 //! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges and moves of
 //! buckets between devices run concurrently, and the search sees each row exactly once.

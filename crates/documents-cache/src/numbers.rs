@@ -1,13 +1,14 @@
-//! Sets of document numbers that are cheap to share with a search while writes continue.
+//! Sets of document numbers with cheap snapshots for searches while writes continue.
 
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 
-/// Numbers in one part of a set, as a power of two. A write concurrent with a search copies one part, at most 128 KiB.
+/// Size of a set's parts: each covers a range of 2^`PART_BITS` numbers. A write concurrent with a search copies one
+/// part, at most 128 KiB.
 const PART_BITS: u32 = 20;
 
-/// A set of document numbers. Cloning it copies one pointer; the first write after that copies one part.
+/// A set of document numbers. Cloning copies one pointer. The first write to a part after that copies the part.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NumberSet {
     parts: Arc<Vec<Arc<RoaringBitmap>>>,
@@ -15,7 +16,7 @@ pub(crate) struct NumberSet {
 }
 
 impl NumberSet {
-    /// Adds a number. Returns false if it was there.
+    /// Adds a number. Returns false if the set already contains it.
     pub(crate) fn insert(&mut self, number: u32) -> bool {
         let index = (number >> PART_BITS) as usize;
         let parts = Arc::make_mut(&mut self.parts);
@@ -27,7 +28,7 @@ impl NumberSet {
         added
     }
 
-    /// Removes a number. Returns false if it was not there.
+    /// Removes a number. Returns false if the set does not contain it.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
         if !self.contains(number) {
             return false;
@@ -51,7 +52,7 @@ impl NumberSet {
         self.count == 0
     }
 
-    /// The whole set as one bitmap.
+    /// Returns the whole set as one bitmap.
     pub(crate) fn to_bitmap(&self) -> RoaringBitmap {
         let mut whole = RoaringBitmap::new();
         for part in self.parts.iter() {
@@ -60,7 +61,8 @@ impl NumberSet {
         whole
     }
 
-    /// Bytes of memory, taken as the serialised size of the parts: right to a few bytes a container.
+    /// Returns the bytes of memory, estimated by the serialised size of the parts. The error is a few bytes per Roaring
+    /// container.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let parts: usize = self.parts.iter().map(|part| part.serialized_size()).sum();
         (parts + self.parts.len() * size_of::<(usize, RoaringBitmap)>()) as u64

@@ -12,7 +12,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct Owners {
     locked: Mutex<Locked>,
-    /// Receives the ids of buckets that are gone. A guard may be dropped on an async worker, so dropping it takes no
+    /// Receives the ids of dropped buckets. A guard may be dropped on an async worker, so dropping it must not take a
     /// lock.
     gone: Sender<ShardId>,
     next_id: AtomicU64,
@@ -25,7 +25,7 @@ struct Locked {
 }
 
 impl Owners {
-    /// A placement without devices and buckets; `seed` determines its random draws.
+    /// Creates a placement without devices and buckets. `seed` determines its random draws.
     pub(crate) fn new(seed: u64) -> Owners {
         let (sender, receiver) = channel();
         Owners {
@@ -38,8 +38,8 @@ impl Owners {
         }
     }
 
-    /// Locks the placement and removes the buckets that are gone from it. Hold it for one call, never while waiting for
-    /// a device.
+    /// Locks the placement, after removing dropped buckets from it. Callers hold the lock for one call, never while
+    /// waiting for a device.
     pub(crate) fn lock(&self) -> MappedMutexGuard<'_, Placement<DeviceId>> {
         let mut locked = self.locked.lock();
         let Locked { placement, gone } = &mut *locked;
@@ -47,12 +47,12 @@ impl Owners {
         MutexGuard::map(locked, |locked| &mut locked.placement)
     }
 
-    /// Adds a device with its weight; returns the number of buckets that it now owns.
+    /// Adds a device with its weight. Returns the number of buckets that the device now owns.
     pub(crate) fn join(&self, device: &Device) -> usize {
         self.lock().join(device.id(), weight(device)).len()
     }
 
-    /// A new bucket id, registered with the placement without an owner.
+    /// Creates a bucket id and registers it with the placement without an owner.
     pub(crate) fn new_bucket(self: &Arc<Self>) -> Arc<BucketIdGuard> {
         let id = ShardId(self.next_id.fetch_add(1, Ordering::Relaxed));
         self.lock().unassign(id);
@@ -63,8 +63,8 @@ impl Owners {
     }
 }
 
-/// The id of a bucket. The placement removes it some time after the last state of the bucket that any search can see
-/// has been dropped.
+/// Keeps a bucket's id in the placement. When the last version of the bucket is dropped, the placement is told to
+/// remove the id at its next use.
 #[derive(Debug)]
 pub(crate) struct BucketIdGuard {
     id: ShardId,
@@ -79,21 +79,21 @@ impl BucketIdGuard {
 
 impl Drop for BucketIdGuard {
     fn drop(&mut self) {
-        // The receiver lives as long as `owners`.
+        // Sending cannot fail: `owners` owns the receiver.
         let _ = self.owners.gone.send(self.id);
     }
 }
 
-/// Bytes that a host device searches per second.
+/// Bytes per second that a host device searches.
 const HOST_BYTES_PER_S: u64 = 4_000_000_000;
-/// Bytes per second assumed for a GPU's memory if the driver does not report it: those of an old card.
+/// Memory bandwidth in bytes per second assumed for a GPU whose driver reports none: that of an old card.
 const GPU_BYTES_PER_S_UNKNOWN: u64 = 300_000_000_000;
-/// Part of its memory's bandwidth at which a GPU searches, in percent.
+/// Search speed of a GPU, in percent of its memory bandwidth.
 const GPU_BANDWIDTH_PERCENT: u64 = 73;
 
-/// The weight of a device in the placement: the bytes that it searches in a millisecond.
+/// Returns the weight of a device in the placement: the bytes that it searches in a millisecond.
 ///
-/// A host device takes about the same time for each byte; a GPU is bound by its memory.
+/// A host device searches at about the same speed everywhere. The speed of a GPU is bound by its memory bandwidth.
 ///
 /// PERF: an H100 (3,352 GB/s by its clock and width) searches 40 M values of 100 letters at 2,423 to 2,468 GB/s for
 /// four regular expressions, median 2,465: 73.5 % (`cargo bench -p forebay-text-gpu --bench scan`, 2026-11-23, commit
@@ -105,7 +105,7 @@ fn weight(device: &Device) -> u64 {
     bytes_per_s(gpu.map(|gpu| gpu.memory_bytes_per_s)) / 1000
 }
 
-/// Bytes that a device searches per second; for a GPU, from the bandwidth of its memory.
+/// Returns the bytes per second that a device searches: for a GPU, derived from its memory bandwidth.
 fn bytes_per_s(gpu_memory_bytes_per_s: Option<u64>) -> u64 {
     match gpu_memory_bytes_per_s {
         None => HOST_BYTES_PER_S,
@@ -144,7 +144,7 @@ mod tests {
         owners.lock().draw(kept.id(), 10, &[]);
         owners.lock().draw(dropped.id(), 10, &[]);
         let locked = owners.locked.lock();
-        // The placement is locked, and the drop does not wait for it.
+        // The placement is still locked here. Dropping the bucket must not wait for it.
         drop(dropped);
         drop(locked);
         assert_eq!(owners.lock().load_on(DeviceId(0)), 10);

@@ -10,7 +10,7 @@ use forebay_text::Program;
 pub enum Predicate {
     /// The value equals these bytes.
     Equals(Vec<u8>),
-    /// The value equals one of these.
+    /// The value equals one of these byte strings.
     In(Vec<Vec<u8>>),
     /// The program matches the value.
     Program(Arc<Program>),
@@ -20,43 +20,43 @@ pub enum Predicate {
     IsMissing,
 }
 
-/// A set of documents, given by conditions on cached fields.
+/// An expression of conditions on cached fields. Its value is a set of documents.
 #[derive(Debug, Clone)]
 pub enum Expr {
-    /// Every document.
+    /// All documents.
     All,
     /// The documents that meet one condition.
     Leaf {
-        /// Position of the field among the declared ones.
+        /// Index of the field among the declared fields.
         field: usize,
         /// The condition.
         predicate: Predicate,
     },
-    /// The documents in all of the sets; every document if there are no sets.
+    /// The documents in all of the sets; all documents if the list is empty.
     And(Vec<Expr>),
-    /// The documents in any of the sets; no document if there are no sets.
+    /// The documents in any of the sets; no document if the list is empty.
     Or(Vec<Expr>),
     /// The documents that are not in the set.
     Not(Box<Expr>),
 }
 
-/// What to return of the documents found.
+/// What to return about the documents found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Their number.
+    /// Their count.
     Count,
-    /// Their numbers.
+    /// Their document numbers.
     Numbers {
-        /// Maximum number to return; which ones is up to the cache.
+        /// Maximum count of numbers to return. The cache chooses which ones.
         limit: Option<usize>,
     },
-    /// The distinct strings of a field among them, with the number of documents that hold each.
+    /// The distinct strings of a field in these documents, with the number of documents for each.
     ValueCounts {
-        /// Position of the field among the declared ones.
+        /// Index of the field among the declared fields.
         field: usize,
-        /// Whether the elements of arrays count as values. If not, documents with arrays are returned separately.
+        /// Whether array elements count as values. If not, documents with arrays are returned separately.
         elements: bool,
-        /// Maximum bytes of the answer.
+        /// Maximum bytes of the distinct values.
         bytes_max: usize,
     },
 }
@@ -64,10 +64,10 @@ pub enum Want {
 /// A search over one collection.
 #[derive(Debug, Clone)]
 pub struct SearchRequest {
-    /// Which documents.
+    /// Which documents to find.
     pub expr: Expr,
-    /// What to return of them.
+    /// What to return about them.
     pub want: Want,
-    /// Cancellation token and deadline.
+    /// Cancellation token and deadline of the search.
     pub stop: Stop,
 }

@@ -1,4 +1,4 @@
-//! A block together with its mutable state: which rows are deleted, and its copy on a device.
+//! A block with its mutable state: its deleted rows, and its copy on a device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::gpu::is_gpu;
 /// A device's copy of a block.
 #[derive(Debug)]
 pub(crate) enum Replica {
-    /// On a host device: the bytes are the master's own, and are charged to its budget.
+    /// On a host device: the device reads the master copy, whose bytes are charged to the device's memory pool.
     Shared(Reservation),
-    /// In the memory of a GPU.
+    /// A copy in the memory of a GPU.
     Tiled(Arc<TiledRows>),
 }
 
 impl Replica {
-    /// Bytes of the device's memory.
+    /// Returns the bytes of device memory.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Replica::Shared(reservation) => reservation.bytes(),
@@ -37,7 +37,8 @@ pub(crate) enum Copying {
 }
 
 impl Copying {
-    /// Begins to copy a block to a device, in memory of the cache's pool. The block may change once this has returned.
+    /// Starts copying a block to a device, into the cache's memory pool. The block may change once this function has
+    /// returned.
     pub(crate) fn begin(
         device: &Arc<Device>,
         pool: &MemoryPool,
@@ -50,7 +51,7 @@ impl Copying {
         Ok(Copying::Done(Arc::new(Replica::Shared(reservation))))
     }
 
-    /// Blocks until the copy is there.
+    /// Blocks until the copy is complete.
     pub(crate) fn wait(self) -> Result<Arc<Replica>, LoadError> {
         match self {
             Copying::Done(replica) => Ok(replica),
@@ -61,13 +62,13 @@ impl Copying {
         }
     }
 
-    /// Blocks until all copies are there.
+    /// Blocks until all copies are complete.
     pub(crate) fn wait_all(copies: Vec<Copying>) -> Result<Vec<Arc<Replica>>, LoadError> {
         copies.into_iter().map(Copying::wait).collect()
     }
 }
 
-/// A block, its deleted rows, and its copy on the device of its bucket. Cloning shares all of them.
+/// A block, its deleted rows, and its copy on the device of its bucket. Clones share all three.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     block: Arc<Block>,
@@ -88,12 +89,12 @@ impl Segment {
         &self.block
     }
 
-    /// The block to append to; copied first if a search still reads it.
+    /// Returns the block for appending. Copies the block first if a search still reads it.
     pub(crate) fn block_mut(&mut self) -> &mut Block {
         Arc::make_mut(&mut self.block)
     }
 
-    /// Returns whether both are the same block in memory.
+    /// Returns whether both segments have the same block in memory.
     pub(crate) fn is_same_block(&self, other: &Segment) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }
@@ -108,8 +109,8 @@ impl Segment {
         self.deleted.is_some()
     }
 
-    /// Returns a range of rows as a separate segment. The new segment keeps the copy on a device only if it is the
-    /// whole segment.
+    /// Returns a range of rows as a separate segment. The new segment keeps the copy on a device only if the range is
+    /// the whole segment.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
         if rows == (0..self.block.len()) {
             return self.clone();
@@ -126,12 +127,12 @@ impl Segment {
         }
     }
 
-    /// Marks a row deleted.
+    /// Marks a row as deleted.
     pub(crate) fn delete(&mut self, row: usize) {
         Arc::make_mut(self.deleted.get_or_insert_default()).insert(row as u32);
     }
 
-    /// The copy on a GPU, if there is one.
+    /// Returns the copy on a GPU, if there is one.
     pub(crate) fn tiles(&self) -> Option<&Arc<TiledRows>> {
         match self.replica.as_deref()? {
             Replica::Tiled(tiles) => Some(tiles),
@@ -139,7 +140,8 @@ impl Segment {
         }
     }
 
-    /// Bitmap of the deleted rows: bit `row % 32` of word `row / 32`. Empty if no row is deleted.
+    /// Returns a bitmap of the deleted rows: bit `row % 32` of word `row / 32`. The bitmap is empty if no row is
+    /// deleted.
     pub(crate) fn deleted_bits(&self) -> Vec<u32> {
         let Some(deleted) = &self.deleted else {
             return Vec::new();
@@ -151,12 +153,12 @@ impl Segment {
         bits
     }
 
-    /// Number of live rows.
+    /// Returns the number of live rows.
     pub(crate) fn live_rows(&self) -> usize {
         self.live_rows_in(0..self.block.len())
     }
 
-    /// Number of live rows in a range.
+    /// Returns the number of live rows in a range.
     pub(crate) fn live_rows_in(&self, rows: Range<usize>) -> usize {
         let deleted = self.deleted.as_ref().map_or(0, |deleted| {
             deleted.range_cardinality(rows.start as u32..rows.end as u32) as usize
@@ -164,7 +166,7 @@ impl Segment {
         rows.len() - deleted
     }
 
-    /// Rows deleted since `before`, an earlier state of the same segment.
+    /// Returns the rows deleted since `before`, an earlier version of the same segment.
     pub(crate) fn deleted_since<'a>(
         &'a self,
         before: &'a Segment,
@@ -175,21 +177,21 @@ impl Segment {
             .filter(|row| !before.is_deleted(*row))
     }
 
-    /// In a sorted segment, the live row of this value and document.
+    /// Finds the live row with this value and document in a sorted segment.
     pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
         self.block
             .find_sorted(value, number)
             .filter(|row| !self.is_deleted(*row))
     }
 
-    /// In any segment, the live row of this value and document.
+    /// Finds the live row with this value and document in a segment of any order.
     pub(crate) fn find_unsorted(&self, value: &[u8], number: u32) -> Option<usize> {
         self.block
             .find_unsorted(value, number)
             .find(|row| !self.is_deleted(*row))
     }
 
-    /// Bytes of memory of the block and its deleted rows.
+    /// Returns the bytes of memory of the block and its deleted rows.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let deleted = self
             .deleted

@@ -11,31 +11,35 @@ pub struct CacheSettings {
     pub bucket_values_max: usize,
     /// Maximum bytes of a bucket's values before it is split.
     pub bucket_bytes_max: usize,
-    /// Initial length of the prefixes that divide values among buckets; a bucket uses longer ones where it needs to.
+    /// Initial length of the prefixes that divide values among buckets. A bucket uses longer prefixes if it needs them.
     pub prefix_bytes: usize,
     /// Values in the delta at which the background flush starts.
     ///
     /// PERF: `cargo run --release -p forebay-documents-cache --example insert -- NAMES N DELTA CHUNK BYTES`, the 4.5
     /// million package names, two cores of an Intel Xeon, November 2026. Processor time per document of five fields,
-    /// the last flush included, and median time of exact finds during the inserts, for a delta of 1,048,576 values in
-    /// chunks of 16,384 and 1 MiB, against one of 262,144 in chunks of 4,096 and 256 KiB. One million documents: 1.7 to
-    /// 1.9 us and 0.6 ms, against 1.9 to 2.1 us and 0.9 to 1.6 ms; three million: 2.1 us and 1.3 ms, against 1.9 to
-    /// 2.0 us and 1.0 to 1.5 ms; four million: 2.4 us and 1.0 to 1.2 ms, against 2.5 to 2.6 us and 1.9 to 3.0 ms. With
-    /// the larger one a load of up to a million documents needs no flush until its end; in the long run the two are
-    /// within a tenth of each other.
+    /// including the last flush, and median latency of exact finds during the inserts. First for a delta of 1,048,576
+    /// values in chunks of 16,384 values and 1 MiB, then for a delta of 262,144 values in chunks of 4,096 values and
+    /// 256 KiB:
+    ///
+    /// - one million documents: 1.7 to 1.9 us and 0.6 ms; 1.9 to 2.1 us and 0.9 to 1.6 ms
+    /// - three million: 2.1 us and 1.3 ms; 1.9 to 2.0 us and 1.0 to 1.5 ms
+    /// - four million: 2.4 us and 1.0 to 1.2 ms; 2.5 to 2.6 us and 1.9 to 3.0 ms
+    ///
+    /// With the larger delta, a load of up to a million documents needs no flush until its end. With more documents,
+    /// the processor times are within a tenth of each other.
     pub delta_values_max: usize,
     /// Values at which the open chunk of the delta is sealed into a sorted run.
     pub chunk_values_max: usize,
     /// Bytes of values at which the open chunk is sealed.
     pub chunk_bytes_max: usize,
-    /// Maximum bytes of a cached value. A document with a longer one is left to recheck: the store judges it.
+    /// Maximum bytes of a cached value. A document with a longer value is marked for recheck by the store.
     pub value_bytes_max: usize,
-    /// Time without writes after which a delta is flushed, however small it is.
+    /// Time without writes after which a delta of any size is flushed.
     pub flush_after: Duration,
     /// Whether a background thread flushes. If not, only [`CollectionCache::flush`](crate::CollectionCache::flush)
     /// does.
     pub background: bool,
-    /// Account that searches take memory from.
+    /// Memory account that searches charge.
     pub memory: Account,
     /// Seed of the random placement of buckets.
     pub seed: u64,
@@ -60,7 +64,7 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Sorted runs at which the delta is full.
+    /// Returns the number of sorted runs at which the delta is full.
     pub(crate) fn runs_max(&self) -> usize {
         (self.delta_values_max / self.chunk_values_max.max(1)).max(1)
     }

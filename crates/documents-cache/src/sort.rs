@@ -1,8 +1,8 @@
-//! Sorting rows of several blocks into one order: by value, then by document.
+//! Sorting the rows of several blocks by value, then by document.
 //!
-//! Eight bytes of each value make a key, so that most comparisons touch no value. Rows with equal keys and longer
-//! values are sorted again by the next eight bytes. The sort is stable and adaptive: it merges blocks that are already
-//! sorted.
+//! Eight bytes of each value form a key, so that most comparisons do not read the values. Rows with equal keys and
+//! longer values are sorted again by the next eight bytes. The sort is stable and adaptive: it merges blocks that are
+//! already sorted.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use std::ops::Range;
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::segment::Segment;
 
-/// Bytes of a value that make a key.
+/// Bytes of a value that form a key.
 const KEY_BYTES: usize = 8;
-/// Maximum size of a group of equal keys that is sorted by comparing values.
+/// Maximum size of a group of equal keys that is sorted by comparing whole values.
 const SMALL_GROUP: usize = 16;
 
-/// A row in the order being made.
+/// A row in the sorted order.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     key: u64,
@@ -23,7 +23,7 @@ struct Entry {
     row: u32,
 }
 
-/// The live rows of some segments in order of value and document.
+/// The live rows of some segments, in order of value and document.
 pub(crate) struct Sorted<'a> {
     sources: &'a [Segment],
     entries: Vec<Entry>,
@@ -71,7 +71,7 @@ impl<'a> Sorted<'a> {
         self.entries = entries;
     }
 
-    /// Sorts entries whose values agree, padded with zeros, in their first `depth` bytes.
+    /// Sorts entries whose values are equal in their first `depth` bytes, after padding with zeros.
     fn sort_group(
         &self,
         entries: &mut [Entry],
@@ -84,7 +84,7 @@ impl<'a> Sorted<'a> {
             group.sort_unstable_by(|a, b| self.compare(a, b));
             return;
         }
-        // Values that end within these bytes come before longer ones.
+        // Values that end within these bytes come before longer values.
         group.sort_by_key(|entry| self.entry_value(entry).len() > depth);
         let ended = group.partition_point(|entry| self.entry_value(entry).len() <= depth);
         group[..ended]
@@ -114,12 +114,12 @@ impl<'a> Sorted<'a> {
         values.then_with(|| self.entry_number(a).cmp(&self.entry_number(b)))
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The value at `index` in the order.
+    /// Returns the value at `index` in the order.
     pub(crate) fn value(&self, index: usize) -> &'a [u8] {
         let entry = self.entries[index];
         self.sources[entry.source as usize]
@@ -134,7 +134,7 @@ impl<'a> Sorted<'a> {
             .value_len(entry.row as usize)
     }
 
-    /// Returns the end of the leading values of `range` that are `below`.
+    /// Returns the end of the leading values in `range` that are `below`.
     pub(crate) fn end_of(&self, range: Range<usize>, below: impl Fn(&[u8]) -> bool) -> usize {
         let within = &self.entries[range.clone()];
         range.start
@@ -147,7 +147,8 @@ impl<'a> Sorted<'a> {
             })
     }
 
-    /// Copies a range of the order into new segments: one, unless the range takes more bytes than a block may have.
+    /// Copies a range of the order into new segments: one segment, unless the range has more bytes than a block may
+    /// hold.
     pub(crate) fn segments(&self, range: Range<usize>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut rest = range;
@@ -167,7 +168,7 @@ impl<'a> Sorted<'a> {
         segments
     }
 
-    /// Returns the end of the first block of `range`, and the block's bytes.
+    /// Returns the end of the first block in `range`, and the block's bytes.
     fn block_end(&self, range: &Range<usize>) -> (usize, usize) {
         let whole = self.sources.iter().map(|source| source.block().bytes_len());
         let whole = whole.sum::<usize>();
@@ -187,7 +188,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// The first bytes of a value as a number that compares as the bytes do. A short value is padded with zeros.
+/// Returns the first bytes of a value as a number with the same order as the bytes. Short values are padded with zeros.
 #[inline]
 fn key(value: &[u8]) -> u64 {
     match value.first_chunk::<KEY_BYTES>() {
@@ -200,7 +201,7 @@ fn key(value: &[u8]) -> u64 {
     }
 }
 
-/// Finds the groups of sorted `entries` with equal keys; `depth` is where their values may continue.
+/// Finds the groups of sorted `entries` with equal keys. `depth` is the offset at which their values continue.
 fn find_groups(
     entries: &[Entry],
     offset: usize,
@@ -237,7 +238,7 @@ mod tests {
         rows.collect()
     }
 
-    /// Values that agree in long prefixes, end inside a key, and hold NUL.
+    /// Generates values that share long prefixes, end within a key, or contain NUL.
     fn value(rng: &mut fastrand::Rng) -> Vec<u8> {
         let alphabet = [0, b'a', b'b', b'\n'];
         let prefix = [

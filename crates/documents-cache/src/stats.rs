@@ -1,59 +1,59 @@
-//! What a cached field holds, and the memory that it takes.
+//! Statistics of a cached field: its content and its memory.
 
 use forebay_device::DeviceId;
 
-/// Figures of one cached field; `B` describes a bucket.
+/// Statistics of one cached field. `B` describes a bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldStats<B = BucketStats> {
     /// Name of the field.
     pub field: String,
-    /// Values held; an array of strings counts as many as it has distinct elements.
+    /// Number of values. An array of strings counts once for each distinct element.
     pub rows: u64,
-    /// Bytes of those values.
+    /// Bytes of the values.
     pub value_bytes: u64,
-    /// Bytes of memory besides: separators, offsets, numbers, deleted rows, sets, directory. The set of live documents,
-    /// which the fields of a collection share, is counted in each.
+    /// Bytes of memory besides the values: separators, offsets, numbers, deleted rows, sets, directory. The fields of a
+    /// collection share the set of live documents, which is counted for each field.
     pub overhead_bytes: u64,
-    /// Rows not yet in a bucket.
+    /// Number of rows in the delta.
     pub delta_rows: u64,
-    /// Documents whose field the store must judge.
+    /// Number of documents whose field the store must recheck.
     pub recheck: u64,
-    /// Documents with an array of strings.
+    /// Number of documents with an array of strings.
     pub arrays: u64,
-    /// Buckets that no device holds.
+    /// Number of buckets that no device holds.
     pub buckets_on_host: usize,
     /// The buckets in order of value.
     pub buckets: Vec<B>,
 }
 
-/// The figures of a bucket that are reported even if there are hundreds of thousands.
+/// The statistics of a bucket that are reported even for hundreds of thousands of buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketSummary {
-    /// Values held.
+    /// Number of values.
     pub rows: u64,
-    /// The device that scans it; `None` is the host.
+    /// The device that scans the bucket; `None` is the host.
     pub device: Option<DeviceId>,
 }
 
-/// Figures of one bucket.
+/// Statistics of one bucket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketStats {
-    /// Id, unique in the process.
+    /// Id of the bucket, unique in the process.
     pub id: u64,
-    /// Prefix of its least value.
+    /// Prefix of the bucket's lowest value.
     pub first_prefix: Vec<u8>,
-    /// Prefix of its greatest value.
+    /// Prefix of the bucket's highest value.
     pub last_prefix: Vec<u8>,
-    /// Length of these prefixes, which tell its values from those of its neighbours.
+    /// Length of these prefixes, which separate the bucket's values from its neighbours'.
     pub prefix_bytes: usize,
-    /// Values held.
+    /// Number of values.
     pub rows: u64,
-    /// Bytes of memory of its segments.
+    /// Bytes of memory that the bucket's segments take.
     pub bytes: u64,
-    /// Number of its sorted segments.
+    /// Number of sorted segments.
     pub segments: usize,
-    /// Whether it is overfull but cannot be split, because all its values are equal.
+    /// Whether the bucket is overfull but cannot be split, because all its values are equal.
     pub unsplittable: bool,
-    /// The device that scans it; `None` is the host.
+    /// The device that scans the bucket; `None` is the host.
     pub device: Option<DeviceId>,
 }

@@ -1,25 +1,25 @@
 //! The value of one cached field in one document.
 
-/// What a document holds under a cached field.
+/// The value of a cached field in a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue<'a> {
     /// The field does not exist.
     Missing,
     /// The field is null.
     Null,
-    /// The field holds something other than a string, null or a regular expression.
+    /// The field holds a value other than a string, null or a regular expression.
     Other,
-    /// A string. The cache keeps it if it is UTF-8 and at most
-    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max) long. Otherwise the store must recheck the document.
+    /// A string. The cache stores it if it is UTF-8 and not longer than
+    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max). Otherwise the store must recheck the document.
     String(&'a [u8]),
-    /// An array of strings only; an element that occurs twice counts once.
+    /// An array of only strings. An element that occurs twice counts once.
     Strings(Vec<&'a [u8]>),
-    /// Anything else: the store must recheck this document.
+    /// Any other value, such as a regular expression or an array with nulls. The store must recheck the document.
     Recheck,
 }
 
-/// A value as the cache keeps it: a string that is too long or not UTF-8 is `Recheck`, and the elements of an array are
-/// distinct.
+/// A value in the form that the cache stores: a string that is too long or not UTF-8 becomes `Recheck`, and array
+/// elements are distinct.
 pub(crate) enum Kept<'a> {
     Missing,
     Null,
@@ -30,7 +30,8 @@ pub(crate) enum Kept<'a> {
 }
 
 impl<'a> FieldValue<'a> {
-    /// Depends on nothing but the value and the limit, so that a removal finds what an insertion made.
+    /// Converts to the stored form. The result depends only on the value and the limit, so that a removal finds the
+    /// rows that the insertion created.
     #[inline]
     pub(crate) fn kept<'v>(&'v self, value_bytes_max: usize) -> Kept<'a> {
         let fits = |value: &&[u8]| value.len() <= value_bytes_max && is_utf8(value);

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{Extent, maintain, maintain_if_idle};
 use crate::cache::Shared;
 
-/// Tells the background thread what to do.
+/// Signals pending work to the background thread.
 #[derive(Debug, Default)]
 pub(crate) struct FlushSignal {
     pending: Mutex<Pending>,
@@ -17,7 +17,7 @@ pub(crate) struct FlushSignal {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Pending {
-    /// There were writes since all deltas were flushed.
+    /// Some delta was written to since all deltas were flushed.
     dirty: bool,
     /// A delta is full.
     full: bool,
@@ -34,7 +34,7 @@ impl Pending {
 }
 
 impl FlushSignal {
-    /// Reports a write; `full` if a delta is full.
+    /// Reports a write. `full` says that a delta is full.
     pub(crate) fn report_write(&self, full: bool) {
         self.update(|pending| {
             let known = pending.dirty && (pending.full || !full);
@@ -49,20 +49,20 @@ impl FlushSignal {
         self.update(|pending| !std::mem::replace(&mut pending.lost, true));
     }
 
-    /// Ends the thread.
+    /// Makes the thread end.
     pub(crate) fn end(&self) {
         self.update(|pending| !std::mem::replace(&mut pending.ended, true));
     }
 
-    /// Changes what is pending, and wakes the thread if `change` returns true.
+    /// Changes the pending work, and wakes the thread if `change` returns true.
     fn update(&self, change: impl FnOnce(&mut Pending) -> bool) {
         if change(&mut self.pending.lock()) {
             self.changed.notify_one();
         }
     }
 
-    /// Waits for something urgent. After writes that are not urgent, waits at most `flush_after`, so that idle
-    /// collections are flushed.
+    /// Waits for urgent work. After writes that are not urgent, waits at most `flush_after`, so that idle collections
+    /// are flushed.
     fn wait(&self, shared: &Shared) -> Pending {
         let mut pending = self.pending.lock();
         while !pending.dirty && !pending.is_urgent() {
@@ -81,7 +81,7 @@ impl FlushSignal {
     }
 }
 
-/// Starts the thread. If the system refuses one, deltas are flushed on request only, and answers stay right.
+/// Starts the thread. If the thread cannot be created, deltas are flushed only on request; answers stay correct.
 pub(crate) fn start_background(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("cache".to_owned());
@@ -110,7 +110,7 @@ fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Takes devices that failed out of the placement and moves their buckets.
+/// Removes lost devices from the placement and moves their buckets.
 fn leave_lost_devices(shared: &Arc<Shared>) {
     for device in shared
         .devices
@@ -127,9 +127,9 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .for_each(|member| maintain(member, Extent::Placement));
 }
 
-/// Flushes collections without writes since the last call.
+/// Flushes the collections that had no writes since the last call.
 fn flush_idle(shared: &Arc<Shared>) {
-    // Cleared first, so that the next call sees a write after this.
+    // Cleared first, so that a concurrent write sets it again for the next call.
     shared.flush_signal.pending.lock().dirty = false;
     let clean = shared
         .members()

@@ -1,4 +1,4 @@
-//! Rewriting buckets: fewer segments, fewer deleted rows, neither overfull nor underfull.
+//! Rewriting buckets: merging segments, removing deleted rows, splitting overfull buckets and merging underfull ones.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::{CacheSettings, CollectionCache};
 
-/// Number of segments of one tier at which they are merged, during writes.
+/// Number of segments of one size tier at which they are merged during writes.
 const SEGMENTS_BUSY: usize = 8;
-/// The same while the collection is idle.
+/// Number of segments of one size tier at which they are merged while the collection is idle.
 const SEGMENTS_IDLE: usize = 2;
 /// Size ratio of neighbouring tiers, as a power of two.
 const TIER_BITS: u32 = 3;
-/// A bucket is rewritten once one row in this many is deleted.
+/// A bucket is rewritten when at least one in this many of its rows is deleted.
 const DELETED_SHARE: usize = 4;
 
 /// Rewrites the buckets of a field that need it.
@@ -39,7 +39,7 @@ pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
     merge_neighbours(collection, field);
 }
 
-/// Returns the buckets that replace `bucket`, or `None` if it can stay.
+/// Returns the buckets that replace `bucket`, or `None` if it need not be rewritten.
 fn rewrite(
     collection: &CollectionCache,
     bucket: &Arc<Bucket>,
@@ -68,7 +68,7 @@ pub(super) fn is_overfull(bucket: &Bucket, settings: &CacheSettings) -> bool {
     bucket.live_rows() > settings.bucket_values_max || bucket.bytes() > settings.bucket_bytes_max
 }
 
-/// Returns whether all values are equal, so that no prefix can tell them apart.
+/// Returns whether all values are equal, so that the bucket cannot be split.
 pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     let filled = bucket
         .segments
@@ -80,7 +80,8 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     ends.all(|value| Some(value) == first)
 }
 
-/// Maximum size of the segments to merge: that of the largest tier that is full. Returns `None` if none is full.
+/// Returns the maximum row count of the segments to merge: that of the largest tier with at least `segments_max`
+/// segments. Returns `None` if no tier has that many.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);
@@ -90,7 +91,7 @@ fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     full.max().map(|tier| (1 << ((tier + 1) * TIER_BITS)) - 1)
 }
 
-/// A copy of the bucket in which the segments that `merged` selects are one.
+/// Copies the bucket, and merges the segments that `merged` selects into one.
 fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucket {
     let (sources, kept): (Vec<_>, Vec<_>) = bucket.segments.iter().cloned().partition(merged);
     let sorted = Sorted::new(&sources);
@@ -100,7 +101,7 @@ fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucke
     after
 }
 
-/// Merges neighbouring buckets that together fill at most half of one.
+/// Merges neighbouring buckets that together fill at most half a bucket.
 fn merge_neighbours(collection: &CollectionCache, field: usize) {
     let mut position = 0;
     loop {
@@ -117,7 +118,7 @@ fn merge_neighbours(collection: &CollectionCache, field: usize) {
     }
 }
 
-/// Number of leading buckets that together fill at most half of one.
+/// Returns the number of leading buckets that together fill at most half a bucket.
 fn underfull(buckets: &[Arc<Bucket>], settings: &CacheSettings) -> usize {
     let (mut rows, mut bytes) = (0, 0);
     let fits = move |bucket: &&Arc<Bucket>| {

@@ -1,4 +1,4 @@
-//! Sorting the delta into the buckets.
+//! Flushing the delta to the buckets.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
     });
 }
 
-/// Divides the rows among the buckets, as segments with copies on the buckets' devices.
+/// Divides the rows into segments for each bucket, with copies on the buckets' devices.
 fn distribute(
     shared: &Arc<Shared>,
     sorted: &Sorted<'_>,
@@ -74,7 +74,7 @@ fn distribute(
     additions
 }
 
-/// Copies a segment to the device of its bucket, if it has one with room.
+/// Copies a segment to the device of its bucket, if the bucket has a device with enough free memory.
 fn copy_to_device(shared: &Arc<Shared>, segment: &mut Segment, bucket: &Bucket) {
     let Some(device) = bucket.device() else {
         return;
@@ -84,13 +84,13 @@ fn copy_to_device(shared: &Arc<Shared>, segment: &mut Segment, bucket: &Bucket) 
     match begun.and_then(Copying::wait) {
         Ok(replica) => segment.replica = Some(replica),
         Err(error) => {
-            tracing::debug!(%error, bucket = %bucket.id(), "a bucket has outgrown its device")
+            tracing::debug!(%error, bucket = %bucket.id(), "a new segment does not fit on the device of its bucket")
         }
     }
 }
 
-/// Adds segments to a bucket. If one of them is not on the bucket's device, the bucket leaves the device; a bucket that
-/// has left it since the copies began stays off.
+/// Adds segments to a bucket. Removes the bucket from its device if one of the segments is not on the device. A bucket
+/// that was removed from its device during the copying stays removed.
 fn append(bucket: &mut Bucket, segments: Vec<Segment>) {
     let all_copied = segments.iter().all(|segment| segment.replica.is_some());
     bucket.segments.extend(segments);

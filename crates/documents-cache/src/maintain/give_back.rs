@@ -1,4 +1,4 @@
-//! Giving memory of a device back to other tenants.
+//! Releasing device memory for other tenants.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::cache::Shared;
 
-/// Takes buckets off a device until they held `bytes` of its memory, or none is left there. The master copies stay, so
-/// the host searches these buckets until the placement finds room for them again. Memory that a search still reads is
-/// free when the search ends.
+/// Removes buckets from a device until at least `bytes` of its memory are released, or no bucket is left there. The
+/// master copies stay, so the host searches these buckets until the placement finds free device memory for them again.
+/// Memory that a search still reads is freed when the search ends.
 pub(crate) fn give_back(shared: &Shared, device: DeviceId, bytes: u64) {
     let mut given = 0;
     for collection in shared.members() {
@@ -23,7 +23,8 @@ pub(crate) fn give_back(shared: &Shared, device: DeviceId, bytes: u64) {
     }
 }
 
-/// Takes buckets of a field off a device; returns the bytes that they held.
+/// Removes buckets of a field from a device until they held at least `bytes` of device memory. Returns the bytes that
+/// they held.
 fn release(collection: &CollectionCache, field: usize, device: DeviceId, bytes: u64) -> u64 {
     let is_there = |bucket: &Arc<Bucket>| {
         let own = bucket.device().is_some_and(|own| own.id() == device);

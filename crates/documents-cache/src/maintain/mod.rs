@@ -1,9 +1,9 @@
-//! Maintenance, concurrent with writes and searches: it sorts the delta into the buckets, and splits, merges, compacts
-//! and places buckets.
+//! Maintenance, concurrent with writes and searches: flushes the delta to the buckets, and splits, merges, compacts and
+//! places buckets.
 //!
-//! One thread at a time maintains a collection, and it alone changes which segments and buckets there are. It works on
-//! snapshots without the lock, and takes the lock only to install its results. Rows that writers deleted in between are
-//! then deleted from the results too.
+//! One thread at a time maintains a collection, and only this thread changes the lists of segments and buckets. It
+//! works on snapshots without the lock, and takes the lock only to install its results. Rows that writers deleted in
+//! the meantime are then deleted from the results too.
 
 mod background;
 mod compact;
@@ -30,12 +30,12 @@ pub(crate) enum Extent {
     Everything,
 }
 
-/// Write counts that maintenance remembers of a collection.
+/// Write counts of a collection at earlier maintenance.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// At the last call of [`maintain_if_idle`].
+    /// Count at the last call of [`maintain_if_idle`].
     seen_writes: u64,
-    /// At the last flush of everything.
+    /// Count at the last flush of the whole delta.
     flushed_writes: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn maintain(collection: &CollectionCache, extent: Extent) {
     maintain_locked(collection, extent, &mut progress);
 }
 
-/// Flushes a collection without writes since the last call. Returns false if there is still something to flush.
+/// Flushes a collection that had no writes since the last call. Returns false if unflushed writes remain.
 pub(crate) fn maintain_if_idle(collection: &CollectionCache) -> bool {
     let mut progress = collection.maintenance.lock();
     let writes = collection.state.read().writes;
@@ -56,7 +56,7 @@ pub(crate) fn maintain_if_idle(collection: &CollectionCache) -> bool {
     progress.flushed_writes == writes
 }
 
-/// Maintains a collection whose `maintenance` lock the caller holds.
+/// Maintains a collection. The caller holds its `maintenance` lock.
 fn maintain_locked(collection: &CollectionCache, extent: Extent, progress: &mut Progress) {
     let writes = collection.state.read().writes;
     for field in 0..collection.fields().len() {
@@ -70,14 +70,14 @@ fn maintain_locked(collection: &CollectionCache, extent: Extent, progress: &mut 
     }
 }
 
-/// Returns whether a bucket is overfull and cannot be split, because all its values are equal.
+/// Returns whether a bucket is overfull but cannot be split, because all its values are equal.
 pub(crate) fn is_unsplittable(collection: &CollectionCache, bucket: &Bucket) -> bool {
     compact::is_overfull(bucket, collection.settings()) && compact::is_uniform(bucket)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Writes between the start of maintenance work and its installation.
+    //! Writes between the start of maintenance and the installation of its results.
 
     use std::sync::Arc;
 
@@ -113,7 +113,7 @@ mod tests {
         format!("{:03}", number * 7 % ROWS)
     }
 
-    /// Removes every third document, and updates every fifth of the others to the value that it has.
+    /// Removes every third document. Updates every fifth of the others to null and back to its value.
     fn write(collection: &CollectionCache) {
         for number in 0..ROWS {
             let value = value(number);
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Checks that each remaining document has exactly one live row, and that there is no other.
+    /// Checks that each remaining document has exactly one live row, and that there are no other live rows.
     fn check(collection: &CollectionCache) {
         let state = begin(collection, 0).state;
         let mut rows: Vec<(Vec<u8>, u32)> = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
         write(&collection);
         begun.replace(&collection, 0..1, after);
         check(&collection);
-        // The many small buckets are merged into one, and segments are compacted.
+        // Merges the many small buckets into one and compacts its segments.
         let begun = begin(&collection, 0);
         let buckets = begun.state.directory.buckets().len();
         compact::merge(&collection, &begun, 0..buckets);

@@ -14,16 +14,17 @@ use crate::cache::Shared;
 use crate::gpu::is_gpu;
 use crate::segment::{Copying, Replica};
 
-/// A device and a bucket's copies on it.
+/// A device, and a bucket's copies on the device.
 type Copies<T> = (Arc<Device>, Vec<T>);
 
-/// Moves each bucket of a field to the device that owns it. If that has no room, moves it to another, or to the host.
+/// Moves each bucket of a field to the device that owns it. If the owner has no free memory, moves the bucket to
+/// another device or to the host.
 pub(super) fn place(collection: &CollectionCache, field: usize) {
     let begun = begin(collection, field);
     let count = begun.state.directory.buckets().len();
     let next = AtomicUsize::new(0);
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|position| *position < count);
-    // Each thread lays out a bucket while the copies of the one before are in flight.
+    // Each thread prepares the next bucket while the copies of the previous bucket are in flight.
     let settle = || {
         let mut before = None;
         let moves = iter::from_fn(take).map(|position| Move::begin(collection, &begun, position));
@@ -45,21 +46,21 @@ pub(super) fn place(collection: &CollectionCache, field: usize) {
     }
 }
 
-/// The move of a bucket to another device, or to the host.
+/// A bucket's move to another device or to the host.
 ///
-/// The placement is locked for each draw, and never while a bucket is laid out or copied: both can wait for a device.
-/// The draw counts the bucket's load at once, so that draws of other threads see it. The owner is read again when the
-/// copies are done, as devices may join, leave or fail meanwhile.
+/// The placement is locked for each draw, but never while a bucket is laid out or copied, because both may wait for a
+/// device. A draw adds the bucket's load to the device at once, so that draws of other threads see it. The owner is
+/// read again after the copies are done, because devices may join, leave or fail meanwhile.
 struct Move {
     position: usize,
-    /// Copies in flight; `None` if no device has room.
+    /// Copies in flight; `None` if no device has enough free memory.
     copies: Option<Copies<Copying>>,
-    /// Devices that had no room or failed.
+    /// Devices that failed or had too little free memory.
     refused: Vec<DeviceId>,
 }
 
 impl Move {
-    /// Returns `None` if the bucket is where it should be.
+    /// Starts the move of a bucket. Returns `None` if the bucket is already in the right place.
     fn begin(collection: &CollectionCache, begun: &Begun, position: usize) -> Option<Move> {
         let shared = &collection.shared;
         let bucket = &begun.state.directory.buckets()[position];
@@ -83,7 +84,7 @@ impl Move {
         Some(moved)
     }
 
-    /// Begins to copy the bucket to its owner. An owner that refuses is replaced by a draw among the other devices.
+    /// Starts copying the bucket to its owner. If the owner has too little memory, draws another device as the owner.
     fn begin_copies(&mut self, shared: &Arc<Shared>, bucket: &Bucket) {
         self.copies = None;
         while self.copies.is_none() {
@@ -136,12 +137,12 @@ impl Move {
     }
 }
 
-/// The load of a bucket on its device: its bytes, as the time of most scans is proportional to them.
+/// Returns the load of a bucket on its device: its bytes, because the time of most scans is proportional to them.
 fn load(bucket: &Bucket) -> u64 {
     bucket.bytes() as u64
 }
 
-/// Returns whether the device owns the bucket and still works.
+/// Returns whether the device owns the bucket and is ready.
 fn owns(device: &Device, shared: &Shared, bucket: &Bucket) -> bool {
     device.is_ready() && shared.owners.lock().owner(bucket.id()) == Some(device.id())
 }

@@ -1,6 +1,6 @@
-//! Algorithm 1 of the paper: an overfull bucket is divided at the middle of its prefixes (the paper's *hashes*).
+//! Algorithm 1 of the paper: splits an overfull bucket at the middle of its prefixes (the paper's *hashes*).
 //!
-//! The segments of a bucket are sorted, so dividing it cuts each of them in two and sorts nothing.
+//! The segments of a bucket are sorted. A split cuts each segment in two and sorts nothing.
 //!
 //! # Sources
 //! Morishima & Matsutani, DistGPU Cache, section 3.2, Algorithm 1.
@@ -13,18 +13,18 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::segment::Segment;
 
-/// A part of a bucket that will become a separate bucket.
+/// A part of a bucket that becomes a separate bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
-    /// Rows of each segment.
+    /// The rows of each segment that belong to this part.
     rows: Vec<Range<usize>>,
-    /// The least prefix; `None` for the first piece, which keeps the lower bound of the divided bucket.
+    /// The lowest prefix; `None` for the first part, which keeps the lower bound of the original bucket.
     lower: Option<Vec<u8>>,
     /// Length of the prefixes.
     prefix_bytes: usize,
 }
 
-/// Divides an overfull bucket. The first of the resulting buckets keeps its id and device.
+/// Splits an overfull bucket. The first of the resulting buckets keeps the id and the device.
 pub(super) fn split(
     shared: &Shared,
     bucket: &Arc<Bucket>,
@@ -54,14 +54,14 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
         Some(lower) => {
             let guard = shared.owners.new_bucket();
             let mut bucket = Bucket::new(guard, &lower, piece.prefix_bytes, segments);
-            // A segment that was not cut still has its copy on the device of the divided bucket.
+            // A segment that was not cut still has its copy on the original bucket's device.
             bucket.release();
             bucket
         }
     }
 }
 
-/// Divides sorted segments until no piece with two different values is overfull. Returns the pieces in order of value.
+/// Divides sorted segments until every overfull part has only equal values. Returns the parts in order of value.
 fn divide(segments: &[Segment], prefix_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
     let mut done = Vec::new();
     let mut rest = vec![Piece {
@@ -74,7 +74,7 @@ fn divide(segments: &[Segment], prefix_bytes: usize, settings: &CacheSettings) -
     }];
     while let Some(piece) = rest.pop() {
         match divide_once(segments, &piece, settings) {
-            // The lower half, pushed last, is divided further first.
+            // The lower half is pushed last, so that it is divided next and the parts stay in order.
             Some((lower, upper)) => rest.extend([upper, lower]),
             None => done.push(piece),
         }
@@ -82,7 +82,7 @@ fn divide(segments: &[Segment], prefix_bytes: usize, settings: &CacheSettings) -
     done
 }
 
-/// One step of Algorithm 1. Returns `None` if the piece is not overfull or all its values are equal.
+/// Executes one step of Algorithm 1. Returns `None` if the part is not overfull or all its values are equal.
 fn divide_once(
     segments: &[Segment],
     piece: &Piece,
@@ -93,7 +93,8 @@ fn divide_once(
     }
     let prefix_bytes = distinguishing_bytes(segments, piece)?;
     let prefixes = prefixes(segments, piece, prefix_bytes);
-    // The algorithm moves half of the prefixes, rounded down, so that the lower half keeps the odd one.
+    // Of an odd number of prefixes, the lower half keeps the larger part, because the algorithm moves half of the
+    // prefixes, rounded down.
     let middle = prefixes[prefixes.len().div_ceil(2)];
     let cuts = segments.iter().zip(&piece.rows).map(|(segment, rows)| {
         let cut = segment
@@ -129,8 +130,8 @@ fn is_overfull(segments: &[Segment], piece: &Piece, settings: &CacheSettings) ->
     values > settings.bucket_values_max || bytes > settings.bucket_bytes_max as u64
 }
 
-/// Returns the shortest prefix length at which two values of the piece have different prefixes, but at least the
-/// piece's own prefix length. Returns `None` if all values are equal.
+/// Returns the shortest prefix length at which two values of the part have different prefixes, but at least the part's
+/// own prefix length. Returns `None` if all values are equal.
 fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
     let filled = || {
         segments
@@ -148,7 +149,7 @@ fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
     (first != last).then_some(piece.prefix_bytes.max(common + 1))
 }
 
-/// Returns the distinct prefixes of a piece in order.
+/// Returns the distinct prefixes of the values in a part, in order.
 fn prefixes<'a>(segments: &'a [Segment], piece: &Piece, prefix_bytes: usize) -> Vec<&'a [u8]> {
     let mut prefixes = Vec::new();
     for (segment, rows) in segments.iter().zip(&piece.rows) {
@@ -193,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Lower bound, prefix length and values of each piece.
+    /// Returns the lower bound, prefix length and values of each part.
     fn pieces(segments: &[Segment], values_max: usize) -> Vec<(String, usize, Vec<String>)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let pieces = divide(segments, 1, &settings(values_max));
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn divides_at_the_middle_of_the_prefixes() {
-        // Prefixes a, b, c: the greatest, half of three rounded down, moves.
+        // Of the prefixes a, b and c, only c moves: half of three, rounded down.
         let segments = [segment(&["a1", "a2", "c"]), segment(&["b", "c"])];
         assert_eq!(
             pieces(&segments, 5),

@@ -1,4 +1,4 @@
-//! Work on a field concurrent with its writers: begun on a snapshot, installed under the lock.
+//! Maintenance of a field while writers proceed: starts on a snapshot, installs its results under the lock.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::cache::Shared;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 
-/// The field as it was when the work began.
+/// The field's state when the maintenance started.
 pub(super) struct Begun {
     field: usize,
     pub(super) state: Arc<FieldState>,
     generation: u64,
 }
 
-/// Begins work on the present state of a field.
+/// Starts maintenance with the current state of a field.
 pub(super) fn begin(collection: &CollectionCache, field: usize) -> Begun {
     let state = collection.state.read();
     Begun {
@@ -30,7 +30,7 @@ pub(super) fn begin(collection: &CollectionCache, field: usize) -> Begun {
 }
 
 impl Begun {
-    /// Changes the field under the lock, unless the collection was cleared since the work began.
+    /// Changes the field under the lock, unless the collection was cleared since the maintenance started.
     pub(super) fn install(
         &self,
         collection: &CollectionCache,
@@ -63,7 +63,7 @@ impl Begun {
     }
 }
 
-/// Copies the segments without a copy to the bucket's device. If that has no room, the bucket leaves it.
+/// Copies the segments that have no copy yet to the bucket's device. Removes the bucket from the device if that fails.
 fn renew_copies(shared: &Arc<Shared>, bucket: &mut Bucket) {
     let Some(device) = bucket.device().cloned() else {
         return;
@@ -79,8 +79,8 @@ fn renew_copies(shared: &Arc<Shared>, bucket: &mut Bucket) {
     }
 }
 
-/// Repeats deletes in the buckets of `state`: those that writers made in the old segments (from `before` to `now`)
-/// while new ones were made from them.
+/// Repeats concurrent deletes in the buckets of `state`: the rows that writers deleted in the old segments (from
+/// `before` to `now`) while new segments were built from them.
 pub(super) fn apply_concurrent_deletes(
     state: &mut FieldState,
     before: &[Segment],

@@ -1,4 +1,4 @@
-//! Evaluating expressions: combining the sets of their conditions.
+//! Evaluation of expressions: combines the document sets of their conditions.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::sink::Sink;
 use crate::numbers::NumberSet;
 use crate::request::{Expr, Predicate, Want};
 
-/// The fields that a request names.
+/// Returns the fields that a request uses.
 pub(super) fn fields(expr: &Expr, want: &Want) -> BTreeSet<usize> {
     let mut fields: BTreeSet<usize> = leaves(expr).into_iter().map(|(field, _)| field).collect();
     if let Want::ValueCounts { field, .. } = want {
@@ -19,7 +19,7 @@ pub(super) fn fields(expr: &Expr, want: &Want) -> BTreeSet<usize> {
     fields
 }
 
-/// The conditions of an expression, from left to right.
+/// Returns the conditions of an expression, from left to right.
 pub(super) fn leaves(expr: &Expr) -> Vec<(usize, &Predicate)> {
     let mut leaves = Vec::new();
     collect_leaves(expr, &mut leaves);
@@ -37,30 +37,30 @@ fn collect_leaves<'a>(expr: &'a Expr, leaves: &mut Vec<(usize, &'a Predicate)>) 
     }
 }
 
-/// A step in combining the sets of conditions, on a stack of sets.
+/// A set operation on a stack of document sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Pushes the set of all documents.
     All,
     /// Pushes the empty set.
     Nothing,
-    /// Replaces the last set by its complement.
+    /// Replaces the top set by its complement.
     Complement,
-    /// Replaces the last two sets by their intersection.
+    /// Replaces the top two sets by their intersection.
     Intersect,
-    /// Replaces the last two sets by their union.
+    /// Replaces the top two sets by their union.
     Unite,
 }
 
-/// A condition, and the steps that follow once its documents are known. Only the first part may have no condition.
+/// A condition, and the steps to execute once its set has been pushed. Only the first part may be without a condition.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     pub(super) leaf: Option<(usize, &'a Predicate)>,
     pub(super) then: Vec<Step>,
 }
 
-/// The conditions of `expr` from left to right, each with the steps that follow it. Repeated conditions of one `And` or
-/// `Or` are left out.
+/// Returns the conditions of `expr` from left to right, each with the steps that follow it. Omits repeated conditions
+/// within one `And` or `Or`.
 pub(super) fn parts(expr: &Expr) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     add_parts(expr, &mut parts);
@@ -110,12 +110,12 @@ fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
     last.then.push(step);
 }
 
-/// Key that is equal for equal conditions.
+/// A hash key that is equal for equal conditions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Equals(&'a [u8]),
     In(&'a [Vec<u8>]),
-    /// Programs are compared by address, as equal patterns share one.
+    /// Compared by address: conditions with the same pattern share one program.
     Program(*const Program),
     IsNull,
     IsMissing,
@@ -135,7 +135,7 @@ fn identity(expr: &Expr) -> Option<(usize, Identity<'_>)> {
     Some((*field, identity))
 }
 
-/// The sets of the conditions answered so far, combined as far as possible.
+/// A stack of the document sets of all conditions so far, combined as far as possible.
 #[derive(Debug)]
 pub(super) struct Combination {
     live: NumberSet,
@@ -143,7 +143,7 @@ pub(super) struct Combination {
 }
 
 impl Combination {
-    /// Starts without sets, for a collection whose documents are `live`.
+    /// Creates an empty stack for a collection whose documents are `live`.
     pub(super) fn new(live: NumberSet) -> Combination {
         Combination {
             live,
@@ -151,7 +151,7 @@ impl Combination {
         }
     }
 
-    /// Adds the documents of a condition and runs the steps that follow.
+    /// Pushes the documents of a condition, then executes the steps that follow it.
     pub(super) fn add(&mut self, found: Option<Sink>, then: &[Step]) {
         self.sets.extend(found.map(Sink::into_bitmap));
         then.iter().for_each(|step| self.run(*step));
@@ -172,7 +172,7 @@ impl Combination {
         self.sets.pop().expect("each step finds its sets")
     }
 
-    /// The documents that meet the expression, once all its parts have been added.
+    /// Returns the documents that meet the expression. All parts must have been added.
     pub(super) fn finish(mut self) -> RoaringBitmap {
         self.pop()
     }

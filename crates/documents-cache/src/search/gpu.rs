@@ -1,4 +1,4 @@
-//! Searching what a GPU holds.
+//! Searches of the buckets that a GPU holds.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::gpu::GpuPartition;
 
-/// Batches up to this size are processed by one thread.
+/// Minimum rows per thread when candidates are examined on several threads.
 const SHARE_MIN: usize = 128;
 
-/// A search that waits for a GPU.
+/// A search in a GPU's queue.
 pub(super) struct GpuScan {
     pub(super) held: Arc<GpuPartition>,
     pub(super) order: Order,
@@ -27,7 +27,7 @@ pub(super) struct GpuScan {
 }
 
 impl GpuScan {
-    /// Queues a search. Returns `None` if the GPU cannot run the program or its queue is full.
+    /// Queues a search. Returns `None` if the GPU cannot execute the program or its queue is full.
     pub(super) fn begin(
         held: &Arc<GpuPartition>,
         order: &Order,
@@ -54,7 +54,7 @@ impl GpuScan {
         })
     }
 
-    /// Waits for the GPU. Returns `None` if it gave no answer, so that the host must search.
+    /// Waits for the GPU. Returns `None` if the GPU failed to answer, so that the host must search.
     pub(super) async fn finish(
         self,
         report: &mut SearchReport,
@@ -71,7 +71,7 @@ impl GpuScan {
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
-        // Each row takes a number here and one in a sink.
+        // Each row takes one number in this list and one in a sink.
         let found_bytes = 2 * size_of::<u32>() * found.list.len();
         if found_bytes > FREE_BYTES_MAX {
             order.held.try_grow(found_bytes)?;
@@ -97,7 +97,7 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
         table: Arc::clone(&held.table),
         program: Arc::clone(&order.program),
         want,
-        // All candidates are needed, as only the host can tell which of them match.
+        // All candidates are needed, because only the host can tell which of them match.
         limit: if confirms {
             u64::MAX
         } else {
@@ -111,7 +111,7 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
     }
 }
 
-/// Turns rows that a GPU has found into documents.
+/// Converts rows found by a GPU to documents.
 type Examine = fn(&GpuPartition, &Order, &[u32]) -> Result<Sink, SearchError>;
 
 /// Examines the rows that a GPU has found, on all cores if there are many.
@@ -127,7 +127,7 @@ async fn on_all_cores(
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
         spawn(move || examine(&held, &order, &rows))
     };
-    // All are started before the first is awaited.
+    // All threads are started before the first is awaited.
     let shares: Vec<_> = rows.chunks(share).map(begin).collect();
     let mut sink = order.empty;
     for share in shares {
@@ -136,7 +136,7 @@ async fn on_all_cores(
     Ok(sink)
 }
 
-/// The documents of the given rows, all of which match.
+/// Returns the documents of the rows, all of which match.
 fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
@@ -146,7 +146,7 @@ fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, Se
     Ok(sink)
 }
 
-/// The documents of those rows that match. The GPU finds a superset for such programs.
+/// Returns the documents of the rows that match. For such programs, the GPU returns a superset of the matching rows.
 fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
@@ -166,7 +166,7 @@ fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, S
     Ok(sink)
 }
 
-/// Tasks for the host, by bucket: all rows of the GPU that can match.
+/// Returns tasks for the host, by bucket: all rows of the GPU's buckets that can match.
 pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {
@@ -179,7 +179,7 @@ pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     buckets.map(of_bucket).collect()
 }
 
-/// Tasks for the host: the rows with values too long for the GPU.
+/// Returns tasks for the host: the rows whose values are too long for the GPU.
 pub(super) fn oversize_tasks(held: &GpuPartition) -> Vec<Task> {
     let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];

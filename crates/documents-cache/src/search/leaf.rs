@@ -1,4 +1,4 @@
-//! One condition on one field: look-ups are answered at once, everything else is scanned.
+//! Search for one condition on one field. Look-ups are answered at once, other conditions by scans.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -26,19 +26,19 @@ use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
 
-/// What is wanted of the rows that match.
+/// What to compute from the matching rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// Their number.
+    /// Their count.
     Count,
     /// Their documents.
     Numbers,
-    /// The documents of this many of them, if there are as many.
+    /// The documents of at least this many matching rows, or of all if fewer match.
     AtLeast(usize),
 }
 
 impl Goal {
-    /// Rows after which the search may end.
+    /// Returns the number of matching rows after which the search may end.
     fn limit(self) -> usize {
         match self {
             Goal::AtLeast(limit) => limit,
@@ -47,19 +47,19 @@ impl Goal {
     }
 }
 
-/// Maximum look-ups that are done on the caller's thread; more go to a thread for long work.
+/// Maximum look-ups on the caller's thread. More look-ups run on a thread for long work.
 const INLINE_LOOK_UPS_MAX: usize = 64;
 
 /// What to find by binary search.
 enum Key {
-    /// Values that equal one of these, which are all different.
+    /// Rows equal to one of these distinct values.
     Values(Vec<Vec<u8>>),
-    /// Values that begin with this.
+    /// Rows that begin with this prefix.
     Prefix(Vec<u8>),
 }
 
 impl Key {
-    /// Number of buckets to search.
+    /// Returns the number of buckets to search.
     fn buckets(&self, state: &FieldState) -> usize {
         match self {
             Key::Values(values) if values.len() == 1 => 1,
@@ -71,7 +71,7 @@ impl Key {
         }
     }
 
-    /// Number of binary searches.
+    /// Returns the number of binary searches.
     fn look_ups(&self, state: &FieldState) -> usize {
         match self {
             Key::Values(values) => values.len(),
@@ -91,18 +91,18 @@ impl Key {
     }
 }
 
-/// One condition to search.
+/// One condition to search for.
 pub(super) struct LeafSearch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) field: usize,
     pub(super) state: &'a Arc<FieldState>,
-    /// Documents of the collection.
+    /// Number of documents in the collection.
     pub(super) documents: u64,
     pub(super) predicate: &'a Predicate,
     pub(super) goal: Goal,
     pub(super) stop: &'a Stop,
     pub(super) abandon: &'a Abandon,
-    /// The share of the memory account that the condition's documents take.
+    /// Reservation in the memory account for the condition's documents.
     pub(super) held: Arc<MemoryShare>,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Begun {
 }
 
 impl LeafSearch<'_> {
-    /// Looks up what can be looked up, and starts the scans that are needed.
+    /// Executes short look-ups, and starts the scans or the long look-up that the condition needs.
     pub(super) fn begin(&self) -> Result<Begun, SearchError> {
         match self.predicate {
             Predicate::Equals(value) => self.look_up(Key::Values(vec![value.clone()])),
@@ -227,7 +227,8 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// The scans of the delta and of the buckets that no GPU searches, by place. `host` holds more tasks for the host.
+    /// Groups the scans of the delta and of the buckets that no GPU searches by the place that executes them. `host`
+    /// holds further tasks for the host.
     fn places<'b>(
         &self,
         prefix: &[u8],
@@ -250,7 +251,7 @@ impl LeafSearch<'_> {
                 None => host.push(tasks.collect::<Vec<_>>()),
             }
         }
-        // Host devices read the master copy, so each can search what another holds.
+        // Host devices read the master copy, so each can search buckets assigned to another.
         let on_devices = devices
             .into_values()
             .map(|(device, tasks)| (Place::Device(device), tasks));
@@ -271,7 +272,7 @@ impl LeafSearch<'_> {
 }
 
 impl Begun {
-    /// Waits for the scans. Returns what they found, and the share of the memory account that it takes.
+    /// Waits for the scans. Returns their matches, and the reservation in the memory account for them.
     pub(super) async fn finish(
         mut self,
         report: &mut SearchReport,
@@ -296,7 +297,7 @@ impl Begun {
     }
 }
 
-/// Queues searches on the GPUs. Returns the tasks that they leave to the host, by bucket.
+/// Queues searches on the GPUs. Returns the tasks that remain for the host, by bucket.
 fn begin_on_gpus(
     device_partitions: &DevicePartitions,
     order: &Order,
@@ -317,7 +318,7 @@ fn begin_on_gpus(
     on_host
 }
 
-/// Scans on the host what a GPU should have searched.
+/// Starts scans on the host of the buckets that a GPU failed to search.
 fn scan_on_host(held: &GpuPartition, order: &Order) -> Result<Vec<Scan>, SearchError> {
     let tasks = gpu::tasks(held, order.program.value_prefix());
     let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
@@ -327,7 +328,7 @@ fn scan_on_host(held: &GpuPartition, order: &Order) -> Result<Vec<Scan>, SearchE
         .collect()
 }
 
-/// Tasks for the rows of sorted segments that begin with `prefix`.
+/// Returns tasks for the rows of sorted segments that begin with `prefix`.
 fn sorted_tasks<'a>(
     segments: &'a [Segment],
     prefix: &'a [u8],
@@ -342,7 +343,7 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Deals out the tasks of buckets that no device holds among as many threads as the machine has cores.
+/// Distributes the tasks of buckets that no device holds evenly over as many threads as the machine has cores.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];
@@ -352,7 +353,7 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     shares
 }
 
-/// Pools the tasks of several places; each place has a share.
+/// Puts the tasks of several places into one pool. Returns each place with its share of the pool.
 fn pooled(mut group: Vec<(Place, Vec<Task>)>) -> Vec<(Place, Share)> {
     group.retain(|(_, tasks)| !tasks.is_empty());
     let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();

@@ -1,4 +1,4 @@
-//! Conditions that need no scan: binary searches in sorted segments, and the sets of documents without strings.
+//! Conditions that need no scan: binary searches in sorted segments.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::block::Block;
 use crate::field::FieldState;
 use crate::segment::Segment;
 
-/// Adds the rows whose value is `value`, up to `limit` in all.
+/// Adds the rows whose value is `value`. Sorted segments contribute only until the sink has `limit` rows.
 pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) {
     let position = field.directory.position(value);
     let bucket = &field.directory.buckets()[position];
@@ -17,7 +17,7 @@ pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: us
     add_unsorted(&field.open, |row| row == value, value.len(), sink);
 }
 
-/// Adds the rows whose value begins with `prefix`, up to `limit` in all.
+/// Adds the rows whose value begins with `prefix`. Sorted segments contribute only until the sink has `limit` rows.
 pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) {
     let positions = field.directory.positions(prefix);
     let buckets = &field.directory.buckets()[positions];
@@ -33,7 +33,7 @@ pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: 
     add_unsorted(&field.open, |row| row.starts_with(prefix), 0, sink);
 }
 
-/// Adds live rows, up to `limit` in all.
+/// Adds live rows until the sink has `limit` rows.
 fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize) {
     let room = limit.saturating_sub(usize::try_from(sink.count()).unwrap_or(usize::MAX));
     if room >= rows.len() {
@@ -44,7 +44,7 @@ fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize
     }
 }
 
-/// The rows of a sorted block that begin with `prefix`; every row if it is empty.
+/// Returns the rows of a sorted block that begin with `prefix`; all rows if `prefix` is empty.
 pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
     if prefix.is_empty() {
         0..block.len()
@@ -53,7 +53,7 @@ pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
     }
 }
 
-/// Adds the rows of the open chunk that match. Values shorter than `len` cannot match.
+/// Adds the rows of the open chunk that match. Skips values shorter than `len`, which cannot match.
 fn add_unsorted(open: &Segment, matches: impl Fn(&[u8]) -> bool, len: usize, sink: &mut Sink) {
     let block = open.block();
     for row in 0..block.len() {

@@ -1,9 +1,9 @@
-//! Searching: from an expression over fields to the documents that meet it.
+//! Searching: evaluates an expression over fields to the documents that meet it.
 //!
 //! Each condition is answered separately, as a count or as a set of documents. The sets are combined as they arrive, so
-//! that a search holds few of them at a time. Conditions that a binary search can answer are answered at once on the
-//! caller's thread. The others become scans, one job for each device, of up to [`LEAVES_IN_FLIGHT`] conditions at a
-//! time.
+//! that a search holds few of them at a time. Conditions that a few binary searches can answer are answered at once on
+//! the caller's thread. The others become scans, with one job for each device. Up to [`LEAVES_IN_FLIGHT`] conditions
+//! are scanned at a time.
 
 mod combine;
 mod gpu;
@@ -33,7 +33,7 @@ use leaf::{Begun, Goal, LeafSearch};
 use scan::Abandon;
 use sink::Sink;
 
-/// Maximum rows of a set that is combined on the caller's thread; larger ones go to a thread for long work.
+/// Maximum rows of a set that is combined on the caller's thread. Larger sets are combined on a thread for long work.
 const INLINE_ROWS_MAX: u64 = 65_536;
 
 /// Maximum conditions of one search that are scanned at a time: as many as one pass of a GPU takes.
@@ -41,7 +41,7 @@ const LEAVES_IN_FLIGHT: usize = 32;
 /// Maximum bytes of a scan's matches, or of an answer, that are not charged to the memory account.
 const FREE_BYTES_MAX: usize = 64 << 10;
 
-/// The state of a collection at one moment. It shares its data with the collection.
+/// The state of a collection at one moment. Shares its data with the collection.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) live: NumberSet,
@@ -57,7 +57,7 @@ impl Snapshot {
     }
 }
 
-/// Answers a request from the present state of the collection.
+/// Answers a request on a snapshot of the collection.
 pub(crate) async fn search(
     collection: &CollectionCache,
     request: SearchRequest,
@@ -71,17 +71,17 @@ pub(crate) async fn search(
     Ok(answer)
 }
 
-/// Whole microseconds since `began`.
+/// Returns the whole microseconds since `began`.
 fn micros(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A request that is being answered.
+/// A search in progress.
 struct Search<'a> {
     collection: &'a CollectionCache,
     snapshot: &'a Snapshot,
     request: &'a SearchRequest,
-    /// Documents the cache cannot judge.
+    /// Documents that the cache cannot judge.
     recheck: RoaringBitmap,
     /// Ends all scans when the search is dropped.
     abandon: Abandon,
@@ -122,8 +122,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns whether counting rows gives the count: true for one condition, possibly negated, on a field without
-    /// arrays.
+    /// Returns whether the count of matching rows suffices: true for one condition, possibly negated, on a field
+    /// without arrays.
     fn counts_alone(&self) -> bool {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {
@@ -166,7 +166,8 @@ impl<'a> Search<'a> {
         self.finish(numbers.len(), numbers, report)
     }
 
-    /// The documents that meet the expression, without those to recheck. With a limit, it may stop once it has as many.
+    /// Returns the documents that meet the expression, without those to recheck. With a limit, may stop once it has
+    /// that many documents.
     async fn matches(
         &self,
         limit: Option<usize>,
@@ -174,7 +175,7 @@ impl<'a> Search<'a> {
     ) -> Result<RoaringBitmap, SearchError> {
         let expr = &self.request.expr;
         let goal = match (expr, limit) {
-            // Counting rows counts documents only if no document has several.
+            // The number of matching rows is the number of documents only if no document has several rows.
             (Expr::Leaf { field, .. }, Some(limit)) if self.has_no_arrays(*field) => {
                 Goal::AtLeast(limit)
             }
@@ -185,7 +186,7 @@ impl<'a> Search<'a> {
         let mut leaves = Leaves::new(self, leaves, goal);
         let mut combination = Combination::new(self.snapshot.live.clone());
         for part in parts {
-            // A condition's share of the account is given back once its set has been combined.
+            // A condition's reservation in the memory account is released once its set has been combined.
             let (found, _held) = match part.leaf {
                 Some(_) => {
                     let (found, held) = leaves.next(report).await?;
@@ -223,8 +224,8 @@ impl<'a> Search<'a> {
         Ok(answer)
     }
 
-    /// Makes the tables that a GPU reads of a program, if that takes long and a GPU holds rows to search: on a thread
-    /// for long work, which checks the request's token.
+    /// Builds the tables of a program that GPUs read, if that takes long and a GPU holds rows to search. Runs on a
+    /// thread for long work, which checks the request's cancellation token.
     async fn make_device_form(
         &self,
         field: usize,
@@ -269,7 +270,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Charges a large answer to the account. Returns `None` for a small one.
+    /// Charges a large answer to the memory account. Returns `None` for a small answer.
     fn held_by(&self, numbers: &RoaringBitmap) -> Result<Option<Arc<Share>>, SearchError> {
         let bytes = numbers.serialized_size();
         if bytes <= FREE_BYTES_MAX {
@@ -281,7 +282,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The conditions of a search. Several are scanned at a time; their results come in order.
+/// The conditions of a search. Several are scanned at a time; results are returned in order.
 struct Leaves<'s> {
     search: &'s Search<'s>,
     waiting: std::vec::IntoIter<(usize, &'s Predicate)>,
@@ -299,7 +300,7 @@ impl<'s> Leaves<'s> {
         }
     }
 
-    /// The result of the next condition, and its share of the account.
+    /// Returns the result of the next condition, and its reservation in the memory account.
     async fn next(&mut self, report: &mut SearchReport) -> Result<(Sink, Arc<Share>), SearchError> {
         self.search.request.stop.check()?;
         while self.begun.len() < LEAVES_IN_FLIGHT
@@ -333,7 +334,7 @@ impl<'s> Leaves<'s> {
     }
 }
 
-/// Adds the result of a condition to the combination; a large one on a thread for long work.
+/// Adds the result of a condition to the combination. Large results are added on a thread for long work.
 async fn combined(
     mut combination: Combination,
     found: Option<Sink>,
@@ -350,7 +351,7 @@ async fn combined(
     .await
 }
 
-/// Strips outer negations. Returns the inner expression and whether it is negated.
+/// Strips outer negations. Returns the inner expression, and whether the whole expression negates it.
 fn strip_not(expr: &Expr) -> (&Expr, bool) {
     match expr {
         Expr::Not(inner) => {
@@ -361,7 +362,7 @@ fn strip_not(expr: &Expr) -> (&Expr, bool) {
     }
 }
 
-/// Keeps the least `limit` numbers.
+/// Keeps the lowest `limit` numbers.
 fn cut(numbers: &mut RoaringBitmap, limit: usize) {
     if let Some(first_left_out) = u32::try_from(limit).ok().and_then(|n| numbers.select(n)) {
         numbers.remove_range(first_left_out..);

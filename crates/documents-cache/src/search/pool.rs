@@ -1,17 +1,17 @@
-//! The buckets of one scan, and which member searches which: work stealing between host devices.
+//! Work stealing between host devices: the buckets of one scan, and the member that searches each bucket.
 //!
-//! Placement cannot know what a search will cost in each bucket: values are sorted, so matches cluster in few of them.
-//! Host devices all read the same memory, so one that has finished its own buckets takes those that others have not
-//! begun.
+//! The placement cannot predict the cost of a search in each bucket: values are sorted, so matches cluster in few
+//! buckets. All host devices read the same memory, so a device that has finished its own buckets takes buckets that
+//! other devices have not started.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::scan::Task;
 
-/// Minimum bytes of a bucket that another member takes. Waking a thread takes longer than searching a smaller one.
+/// Minimum bytes of a bucket that another member takes. Waking a thread takes longer than searching a smaller bucket.
 const SHARED_BYTES_MIN: u64 = 64 << 10;
 
-/// `taken_by` of a bucket that no member has taken.
+/// Value of `taken_by` for a bucket that no member has taken.
 const UNTAKEN: usize = usize::MAX;
 
 /// Buckets that one or more members search together.
@@ -27,7 +27,7 @@ struct Unit {
     bytes: u64,
     /// The member that owns the bucket.
     owner: usize,
-    /// The member that searches it.
+    /// The member that searches the bucket, or `UNTAKEN`.
     taken_by: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Unit {
 }
 
 impl Pool {
-    /// A pool of the tasks of each member. The tasks of a bucket must be neighbours.
+    /// Creates a pool from the tasks of each member. The tasks of a bucket must be adjacent.
     pub(super) fn new(members: &[Vec<Task>]) -> Pool {
         let buckets = members.iter().enumerate().flat_map(|(owner, tasks)| {
             let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket);
@@ -57,7 +57,8 @@ impl Pool {
         }
     }
 
-    /// The buckets that `member` may search, in order: its own, then those of others from the last one back.
+    /// Returns the buckets that `member` may search, in order: first its own, then those of other members in reverse
+    /// order.
     pub(super) fn order(&self, member: usize) -> Vec<usize> {
         let (own, others): (Vec<usize>, Vec<usize>) =
             (0..self.units.len()).partition(|unit| self.units[*unit].owner == member);
@@ -67,24 +68,24 @@ impl Pool {
             .collect()
     }
 
-    /// Takes a bucket for `member`. Returns false if a member has taken it before.
+    /// Takes a bucket for `member`. Returns false if the bucket was already taken.
     pub(super) fn take(&self, unit: usize, member: usize) -> bool {
         self.units[unit].take(member)
     }
 
-    /// The buckets that `member` has taken.
+    /// Returns the buckets that `member` has taken.
     pub(super) fn taken(&self, member: usize) -> impl Iterator<Item = usize> {
         let taken =
             move |unit: &usize| self.units[*unit].taken_by.load(Ordering::Acquire) == member;
         (0..self.units.len()).filter(taken)
     }
 
-    /// The tasks of a bucket, of which there is at least one.
+    /// Returns the tasks of a bucket. There is at least one.
     pub(super) fn tasks(&self, unit: usize) -> &[Task] {
         &self.units[unit].tasks
     }
 
-    /// Bytes of all buckets.
+    /// Returns the total bytes of all buckets.
     pub(super) fn bytes(&self) -> u64 {
         self.units.iter().map(|unit| unit.bytes).sum()
     }

@@ -1,4 +1,4 @@
-//! Scanning rows with a program: as a job of a device, or on threads of the host.
+//! Scanning rows with a program, as a job on a device or on host threads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,18 +18,19 @@ use crate::answer::{DeviceReport, SearchReport};
 use crate::error::SearchError;
 use crate::segment::Segment;
 
-/// Time that a job runs on a device before the next job gets its turn.
+/// Time slice of a job on a device before the next job runs.
 const STEP: Duration = Duration::from_millis(4);
 /// Target time between two checks of the clock.
 const PIECE: Duration = Duration::from_millis(1);
-/// Rows before the first check. A slow program takes a while for these; a fast one soon gets more.
+/// Rows before the first check of the clock. A slow program takes a while for them; for a fast program, the number soon
+/// grows.
 const PIECE_ROWS_FIRST: usize = 512;
-/// Maximum rows between two checks.
+/// Maximum rows between two checks of the clock.
 const PIECE_ROWS_MAX: usize = 1 << 17;
 /// Maximum bytes of a scan by a fast tier that runs at once on the caller's thread.
 const INLINE_BYTES_MAX: u64 = 32 << 10;
 
-/// Tells scans, when it is dropped, that their search has been dropped.
+/// Owned by a search. Its drop makes the search's scans end.
 #[derive(Debug, Default)]
 pub(super) struct Abandon {
     flag: Arc<AtomicBool>,
@@ -47,7 +48,7 @@ impl Drop for Abandon {
     }
 }
 
-/// Ends the scans of a condition once they have found enough rows together.
+/// Ends the scans of a condition once they have found enough rows in total.
 #[derive(Debug, Clone)]
 pub(super) struct MatchLimit {
     found: Arc<AtomicUsize>,
@@ -62,12 +63,12 @@ impl MatchLimit {
         }
     }
 
-    /// The same limit with nothing found.
+    /// Returns the same limit with the count of found rows reset to 0.
     fn restarted(&self) -> MatchLimit {
         MatchLimit::up_to(self.rows_max)
     }
 
-    /// Rows after which the search may end.
+    /// Returns the number of rows after which the search may end.
     pub(super) fn rows_max(&self) -> u64 {
         self.rows_max as u64
     }
@@ -88,12 +89,12 @@ impl MatchLimit {
 pub(super) struct Task {
     segment: Segment,
     pub(super) rows: Range<usize>,
-    /// Position of its bucket among those of the search.
+    /// Position of the segment's bucket among the buckets of the search.
     pub(super) bucket: usize,
 }
 
 impl Task {
-    /// Returns `None` if `rows` is empty.
+    /// Creates a task. Returns `None` if `rows` is empty.
     pub(super) fn new(segment: &Segment, rows: Range<usize>, bucket: usize) -> Option<Task> {
         (!rows.is_empty()).then(|| Task {
             segment: segment.clone(),
@@ -110,11 +111,11 @@ impl Task {
 /// Where rows are scanned.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
-    /// On the device that holds them.
+    /// On the device that holds the rows.
     Device(Arc<Device>),
-    /// On the host: buckets that no device holds.
+    /// On host threads: buckets that no device holds.
     Host,
-    /// On the host: the delta.
+    /// On a host thread: the delta.
     Delta,
 }
 
@@ -126,11 +127,11 @@ pub(super) struct Order {
     pub(super) abandoned: Arc<AtomicBool>,
     pub(super) limit: MatchLimit,
     pub(super) empty: Sink,
-    /// The share of the memory account that the found documents take.
+    /// Reservation in the memory account for the documents found.
     pub(super) held: Arc<MemoryShare>,
 }
 
-/// What a scan found, and the time that it took.
+/// The matches of a scan, and the time that it took.
 #[derive(Debug)]
 struct Outcome {
     sink: Sink,
@@ -149,7 +150,7 @@ impl Share {
         self.pool.order(self.member)
     }
 
-    /// Buckets and rows that this member searched.
+    /// Returns the numbers of buckets and rows that this member has searched.
     fn searched(&self) -> (usize, u64) {
         let (mut buckets, mut rows) = (0, 0);
         for unit in self.pool.taken(self.member) {
@@ -164,18 +165,18 @@ fn rows_of(tasks: &[Task]) -> u64 {
     tasks.iter().map(|task| task.rows.len() as u64).sum()
 }
 
-/// The progress of a scan through its share of a pool.
+/// Progress of a scan through its share of a pool.
 #[derive(Debug)]
 struct Progress {
     share: Share,
     order: Order,
     sink: Sink,
-    /// Bytes that the sink has taken of the account.
+    /// Bytes of the sink that are already charged to the memory account.
     charged: usize,
     busy: Duration,
-    /// Buckets that this member took before and searches again, as the device that did so is lost.
+    /// Buckets that this member took earlier and must search again, because the device that searched them was lost.
     again: Vec<usize>,
-    /// Buckets to take unless another member has, the first one last.
+    /// Buckets still to take, last one first. Those that another member has taken are skipped.
     ahead: Vec<usize>,
     /// The bucket being searched.
     unit: Option<usize>,
@@ -194,7 +195,7 @@ impl Progress {
             charged: 0,
             order,
             busy: Duration::ZERO,
-            // Empty, unless the device that took them is lost.
+            // Empty unless this member's device was lost during an earlier attempt.
             again: share.pool.taken(share.member).collect(),
             ahead,
             unit: None,
@@ -221,7 +222,7 @@ impl Progress {
         (self.task, self.row) = (task, tasks.get(task).map_or(0, |task| task.rows.start));
     }
 
-    /// Scans for about `time`. Returns true when everything is done.
+    /// Scans for about `time`. Returns true when the scan has ended.
     fn advance(
         &mut self,
         time: Duration,
@@ -246,7 +247,7 @@ impl Progress {
         self.order.limit.is_reached() || self.order.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Scans the next rows. Returns false if there are none.
+    /// Scans the next rows. Returns false if no rows are left.
     fn piece(&mut self) -> Result<bool, ScanEnd> {
         if self.unit.is_none() {
             self.next_unit();
@@ -280,7 +281,7 @@ impl Progress {
         }
     }
 
-    /// Adapts the size of the next piece to the time that this one took.
+    /// Adapts the size of the next piece to the time that this piece took.
     fn adapt(&mut self, rows: usize, took: Duration) {
         if took > PIECE * 2 {
             self.piece_rows = (rows / 2).max(1);
@@ -315,7 +316,7 @@ impl Progress {
     }
 }
 
-/// Why a scan ended before it was done.
+/// Why a scan ended early.
 #[derive(Debug)]
 enum ScanEnd {
     Stopped(StopReason),
@@ -323,7 +324,7 @@ enum ScanEnd {
     Fault(DeviceFault),
 }
 
-/// Scans to the end on this thread.
+/// Scans to the end on the current thread.
 fn scan_here(share: &Share, order: Order) -> Result<Outcome, SearchError> {
     let mut progress = Progress::new(share, order);
     while !progress.advance(STEP, || Ok(())).map_err(stopped)? {}
@@ -334,12 +335,12 @@ fn stopped(end: ScanEnd) -> SearchError {
     match end {
         ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
         ScanEnd::NoRoom(full) => SearchError::NoRoom(full),
-        // Only a device's check returns a fault, and this scan runs on none.
+        // Only a device's check returns a fault, and this scan runs on no device.
         ScanEnd::Fault(_) => SearchError::Panicked,
     }
 }
 
-/// A scan as the job of a device.
+/// A scan as a job on a device.
 struct ScanJob {
     progress: Progress,
     answer: Option<oneshot::Sender<Result<Outcome, SearchError>>>,
@@ -352,7 +353,7 @@ impl Job for ScanJob {
 
     fn fail(&mut self, failure: &JobFailure) {
         if let (JobFailure::Stopped(stopped), Some(answer)) = (failure, self.answer.take()) {
-            // The receiver is gone if the search was dropped.
+            // Sending fails only if the search was dropped.
             let _ = answer.send(Err(SearchError::from(*stopped)));
         }
     }
@@ -366,14 +367,14 @@ impl Job for ScanJob {
             Err(end) => Err(stopped(end)),
         };
         if let Some(answer) = self.answer.take() {
-            // Sending fails if the search was dropped.
+            // Sending fails only if the search was dropped.
             drop(answer.send(outcome));
         }
         Ok(Step::Done)
     }
 }
 
-/// A scan that is running.
+/// A running scan.
 pub(super) struct Scan {
     place: Place,
     share: Share,
@@ -388,7 +389,7 @@ enum Running {
 }
 
 impl Scan {
-    /// Starts a scan: on the place's device if that accepts it, otherwise on the host.
+    /// Starts a scan: on the place's device if the device accepts it, otherwise on the host.
     pub(super) fn begin(place: Place, share: Share, order: Order) -> Result<Scan, SearchError> {
         let mut scan = Scan {
             running: Running::Done(Outcome {
@@ -418,7 +419,7 @@ impl Scan {
         let Place::Device(device) = &self.place else {
             return None;
         };
-        // PCRE2 may take very long for one value, and the device's other searches would wait for it.
+        // PCRE2 may take very long for one value, during which the device's other searches would wait.
         if self.order.program.backtracks() {
             return None;
         }
@@ -437,7 +438,7 @@ impl Scan {
         }
     }
 
-    /// Makes the host answer for the buckets of the scan from here on.
+    /// Counts the scan's buckets as searched by the host from now on.
     fn leave_device(&mut self) {
         if let Place::Device(_) = &self.place {
             self.place = Place::Host;
@@ -454,13 +455,13 @@ impl Scan {
         self.running = Running::OnHost(spawn(move || scan_here(&share, order)));
     }
 
-    /// Waits for the scan. If its device is lost, the host scans again.
+    /// Waits for the scan. If its device is lost, repeats the scan on the host.
     pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
         if let Running::OnDevice(receiver) = &mut self.running {
             match until_stopped(&self.order.stop, receiver).await? {
                 Ok(outcome) => self.running = Running::Done(outcome?),
                 Err(_) => {
-                    // What the device found is lost with it, and must not count towards the limit.
+                    // The device's matches are lost with it, and must not count towards the limit.
                     self.order.limit = self.order.limit.restarted();
                     self.leave_device();
                     self.start_on_host();
@@ -504,7 +505,7 @@ fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut Search
     }
 }
 
-/// The report's entry for a device, added if there is none.
+/// Returns the report's entry for a device. Adds the entry if it is missing.
 pub(super) fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
     let known = report.devices.iter().position(|device| device.name == name);
     let index = known.unwrap_or_else(|| {

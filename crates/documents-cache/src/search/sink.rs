@@ -1,4 +1,4 @@
-//! Sinks for the rows that match: a count or a set of documents.
+//! Sinks for matching rows: they produce a count or a set of documents.
 
 use std::ops::Range;
 
@@ -8,36 +8,36 @@ use roaring::RoaringBitmap;
 use super::FREE_BYTES_MAX;
 use crate::segment::Segment;
 
-/// What a search has found so far.
+/// Matches found so far.
 #[derive(Debug, Clone)]
 pub(super) enum Sink {
     /// Only the number of rows.
     Count(u64),
     /// The documents of the rows.
     Numbers(Numbers),
-    /// A set that existed before the search.
+    /// A set of documents that existed before the search.
     Set(RoaringBitmap),
 }
 
-/// The documents of rows, in any order; a document may come more than once.
+/// The documents of rows, in any order. A document may occur more than once.
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     rows: u64,
-    /// Documents that have not been put into the set yet.
+    /// Documents that are not in `set` yet.
     recent: Vec<u32>,
-    /// Length of `recent` at which its documents move into the set.
+    /// Length of `recent` at which its documents are moved to `set`.
     fold_at: usize,
     set: RoaringBitmap,
 }
 
 /// Minimum of `fold_at`.
 const FOLD_MIN: usize = 65_536;
-/// `fold_at` is the number of documents of the collection divided by this. Moving the numbers then costs at most four
-/// times as much as the set itself, and they take at most four times its memory.
+/// `fold_at` is the number of documents in the collection divided by this. The total cost of moving is then at most
+/// four times the cost of building the set itself, and `recent` takes at most four times the memory of the set.
 const FOLD_PART: u64 = 8;
 
 impl Numbers {
-    /// An empty set for a collection of `documents` documents.
+    /// Creates an empty sink for a collection of `documents` documents.
     fn among(documents: u64) -> Numbers {
         let part = usize::try_from(documents / FOLD_PART).unwrap_or(usize::MAX);
         Numbers {
@@ -93,7 +93,7 @@ impl Numbers {
 }
 
 impl Sink {
-    /// An empty sink of the same kind.
+    /// Creates an empty sink of the same kind.
     pub(super) fn empty_like(&self) -> Sink {
         match self {
             Sink::Count(_) => Sink::Count(0),
@@ -105,12 +105,12 @@ impl Sink {
         }
     }
 
-    /// An empty sink for a collection of `documents` documents.
+    /// Creates an empty sink of documents for a collection of `documents` documents.
     pub(super) fn numbers_among(documents: u64) -> Sink {
         Sink::Numbers(Numbers::among(documents))
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Sink::Count(_) => 0,
@@ -119,7 +119,7 @@ impl Sink {
         }
     }
 
-    /// Charges growth to the account; a small sink is free. `charged` is the number of bytes charged before.
+    /// Charges growth to the memory account. A small sink is free. `charged` is the number of bytes charged before.
     pub(super) fn charge(&self, charged: &mut usize, held: &Share) -> Result<(), Full> {
         let more = self.bytes().saturating_sub(*charged);
         if more <= FREE_BYTES_MAX {
@@ -139,7 +139,7 @@ impl Sink {
         }
     }
 
-    /// Adds the live rows of a range.
+    /// Adds the live rows in a range.
     pub(super) fn add_rows(&mut self, segment: &Segment, rows: Range<usize>) {
         match self {
             Sink::Count(count) => *count += segment.live_rows_in(rows) as u64,
@@ -152,7 +152,7 @@ impl Sink {
         }
     }
 
-    /// Number of rows found.
+    /// Returns the number of rows found.
     pub(super) fn count(&self) -> u64 {
         match self {
             Sink::Count(count) => *count,
@@ -161,7 +161,7 @@ impl Sink {
         }
     }
 
-    /// Adds what another sink of the same kind has found.
+    /// Adds the matches of another sink of the same kind.
     pub(super) fn merge(&mut self, other: Sink) {
         match (self, other) {
             (Sink::Count(count), other) => *count += other.count(),
@@ -174,7 +174,7 @@ impl Sink {
         std::mem::replace(self, Sink::Count(0)).into_bitmap()
     }
 
-    /// The documents found. A count has none.
+    /// Returns the documents found; an empty set for a count.
     pub(super) fn into_bitmap(self) -> RoaringBitmap {
         match self {
             Sink::Count(_) => RoaringBitmap::new(),
@@ -184,7 +184,7 @@ impl Sink {
     }
 }
 
-/// Minimum numbers that are first set in a plain bitmap, if they are dense enough.
+/// Minimum length of a list of numbers that is converted through an uncompressed bitmap, if the numbers are dense.
 const PLAIN_BITMAP_FROM: usize = 4096;
 
 fn bitmap(numbers: &mut Vec<u32>) -> RoaringBitmap {

@@ -1,4 +1,4 @@
-//! Threads for searches on the host, bounded for all searches of the process together.
+//! Host threads for searches, with a common limit for all searches of the process.
 
 use std::panic::resume_unwind;
 use std::sync::LazyLock;
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::error::SearchError;
 
-/// Threads per core, which the system schedules fairly, with a minimum and a maximum.
+/// Maximum threads per core, within `THREADS_MIN` and `THREADS_MAX`. The operating system schedules them fairly.
 const THREADS_PER_CORE: usize = 8;
 const THREADS_MIN: usize = 16;
 const THREADS_MAX: usize = 128;
-/// How often a waiting search checks its cancellation token.
+/// Interval at which a waiting search checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 static FREE: LazyLock<Semaphore> = LazyLock::new(|| {
@@ -40,7 +40,7 @@ pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     })
 }
 
-/// Waits for `future` until the search is stopped.
+/// Waits for `future`, or returns an error once the search is stopped.
 pub(super) async fn until_stopped<F: Future + Unpin>(
     stop: &Stop,
     mut future: F,

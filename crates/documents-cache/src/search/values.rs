@@ -1,4 +1,4 @@
-//! The distinct values of a field among some documents, and how many documents hold each.
+//! The distinct values of a field in a set of documents, with the number of documents for each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use super::sink::Sink;
 
 /// Rows between two checks of the cancellation token.
 const PIECE_ROWS: usize = 65_536;
-/// Memory of one distinct value besides its bytes, as charged against the limit.
+/// Memory charged for a distinct value besides its bytes.
 const ENTRY_BYTES: usize = size_of::<ValueCount>() + size_of::<(Box<[u8]>, u64)>();
 
 /// A job that counts values.
 pub(super) struct Counting {
     pub(super) field: Arc<FieldState>,
-    /// The documents to count in.
+    /// The documents in which values are counted.
     pub(super) numbers: RoaringBitmap,
-    /// Whether these are all documents.
+    /// Whether `numbers` contains all documents.
     pub(super) all: bool,
-    /// Whether the elements of arrays count.
+    /// Whether array elements are counted as values.
     pub(super) elements: bool,
     pub(super) bytes_max: usize,
     pub(super) stop: Stop,
-    /// The share of the memory account that the values take.
+    /// Reservation in the memory account for the values.
     pub(super) held: Arc<Share>,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Counting {
 #[derive(Default)]
 struct Counts {
     counts: HashMap<Box<[u8]>, u64>,
-    /// Memory they take.
+    /// Bytes of memory that the values take.
     bytes: usize,
-    /// Rows counted.
+    /// Number of rows counted.
     rows: u64,
 }
 
 impl Counting {
-    /// Counts, and returns the documents along with the values.
+    /// Counts the values. Returns the documents with the counts.
     pub(super) fn run(self) -> Result<(RoaringBitmap, ValueCounts), SearchError> {
         let arrays = self.among(&self.field.arrays);
         let skipped = if self.elements { None } else { Some(&arrays) };
@@ -76,7 +76,7 @@ impl Counting {
         }
     }
 
-    /// The documents that have the field, and hold neither a string, null nor an array of strings in it.
+    /// Returns the documents whose field exists, but is not a string, null or an array of strings.
     fn others(&self, arrays: &RoaringBitmap) -> RoaringBitmap {
         let mut strings = Sink::numbers_among(self.numbers.len());
         for segment in self.field.segments() {
