@@ -97,22 +97,22 @@ impl Role {
         })
     }
 
-    /// The role that allows everything.
+    /// Returns the role `root`, which has all privileges.
     pub fn root() -> Role {
-        Role::new("root", ADMIN).expect("the role is in the table, and in this database")
+        Role::new("root", ADMIN).expect("root is a role of this database")
     }
 
-    /// The role's name.
+    /// Returns the role's name.
     pub fn name(&self) -> &'static str {
         self.kind.name
     }
 
-    /// The role's database.
+    /// Returns the role's database.
     pub fn db(&self) -> &str {
         &self.db
     }
 
-    /// The names of all roles.
+    /// Returns the names of all roles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|kind| kind.name)
     }

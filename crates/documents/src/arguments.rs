@@ -121,7 +121,7 @@ impl<'a> Arguments<'a> {
         Ok(())
     }
 
-    /// The name of the command.
+    /// Returns the name of the command.
     pub fn command(&self) -> &'a str {
         self.command
     }
@@ -211,7 +211,7 @@ impl<'a> Arguments<'a> {
         CommandError::refused(Code::Location51024, message)
     }
 
-    /// The error for a missing required argument.
+    /// Returns the error for a missing required argument.
     pub fn missing(&self, name: &str) -> CommandError {
         let message = format!(
             "BSON field '{}.{name}' is missing but a required field",
@@ -313,7 +313,7 @@ pub fn check_collation(collation: &RawDocument) -> Result<(), CommandError> {
     ))
 }
 
-/// The error for a value of the wrong type.
+/// Returns the error for a value of the wrong type.
 pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> CommandError {
     let actual = type_name(value);
     let expected = if expected.starts_with('[') {
@@ -359,7 +359,7 @@ pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// The alias of a value's type, as in `$type` and error messages.
+/// Returns the alias of a value's type that `$type` and error messages use.
 pub fn type_name(value: RawBsonRef<'_>) -> &'static str {
     forebay_documents_query::element::type_name(value.element_type())
 }

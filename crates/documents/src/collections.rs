@@ -111,7 +111,7 @@ impl Collections {
                     .store
                     .drop_collection(&name.db, &name.collection)
                 {
-                    tracing::warn!(%error, "the temporary collection of a $out cannot be dropped");
+                    tracing::warn!(%error, "cannot drop the temporary collection of a $out");
                 }
                 continue;
             }
@@ -345,7 +345,7 @@ impl Collections {
     }
 }
 
-/// The error for a collection that does not exist.
+/// Returns the error for a collection that does not exist.
 pub fn not_found(namespace: &Namespace) -> CommandError {
     CommandError::refused(
         Code::NamespaceNotFound,
@@ -368,7 +368,7 @@ fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
         // The build runs in the background. Until it completes, searches scan the store, as `explain` reports.
         Ok(build) => drop(build),
         Err(error) => {
-            tracing::error!(namespace = search.namespace(), %error, "cannot build the recorded caches")
+            tracing::error!(namespace = search.namespace(), %error, "cannot build the caches that the catalogue declares")
         }
     }
 }

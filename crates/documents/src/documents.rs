@@ -222,17 +222,17 @@ impl Documents {
         self.cursors.kill_user(user);
     }
 
-    /// The devices that hold the cache.
+    /// Returns the devices that hold the cache.
     pub fn devices(&self) -> &Arc<Devices> {
         &self.devices
     }
 
-    /// The cache of field values.
+    /// Returns the cache of field values.
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// The settings given to [`Documents::open`].
+    /// Returns the settings given to [`Documents::open`].
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -228,7 +228,7 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     }
     if spec.fields.iter().any(|field| field.path == "_id") {
         return Err(cannot(
-            "the field _id is not cached: searches by it need no cache",
+            "the field _id cannot be cached: searches by _id need no cache",
         ));
     }
     Ok(())

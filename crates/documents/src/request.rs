@@ -199,7 +199,7 @@ fn is_strict(arguments: &Arguments<'_>) -> bool {
 }
 
 impl<'a> Request<'a> {
-    /// The cancellation token of this operation.
+    /// Returns the cancellation token of this operation.
     pub fn stop(&self) -> &Stop {
         self.operation.stop()
     }

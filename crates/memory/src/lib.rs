@@ -38,8 +38,8 @@ const STEP_BYTES: usize = 16 << 10;
 /// The account, or one of its ancestors, has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the server's memory for requests is full ({limit_bytes} bytes): try again when others are done, \
-     ask for less at a time, or raise --memory-bytes-max"
+    "the server's memory for requests is full ({limit_bytes} bytes): try again when other requests are done, \
+     request less at a time, or raise --memory-bytes-max"
 )]
 pub struct Full {
     /// Limit of the account that is full.

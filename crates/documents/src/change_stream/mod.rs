@@ -61,7 +61,7 @@ pub async fn open(
 fn not_kept() -> CommandError {
     CommandError::refused(
         Code::Location40573,
-        "The $changeStream stage needs a history of changes, and this server keeps none: start it with \
+        "The $changeStream stage needs the change history, which this server does not keep: start it with \
          --documents-change-history-bytes-max, as in --documents-change-history-bytes-max 1GiB",
     )
 }

@@ -289,7 +289,7 @@ fn is_late(stop: &Stop) -> Result<bool, CommandError> {
 fn lost() -> CommandError {
     CommandError::refused(
         Code::ChangeStreamHistoryLost,
-        "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
-         open a new stream, then read the data again. A larger --documents-change-history-bytes-max keeps more",
+        "Resume of change stream was not possible, as the resume point may no longer be in the change history: \
+         open a new stream, then read the data again. A larger --documents-change-history-bytes-max keeps a longer history",
     )
 }

@@ -68,7 +68,7 @@ impl ResumeToken {
         (*first == TIMESTAMP).then_some(ResumeToken { at, mark })
     }
 
-    /// The value of `_data`.
+    /// Returns the value of `_data`.
     pub fn data(self) -> String {
         format!(
             "{TIMESTAMP:02X}{:016X}{:02X}",
@@ -77,7 +77,7 @@ impl ResumeToken {
         )
     }
 
-    /// The token as a document.
+    /// Returns the token as a document.
     pub fn to_document(self) -> RawDocumentBuf {
         rawdoc! { "_data": self.data() }
     }

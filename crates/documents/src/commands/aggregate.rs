@@ -337,18 +337,18 @@ impl Query {
     }
 }
 
-/// The first stage's name and operand.
+/// Returns the first stage's name and operand.
 pub fn first_stage(stages: &RawArray) -> Option<(&str, RawBsonRef<'_>)> {
     first_element(stages.into_iter().next()?.ok()?)
 }
 
-/// A stage's name and operand.
+/// Returns a stage's name and operand.
 pub fn first_element(stage: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     let (name, operand) = stage.as_document()?.iter().next()?.ok()?;
     Some((name.as_str(), operand))
 }
 
-/// The stages after the first one.
+/// Returns the stages after the first one.
 pub fn after_first(stages: &RawArray) -> RawArrayBuf {
     stages.into_iter().skip(1).flatten().collect()
 }

@@ -83,7 +83,7 @@ pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
     }
 }
 
-/// The states of all cache indexes of a collection.
+/// Returns the states of all cache indexes of a collection.
 pub fn cache_states(collection: &OpenCollection) -> RawArrayBuf {
     let states = collection.search.status().into_iter().map(|status| {
         let mut state = rawdoc! { "name": status.name.as_str() };

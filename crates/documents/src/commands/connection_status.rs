@@ -9,7 +9,7 @@ use crate::request::Request;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "connectionStatus",
-    help: "names the authenticated user of this connection",
+    help: "shows the authenticated user of this connection",
     known: Known::Only(&["showPrivileges"]),
     effect: Effect::Reads,
     run: Run::Now(run),

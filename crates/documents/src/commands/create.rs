@@ -15,7 +15,7 @@ use crate::request::Request;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "create",
-    help: "makes a collection",
+    help: "creates a collection",
     known: Known::Only(&[
         "capped",
         "autoIndexId",

@@ -24,7 +24,7 @@ use crate::streams::Stream;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "distinct",
-    help: "lists the different values of a field",
+    help: "lists the distinct values of a field",
     known: Known::Only(&["key", "query", "collation", "hint"]),
     effect: Effect::Reads,
     run: Run::Async(start),

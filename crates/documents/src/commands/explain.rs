@@ -25,7 +25,7 @@ use crate::settings::MONGODB_VERSION;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "explain",
-    help: "explains how a command is run",
+    help: "shows how a command runs",
     known: Known::Only(&["verbosity"]),
     effect: Effect::Reads,
     run: Run::Async(start),

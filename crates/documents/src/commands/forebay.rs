@@ -14,7 +14,7 @@ use crate::search::admin;
 /// name).
 pub const DEVICES: Spec = Spec {
     name: "forebayDevices",
-    help: "lists devices, adds some, removes one",
+    help: "lists, adds or removes devices",
     known: Known::Only(&["add", "remove", "last"]),
     effect: Effect::Reads,
     run: Run::Now(devices),
@@ -32,7 +32,7 @@ pub const BUCKETS: Spec = Spec {
 /// `{forebayPattern: "regex", options: "i"}`.
 pub const PATTERN: Spec = Spec {
     name: "forebayPattern",
-    help: "explains how a pattern would be matched",
+    help: "shows how a pattern would be matched",
     known: Known::Only(&["options"]),
     effect: Effect::Reads,
     run: Run::Now(pattern),

@@ -13,7 +13,7 @@ use crate::settings::MESSAGE_BYTES_MAX;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "getParameter",
-    help: "names server parameters and their values",
+    help: "shows server parameters and their values",
     known: Known::Any,
     effect: Effect::Reads,
     run: Run::Now(run),

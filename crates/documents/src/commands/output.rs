@@ -145,7 +145,7 @@ fn replace(
         Ok(()) => request.documents.cursors().kill_namespace(target),
         Err(_) => {
             if let Err(error) = collections.drop_collection(&beside) {
-                tracing::warn!(namespace = %beside, %error, "the temporary collection of a $out is left until the next start");
+                tracing::warn!(namespace = %beside, %error, "cannot drop the temporary collection of a $out: the next start drops it");
             }
         }
     }
@@ -452,7 +452,7 @@ fn all(
         bytes += document.as_bytes().len();
         if bytes > bytes_max {
             let message = format!(
-                "$merge into the collection that the pipeline reads holds at most {bytes_max} bytes of documents"
+                "$merge into its source collection holds all documents in memory, which exceed {bytes_max} bytes"
             );
             return Err(CommandError::refused(Code::ExceededMemoryLimit, message));
         }

@@ -12,7 +12,7 @@ use crate::settings::MONGODB_VERSION;
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "serverStatus",
-    help: "shows figures of the process",
+    help: "shows statistics of the process",
     known: Known::Any,
     effect: Effect::Reads,
     run: Run::Now(run),

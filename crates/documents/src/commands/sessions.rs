@@ -28,7 +28,7 @@ const SESSION_TIMEOUT_MINUTES: i32 = 30;
 /// `endSessions`: ends sessions and closes their cursors.
 pub const END: Spec = Spec {
     name: "endSessions",
-    help: "forgets sessions",
+    help: "ends sessions and closes their cursors",
     known: Known::Only(&[]),
     effect: Effect::Reads,
     run: Run::Now(end),
@@ -38,7 +38,7 @@ pub const END: Spec = Spec {
 /// empty.
 pub const KILL: Spec = Spec {
     name: "killSessions",
-    help: "stops what some of the user's sessions do",
+    help: "stops the operations of some of the user's sessions",
     run: Run::Now(kill),
     ..END
 };
@@ -46,7 +46,7 @@ pub const KILL: Spec = Spec {
 /// `killAllSessions`: stops the cursors and commands of all sessions, or of the sessions of some users.
 pub const KILL_ALL: Spec = Spec {
     name: "killAllSessions",
-    help: "stops what the sessions of some or all users do",
+    help: "stops the operations in the sessions of some or all users",
     run: Run::Now(kill_all),
     ..END
 };
@@ -54,7 +54,7 @@ pub const KILL_ALL: Spec = Spec {
 /// `killAllSessionsByPattern`: stops the cursors and commands of all sessions, or of those that match a pattern.
 pub const KILL_BY_PATTERN: Spec = Spec {
     name: "killAllSessionsByPattern",
-    help: "stops what some or all sessions do",
+    help: "stops the operations in some or all sessions",
     run: Run::Now(kill_by_pattern),
     ..END
 };

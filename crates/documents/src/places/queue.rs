@@ -164,7 +164,7 @@ impl Places {
 fn too_many() -> CommandError {
     CommandError::refused(
         Code::ExceededTimeLimit,
-        format!("{WAITING_MAX} commands wait for others that take long; try again"),
+        format!("{WAITING_MAX} commands already wait for slow commands; try again"),
     )
 }
 

@@ -27,7 +27,7 @@ pub enum BuildError {
     },
     /// A record number of the collection exceeds the cache's 32-bit range.
     #[error(
-        "record number {number} is beyond what the cache can number ({})",
+        "record number {number} exceeds the maximum that the cache supports ({})",
         u32::MAX
     )]
     TooManyDocuments {

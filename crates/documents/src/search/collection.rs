@@ -21,7 +21,7 @@ use crate::places::blocking;
 pub type WriteLock = Arc<Mutex<()>>;
 
 /// Holds the write lock and the apply lock of a collection, so that no other writer runs.
-#[must_use = "other writers run as soon as it is dropped"]
+#[must_use = "other writers run as soon as the guard is dropped"]
 pub(super) struct ExclusiveGuard<'a> {
     apply_lock: MutexGuard<'a, ()>,
     held: MutexGuard<'a, ()>,
@@ -350,7 +350,7 @@ impl CollectionSearch {
     /// Drops a cache that contradicts its collection, and builds it again.
     fn rebuild(self: &Arc<Self>, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection contradicts it and is built again");
+        tracing::error!(namespace = state.namespace, %error, "the cache contradicts its collection and is rebuilt");
         self.forget(&mut state);
         drop(state);
         self.settle();
@@ -359,7 +359,7 @@ impl CollectionSearch {
     /// Drops a cache that cannot apply the collection's writes. From then on, searches scan the store.
     fn fail(&self, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is dropped: it cannot follow writes");
+        tracing::error!(namespace = state.namespace, %error, "the cache is dropped: it cannot apply the writes to its collection");
         self.forget(&mut state);
         state.failure = Some(error);
         drop(state);

@@ -22,7 +22,7 @@ impl Extractor {
         Extractor { fields }
     }
 
-    /// The declared fields.
+    /// Returns the declared fields.
     pub fn fields(&self) -> &FieldSet {
         &self.fields
     }

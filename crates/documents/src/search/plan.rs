@@ -42,7 +42,7 @@ pub enum NotUsed {
     #[error("a branch of $or has no condition on a cached field")]
     UncachedBranch,
     /// A negation contains a condition that the cache cannot evaluate.
-    #[error("a negation holds conditions on fields that are not cached")]
+    #[error("a negation contains conditions that the cache cannot evaluate")]
     UncachedUnderNegation,
     /// The cache of the field is being built.
     #[error("the cache index '{index}' is being built ({done} of {total} documents)")]
@@ -72,7 +72,7 @@ pub enum NotUsed {
         hint: String,
     },
     /// The cache can evaluate only a part of the filter. Values can be counted only if it evaluates the whole filter.
-    #[error("the filter has conditions that the cache cannot judge")]
+    #[error("the filter has conditions that the cache cannot evaluate")]
     NotExact,
     /// The field whose values are to be counted is not cached.
     #[error("the field '{path}' is not cached")]

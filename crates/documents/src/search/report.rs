@@ -169,7 +169,7 @@ impl Access {
                 "{candidates} of {documents} documents may match: one scan is cheaper than fetching each"
             )),
             Access::Probe { documents } => Some(format!(
-                "the first {documents} documents of the collection were enough"
+                "the first {documents} documents of the collection had enough matches"
             )),
             Access::None | Access::Fetch => None,
         }

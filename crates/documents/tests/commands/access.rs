@@ -155,7 +155,7 @@ async fn roles_grant_their_rights_on_their_database_only() {
         for (command, allowed) in cases() {
             let denied = code(&elsewhere, "shop", command.clone()).await;
             assert_eq!(denied, DENIED, "{name} elsewhere: {command}");
-            // A command on two databases needs rights on both.
+            // A command on two databases needs privileges on both.
             let reaches_both = command.to_string().contains("bank") && name == "readWrite";
             let got = code(&everywhere, "shop", command.clone()).await;
             let expected = allowed[index] || reaches_both;
@@ -271,8 +271,8 @@ async fn a_removed_user_leaves_no_cursor_and_sessions_of_others_stay() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// A stage that reads another collection must require the privilege to read it. Once one of these stages is supported,
-/// the rule of `aggregate` must include the collection that the stage reads.
+/// Checks that no stage that reads another collection is supported. Once one is, the rule of `aggregate` must require
+/// the privilege to read that collection.
 #[tokio::test(flavor = "multi_thread")]
 async fn stages_that_read_another_collection_are_not_supported() {
     let door = with_documents().await;
