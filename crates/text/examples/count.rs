@@ -1,4 +1,4 @@
-//! Counts the lines of a file that match a pattern, as `rg -c` does, and prints how fast.
+//! Counts the lines of a file that match a pattern, as `rg -c` does, and prints the speed.
 //!
 //! `cargo run --release --example count -- PATTERN FILE [OPTIONS] [TIER]`
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use forebay_cancel::Stop;
 use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Tier};
 
-/// Rows of a block; a cache keeps buckets of about this size.
+/// Rows per block; buckets of the cache are about as large.
 const ROWS_PER_BLOCK: usize = 131_072;
 
 const ROUNDS: usize = 9;
@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let program = match rest
         .get(1)
-        .map(|name| Tier::from_name(name).ok_or("no such tier"))
+        .map(|name| Tier::from_name(name).ok_or("unknown tier"))
         .transpose()?
     {
         Some(tier) => Program::compile_at(pattern, tier, &limits)
-            .ok_or("the tier does not take the pattern")?,
+            .ok_or("the tier cannot search for the pattern")?,
         None => Program::compile(pattern, &limits),
     };
     println!("{}compiled     {:?}", program.describe(), started.elapsed());
@@ -65,7 +65,7 @@ fn rows_of(text: &[u8]) -> (Vec<u8>, Vec<u32>) {
     (bytes, offsets)
 }
 
-/// The count, and the fastest of some rounds over all blocks in seconds.
+/// Returns the count, and the time in seconds of the fastest of several rounds over all blocks.
 fn fastest(program: &Program, rows: Rows<'_>) -> (u64, f64) {
     let mut result = (0, f64::INFINITY);
     for _ in 0..ROUNDS {
@@ -82,7 +82,7 @@ fn fastest(program: &Program, rows: Rows<'_>) -> (u64, f64) {
     result
 }
 
-/// Processor time of this thread, which other processes do not lengthen; Linux only, else the time of day.
+/// Returns the processor time of this thread, which other processes do not affect; outside of Linux, the time of day.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());

@@ -1,15 +1,15 @@
-//! A bound on the cost of compiling.
+//! Budget of compile costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use forebay_cancel::SharedStop;
 
-/// The bound on what all patterns of one command together cost to compile.
+/// Limit of the total compile cost of all patterns of one command.
 ///
-/// It counts bytes of automata and tables each time they are built or read, which also bounds the time: at most about
-/// 20 ms a MiB. Patterns get the tier [`Pcre`](crate::Tier::Pcre), for which nothing is built, once the budget is spent
-/// or the command has to end.
+/// The cost is the bytes of automata and tables, counted each time they are built or read, which also bounds the time:
+/// at most about 20 ms per MiB. Once the budget is spent or the command is cancelled, patterns get the tier
+/// [`Pcre`](crate::Tier::Pcre), which builds nothing.
 #[derive(Debug)]
 pub struct Budget {
     bytes_left: AtomicUsize,
@@ -18,7 +18,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Returns a budget of `bytes` for the command with this cancellation token.
+    /// Returns a budget of `bytes` for the command that `stop` belongs to.
     pub fn new(bytes: usize, stop: Arc<SharedStop>) -> Budget {
         Budget {
             bytes_left: AtomicUsize::new(bytes),
@@ -27,22 +27,22 @@ impl Budget {
         }
     }
 
-    /// Returns a budget that is enough for any pattern and never stops.
+    /// Returns a budget without limit and deadline.
     pub fn unlimited() -> Budget {
         Budget::new(usize::MAX, Arc::default())
     }
 
-    /// The cancellation token of the command.
+    /// Returns the cancellation token of the command.
     pub fn stop(&self) -> &Arc<SharedStop> {
         &self.stop
     }
 
-    /// Returns whether the budget ran low, so that the last program may be slower than it could be.
+    /// Returns whether the budget ran low, so that the last program may be slower than with more budget.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// The smaller of `bytes` and what is left. Marks the budget as low if less is left.
+    /// Returns the smaller of `bytes` and the remaining budget. Marks the budget as low if less than `bytes` remains.
     pub(crate) fn at_most(&self, bytes: usize) -> usize {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left < bytes {
@@ -54,14 +54,14 @@ impl Budget {
     /// Takes bytes from the budget.
     ///
     /// # Errors
-    /// If not enough is left, or the command has to end.
+    /// If the remaining budget is too small, or the command is cancelled or past its deadline.
     pub(crate) fn take(&self, bytes: usize) -> Result<(), String> {
         let taken = |left: usize| left.checked_sub(bytes);
         let order = Ordering::Relaxed;
         let stopped = self.stop.check().is_err();
         if stopped || self.bytes_left.fetch_update(order, order, taken).is_err() {
             self.is_short.store(true, order);
-            return Err("the patterns of the command are too large together".to_owned());
+            return Err("the command's patterns together exceed the compile budget".to_owned());
         }
         Ok(())
     }
@@ -75,7 +75,7 @@ mod tests {
     use crate::{Limits, Options, Pattern, Program, Tier};
     use forebay_cancel::Stop;
 
-    /// The tier of a pattern whose table takes long to make.
+    /// Returns the tier of a pattern whose table takes long to build.
     fn tier(number: usize, budget: &Budget) -> Tier {
         let limits = Limits::default();
         let source = format!("(a|b)*{number}c.{{0,60}}(d|e)x");

@@ -1,4 +1,4 @@
-//! Choosing a tier for a pattern.
+//! Selection of a pattern's tier.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,26 +21,26 @@ use crate::pattern::Pattern;
 use crate::syntax::{self, Node, Parsed};
 use crate::tier::Tier;
 
-/// The engine of a tier, with the figures that describe it.
+/// The engine of a tier, and data for its description.
 pub(crate) struct Plan {
     pub(crate) tier: Tier,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) facts: Facts,
 }
 
-/// Figures for the description of a program.
+/// Data for the description of a program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) states: Option<usize>,
     pub(crate) classes: Option<usize>,
     pub(crate) table_bytes: usize,
     pub(crate) literals: Vec<Vec<u8>>,
-    /// Approximate memory of the engine on the host, in bytes, without that of each thread.
+    /// Approximate bytes of the engine in host memory, without per-thread caches.
     pub(crate) host_bytes: usize,
 }
 
-/// The order in which tiers are tried. On the host a table beats a bit-parallel automaton, which therefore takes the
-/// patterns whose tables would be too large.
+/// The order in which tiers are tried. On the host a table (DFA) is faster than a bit-parallel automaton, which
+/// therefore gets only patterns whose tables would be too large.
 const ORDER: [Tier; 5] = [
     Tier::Substring,
     Tier::Dfa,
@@ -49,7 +49,7 @@ const ORDER: [Tier; 5] = [
     Tier::Approximate,
 ];
 
-/// A pattern on its way to a tier.
+/// Compiles a pattern to a tier.
 pub(crate) struct Compiler<'a> {
     pattern: &'a Pattern,
     limits: &'a Limits,
@@ -57,7 +57,7 @@ pub(crate) struct Compiler<'a> {
     analysis: Result<Analysis, String>,
 }
 
-/// The analysis of a pattern whose syntax the parser knows.
+/// Result of parsing a pattern whose syntax the parser knows.
 struct Analysis {
     tree: Node,
     parts: Parts,
@@ -70,7 +70,8 @@ impl Analysis {
         let mut parts = Parts::of(&tree);
         if let Some(why) = parsed.less {
             parts.inexact = Some(why);
-            // PCRE2 may match less than a negated condition says, and so more than its negation.
+            // PCRE2 may match fewer values than a condition describes; its negation may then exclude rows that PCRE2
+            // matches.
             parts.parts.retain(|part| !part.negated);
         }
         Analysis {
@@ -89,14 +90,15 @@ impl Analysis {
         self.parts.parts.iter().all(always)
     }
 
-    /// The only condition.
+    /// Returns the condition if there is only one, not negated.
     fn single(&self) -> Result<&Hir, String> {
         self.parts
             .single()
             .ok_or_else(|| "several conditions".to_owned())
     }
 
-    /// The condition to test alone where all together are too many: the longest.
+    /// Returns the longest condition that is not negated, used alone if the automaton of all conditions would be too
+    /// large.
     fn main(&self) -> Result<&Hir, String> {
         let plain = self
             .parts
@@ -129,7 +131,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Text that every matching value begins with.
+    /// Returns a text that every matching value begins with; may be empty.
     pub(crate) fn value_prefix(&self) -> String {
         self.analysis
             .as_ref()
@@ -137,7 +139,7 @@ impl<'a> Compiler<'a> {
             .unwrap_or_default()
     }
 
-    /// The first tier that takes the pattern, and why those before it did not.
+    /// Returns the plan of the first tier that accepts the pattern, and why the tiers before it did not.
     pub(crate) fn best(&self) -> (Plan, Vec<Refusal>) {
         let mut refusals = Vec::new();
         for tier in ORDER {
@@ -149,7 +151,7 @@ impl<'a> Compiler<'a> {
         (self.pcre(), refusals)
     }
 
-    /// The plan of a tier for the pattern, or why the tier cannot take it.
+    /// Returns the pattern's plan on a tier, or why the tier cannot accept the pattern.
     pub(crate) fn plan(&self, tier: Tier) -> Result<Plan, String> {
         match tier {
             Tier::Exact | Tier::Prefix | Tier::Suffix | Tier::Substring => self.literal(),
@@ -250,7 +252,7 @@ impl<'a> Compiler<'a> {
 
     fn large_dfa(&self, hir: &Hir) -> Result<Plan, String> {
         let nfa = automaton::nfa(hir, self.limits, self.budget)?;
-        // The meta searcher makes two more of it, one for each direction.
+        // The meta searcher builds two more NFAs, one for each direction.
         self.budget.take(nfa.memory_usage() * 2)?;
         let host_bytes = self.limits.lazy_bytes_max + nfa.memory_usage() * 3;
         let engine = Box::new(LazyEngine::build(hir, nfa, self.limits)?);
@@ -264,7 +266,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// The best automaton for what the pattern was loosened to, confirmed by PCRE2.
+    /// Returns the best automaton of the over-approximated pattern, with PCRE2 to confirm its candidates.
     fn approximate(&self) -> Result<Plan, String> {
         let analysis = self.analysis()?;
         if analysis.rules_out_nothing() {
@@ -293,7 +295,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// The plan of one literal.
+/// Returns the plan of a single literal.
 pub(crate) fn literal_plan(place: Place, literal: &[u8]) -> Plan {
     let engine = LiteralEngine::new(place, literal);
     let facts = Facts {

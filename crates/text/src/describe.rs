@@ -1,36 +1,37 @@
-//! The description of a program, for people.
+//! Human-readable description of a program.
 
 use std::fmt;
 
 use crate::tier::Tier;
 
-/// The inner state of a program: what `forebay debug pattern` prints.
+/// Description of a program, as `forebay debug pattern` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramDescription {
     /// The pattern as `/source/options`; `None` for a program made from a literal.
     pub pattern: Option<String>,
-    /// How the program searches.
+    /// Search method of the program.
     pub tier: Tier,
-    /// The state count of the automaton (positions for the bit-parallel tier), if it has one of fixed size.
+    /// Number of states of the automaton (positions for the bit-parallel tier); `None` if there is no automaton or its
+    /// size varies.
     pub states: Option<usize>,
-    /// The number of byte classes of the automaton, if it has any.
+    /// Number of byte classes of the automaton, if there is one.
     pub classes: Option<usize>,
-    /// Bytes of the tables that a device would take; 0 where there are none.
+    /// Bytes of the tables on a device; 0 if there are none.
     pub table_bytes: usize,
-    /// The literals the search looks for first, or compares with.
+    /// Literals that the search compares with, or looks for before it runs the automaton.
     pub literals: Vec<String>,
-    /// The bytes that every matching value begins with.
+    /// Prefix that all matching values share; may be empty.
     pub value_prefix: String,
-    /// Why each faster tier was refused.
+    /// The faster tiers that cannot be used, and why.
     pub refusals: Vec<Refusal>,
 }
 
-/// Why a tier was not used.
+/// Why a tier cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The tier.
     pub tier: Tier,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 

@@ -6,7 +6,7 @@ pub enum PatternError {
     /// An option letter that does not exist (MongoDB: 51108).
     #[error("invalid flag in regex options: {flag}")]
     InvalidFlag {
-        /// The letter.
+        /// The unknown letter.
         flag: char,
     },
     /// PCRE2 refused the pattern (MongoDB: 51091).
@@ -14,7 +14,7 @@ pub enum PatternError {
     Invalid {
         /// PCRE2's message.
         message: String,
-        /// Where in the pattern, in bytes from its start.
+        /// Byte offset of the error in the pattern.
         offset: usize,
         /// PCRE2's error number.
         code: i32,
@@ -22,15 +22,15 @@ pub enum PatternError {
     /// The pattern contains a NUL byte (MongoDB: BadValue).
     #[error("Regular expression cannot contain an embedded null byte")]
     EmbeddedNul {
-        /// Where, in bytes from the start.
+        /// Byte offset of the NUL in the pattern.
         offset: usize,
     },
     /// The pattern is longer than [`Limits::pattern_bytes_max`](crate::Limits::pattern_bytes_max) (MongoDB: 51091).
     #[error("Regular expression is too long: {bytes} bytes, at most {bytes_max}")]
     TooLong {
-        /// The pattern's length.
+        /// Length of the pattern in bytes.
         bytes: usize,
-        /// The longest accepted.
+        /// Maximum length in bytes.
         bytes_max: usize,
     },
 }

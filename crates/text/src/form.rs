@@ -1,4 +1,4 @@
-//! The part of a program that a GPU can run, as plain tables. No GPU is needed to make them; `forebay-text-gpu` runs
+//! Device forms: the tables that a GPU needs to run a program. They are built without a GPU; `forebay-text-gpu` runs
 //! them.
 
 use std::collections::HashMap;
@@ -8,23 +8,23 @@ use crate::engine::literal::Place;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// The part of a program that a device runs. It matches what the program matches, or more if the program
+/// Tables that a GPU needs to run a program. A form matches the same rows as the program, or more if the program
 /// [confirms on the host](crate::Program::confirms_on_host).
 pub enum DeviceForm {
-    /// Compares with one literal.
+    /// Compares rows with one literal.
     Literal(LiteralForm),
-    /// Steps through a deterministic automaton.
+    /// Runs a deterministic automaton.
     Dfa(DfaForm),
-    /// Keeps the set of an automaton's positions as bits.
+    /// Runs a Glushkov automaton, whose state is a bit set of positions.
     Glushkov(GlushkovForm),
 }
 
-/// A literal. If it has to end the row, its last byte is the separator.
+/// A literal. If the literal must end the row, its last byte is the separator.
 #[derive(Clone)]
 pub struct LiteralForm {
     /// Bytes to find.
     pub bytes: Vec<u8>,
-    /// Whether they have to be the first of the row.
+    /// Whether the row must begin with the bytes.
     pub at_start: bool,
 }
 
@@ -51,26 +51,26 @@ impl LiteralForm {
     }
 }
 
-/// A deterministic automaton over one row. State 0 rejects and the last state accepts, whatever follows; a row matches
-/// when the state after its last byte is at least `accepting`.
+/// A deterministic automaton over a single row. State 0 rejects and the last state accepts, whatever follows. A row
+/// matches if the state after its last byte is at least `accepting`.
 #[derive(Clone)]
 pub struct DfaForm {
-    /// The class of each byte.
+    /// Class of each byte value.
     pub classes: Box<[u8; 256]>,
     /// Number of classes.
     pub classes_count: usize,
-    /// Next states: state by state, class by class.
+    /// Transitions, by state and then by class.
     pub next: Vec<u16>,
-    /// The state before the first byte of a row.
+    /// State before the first byte of a row.
     pub start: u16,
-    /// The first of the states in which a row may end.
+    /// First of the states in which a matching row may end.
     pub accepting: u16,
 }
 
-/// Maximum states of a form: their numbers have sixteen bits.
+/// Maximum states of a form, because state numbers have 16 bits.
 const STATES_MAX: usize = 1 << 16;
 
-/// Maximum entries of a form's table, of two bytes each: a quarter of the room for tables of one pass.
+/// Maximum entries of a form's table, of two bytes each: a quarter of the memory for the tables of one pass.
 const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
@@ -81,24 +81,24 @@ impl DfaForm {
         form.expect("a table has at most 65,536 entries")
     }
 
-    /// Returns `None` if there are too many states.
+    /// Builds the form of a minimal automaton; returns `None` if it has too many states.
     pub(crate) fn of_minimal(minimal: &Minimal, stop: &Stop) -> Result<Option<DfaForm>, Stopped> {
         let step = |state, byte| minimal.step(state as u32, byte) as usize;
         DfaForm::new(minimal.states_count(), step, stop)
     }
 
-    /// Number of states.
+    /// Returns the number of states.
     pub fn states_count(&self) -> usize {
         self.next.len() / self.classes_count
     }
 
-    /// The state that accepts whatever follows.
+    /// Returns the state that accepts, whatever follows.
     pub fn accept(&self) -> u16 {
         (self.states_count() - 1) as u16
     }
 
-    /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state
-    /// 0, into one over single rows.
+    /// Converts an automaton over blocks to one over single rows. The former starts in state 0, and its last states are
+    /// `dead`, `matched` and `hit`.
     fn new(
         states: usize,
         step: impl Fn(usize, u8) -> usize,
@@ -146,9 +146,9 @@ impl DfaForm {
     }
 }
 
-/// The new numbers of the states of an automaton over blocks.
+/// Renumbering of the states of an automaton over blocks.
 struct Order {
-    /// The new number of each old state.
+    /// New number of each old state.
     place: Vec<u16>,
     accepting: u16,
     accept: u16,
@@ -162,7 +162,7 @@ enum Role {
 }
 
 impl Order {
-    /// `hits` returns whether a row may end in a state.
+    /// Numbers the states; `hits` returns whether a matching row may end in a state.
     fn new(states: usize, hits: impl Fn(usize) -> bool) -> Order {
         let plain = states - 3;
         let (ending, going): (Vec<usize>, Vec<usize>) = (0..plain).partition(|&state| hits(state));
@@ -188,7 +188,7 @@ impl Order {
         }
     }
 
-    /// One old state for each new state, in the new order.
+    /// Returns one old state for each new state, in the new order.
     fn kept(&self) -> Vec<usize> {
         let mut kept = vec![0; usize::from(self.accept) + 1];
         for (old, &new) in self.place.iter().enumerate() {
@@ -198,7 +198,7 @@ impl Order {
     }
 }
 
-/// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
+/// Groups bytes with equal columns into classes; returns the class of each byte and one byte of each class.
 fn columns(
     states: &[usize],
     next: &impl Fn(usize, u8) -> u16,
@@ -218,24 +218,25 @@ fn columns(
     Ok((classes, representatives))
 }
 
-/// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those
-/// that take it, among those that may follow the positions before it and those that may be entered.
+/// A Glushkov automaton, which keeps its active positions of the pattern as a bit set. After a byte, the active
+/// positions are those that accept the byte, among the followers of the active positions and the positions that may be
+/// entered.
 #[derive(Clone)]
 pub struct GlushkovForm {
-    /// The positions that take each byte.
+    /// For each byte value, the positions that accept it.
     pub takes: Box<[u64; 256]>,
-    /// For each byte of the set of positions, and each of its values, the positions that may follow.
+    /// For each of the eight bytes of the active set and each value of that byte, the positions that may follow.
     pub follow: Vec<[u64; 256]>,
     /// Positions that may be entered anywhere in a row.
     pub enter: u64,
-    /// Positions that may be entered at the start of a row, those of `enter` apart.
+    /// Further positions that may be entered only at the start of a row.
     pub enter_start: u64,
-    /// Positions at which the row matches.
+    /// Positions whose activity means that the row matches.
     pub accept: u64,
 }
 
 impl GlushkovForm {
-    /// Returns `None` if the automaton matches every row: no device is needed for that.
+    /// Returns the automaton's tables; `None` if it matches every row, for which no device is needed.
     pub(crate) fn new(automaton: &Glushkov) -> Option<GlushkovForm> {
         automaton.parts().map(|parts| GlushkovForm {
             takes: Box::new(*parts.takes),

@@ -1,16 +1,16 @@
 //! The pattern engine: from a pattern as MongoDB accepts it to a program that searches blocks of rows.
 //!
-//! A [`Pattern`] is judged by PCRE2 10.42 under the settings MongoDB builds it with: UTF on, Unicode properties off,
-//! newline LF, no JIT, match limit 200,000 and depth limit 4,000. PCRE2 decides what is valid and, for any pattern and
-//! value, what matches; everything else here exists to give the same answers sooner.
+//! PCRE2 10.42 defines the meaning of a [`Pattern`], under the settings of MongoDB's build: UTF on, Unicode properties
+//! off, newline LF, no JIT, match limit 200,000 and depth limit 4,000. PCRE2 decides which patterns are valid and which
+//! values match; the rest of the crate gives the same answers faster.
 //!
-//! A [`Program`] is a pattern made ready to search. Its [`Tier`] says how: by comparing literals, by an automaton, by
-//! an automaton that matches too much followed by PCRE2 on what survives, or by PCRE2 alone. An own parser of PCRE2's
-//! syntax decides which tiers are possible; what the parser does not know it refuses, and the pattern goes to a slower
-//! tier rather than to a guess.
+//! A [`Program`] is a compiled pattern. Its [`Tier`] names the search method: comparison with a literal, an automaton,
+//! an over-approximating automaton whose candidates PCRE2 confirms, or PCRE2 alone. The crate's own parser of PCRE2's
+//! syntax decides which tiers are possible. The parser refuses constructs that it does not know, and the pattern then
+//! gets a slower tier.
 //!
-//! Rows stand one after the other in a block, each followed by [`SEPARATOR`], a byte that valid UTF-8 never contains.
-//! A UTF-8 automaton therefore never matches across two rows, and a whole block is searched in one call.
+//! A block is a concatenation of rows, each followed by [`SEPARATOR`], a byte that valid UTF-8 never contains. A UTF-8
+//! automaton therefore never matches across two rows, and one call searches a whole block.
 //!
 //! ```
 //! use forebay_cancel::Stop;

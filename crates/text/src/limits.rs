@@ -1,30 +1,30 @@
-//! Bounds on what a pattern may cost.
+//! Limits of what a pattern may cost.
 
-/// Bounds on the size and the time of compiling and running one pattern.
+/// Limits of the size and time of compiling and running one pattern.
 ///
-/// A pattern that exceeds the limit of a table goes to a lower tier; only `pattern_bytes_max` makes a pattern an error.
+/// A pattern that exceeds the limit of a table gets a slower tier; only `pattern_bytes_max` makes a pattern an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum bytes of a pattern. MongoDB takes at most 32,764.
+    /// Maximum bytes of a pattern. MongoDB accepts at most 32,764.
     pub pattern_bytes_max: usize,
-    /// Maximum nesting of groups that our own parser follows; deeper patterns go to PCRE2. PCRE2 itself stops at 250.
+    /// Maximum nesting of groups in this crate's parser; deeper patterns get the tier of PCRE2, whose own limit is 250.
     pub nesting_max: usize,
-    /// Maximum bytes of the non-deterministic automaton built from a pattern.
+    /// Maximum bytes of the NFA built from a pattern.
     pub nfa_bytes_max: usize,
     /// Maximum bytes of the class-compressed table of the tier [`Dfa`](crate::Tier::Dfa).
     pub dfa_bytes_max: usize,
-    /// Maximum states of that table.
+    /// Maximum states of the table of the tier [`Dfa`](crate::Tier::Dfa).
     pub states_max: usize,
-    /// Maximum bytes of the states while determinizing, before minimisation.
+    /// Maximum bytes of the states during determinization, before minimisation.
     pub determinize_bytes_max: usize,
-    /// Maximum bytes of the cache of the lazily built automaton of the tier [`LargeDfa`](crate::Tier::LargeDfa).
+    /// Maximum bytes of the cache of the lazy DFA of the tier [`LargeDfa`](crate::Tier::LargeDfa).
     pub lazy_bytes_max: usize,
-    /// PCRE2's match limit: steps of backtracking from each start in a value. MongoDB builds with 200,000.
+    /// PCRE2's match limit: backtracking steps from each start position in a value. MongoDB builds with 200,000.
     pub match_limit: u32,
-    /// PCRE2's depth limit: nested backtracking points. MongoDB builds with 4,000.
+    /// PCRE2's depth limit: nested backtracking frames. MongoDB builds with 4,000.
     pub depth_limit: u32,
-    /// PCRE2's heap limit: bytes of nested backtracking points, each of which holds all groups. MongoDB builds
-    /// with 20 GB.
+    /// PCRE2's heap limit: bytes of nested backtracking frames, each of which holds all groups. MongoDB builds with 20
+    /// GB.
     pub heap_bytes_max: usize,
 }
 

@@ -1,13 +1,13 @@
-//! The options of a pattern.
+//! Options of a pattern.
 
 use std::fmt;
 
 use crate::error::PatternError;
 
-/// The options a pattern is compiled under, as MongoDB's `$options` writes them.
+/// Compile options of a pattern, as in MongoDB's `$options`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// `i`: letters match in either case, by simple Unicode case folding.
+    /// `i`: letters match in either case, with simple Unicode case folding.
     pub ignore_case: bool,
     /// `m`: `^` and `$` also match next to a newline inside the value.
     pub multi_line: bool,
@@ -18,7 +18,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads options such as `"im"`. `u` is accepted and means nothing: patterns are always UTF-8.
+    /// Reads options such as `"im"`. `u` is accepted without effect, because patterns are always UTF-8.
     ///
     /// # Errors
     /// [`PatternError::InvalidFlag`] for any letter other than `i`, `m`, `s`, `x` and `u`.
@@ -39,7 +39,7 @@ impl Options {
 }
 
 impl fmt::Display for Options {
-    /// The letters in alphabetical order, as MongoDB stores them.
+    /// Writes the letters in alphabetical order, as MongoDB stores them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letters = [
             (self.ignore_case, 'i'),

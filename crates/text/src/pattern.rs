@@ -1,4 +1,4 @@
-//! A pattern as PCRE2 judges it: the oracle behind every tier.
+//! Patterns with PCRE2's semantics, the reference for every tier.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ pub struct Pattern {
     inner: Arc<Inner>,
 }
 
-/// PCRE2's outcome for a value.
+/// PCRE2's result for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcreOutcome {
     /// The value matches.
     Match,
     /// The value does not match.
     NoMatch,
-    /// Matching passed a limit, which counts as no match. Tiers without backtracking give the true answer instead.
+    /// PCRE2 exceeded a limit, which counts as no match. Tiers without backtracking return the true answer instead.
     LimitPassed,
-    /// Matching failed in another way, for example on invalid UTF-8; it counts as no match.
+    /// PCRE2 failed in another way, for example on invalid UTF-8, which counts as no match.
     Failed {
         /// PCRE2's error number.
         code: i32,
@@ -42,7 +42,7 @@ impl Pattern {
     /// Compiles a pattern as MongoDB does.
     ///
     /// # Errors
-    /// Any [`PatternError`] but `InvalidFlag`.
+    /// Any [`PatternError`] except `InvalidFlag`.
     pub fn new(source: &str, options: Options, limits: &Limits) -> Result<Pattern, PatternError> {
         check_bytes(source, limits)?;
         let code = compile(source, options, limits)?;
@@ -52,32 +52,32 @@ impl Pattern {
         })
     }
 
-    /// The pattern as it was written.
+    /// Returns the source text of the pattern.
     pub fn source(&self) -> &str {
         self.inner.code.source()
     }
 
-    /// The options it was written with.
+    /// Returns the options of the pattern.
     pub fn options(&self) -> Options {
         self.inner.options
     }
 
-    /// Returns whether a value matches by PCRE2. As in MongoDB, a value that is not valid UTF-8 and a value on which
-    /// PCRE2 passes its match, depth or heap limit do not match.
+    /// Returns whether a value matches according to PCRE2. As in MongoDB, a value that is not valid UTF-8, or on which
+    /// PCRE2 exceeds its match, depth or heap limit, does not match.
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
-        // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
+        // PCRE2 checks the value's encoding and reports an error, which counts as no match.
         self.inner.code.is_match(value)
     }
 
-    /// As [`pcre_is_match`](Pattern::pcre_is_match), for values and patterns that may take long.
+    /// As [`pcre_is_match`](Pattern::pcre_is_match), but checks `stop` during a match that may take long.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline.
     pub(crate) fn pcre_is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         self.inner.code.is_match_until(value, stop)
     }
 
-    /// PCRE2's outcome for a value, which distinguishes the reasons that count as no match.
+    /// Returns PCRE2's result for a value, which distinguishes the reasons that count as no match.
     pub fn pcre_outcome(&self, value: &[u8]) -> PcreOutcome {
         match self.inner.code.find(value, 0) {
             Ok(Some(_)) => PcreOutcome::Match,
@@ -115,7 +115,8 @@ fn check_bytes(source: &str, limits: &Limits) -> Result<(), PatternError> {
     Ok(())
 }
 
-/// The limits are an upper bound: a pattern may begin with `(*LIMIT_MATCH=n)` to lower them, never to raise them.
+/// Compiles a pattern with limits as upper bounds: a pattern may begin with `(*LIMIT_MATCH=n)` to lower a limit, but
+/// cannot raise it.
 fn compile(source: &str, options: Options, limits: &Limits) -> Result<Code, PatternError> {
     let flags = [
         (options.ignore_case, PCRE2_CASELESS),

@@ -1,7 +1,7 @@
-//! The part of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
+//! Bindings to the part of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
 //!
-//! The safe crate over the same library is no choice: it hands PCRE2 10.42 a dangling pointer for an empty subject,
-//! and the matcher then computes `end - n` of an address next to zero and reads what that wraps to.
+//! The safe crate for the library cannot be used: for an empty subject it passes PCRE2 10.42 a dangling pointer close
+//! to address zero. The matcher computes `end - n`, which wraps around, and reads from there.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -16,31 +16,30 @@ pub(crate) mod option {
     pub(crate) use pcre2_sys::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
 }
 
-/// Errors of [`Code::find`].
+/// Error codes of [`Code::find`].
 pub(crate) mod error {
     pub(crate) use pcre2_sys::{
         PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT,
     };
 }
 
-/// Maximum bytes that a call without checks of [`Stop`] reads, if each step from each start reads the whole value.
-/// About 0.1 s at worst.
+/// Maximum bytes that a call without checks of [`Stop`] may read, assuming that each step from each start position
+/// reads the whole value. About 0.1 s at worst.
 const QUICK_BYTES_MAX: u64 = 100_000_000;
 
-/// Maximum bytes that a call with checks of [`Stop`] reads between two of them, unless a single item of the pattern
-/// reads more.
+/// Maximum bytes that a call reads between two checks of [`Stop`], unless a single item of the pattern reads more.
 const WATCHED_BYTES: usize = 1 << 20;
 
-/// Maximum calls of [`look`] between two checks.
+/// Maximum callouts between two checks of [`Stop`].
 const WATCHED_CALLS_MAX: u32 = 1_024;
 
-/// Maximum bytes that the steps from one start read where checks stand between starts only.
+/// Maximum bytes that the steps from one start position read, if [`Stop`] is checked only between start positions.
 const START_BYTES_MAX: u64 = 1 << 30;
 
-/// Maximum bytes of backtracking points that a thread keeps for its next call.
+/// Maximum bytes of backtracking frames that a thread keeps for its next call.
 const KEPT_HEAP_BYTES_MAX: usize = 1 << 20;
 
-// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only passed on, so that its layout does not matter.
+// SAFETY: as declared in `pcre2.h` of 10.42. The callout block is only passed on, so its layout does not matter.
 unsafe extern "C" {
     fn pcre2_set_callout_8(
         context: *mut sys::pcre2_match_context_8,
@@ -49,19 +48,19 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Limits of one match.
+/// PCRE2's limits of one match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MatchLimits {
-    /// Steps of backtracking from each start.
+    /// Maximum steps of backtracking from each start position.
     pub(crate) steps: u32,
-    /// Nested backtracking points.
+    /// Maximum nested backtracking frames.
     pub(crate) depth: u32,
-    /// Bytes of those points.
+    /// Maximum bytes of backtracking frames.
     pub(crate) heap_bytes: usize,
 }
 
 impl MatchLimits {
-    /// No limits, for patterns and subjects that this crate makes itself.
+    /// No limits, for patterns and subjects that this crate itself writes.
     pub(crate) const NONE: MatchLimits = MatchLimits {
         steps: u32::MAX,
         depth: u32::MAX,
@@ -69,55 +68,55 @@ impl MatchLimits {
     };
 }
 
-/// A compiled pattern with its limits. Any number of threads may match with it at the same time.
+/// A compiled pattern with its limits. Threads may match with it concurrently.
 pub(crate) struct Code {
     source: String,
     options: u32,
     limits: MatchLimits,
     plain: Compiled,
-    /// The same pattern compiled with checks of [`Stop`], made for the first value that may take long. `None` if it is
-    /// too large for PCRE2.
+    /// The same pattern compiled with callouts that check [`Stop`], created for the first value that may take long.
+    /// `None` if the pattern with callouts is too large for PCRE2.
     watched: OnceLock<Option<Watched>>,
 }
 
-/// A pattern that calls [`look`] while it matches.
+/// A pattern compiled with callouts to [`look`].
 struct Watched {
     code: Compiled,
-    /// Whether it calls at each item of the pattern, or at each start only.
+    /// Whether each item of the pattern has a callout; otherwise there is only one, at the start of the pattern.
     at_items: bool,
 }
 
 /// A pattern compiled by PCRE2.
 struct Compiled(NonNull<sys::pcre2_code_8>);
 
-/// The memory of a call: its match, its backtracking points and its limits.
+/// Memory of a match call: match data, and a match context with limits and backtracking frames.
 struct Scratch {
     data: NonNull<sys::pcre2_match_data_8>,
     context: NonNull<sys::pcre2_match_context_8>,
 }
 
 thread_local! {
-    /// Shared by the calls of a thread, of any pattern. Large backtracking points are freed after the call.
+    /// Scratch memory of the thread, shared by all patterns. Large backtracking frames are freed after a call.
     static SCRATCH: Scratch = Scratch::new();
 }
 
-/// The checks of [`Stop`] during one call.
+/// State of the checks of [`Stop`] during one call.
 struct Watch<'a> {
     stop: &'a Stop,
-    /// Calls between two checks.
+    /// Callouts between two checks.
     interval: u32,
-    /// Calls until the next check.
+    /// Callouts until the next check.
     left: u32,
     stopped: Option<Stopped>,
 }
 
-// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as no thread changes them
-// (pcre2api(3), "Multithreading"); they are only written in `compile`, before any other thread can see them.
+// SAFETY: PCRE2 documents compiled patterns as shareable between threads while no thread changes them (pcre2api(3),
+// "Multithreading"). They are written only in `compile`, before any other thread can see them.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
 unsafe impl Sync for Compiled {}
 
-/// Why a pattern was refused.
+/// Why PCRE2 refused a pattern.
 #[derive(Debug)]
 pub(crate) struct CompileError {
     pub(crate) code: i32,
@@ -127,7 +126,7 @@ pub(crate) struct CompileError {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: the pointers came from PCRE2's constructors and are freed once, here.
+        // SAFETY: the pointers came from PCRE2's constructors and are freed only here.
         unsafe {
             sys::pcre2_match_data_free_8(self.data.as_ptr());
             sys::pcre2_match_context_free_8(self.context.as_ptr());
@@ -137,20 +136,20 @@ impl Drop for Scratch {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from PCRE2's constructor, is freed once, here, and `&mut self` shows that no match
-        // is running.
+        // SAFETY: the pointer came from PCRE2's constructor and is freed only here; `&mut self` shows that no match is
+        // running.
         unsafe { sys::pcre2_code_free_8(self.0.as_ptr()) }
     }
 }
 
 impl Compiled {
-    /// Compiles a pattern in UTF mode, without Unicode properties and without JIT. Newline is the library's default,
-    /// LF (a test says so).
+    /// Compiles a pattern in UTF mode, without Unicode properties and JIT. Newline is the library's default, LF
+    /// (checked by a test).
     fn new(pattern: &str, options: u32) -> Result<Compiled, CompileError> {
         let (mut error, mut offset): (c_int, usize) = (0, 0);
         let options = options | sys::PCRE2_UTF;
-        // SAFETY: the pattern's pointer and length are of one live slice, the two results are live locals, and no
-        // context is given, which means the defaults.
+        // SAFETY: the pattern's pointer and length are those of a live slice, and the two results are live locals. No
+        // context is passed, which means the defaults.
         let code = unsafe {
             let context = ptr::null_mut();
             sys::pcre2_compile_8(
@@ -171,10 +170,10 @@ impl Compiled {
             })
     }
 
-    /// Bytes of one backtracking point: it holds all groups.
+    /// Returns the bytes of one backtracking frame, which holds all groups.
     fn frame_bytes(&self) -> usize {
         let mut bytes: usize = 0;
-        // SAFETY: the code is live, and the result a live local of the type that this question is answered with.
+        // SAFETY: the code is live, and the result is a live local of the type documented for this query.
         unsafe {
             let result = ptr::from_mut(&mut bytes).cast();
             sys::pcre2_pattern_info_8(self.0.as_ptr(), sys::PCRE2_INFO_FRAMESIZE, result);
@@ -182,7 +181,7 @@ impl Compiled {
         bytes
     }
 
-    /// One call of the matcher, from a byte of the subject on.
+    /// Calls the matcher once, starting at byte `from` of the subject.
     fn find(
         &self,
         (subject, from): (&[u8], usize),
@@ -205,10 +204,10 @@ impl Compiled {
         watch: Option<&mut Watch<'_>>,
     ) -> Result<Option<(usize, usize)>, i32> {
         scratch.prepare(limits, watch);
-        // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
-        // are of one live slice (or of no bytes inside a live array), and `from` is within it. The watch that the
-        // context names is borrowed for longer than the call. PCRE2 checks the subject's encoding itself, as
-        // `PCRE2_NO_UTF_CHECK` is not given.
+        // SAFETY: code, context and match data are live and used as their types require. The subject's pointer and
+        // length are those of a live slice (or of no bytes inside a live array), and `from` is within it. The watch in
+        // the context is borrowed for longer than the call. PCRE2 checks the subject's encoding, because
+        // `PCRE2_NO_UTF_CHECK` is not set.
         let count = unsafe {
             let (code, data) = (self.0.as_ptr(), scratch.data.as_ptr());
             let (start, length) = (start(subject), subject.len());
@@ -223,7 +222,7 @@ impl Compiled {
 }
 
 impl Scratch {
-    /// Match data with room for the ends of the whole match only.
+    /// Creates match data with room only for the offsets of the whole match.
     fn new() -> Scratch {
         // SAFETY: no general context means the default allocator.
         let (data, context) = unsafe {
@@ -242,7 +241,7 @@ impl Scratch {
         let context = self.context.as_ptr();
         let callout = watch.is_some().then_some(look as _);
         let data = watch.map_or(ptr::null_mut(), |watch| ptr::from_mut(watch).cast());
-        // SAFETY: the context is live and of this thread. `data` points to the watch that `look` expects.
+        // SAFETY: the context is live and belongs to this thread. `data` points to the watch that `look` expects.
         unsafe {
             sys::pcre2_set_match_limit_8(context, limits.steps);
             sys::pcre2_set_depth_limit_8(context, limits.depth);
@@ -251,9 +250,9 @@ impl Scratch {
         }
     }
 
-    /// The start and the end of the match that was just found.
+    /// Returns the start and end of the match that was just found.
     fn ends(&self) -> (usize, usize) {
-        // SAFETY: match data made for one pair has two offsets, and a successful match has set them.
+        // SAFETY: match data created for one pair has two offsets, and a successful match has set them.
         unsafe {
             let offsets = sys::pcre2_get_ovector_pointer_8(self.data.as_ptr());
             (*offsets, *offsets.add(1))
@@ -262,7 +261,7 @@ impl Scratch {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch that checks `stop` while a value of `value_bytes` is matched.
+    /// Creates a watch that checks `stop` while a value of `value_bytes` is matched.
     fn new(stop: &'a Stop, value_bytes: usize) -> Watch<'a> {
         let interval = (WATCHED_BYTES / value_bytes.max(1)) as u32;
         let interval = interval.clamp(1, WATCHED_CALLS_MAX);
@@ -288,12 +287,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Called by PCRE2 while it matches: it continues on zero and ends the match on an error.
+/// Callout that PCRE2 calls while it matches. PCRE2 continues on zero and ends the match on an error.
 ///
 /// # Safety
-/// `watch` points to the [`Watch`] of the call, which nothing else uses during the call.
+/// `watch` must point to the [`Watch`] of the call, which no other code uses during the call.
 unsafe extern "C" fn look(_: *mut c_void, watch: *mut c_void) -> c_int {
-    // SAFETY: as the caller promises: `Scratch::prepare` is given the watch by a borrow that lasts for the call.
+    // SAFETY: as the caller promises: `Scratch::prepare` borrows the watch for the whole call.
     unsafe { (*watch.cast::<Watch<'_>>()).look() }
 }
 
@@ -313,12 +312,12 @@ impl Code {
         })
     }
 
-    /// The pattern as it was written.
+    /// Returns the source text of the pattern.
     pub(crate) fn source(&self) -> &str {
         &self.source
     }
 
-    /// The first match at or after byte `from` of the subject, or PCRE2's error number.
+    /// Returns the first match at or after byte `from` of the subject, or PCRE2's error number.
     ///
     /// # Panics
     /// If `from` is beyond the subject.
@@ -326,11 +325,11 @@ impl Code {
         self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Returns whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit
-    /// holds for each place that a match may start at, so that a long value may take hours.
+    /// Returns whether the subject matches, and checks `stop` while matching; errors count as no match. PCRE2's match
+    /// limit applies per start position, so matching a long value may take hours.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline.
     pub(crate) fn is_match_until(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         stop.check()?;
         let quick = MatchLimits {
@@ -361,7 +360,7 @@ impl Code {
 }
 
 impl Watched {
-    /// Returns `None` if the pattern with its checks is too large for PCRE2.
+    /// Compiles the pattern with callouts; returns `None` if it is then too large for PCRE2.
     fn new(source: &str, options: u32) -> Option<Watched> {
         let by_items = Compiled::new(source, options | sys::PCRE2_AUTO_CALLOUT);
         if let Ok(code) = by_items {
@@ -404,18 +403,19 @@ impl Watched {
     }
 }
 
-/// Maximum steps from each start of a value that together take 0.1 s at worst, if each reads the whole value.
+/// Returns the maximum steps from each start position of a value that take at most 0.1 s in total, assuming that each
+/// step reads the whole value.
 fn quick_steps(value_bytes: usize) -> u32 {
     let bytes = value_bytes as u64 + 1;
     steps(QUICK_BYTES_MAX, bytes.saturating_mul(bytes))
 }
 
-/// Number of steps of `step_bytes` each within `bytes_max`.
+/// Returns the number of steps of `step_bytes` that fit in `bytes_max`.
 fn steps(bytes_max: u64, step_bytes: u64) -> u32 {
     u32::try_from(bytes_max / step_bytes.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Bytes of the settings at the beginning of a pattern, such as `(*ANYCRLF)` and `(*LIMIT_MATCH=5)`.
+/// Returns the length in bytes of the settings at the start of a pattern, such as `(*ANYCRLF)` and `(*LIMIT_MATCH=5)`.
 fn settings_bytes(pattern: &str) -> usize {
     let mut rest = pattern;
     while let Some(after) = after_setting(rest) {
@@ -424,15 +424,14 @@ fn settings_bytes(pattern: &str) -> usize {
     pattern.len() - rest.len()
 }
 
-/// Returns what follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a
-/// setting.
+/// Returns the text after the setting at the start of a pattern; `None` if the pattern does not start with a setting.
 fn after_setting(pattern: &str) -> Option<&str> {
     let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
     let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);
     name.chars().all(is_setting).then_some(after)
 }
 
-/// The release of the library, as in `10.42 2022-12-11`.
+/// Returns the version of the library, as in `10.42 2022-12-11`.
 #[cfg(test)]
 pub(crate) fn version() -> String {
     let mut buffer = [0u8; 64];
@@ -443,7 +442,7 @@ pub(crate) fn version() -> String {
     String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned()
 }
 
-/// The address of a slice, never a dangling one: PCRE2 10.42 subtracts from the end of the subject.
+/// Returns the address of a slice, never a dangling one, because PCRE2 10.42 subtracts from the end of the subject.
 fn start(bytes: &[u8]) -> *const u8 {
     static SOMEWHERE: [u8; 1] = [0];
     if bytes.is_empty() {
@@ -455,7 +454,7 @@ fn start(bytes: &[u8]) -> *const u8 {
 
 fn message(error: c_int) -> String {
     let mut buffer = [0u8; 240];
-    // SAFETY: the length given is the buffer's; PCRE2 ends what it writes within it.
+    // SAFETY: the length is the buffer's; PCRE2 terminates its output within the buffer.
     let length =
         unsafe { sys::pcre2_get_error_message_8(error, buffer.as_mut_ptr(), buffer.len()) };
     String::from_utf8_lossy(&buffer[..usize::try_from(length).unwrap_or(0)]).into_owned()
@@ -485,7 +484,7 @@ mod tests {
 
     #[test]
     fn an_empty_subject_is_read_nowhere() {
-        // With a dangling pointer this reads before address zero.
+        // With a dangling pointer this would read at an address near zero.
         let pattern = "😀*\\o{373000}*+|.?";
         let code = Code::compile(pattern, option::PCRE2_MULTILINE, LIMITS);
         let code = code.expect("a valid pattern");
@@ -504,7 +503,7 @@ mod tests {
         });
     }
 
-    /// What a deadline that passes while the value is matched is answered with, and how much later.
+    /// Asserts that a match ends at a deadline that passes while it runs; returns how much later it ended.
     fn stopped(code: &Code, subject: &[u8]) -> Duration {
         let deadline = Instant::now() + Duration::from_millis(20);
         let stopped = code.is_match_until(subject, &Stop::at(deadline));
@@ -515,8 +514,8 @@ mod tests {
 
     #[test]
     fn every_match_can_be_stopped() {
-        // From each start, for very long; by one start; where each step reads all of the value; by a pattern that has
-        // no room for a look at each of its items.
+        // Patterns that take long: over many start positions; from one start position; because each step reads the
+        // whole value; and with too many items for a callout at each.
         let starts = r"(a)(?:a?){15}\1[yz]";
         let filler = "c".repeat(10_000);
         for (pattern, length) in [
@@ -534,7 +533,7 @@ mod tests {
             ),
         ] {
             let late = stopped(&code(&pattern), "a".repeat(length).as_bytes());
-            // Some milliseconds; the rest is for machines that have other things to do.
+            // It takes some milliseconds; the bound allows for other load on the machine.
             assert!(
                 late < Duration::from_secs(10),
                 "stopped {late:?} after the deadline: {pattern:.40}"
@@ -605,7 +604,7 @@ mod tests {
 
     #[test]
     fn backtracking_has_a_bound_of_memory() {
-        // A point of backtracking holds 4,000 groups, and there are some 2,000 of them: 128 MB.
+        // A backtracking frame holds 4,000 groups, and there are about 2,000 frames: 128 MB.
         let pattern = format!(r"(*ANYCRLF){}(?:(a)|(b))*\1[yz]", "()".repeat(4_000));
         let code = code(&pattern);
         let subject = "ab".repeat(1_000);

@@ -1,4 +1,4 @@
-//! A pattern made ready to search.
+//! Compiled patterns, ready to search.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -18,10 +18,10 @@ use crate::rows::Rows;
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
 
-/// Time between two checks of a search that waits for the tables that another thread makes.
+/// Interval of the cancellation checks of a search that waits for another thread to build the device form.
 const FORM_WAIT: Duration = Duration::from_millis(20);
 
-/// A compiled search: the tier that was chosen for a pattern and what it needs. Shared by `Arc` between threads.
+/// A compiled search: a pattern's tier and its engine. Threads share a program by `Arc`.
 pub struct Program {
     engine: Box<dyn Engine>,
     description: ProgramDescription,
@@ -29,7 +29,7 @@ pub struct Program {
     host_bytes: usize,
     pattern: Option<Pattern>,
     device_form: OnceLock<Option<DeviceForm>>,
-    /// Held by the thread that makes the form.
+    /// Held by the thread that builds the device form.
     making_form: Mutex<()>,
 }
 
@@ -40,7 +40,7 @@ impl Program {
         Program::compile_within(pattern, limits, &Budget::unlimited())
     }
 
-    /// As [`compile`](Program::compile), with what is left of a budget that other patterns share.
+    /// As [`compile`](Program::compile), within the remaining budget that the patterns of a command share.
     pub fn compile_within(pattern: Pattern, limits: &Limits, budget: &Budget) -> Program {
         let compiler = Compiler::new(&pattern, limits, budget);
         let prefix = compiler.value_prefix();
@@ -48,7 +48,7 @@ impl Program {
         Program::new(plan, prefix.into_bytes(), Some(pattern), refusals)
     }
 
-    /// Compiles a pattern to the given tier. Returns `None` if that tier cannot give PCRE2's answers within the limits.
+    /// Compiles a pattern to the given tier. Returns `None` if the tier cannot give PCRE2's answers within the limits.
     pub fn compile_at(pattern: Pattern, tier: Tier, limits: &Limits) -> Option<Program> {
         let budget = Budget::unlimited();
         let compiler = Compiler::new(&pattern, limits, &budget);
@@ -62,37 +62,37 @@ impl Program {
         ))
     }
 
-    /// The value equals `value`.
+    /// Returns a program for values equal to `value`.
     pub fn exact(value: &str) -> Program {
         Program::from_literal(Place::Whole, value)
     }
 
-    /// The value begins with `literal`.
+    /// Returns a program for values that begin with `literal`.
     pub fn prefix(literal: &str) -> Program {
         Program::from_literal(Place::Start, literal)
     }
 
-    /// The value ends with `literal`.
+    /// Returns a program for values that end with `literal`.
     pub fn suffix(literal: &str) -> Program {
         Program::from_literal(Place::End, literal)
     }
 
-    /// The value contains `literal`.
+    /// Returns a program for values that contain `literal`.
     pub fn substring(literal: &str) -> Program {
         Program::from_literal(Place::Anywhere, literal)
     }
 
-    /// Returns how the program searches.
+    /// Returns the tier of the program.
     pub fn tier(&self) -> Tier {
         self.description.tier
     }
 
-    /// Returns what the program is made of.
+    /// Returns a description of the program.
     pub fn describe(&self) -> ProgramDescription {
         self.description.clone()
     }
 
-    /// The pattern, unless the program was made from a literal.
+    /// Returns the pattern; `None` if the program was made from a literal.
     pub fn pattern(&self) -> Option<&Pattern> {
         self.pattern.as_ref()
     }
@@ -103,26 +103,26 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok())
     }
 
-    /// As [`is_match`](Program::is_match), with checks of `stop` inside a value that may take long.
+    /// As [`is_match`](Program::is_match), but checks `stop` during a match that may take long.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline.
     pub fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         Ok(self.engine.is_match_until(value, stop)?
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
     }
 
-    /// Returns whether PCRE2 may have to judge a value, which reads it several times and may take long.
+    /// Returns whether a match may need PCRE2, which reads a value repeatedly and may take long.
     pub fn backtracks(&self) -> bool {
         self.tier() >= Tier::Approximate
     }
 
-    /// Bytes that every matching value begins with; may be empty.
+    /// Returns the bytes that every matching value begins with; may be empty.
     pub fn value_prefix(&self) -> &[u8] {
         &self.value_prefix
     }
 
-    /// Returns whether the program matches [`value_prefix`](Program::value_prefix) and nothing else.
+    /// Returns whether the program matches only the value equal to [`value_prefix`](Program::value_prefix).
     pub fn is_exact(&self) -> bool {
         self.tier() == Tier::Exact
     }
@@ -133,31 +133,31 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
-    /// Approximate memory of the program's tables on the host, in bytes, without that of each thread.
+    /// Returns the approximate bytes of the program's tables in host memory, without per-thread caches.
     pub fn host_bytes(&self) -> usize {
         self.host_bytes
     }
 
-    /// Returns whether a GPU can search for it. As [`device_form`](Program::device_form), the first call makes its
+    /// Returns whether a GPU can run the program. Like [`device_form`](Program::device_form), the first call builds the
     /// tables.
     pub fn has_device_form(&self) -> bool {
         self.device_form().is_some()
     }
 
-    /// Returns whether the rows that a GPU finds are only candidates, to be judged by
-    /// [`search_rows`](Program::search_rows).
+    /// Returns whether the rows that a GPU finds are only candidates, which [`search_rows`](Program::search_rows) must
+    /// confirm.
     pub fn confirms_on_host(&self) -> bool {
         self.engine.confirms()
     }
 
-    /// Returns whether the tables that a GPU reads have to be made yet, and that may take seconds. A thread that
-    /// serves other work leaves this to another thread, which calls [`make_device_form`](Program::make_device_form).
+    /// Returns whether the device form is not built yet and building it may take seconds. A thread that serves other
+    /// work should let another thread call [`make_device_form`](Program::make_device_form).
     pub fn lacks_large_device_form(&self) -> bool {
         self.tier() >= Tier::LargeDfa && self.device_form.get().is_none()
     }
 
-    /// The part of the program that a GPU can run. Returns `None` if it can run none. The first call makes its tables;
-    /// [`make_device_form`](Program::make_device_form) does so for a search that may have to end.
+    /// Returns the device form of the program; `None` if no GPU can run the program. The first call builds its tables;
+    /// [`make_device_form`](Program::make_device_form) builds them with a cancellation token.
     pub fn device_form(&self) -> Option<&DeviceForm> {
         if let Some(made) = self.device_form.get() {
             return made.as_ref();
@@ -166,11 +166,10 @@ impl Program {
         made.expect("this token never stops anything")
     }
 
-    /// As [`device_form`](Program::device_form), with checks of `stop` while the tables are made, or while another
-    /// thread makes them.
+    /// As [`device_form`](Program::device_form), but checks `stop` while this or another thread builds the tables.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so; the next call begins again.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline; the next call starts over.
     pub fn make_device_form(&self, stop: &Stop) -> Result<Option<&DeviceForm>, Stopped> {
         let _alone = loop {
             stop.check()?;
@@ -185,11 +184,11 @@ impl Program {
         Ok(self.device_form.get_or_init(|| made).as_ref())
     }
 
-    /// Calls `on_match` with the number of each matching row, ascending, once each. Numbers count from the first row
-    /// of `rows`.
+    /// Calls `on_match` with the number of each matching row, once each, in ascending order. Numbers count from the
+    /// first row of `rows`.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so; the rows reported until then do match.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline; the rows reported before do match.
     pub fn search_rows(
         &self,
         rows: Rows<'_>,
@@ -199,10 +198,10 @@ impl Program {
         self.engine.search_rows(rows, stop, on_match)
     }
 
-    /// The number of matching rows: faster than [`search_rows`](Program::search_rows).
+    /// Returns the number of matching rows; faster than [`search_rows`](Program::search_rows).
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` said so.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline.
     pub fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
         self.engine.count_rows(rows, stop)
     }

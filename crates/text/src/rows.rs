@@ -1,34 +1,34 @@
-//! A block of rows.
+//! Blocks of rows.
 
 use std::ops::Range;
 
 /// The byte that follows every row of a block. Valid UTF-8 never contains it.
 pub const SEPARATOR: u8 = 0xFF;
 
-/// Rows that stand one after the other, each followed by [`SEPARATOR`].
+/// A concatenation of rows, each followed by [`SEPARATOR`].
 ///
-/// Row `i` is `bytes[offsets[i]..offsets[i + 1] - 1]`; so there is one offset more than there are rows, and the last
-/// one is the end of the last separator. A block without offsets has no rows. Every row must be valid UTF-8.
+/// Row `i` is `bytes[offsets[i]..offsets[i + 1] - 1]`: there is one more offset than rows, and the last offset is the
+/// end of the last separator. A block without offsets has no rows. Every row must be valid UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// The block. It may be longer than the rows that `offsets` name.
+    /// The block. It may extend beyond the rows that `offsets` names.
     pub bytes: &'a [u8],
-    /// Where each row starts in `bytes`, ascending, and the end of the last.
+    /// Offset of each row in `bytes`, ascending, then the end of the last row's separator.
     pub offsets: &'a [u32],
 }
 
 impl<'a> Rows<'a> {
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Returns whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of row `index`, without its separator.
+    /// Returns row `index` without its separator.
     ///
     /// # Panics
     /// If there is no such row.
@@ -41,10 +41,11 @@ impl<'a> Rows<'a> {
         &self.bytes[start..next - 1]
     }
 
-    /// A view of some of the rows. Offsets stay absolute within `bytes`; row numbers count from the start of the view.
+    /// Returns a view of a range of rows. Offsets stay absolute within `bytes`; row numbers count from the start of the
+    /// view.
     ///
     /// # Panics
-    /// If the range is not within the rows.
+    /// If the range exceeds the rows.
     pub fn slice(&self, rows: Range<usize>) -> Rows<'a> {
         if self.is_empty() {
             return *self;
@@ -55,7 +56,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The part of `bytes` that the rows fill, separators included.
+    /// Returns the range of `bytes` that the rows fill, separators included.
     pub fn span(&self) -> Range<usize> {
         match (self.offsets.first(), self.offsets.last()) {
             (Some(&first), Some(&last)) => first as usize..last as usize,
@@ -63,7 +64,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The row that holds byte `position` of `bytes`, searched upwards from row `from`, which must not be after it.
+    /// Returns the row that contains byte `position` of `bytes`. Searches upwards from row `from`, which must not be
+    /// after that row.
     pub(crate) fn row_at(&self, position: usize, from: usize) -> usize {
         let mut step = 1;
         let mut low = from;

@@ -1,8 +1,8 @@
-//! How a program searches.
+//! Tiers: the search methods.
 
 use std::fmt;
 
-/// The ways to search, from the fastest to the slowest. All give the same answers.
+/// Search methods, from the fastest to the slowest. All give the same answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// The value equals a literal.
@@ -13,20 +13,20 @@ pub enum Tier {
     Suffix,
     /// The value contains a literal.
     Substring,
-    /// A Glushkov automaton of up to 64 positions held in one word.
+    /// Glushkov automaton of up to 64 positions, whose state is one 64-bit word.
     BitParallel,
-    /// A deterministic automaton in a class-compressed table small enough for a GPU's shared memory.
+    /// DFA in a class-compressed table that is small enough for a GPU's shared memory.
     Dfa,
-    /// A deterministic automaton whose states are built lazily, within a bound of memory.
+    /// DFA whose states are built lazily, within a memory limit.
     LargeDfa,
-    /// An over-approximation of the pattern by an automaton, and PCRE2 to confirm its candidates.
+    /// An automaton that over-approximates the pattern; PCRE2 confirms its candidates.
     Approximate,
     /// PCRE2 on every value.
     Pcre,
 }
 
 impl Tier {
-    /// All tiers, the fastest first.
+    /// All tiers, fastest first.
     pub const ALL: [Tier; 9] = [
         Tier::Exact,
         Tier::Prefix,
@@ -39,7 +39,7 @@ impl Tier {
         Tier::Pcre,
     ];
 
-    /// The tier's name, the same in explain, metrics and on the command line.
+    /// Returns the tier's name, as in explain, metrics and the command line.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Exact => "exact",
@@ -54,7 +54,7 @@ impl Tier {
         }
     }
 
-    /// The tier of that name.
+    /// Returns the tier with this name.
     pub fn from_name(name: &str) -> Option<Tier> {
         Tier::ALL.into_iter().find(|tier| tier.name() == name)
     }

@@ -1,6 +1,6 @@
-//! Every tier gives PCRE2's answers, on generated patterns and values.
+//! Compares every tier with PCRE2 on generated patterns and values.
 //!
-//! `FOREBAY_TEST_SEED` repeats a run; the seed is part of every failure's message.
+//! `FOREBAY_TEST_SEED` sets the seed, which every failure message contains.
 
 mod common;
 mod seed;
@@ -13,10 +13,10 @@ use common::{compare, judge, programs};
 use fastrand::Rng;
 use forebay_text::{Limits, Options, Pattern, Tier};
 
-/// Pairs of a pattern and a value compared in a run.
+/// Number of pattern-value pairs compared in a run.
 const PAIRS: usize = 1_000_000;
 
-/// Values a pattern.
+/// Number of values per pattern.
 const VALUES: usize = 250;
 
 #[test]

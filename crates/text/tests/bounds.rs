@@ -1,4 +1,4 @@
-//! What a pattern may cost: time and tables while compiling, time while searching.
+//! Limits of a pattern's cost: compile time and table size, search time.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Block, compare, judge, pattern, programs, search};
 use forebay_cancel::{Stop, StopReason, Stopped};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
 
-/// Far more than any of these take on a machine of its own (well below a second).
+/// Far more time than any of these patterns needs on an idle machine (well below a second).
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(20);
 
 const PATHOLOGICAL: &[&str] = &[
@@ -30,8 +30,8 @@ const PATHOLOGICAL: &[&str] = &[
     r"(a*)*\1b",
 ];
 
-/// Takes PCRE2 about a second on a value of 300 letters, in spite of its limits: they hold for each place that a match
-/// may start at.
+/// A pattern that takes PCRE2 about a second on a value of 300 letters in spite of its limits, which apply per start
+/// position.
 const SLOW_IN_PCRE2: &str = "(?:(?:a?){50}){50}b$";
 
 #[test]
@@ -102,7 +102,7 @@ fn a_linear_tier_gives_the_true_answer_where_pcre2_gives_up() {
     assert!(!program.is_match(format!("{value}b").as_bytes()));
 }
 
-/// A pattern that PCRE2 alone can answer, and slowly, on every row.
+/// Returns a program that only PCRE2 can run, slowly, and rows for it.
 fn slow() -> (Program, Block) {
     let program = Program::compile(pattern(r"(?:(a+)+)+\1$x?", ""), &Limits::default());
     let value = format!("{}b", "a".repeat(40));
@@ -134,7 +134,8 @@ fn a_deadline_ends_a_search_between_rows() {
 
 #[test]
 fn a_deadline_ends_a_search_within_a_row() {
-    // Each start takes some ten thousand steps: below the match limit, and a hundred times that in all.
+    // Each start position takes about ten thousand steps, below the match limit; all of them together take a hundred
+    // times that.
     let pattern = pattern("(?:a|b)*(?:a|b)*[cd]$", "");
     let program = Program::compile_at(pattern, Tier::Pcre, &Limits::default());
     let program = program.expect("PCRE2 takes every pattern");
@@ -181,7 +182,8 @@ fn every_tier_notices_that_it_is_cancelled() {
     }
 }
 
-/// Blocks longer than a piece, with rows of all lengths around the sizes that engines step by, dense and sparse.
+/// Searches blocks longer than a piece, with rows of all lengths around the engines' step sizes, and dense and sparse
+/// matches.
 #[test]
 fn long_blocks_agree_over_all_tiers() {
     let fill = |index: usize| "xyz".repeat(index % 12);

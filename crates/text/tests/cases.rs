@@ -1,4 +1,4 @@
-//! Case files: hand-written patterns and values, on PCRE2 and on every tier.
+//! Runs case files of hand-written patterns and values on PCRE2 and every tier.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Random text as a pattern never panics anywhere, and what PCRE2 takes is answered as PCRE2 does.
+//! Fuzz test: random text as a pattern never panics, and for patterns that PCRE2 accepts, all tiers agree with PCRE2.
 //!
-//! `FOREBAY_TEST_SEED` repeats a run.
+//! `FOREBAY_TEST_SEED` sets the seed.
 
 mod common;
 mod seed;
@@ -12,7 +12,7 @@ use seed::seed;
 
 const PATTERNS: usize = 10_000;
 
-/// Pieces that make patterns likely to be valid and parsers likely to stumble.
+/// Fragments that make patterns likely to be valid and parsers likely to fail.
 const PIECES: &[&str] = &[
     "(",
     ")",

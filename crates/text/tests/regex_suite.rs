@@ -1,7 +1,7 @@
-//! The test suite of Rust's `regex` on the automaton tiers: what others hold a pattern to mean.
+//! Runs the test suite of Rust's `regex` on the automaton tiers.
 //!
-//! Tests whose syntax or meaning is not PCRE2's are left out by rule; on their patterns the tiers are compared with
-//! PCRE2.
+//! Tests whose syntax or semantics differ from PCRE2's are excluded by rules; for their patterns, the tiers are
+//! compared with PCRE2.
 
 mod common;
 
@@ -14,10 +14,10 @@ use forebay_text::{Limits, Options, Pattern, Tier};
 use serde::Deserialize;
 use toml::Value;
 
-/// The tiers that are built from our own tree; the others compare literals or ask PCRE2.
+/// The tiers that are built from this crate's own tree; the others compare literals or call PCRE2.
 const AUTOMATA: [Tier; 3] = [Tier::BitParallel, Tier::Dfa, Tier::LargeDfa];
 
-/// What was counted when the suite was taken in: tests that mean the same here, and those that an automaton takes.
+/// Counts when the suite was imported: tests with the same meaning here, and tests that an automaton tier accepts.
 const SAME_MIN: usize = 354;
 const TAKEN_MIN: usize = 321;
 
@@ -26,8 +26,8 @@ struct File {
     test: Vec<Test>,
 }
 
-/// A test of the suite. We say whether a value matches: where it matches, which of several matches is meant and how
-/// many there are is all the same, so that of `matches` only matters whether there are any.
+/// A test of the suite. Only whether a value matches is compared; positions, captures and the number of matches are
+/// ignored, so of `matches` only emptiness is used.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Test {
@@ -70,13 +70,13 @@ impl Test {
         parts.iter().any(|part| self.source().contains(part))
     }
 
-    /// Returns why the test does not say what a pattern should do here, if so.
+    /// Returns why the test does not apply here; `None` if it does.
     fn difference(&self) -> Option<&'static str> {
         let mut rules = DIFFERENCES.iter();
         rules.find(|(_, applies)| applies(self)).map(|rule| rule.0)
     }
 
-    /// Tries the test on every tier that takes its pattern; is one of them an automaton?
+    /// Runs the test on every tier that accepts its pattern; returns whether one of them is an automaton.
     fn run(&self) -> bool {
         let pattern = self.pattern().expect("the rules leave valid patterns");
         let expected: &[u32] = if self.matches.is_empty() { &[] } else { &[0] };
@@ -89,7 +89,7 @@ impl Test {
         forced.any(|tier| AUTOMATA.contains(&tier))
     }
 
-    /// Compares all tiers with PCRE2, if it takes the pattern.
+    /// Compares all tiers with PCRE2, if PCRE2 accepts the pattern.
     fn run_as_pcre2_means(&self) {
         let Some(pattern) = self.pattern() else {
             return;
@@ -101,10 +101,10 @@ impl Test {
     }
 }
 
-/// A reason to leave tests out, and which tests it is about.
+/// A reason to exclude tests, and the predicate of the excluded tests.
 type Difference = (&'static str, fn(&Test) -> bool);
 
-/// The first that applies is the reason.
+/// Reasons to exclude a test; the first that applies counts.
 const DIFFERENCES: &[Difference] = &[
     ("several patterns at once", |test| test.regex.is_array()),
     ("which patterns are valid is PCRE2's to say", |test| {

@@ -1,4 +1,4 @@
-//! Every search can be stopped inside one value, and every compilation while it runs, whatever the pattern.
+//! Any search can be stopped within one value, and any compilation while it runs, whatever the pattern.
 
 mod common;
 
@@ -10,16 +10,16 @@ use forebay_cancel::{SharedStop, Stop, StopReason, Stopped};
 use forebay_text::{Budget, Limits, Options, Pattern, Program, Tier};
 use nix::time::{ClockId, clock_gettime};
 
-/// The time until the deadline of a search.
+/// Time until the deadline of a search.
 const TIME: Duration = Duration::from_millis(20);
 
-/// Maximum processor time from the deadline to the end of the work. The product promises 100 ms; the bound is far
-/// above it, as machines are shared and engines compiled without optimization are slow.
+/// Maximum processor time from the deadline to the end of the work. The product promises 100 ms; the bound is far above
+/// that, because machines are shared and engines compiled without optimization are slow.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
 const MIB: usize = 1 << 20;
 
-/// Processor time of this thread, which other work on the machine does not lengthen.
+/// Returns the processor time of this thread, which other load on the machine does not affect.
 fn time_worked() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).expect("threads have clocks").into()
@@ -37,12 +37,12 @@ fn is_stopped<T>(name: &str, search: impl FnOnce(&Stop) -> Result<T, Stopped>) -
     stopped.is_some()
 }
 
-/// One value between short ones.
+/// Returns a block with the value between short values.
 fn block(value: &str) -> Block {
     Block::new(["", "ab", value, "ba"])
 }
 
-/// Searches the block of one value in each way; returns whether all were stopped.
+/// Searches a block with every method; returns whether all were stopped.
 fn all_stopped(program: &Program, block: &Block) -> bool {
     let value = block.rows().row(2);
     let name = |how: &str| {
@@ -64,7 +64,7 @@ fn all_stopped(program: &Program, block: &Block) -> bool {
     is_stopped == [true; 3]
 }
 
-/// Random letters a and b, and an end.
+/// Returns `bytes` random letters `a` and `b`, followed by `end`.
 fn random(bytes: usize, end: &str) -> String {
     let mut rng = Rng::with_seed(7);
     let letters = std::iter::repeat_with(|| rng.choice(['a', 'b']).expect("there are two"));
@@ -80,7 +80,7 @@ fn a_large_automaton_is_stopped_inside_a_value() {
     assert_eq!(program.tier(), Tier::LargeDfa);
     assert!(all_stopped(&program, &block(&random(MIB, "q"))));
     assert!(all_stopped(&program, &block(&random(16 * MIB, "q"))));
-    // Rows that are searched several at a time.
+    // Rows of which several are searched at the same time.
     let program = Program::compile(pattern("[ab]a[ab]{900}[b-d][de]", ""), &limits);
     assert_eq!(program.tier(), Tier::LargeDfa);
     let row = random(1_000, "q");
@@ -113,7 +113,7 @@ fn pcre2_is_stopped_inside_a_value() {
         let pattern = pattern(&source, "");
         let program = Program::compile_at(pattern, Tier::Pcre, &Limits::default());
         let program = program.expect("PCRE2 takes every pattern");
-        // Some end soon, by PCRE2's own limits.
+        // PCRE2's own limits end some searches early.
         for block in &blocks {
             all_stopped(&program, block);
         }
@@ -175,7 +175,7 @@ fn each_engine_checks_inside_a_value() {
     }
 }
 
-/// Expressions of at most 32,764 bytes that take long to compile, as far as any do.
+/// Returns patterns of at most 32,764 bytes that take as long to compile as possible.
 fn slow_to_compile() -> Vec<(String, String)> {
     let empties = "|".repeat(8_000);
     let words = |count: usize| {

@@ -1,4 +1,4 @@
-//! Which tier a pattern gets, and that a program says why.
+//! The tier that each pattern gets, and the reasons that a program reports.
 
 mod common;
 

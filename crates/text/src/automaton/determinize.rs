@@ -1,7 +1,7 @@
-//! From a non-deterministic automaton to the smallest deterministic one.
+//! Converts an NFA to the minimal DFA.
 //!
-//! The states are enumerated with a lazy automaton, step by step, because `regex-automata` makes a dense one in a
-//! single call. That call cannot be stopped, and takes minutes where each step follows many empty transitions.
+//! The DFA's states are enumerated step by step with a lazy DFA. `regex-automata` can build a dense DFA only in a
+//! single call, which cannot be cancelled and takes minutes if each step follows many empty transitions.
 
 use std::collections::HashMap;
 
@@ -17,28 +17,26 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Size of the lazy automaton that the states are read from, as a multiple of the limit: it holds both the sets of
-/// states and the table.
+/// Memory of the lazy DFA as a multiple of `determinize_bytes_max`, because it holds both the state sets and the table.
 const CACHE_FACTOR: usize = 2;
 
-/// Maximum visits of states of the non-deterministic automaton while one deterministic automaton is made. Each step
-/// counts as a visit of all states.
+/// Maximum visits of NFA states while one DFA is built. Each step counts as a visit of all NFA states.
 const VISITS_MAX: usize = 1 << 31;
 
-/// Maximum states before minimisation, which take 1 KiB each. Tables have fewer, those for devices included.
+/// Maximum DFA states before minimisation, each of which takes 1 KiB. Tables on host and device have fewer states.
 const STATES_MAX: usize = 1 << 16;
 
-/// Visits between two checks of the command's cancellation token.
+/// Visits of NFA states between two checks of the command's cancellation token.
 const VISITS_PER_CHECK: usize = 1 << 20;
 
-/// Determinizes and minimises an automaton within the limits.
+/// Determinizes and minimises an NFA within the limits.
 pub(crate) fn determinize(
     nfa: &NFA,
     limits: &Limits,
     budget: &Budget,
 ) -> Result<Minimal, TooLarge> {
     let bytes_max = budget.at_most(limits.determinize_bytes_max);
-    // With a count of zero, the first clearing of the cache is an error.
+    // With a count of zero, the first cache clear is an error.
     let config = DFA::config()
         .match_kind(MatchKind::LeftmostFirst)
         .cache_capacity(bytes_max.saturating_mul(CACHE_FACTOR))
@@ -53,11 +51,11 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Reads the states that a row can reach. A match is final: nothing leaves it but the end of the row.
+/// Enumerates the DFA states that are reachable within a row. A match is final: only the end of the row leaves it.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,
-    /// States of the non-deterministic automaton.
+    /// Number of NFA states.
     nfa_states: usize,
     budget: &'a Budget,
     visits: usize,
@@ -94,14 +92,14 @@ impl<'a> Reader<'a> {
         Ok(raw)
     }
 
-    /// The states after each byte: equal for the bytes of one class.
+    /// Returns the state after each byte; equal for the bytes of one class.
     fn row(&mut self, from: LazyStateID) -> Result<[u32; 256], TooLarge> {
         let classes = self.dfa.byte_classes();
         let mut after = [None; 257];
         let mut row = [0; 256];
         for byte in 0..=u8::MAX {
             let class = usize::from(classes.get(byte));
-            // The separator leads to another state than the other bytes of its class.
+            // The separator leads to a different state than the other bytes of its class.
             row[usize::from(byte)] = match after[class] {
                 Some(to) if byte != SEPARATOR => to,
                 _ => self.step(from, byte)?,
@@ -111,7 +109,7 @@ impl<'a> Reader<'a> {
         Ok(row)
     }
 
-    /// The state after a byte. The lazy automaton reports a match one byte late.
+    /// Returns the state after a byte. The lazy DFA reports a match one byte late.
     fn step(&mut self, from: LazyStateID, byte: u8) -> Result<u32, TooLarge> {
         self.count_visits()?;
         let to = self.dfa.next_state(&mut self.cache, from, byte);

@@ -1,8 +1,8 @@
-//! A Glushkov automaton of up to 64 positions, its set of states held in one word.
+//! Glushkov automaton of up to 64 positions, whose state is one 64-bit word.
 //!
-//! A position is one place of the expression that takes a byte. The end of a row is such a place too: it takes the
-//! separator. Places at the start of a row are entered only after a separator. This is the automaton that a GPU kernel
-//! keeps in registers.
+//! A position is an item of the expression that consumes a byte. The end of a row is a position too; it consumes the
+//! separator. Positions at the start of a row are entered only after a separator. GPU kernels keep the state of this
+//! automaton in registers.
 
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 use regex_syntax::utf8::Utf8Sequences;
@@ -11,35 +11,38 @@ use crate::engine::BYTES_PER_CHECK;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// Maximum positions of an automaton: the bits of a word.
+/// Maximum positions of an automaton: one per bit of a word.
 pub(crate) const POSITIONS_MAX: usize = 64;
 
-/// The automaton. A row matches as soon as a set of positions has a bit in common with `accept`.
+/// A Glushkov automaton. A row matches as soon as the active positions intersect `accept`.
 pub(crate) struct Glushkov {
-    /// The positions that take each byte.
+    /// For each byte value, the positions that accept it.
     takes: Box<[u64; 256]>,
-    /// The positions that may follow each value of each byte of the set of positions.
+    /// For each byte of the active set and each value of that byte, the positions that may follow.
     follow: Vec<[u64; 256]>,
-    /// Positions entered anywhere.
+    /// Positions that may be entered anywhere.
     enter: u64,
-    /// Positions entered at the start of a row only.
+    /// Positions that may be entered only at the start of a row.
     enter_row: u64,
     accept: u64,
     positions_count: usize,
-    /// Every row matches.
+    /// Whether the automaton matches every row.
     always: bool,
 }
 
 impl Glushkov {
-    /// Builds the automaton, unless it has too many positions or needs conditions that positions cannot express.
+    /// Builds the automaton of an expression.
+    ///
+    /// # Errors
+    /// If it has too many positions, or assertions that positions cannot express.
     pub(crate) fn build(hir: &Hir) -> Result<Glushkov, String> {
         let mut builder = Builder::default();
         let part = builder.part(hir)?;
         if builder.beyond_end {
-            return Err("something after the end of a row".to_owned());
+            return Err("an item after the end of a row".to_owned());
         }
         if part.nullable_at_start && !part.nullable {
-            // An empty match at the start of a row: every row has a start.
+            // The expression matches the empty string at the start of a row, and every row has a start.
             return Ok(builder.finish(&Part {
                 nullable: true,
                 ..part
@@ -48,10 +51,10 @@ impl Glushkov {
         Ok(builder.finish(&part))
     }
 
-    /// The positions before the first byte of a row.
+    /// The active positions before the first byte of a row.
     pub(crate) const START: u64 = 0;
 
-    /// The positions after a byte. `at_start` says that the byte is the first of a row.
+    /// Returns the active positions after a byte. `at_start` means that the byte is the first of a row.
     #[inline(always)]
     pub(crate) fn step(&self, positions: u64, byte: u8, at_start: bool) -> u64 {
         let mut entered = self.enter | if at_start { self.enter_row } else { 0 };
@@ -61,13 +64,13 @@ impl Glushkov {
         entered & self.takes[byte as usize]
     }
 
-    /// Returns whether a row without a separator matches.
+    /// Returns whether a row, given without its separator, matches.
     pub(crate) fn row_is_match(&self, row: &[u8]) -> bool {
         self.row_is_match_until(row, &Stop::never())
             .expect("nothing stops it")
     }
 
-    /// As [`row_is_match`](Glushkov::row_is_match), with a check of `stop` after every [`BYTES_PER_CHECK`] bytes.
+    /// As [`row_is_match`](Glushkov::row_is_match), but checks `stop` after every [`BYTES_PER_CHECK`] bytes.
     pub(crate) fn row_is_match_until(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let (first, rest) = row.split_at(row.len().min(BYTES_PER_CHECK));
         let mut positions = self.walk(Glushkov::START, first, true);
@@ -79,7 +82,7 @@ impl Glushkov {
             || self.is_accepted(self.step(positions, SEPARATOR, row.is_empty())))
     }
 
-    /// The positions after some bytes of a row, or the first set that shows that the row matches.
+    /// Returns the active positions after some bytes of a row, or at the first byte where the row is known to match.
     #[inline]
     fn walk(&self, mut positions: u64, bytes: &[u8], at_start: bool) -> u64 {
         for (index, &byte) in bytes.iter().enumerate() {
@@ -96,7 +99,7 @@ impl Glushkov {
         self.always || positions & self.accept != 0
     }
 
-    /// The automaton's tables. Returns `None` if it matches every row.
+    /// Returns the automaton's tables; `None` if it matches every row.
     pub(crate) fn parts(&self) -> Option<Parts<'_>> {
         (!self.always).then_some(Parts {
             takes: &self.takes,
@@ -111,7 +114,7 @@ impl Glushkov {
         self.positions_count
     }
 
-    /// The number of byte classes: bytes of one class are taken by the same positions.
+    /// Returns the number of byte classes; bytes of one class are accepted by the same positions.
     pub(crate) fn classes_count(&self) -> usize {
         let mut sets: Vec<u64> = self.takes.to_vec();
         sets.sort_unstable();
@@ -119,13 +122,13 @@ impl Glushkov {
         sets.len()
     }
 
-    /// Bytes of the tables.
+    /// Returns the bytes of the tables.
     pub(crate) fn table_bytes(&self) -> usize {
         size_of::<[u64; 256]>() * (1 + self.follow.len())
     }
 }
 
-/// The tables of an automaton; see [`Glushkov`].
+/// Borrowed tables of an automaton; see [`Glushkov`].
 pub(crate) struct Parts<'a> {
     pub(crate) takes: &'a [u64; 256],
     pub(crate) follow: &'a [[u64; 256]],
@@ -134,15 +137,15 @@ pub(crate) struct Parts<'a> {
     pub(crate) accept: u64,
 }
 
-/// The part of the automaton that stands for an expression: where it may be entered and left. `first_row` is entered at
-/// the start of a row only.
+/// The positions of a subexpression that may be entered first and left last. `first_row` may be entered only at the
+/// start of a row.
 #[derive(Clone, Copy, Default)]
 struct Part {
     first: u64,
     first_row: u64,
     last: u64,
     nullable: bool,
-    /// May match nothing, but only at the start of a row.
+    /// Matches the empty string, but only at the start of a row.
     nullable_at_start: bool,
 }
 
@@ -150,9 +153,9 @@ struct Part {
 struct Builder {
     takes: Vec<[bool; 256]>,
     follow: Vec<u64>,
-    /// The positions that take the separator.
+    /// Positions that consume the separator.
     ends: u64,
-    /// Something follows such a position.
+    /// Whether an item follows such a position.
     beyond_end: bool,
 }
 
@@ -265,7 +268,7 @@ impl Builder {
             if part.nullable_at_start || part.first_row != 0 {
                 let at_start_only = whole.first == 0 && whole.last == 0;
                 if !at_start_only {
-                    return Err("a start of a row inside the pattern".to_owned());
+                    return Err("a row start inside the pattern".to_owned());
                 }
             }
             whole = self.join(whole, part);
@@ -293,7 +296,7 @@ impl Builder {
         for copy in 0..copies {
             let part = self.part(sub)?;
             if part.nullable_at_start || part.first_row != 0 {
-                return Err("a start of a row inside a repeat".to_owned());
+                return Err("a row start inside a repeat".to_owned());
             }
             if max.is_none() && copy + 1 == copies {
                 self.link(part.last, part.first);
@@ -310,7 +313,7 @@ impl Builder {
         Ok(whole)
     }
 
-    /// One after the other.
+    /// Concatenates two parts.
     fn join(&mut self, a: Part, b: Part) -> Part {
         self.link(a.last, b.first);
         let when = |condition: bool, bits: u64| if condition { bits } else { 0 };
@@ -359,7 +362,7 @@ impl Builder {
         }
     }
 
-    /// The union of the followers for each set of eight neighbouring positions.
+    /// Returns the followers' union for each subset of the eight positions of a group.
     fn follow_of(&self, group: usize) -> [u64; 256] {
         std::array::from_fn(|set| {
             let members = (0..8)

@@ -1,4 +1,4 @@
-//! The smallest automaton with the same answers, by refining a partition of the states.
+//! Minimisation of a DFA by partition refinement.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,14 @@ use super::TooLarge;
 use crate::budget::Budget;
 use crate::rows::SEPARATOR;
 
-/// An automaton whose states are in the table's order: start, plain states, dead, matched, hit.
+/// A minimal DFA with its states in the order of [`Table`](super::table::Table): start, other states, dead, matched,
+/// hit.
 pub(crate) struct Minimal {
     pub(super) next: Vec<[u32; 256]>,
 }
 
 impl Minimal {
-    /// The state after a byte.
+    /// Returns the state after a byte.
     pub(crate) fn step(&self, state: u32, byte: u8) -> u32 {
         self.next[state as usize][usize::from(byte)]
     }
@@ -34,17 +35,17 @@ impl Minimal {
     }
 }
 
-/// What a state is besides its transitions.
+/// Role of a state, which distinguishes it from states with equal transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    /// Reports that the row before matched. No input tells this state from others.
+    /// Reports that the previous row matched. Only this report distinguishes `hit` from `matched`.
     Hit,
     /// The start, if it must not be merged with another state.
     Start,
 }
 
-/// An automaton as it is first found: states 0 to 2 are `matched`, `hit` and the start.
+/// A DFA before minimisation: states 0 to 2 are `matched`, `hit` and the start.
 pub(super) struct Raw {
     next: Vec<[u32; 256]>,
 }
@@ -60,17 +61,20 @@ impl Raw {
         }
     }
 
-    /// Adds the transitions of the next state, the start first.
+    /// Adds the transitions of the next state; the start is added first.
     pub(super) fn push(&mut self, row: [u32; 256]) {
         self.next.push(row);
     }
 
-    /// The number of states added so far.
+    /// Returns the number of states added so far.
     pub(super) fn added(&self) -> usize {
         self.next.len() - START as usize
     }
 
-    /// The smallest automaton with the same answers, if the budget is enough to find it.
+    /// Returns the minimal DFA.
+    ///
+    /// # Errors
+    /// If the budget is too small.
     pub(super) fn minimize(mut self, budget: &Budget) -> Result<Minimal, TooLarge> {
         self.next[MATCHED as usize][usize::from(SEPARATOR)] = HIT;
         self.next[HIT as usize] = self.next[START as usize];
@@ -78,7 +82,7 @@ impl Raw {
         roles[HIT as usize] = Role::Hit;
         let mut blocks = partition(&self.next, &roles, budget)?;
         if blocks.of[START as usize] == blocks.of[MATCHED as usize] {
-            // Every row matches; the table still needs a start that is not `matched`.
+            // Every row matches, but the table needs a start state that is not `matched`.
             roles[START as usize] = Role::Start;
             blocks = partition(&self.next, &roles, budget)?;
         }
@@ -86,7 +90,7 @@ impl Raw {
     }
 }
 
-/// Joins states that no input tells apart.
+/// Groups states that no input distinguishes.
 fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blocks, TooLarge> {
     budget.take(size_of_val(next))?;
     let classes = distinct_columns(next, budget)?;
@@ -101,7 +105,7 @@ fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blo
     }
 }
 
-/// A partition: the block of each state.
+/// A partition of the states into blocks: the block of each state.
 struct Blocks {
     of: Vec<u32>,
     count: usize,
@@ -117,7 +121,7 @@ fn refine(next: &[[u32; 256]], bytes: &[u8], blocks: &Blocks) -> Blocks {
     }))
 }
 
-/// Numbers keys in the order they first appear.
+/// Numbers keys in the order of their first appearance.
 fn number<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Blocks {
     let mut known = HashMap::new();
     let of: Vec<u32> = keys
@@ -132,7 +136,7 @@ fn number<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Blocks {
     }
 }
 
-/// One byte for each different column of the table.
+/// Returns one byte for each distinct column of the table.
 fn distinct_columns(next: &[[u32; 256]], budget: &Budget) -> Result<Vec<u8>, TooLarge> {
     let mut seen = HashMap::new();
     for byte in 0..=255u8 {
@@ -145,7 +149,7 @@ fn distinct_columns(next: &[[u32; 256]], budget: &Budget) -> Result<Vec<u8>, Too
     Ok(bytes)
 }
 
-/// Puts the states in the order start, other states, dead, matched, hit. Adds a dead state if there is none.
+/// Orders the states: start, other states, dead, matched, hit. Adds a dead state if there is none.
 fn arrange(next: &[[u32; 256]], roles: &[Role], blocks: &Blocks) -> Minimal {
     let block_of_start = blocks.of[START as usize];
     let dead = (0..next.len())
@@ -179,7 +183,7 @@ fn fill(next: &[[u32; 256]], blocks: &Blocks, place: &[u32], dead_at: u32) -> Mi
     Minimal { next: rows }
 }
 
-/// Returns whether a state is plain, the separator leads from it to the start, and every other byte leads back to
+/// Returns whether a state is dead: its role is plain, the separator leads to the start, and all other bytes lead to
 /// itself.
 fn is_dead(state: usize, next: &[[u32; 256]], roles: &[Role]) -> bool {
     let separator = usize::from(SEPARATOR);

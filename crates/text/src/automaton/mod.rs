@@ -1,6 +1,6 @@
 //! Automata over blocks of rows, built from a lowered pattern.
 //!
-//! All of them read the row separator as a byte like any other and return to the start after it.
+//! All automata consume the row separator as an ordinary byte and then return to their start state.
 
 mod determinize;
 mod glushkov;
@@ -22,10 +22,10 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Why an automaton was not built.
+/// Why an automaton could not be built.
 pub(crate) type TooLarge = String;
 
-/// The non-deterministic automaton of an expression, whose line boundaries are row boundaries.
+/// Builds the NFA of an expression, whose line boundaries are row boundaries.
 pub(crate) fn nfa(hir: &Hir, limits: &Limits, budget: &Budget) -> Result<NFA, TooLarge> {
     let bytes_max = budget.at_most(limits.nfa_bytes_max);
     let mut looks = LookMatcher::new();

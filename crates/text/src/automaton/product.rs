@@ -1,4 +1,4 @@
-//! One automaton for several conditions on the same row.
+//! Product automaton of several conditions on the same row.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Conditions of a state that cost as much memory as one row of the table.
+/// Number of conditions whose states take as much memory as one row of the table.
 const CONDITIONS_PER_ROW: usize = 8;
 
-/// A condition: the row matches the automaton, or, negated, does not.
+/// A condition: the row matches the automaton or, if negated, does not match it.
 pub(crate) struct Condition {
     pub(crate) automaton: Minimal,
     pub(crate) negated: bool,
 }
 
 impl Condition {
-    /// Returns whether the condition is met if this state decides it whatever follows in the row; otherwise `None`.
+    /// Returns whether the condition is met, if this state decides it whatever follows in the row; otherwise `None`.
     fn decided(&self, state: u32) -> Option<bool> {
         match state {
             _ if state == self.automaton.matched() => Some(!self.negated),
@@ -27,13 +27,13 @@ impl Condition {
         }
     }
 
-    /// Returns whether the condition is met if the row ends in this state.
+    /// Returns whether the condition is met by a row that ends in this state.
     fn at_end(&self, state: u32) -> bool {
         (self.automaton.step(state, SEPARATOR) == self.automaton.hit()) != self.negated
     }
 }
 
-/// The automaton of the rows that meet all conditions, within the limits.
+/// Builds the DFA of the rows that meet all conditions, within the limits.
 pub(crate) fn product(
     mut conditions: Vec<Condition>,
     limits: &Limits,
@@ -54,7 +54,7 @@ pub(crate) fn product(
     while let Some(from) = walk.order.get(raw.added()).cloned() {
         if walk.order.len() > states_max {
             return Err(format!(
-                "more than {states_max} states for several conditions together"
+                "more than {states_max} states for the product of the conditions"
             ));
         }
         budget.take(state_bytes)?;
@@ -63,7 +63,7 @@ pub(crate) fn product(
     raw.minimize(budget)
 }
 
-/// The states of all conditions at a place in a row; `None` once one of them cannot be met any more.
+/// The states of all conditions after some bytes of a row; `None` once one of the conditions cannot be met any more.
 type States = Option<Vec<u32>>;
 
 struct Walk {

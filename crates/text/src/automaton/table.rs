@@ -1,9 +1,9 @@
-//! A deterministic automaton as one table over byte classes.
+//! A DFA as one table over byte classes.
 //!
-//! States are numbered so that one comparison tells what a search needs to know: first the start, then the others, then
-//! `dead` (this row cannot match any more), `matched` (this row matches) and `hit`. From any state the separator leads
-//! back to the start, but from `matched` to `hit`, whose transitions are those of the start. A search over a block
-//! therefore counts how often it is in `hit` and does not look for rows.
+//! States are numbered so that one comparison classifies them: first the start, then the other states, then `dead`
+//! (this row cannot match any more), `matched` (this row matches) and `hit` (the previous row matched). The separator
+//! leads from every state back to the start, except from `matched`, from where it leads to `hit`, whose transitions are
+//! those of the start. So a search over a block counts how often it reaches `hit` and need not track rows.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// Entries of a table: those that a sixteen-bit index reaches.
+/// Entries of a table: all that a 16-bit index can address.
 pub(crate) const ENTRIES: usize = 1 << 16;
 
-/// The table of an automaton.
+/// The table of a DFA.
 pub(crate) struct Table {
-    /// Next states, indexed by a state plus the class of a byte; states are multiples of the stride.
+    /// Next states, indexed by the sum of state and byte class; states are multiples of the stride.
     next: Box<[u16; ENTRIES]>,
     classes: [u8; 256],
     states_count: usize,
@@ -29,13 +29,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Bytes of a table, whatever is in it.
+    /// Bytes of a table; constant.
     pub(crate) const BYTES: usize = ENTRIES * size_of::<u16>();
 
-    /// The state at the start of a row.
+    /// State at the start of a row.
     pub(crate) const START: u16 = 0;
 
-    /// The state after a byte.
+    /// Returns the state after a byte.
     #[inline(always)]
     pub(crate) fn step(&self, state: u16, byte: u8) -> u16 {
         self.next[(state | u16::from(self.classes[byte as usize])) as usize]
@@ -47,19 +47,19 @@ impl Table {
         state == self.hit
     }
 
-    /// Returns whether the row has been decided.
+    /// Returns whether the row is decided: it matches, or cannot match any more.
     #[inline(always)]
     pub(crate) fn is_decided(&self, state: u16) -> bool {
         state >= self.dead
     }
 
-    /// Returns whether a row without a separator matches.
+    /// Returns whether a row, given without its separator, matches.
     #[inline]
     pub(crate) fn row_is_match(&self, row: &[u8]) -> bool {
         self.is_accepted(self.walk(Table::START, row))
     }
 
-    /// As [`row_is_match`](Table::row_is_match), with a check of `stop` before every [`BYTES_PER_CHECK`] bytes.
+    /// As [`row_is_match`](Table::row_is_match), but checks `stop` before every [`BYTES_PER_CHECK`] bytes.
     pub(crate) fn row_is_match_until(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let mut state = Table::START;
         for piece in row.chunks(BYTES_PER_CHECK) {
@@ -72,7 +72,7 @@ impl Table {
         Ok(self.is_accepted(state))
     }
 
-    /// The state after some bytes of a row, or the first state that decides it.
+    /// Returns the state after some bytes of a row, or the first state that decides the row.
     #[inline]
     fn walk(&self, mut state: u16, bytes: &[u8]) -> u16 {
         for &byte in bytes {
@@ -84,7 +84,7 @@ impl Table {
         state
     }
 
-    /// Returns whether a row that ends in a state matches.
+    /// Returns whether a row that ends in this state matches.
     #[inline]
     fn is_accepted(&self, state: u16) -> bool {
         self.is_hit(self.step(state, SEPARATOR))
@@ -94,7 +94,7 @@ impl Table {
         self.states_count
     }
 
-    /// The state after a byte, states counted from 0: the start first; dead, matched and hit last.
+    /// Returns the state after a byte, with states numbered from 0: start first; dead, matched and hit last.
     pub(crate) fn successor(&self, state: usize, byte: u8) -> usize {
         let stride = self.classes_count.next_power_of_two();
         usize::from(self.step((state * stride) as u16, byte)) / stride
@@ -104,12 +104,12 @@ impl Table {
         self.classes_count
     }
 
-    /// Bytes of the class-compressed table on a device: one byte a state where that suffices, else two.
+    /// Returns the bytes of the class-compressed table on a device: one byte per entry if it suffices, otherwise two.
     pub(crate) fn device_bytes(&self) -> usize {
         device_bytes(self.states_count, self.classes_count)
     }
 
-    /// Lays out an automaton, if it is within the limits.
+    /// Lays out a minimal DFA as a table, if it is within the limits.
     pub(crate) fn new(minimal: &Minimal, limits: &Limits) -> Result<Table, TooLarge> {
         let (classes, columns) = columns(&minimal.next);
         let states_count = minimal.next.len();
@@ -150,7 +150,7 @@ fn device_bytes(states: usize, classes: usize) -> usize {
     states * classes * if states <= 256 { 1 } else { 2 }
 }
 
-/// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
+/// Groups bytes with equal columns into classes; returns the class of each byte and one byte of each class.
 fn columns(next: &[[u32; 256]]) -> ([u8; 256], Vec<u8>) {
     let mut classes = [0u8; 256];
     let mut representatives = Vec::new();

@@ -1,4 +1,4 @@
-//! The bit-parallel automaton on the host, row by row. A GPU kernel does the same in registers.
+//! Host engine of the bit-parallel automaton, row by row. A GPU kernel runs the same automaton in registers.
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;
@@ -6,7 +6,7 @@ use crate::form::{DeviceForm, GlushkovForm};
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// The engine of a Glushkov automaton.
+/// Engine of a Glushkov automaton.
 pub(crate) struct BitParallelEngine {
     automaton: Glushkov,
 }

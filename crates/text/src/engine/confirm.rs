@@ -1,4 +1,4 @@
-//! An over-approximation, with PCRE2 to confirm its candidates.
+//! Engine of an over-approximation whose candidates PCRE2 confirms.
 
 use super::Engine;
 use crate::form::DeviceForm;
@@ -6,10 +6,10 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows searched before their candidates are confirmed.
+/// Number of rows searched before their candidates are confirmed.
 const ROWS_PER_PIECE: usize = 4_096;
 
-/// The engine of the tier `Approximate`.
+/// Engine of the tier `Approximate`.
 pub(crate) struct ConfirmEngine {
     loose: Box<dyn Engine>,
     pattern: Pattern,

@@ -1,8 +1,8 @@
-//! The table automaton on the host.
+//! Host engine of the table automaton.
 //!
-//! Where the pattern requires a literal that is rare, a search for the literal finds candidate rows, and the automaton
-//! reads those only. Everywhere else it reads all bytes of several rows at the same time: a table look-up depends only
-//! on the one before it in its row, so that the processor overlaps the look-ups of different rows.
+//! If the pattern requires a literal and the literal is rare, a search for the literal finds candidate rows, and the
+//! automaton reads only these. Otherwise the automaton reads all bytes, several rows at a time: a table look-up depends
+//! only on the previous look-up of its row, so the processor overlaps look-ups of different rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::form::{DeviceForm, DfaForm};
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows read at the same time.
+/// Number of lanes: parts of a block that are read at the same time.
 const LANES: usize = 8;
 
-/// Bytes of each lane read between two checks for its end.
+/// Bytes read of each lane between two checks for its end.
 const STEP: usize = 16;
 
-/// Minimum bytes per candidate for a search for literals: where there are fewer, reading everything is faster.
+/// Minimum average bytes between candidates for a literal search: below it, reading all bytes is faster.
 const BYTES_PER_CANDIDATE_MIN: usize = 96;
 
-/// Candidates between two checks of how far apart they are.
+/// Candidates between two checks of their distance.
 const CANDIDATES_PER_LOOK: usize = 64;
 
-/// The engine of a table automaton.
+/// Engine of a table automaton.
 pub(crate) struct DfaEngine {
     table: Arc<Table>,
     required: Option<RequiredLiterals>,
@@ -40,8 +40,8 @@ impl DfaEngine {
         DfaEngine { table, required }
     }
 
-    /// Calls `on_match` with a position in each matching row, ascending, as long as candidates are rare; returns where
-    /// the search has to continue.
+    /// Calls `on_match` with a position in each matching row, in ascending order, while candidates are rare; returns
+    /// the position from which the search must continue.
     fn find_candidates(
         &self,
         required: &RequiredLiterals,
@@ -81,7 +81,7 @@ impl DfaEngine {
         Ok(span.end)
     }
 
-    /// Returns whether a row matches, with checks of `stop` inside it if it is long.
+    /// Returns whether a row matches; checks `stop` within a long row.
     fn judge(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         if row.len() <= BYTES_PER_CHECK {
             return Ok(self.table.row_is_match(row));
@@ -89,8 +89,8 @@ impl DfaEngine {
         self.table.row_is_match_until(row, stop)
     }
 
-    /// Judges candidates from row `from` on as long as they are rare; returns the row from which everything has to be
-    /// read. Values are sorted, so a literal is frequent in one place and rare in the next.
+    /// Checks candidates from row `from` on while they are rare; returns the row from which all bytes must be read.
+    /// Values are sorted, so a literal may be frequent in one range of rows and rare in the next.
     fn skip_ahead(
         &self,
         rows: Rows<'_>,
@@ -110,7 +110,7 @@ impl DfaEngine {
         })
     }
 
-    /// Reads a step of every lane; calls `on_byte` with lane, index and whether a matching row ends there.
+    /// Reads one step of every lane; calls `on_byte` with lane, index and whether a matching row ends there.
     #[inline(always)]
     #[expect(
         clippy::needless_range_loop,
@@ -147,7 +147,7 @@ impl DfaEngine {
         count
     }
 
-    /// Collects, lane by lane, the positions of the separators after matching rows.
+    /// Collects for each lane the positions of the separators after matching rows.
     fn search_abreast(&self, rows: Rows<'_>, ends: &mut [Vec<usize>; LANES]) {
         let lanes = Lanes::new(rows);
         let mut states = [Table::START; LANES];
@@ -163,7 +163,7 @@ impl DfaEngine {
         }
     }
 
-    /// Reads what is left of a lane; calls `on_hit` with the separators after matching rows.
+    /// Reads the rest of a lane; calls `on_hit` with the separators after matching rows.
     fn finish_lane(
         &self,
         lanes: &Lanes<'_>,
@@ -181,11 +181,11 @@ impl DfaEngine {
     }
 }
 
-/// A block cut at row boundaries into parts of about the same size.
+/// A block divided at row boundaries into lanes of similar size.
 struct Lanes<'a> {
     bytes: &'a [u8],
     starts: [usize; LANES + 1],
-    /// Whole steps that every lane has.
+    /// Number of whole steps that every lane has.
     steps: usize,
 }
 
@@ -212,7 +212,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The bytes of one step of every lane.
+    /// Returns the bytes of one step of every lane.
     #[inline(always)]
     fn chunks(&self, step: usize) -> [&'a [u8; STEP]; LANES] {
         std::array::from_fn(|lane| {
@@ -285,7 +285,7 @@ impl Engine for DfaEngine {
     }
 }
 
-/// The row around a byte of a block that starts with a row.
+/// Returns the range of the row around a byte of a block; the block starts at a row.
 fn row_around(bytes: &[u8], block_start: usize, position: usize) -> Range<usize> {
     let before = memrchr(SEPARATOR, &bytes[block_start..position]);
     let start = before.map_or(block_start, |at| block_start + at + 1);

@@ -1,8 +1,8 @@
-//! An automaton whose states are made as the search needs them, within a bound of memory.
+//! Engine of a lazy DFA, whose states are built during the search within a memory limit.
 //!
-//! Two searchers share the work. Pieces of short rows go to `regex-automata`'s meta searcher, which has literal
-//! prefilters, but cannot be interrupted. A row that is longer than such a piece is stepped byte by byte here, with
-//! checks of the cancellation token in between.
+//! The engine uses two searchers. Pieces of short rows go to the meta searcher of `regex-automata`, which has literal
+//! prefilters but cannot be interrupted. A row longer than a piece is stepped byte by byte here, with checks of the
+//! cancellation token in between.
 
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
@@ -21,28 +21,28 @@ use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{SharedStop, Stop, Stopped};
 
-/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`]. At worst no state of the
-/// deterministic automaton is used twice, and each byte costs a step of each non-deterministic state.
+/// Maximum NFA steps between two checks of [`Stop`]. In the worst case no DFA state is reused, and each byte costs a
+/// step of each NFA state.
 const STEPS_PER_CHECK: usize = 4 << 20;
 
-/// Limit of a deterministic automaton in device memory, as a multiple of that on the host.
+/// Size limit of a DFA in device memory, as a multiple of the host's limit.
 const DEVICE_LIMIT_FACTOR: usize = 8;
 
-/// The engine of automata too large for a table.
+/// Engine of DFAs that are too large for a table.
 pub(crate) struct LazyEngine {
     regex: meta::Regex,
     stepper: Stepper,
     /// Bytes searched between two checks of [`Stop`].
     bytes_per_check: usize,
-    /// The source of a device's automaton.
+    /// Source of the DFA for devices.
     hir: Hir,
     limits: Limits,
 }
 
-/// The automaton of one row, stepped by hand.
+/// A DFA over one row, stepped byte by byte.
 struct Stepper {
     dfa: DFA,
-    /// The states made so far: one cache per thread.
+    /// Cached states, one cache per thread.
     caches: Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync>>,
 }
 
@@ -61,9 +61,9 @@ impl Stepper {
         })
     }
 
-    /// Returns whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
+    /// Returns whether a row matches; checks `stop` before every `bytes_per_check` bytes.
     fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
-        // Only a searcher that may give up fails to make a state. This one clears its cache instead.
+        // Making a state fails only in a searcher that may give up; this one clears its cache instead.
         const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";
         let (dfa, mut cache) = (&self.dfa, self.caches.get());
         let config = start::Config::new().anchored(Anchored::No);
@@ -85,7 +85,7 @@ impl Stepper {
 }
 
 impl LazyEngine {
-    /// The engine of an expression; `nfa` is its non-deterministic automaton.
+    /// Builds the engine of an expression; `nfa` is the expression's NFA.
     pub(crate) fn build(hir: &Hir, nfa: NFA, limits: &Limits) -> Result<LazyEngine, String> {
         let config = meta::Config::new()
             .utf8_empty(false)
@@ -111,13 +111,13 @@ impl LazyEngine {
         })
     }
 
-    /// The smallest deterministic automaton, within the limits of devices.
+    /// Returns the minimal DFA, within the limits of devices.
     fn minimal(&self, budget: &Budget) -> Result<Minimal, TooLarge> {
         let nfa = automaton::nfa(&self.hir, &self.limits, budget)?;
         automaton::determinize(&nfa, &self.limits, budget)
     }
 
-    /// Reports a position in each row that matches in `bytes[from..to]`, which holds whole rows.
+    /// Reports a position in each matching row of `bytes[from..to]`, which holds whole rows.
     fn find_in(&self, bytes: &[u8], from: usize, to: usize, on_match: &mut impl FnMut(usize)) {
         let mut at = from;
         while at < to {
@@ -154,7 +154,7 @@ impl Engine for LazyEngine {
     fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
         let budget = Budget::new(usize::MAX, SharedStop::new(stop.clone()));
         let Ok(minimal) = self.minimal(&budget) else {
-            // The error is that of a limit, unless the budget found that the search has to end.
+            // The error means that a limit was exceeded, unless the search was stopped.
             return stop.check().map(|()| None);
         };
         let form = DfaForm::of_minimal(&minimal, stop)?;

@@ -1,4 +1,4 @@
-//! Comparing with one literal: exact, prefix, suffix and substring.
+//! Engine of one literal: exact, prefix, suffix and substring.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -9,10 +9,10 @@ use crate::rows::{Rows, SEPARATOR};
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
 
-/// Matches found between two checks of [`Stop`].
+/// Matches between two checks of [`Stop`].
 const MATCHES_PER_CHECK: usize = 16_384;
 
-/// Where in a value the literal has to be.
+/// Where in a value the literal must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Whole,
@@ -21,7 +21,7 @@ pub(crate) enum Place {
     Anywhere,
 }
 
-/// The engine of one literal.
+/// Engine of one literal.
 pub(crate) struct LiteralEngine {
     place: Place,
     finder: Finder<'static>,
@@ -48,7 +48,7 @@ impl LiteralEngine {
         }
     }
 
-    /// Calls `on_match` with the position of the first occurrence in each row that has one.
+    /// Calls `on_match` with the position of the literal's first occurrence in each row that contains it.
     fn find_rows(
         &self,
         rows: Rows<'_>,
@@ -65,8 +65,8 @@ impl LiteralEngine {
         Ok(())
     }
 
-    /// Searches a window of `bytes` from `at` on, or for a bounded number of matches; returns where to
-    /// continue, or the end.
+    /// Searches a window of `bytes` that starts at `at`, for at most [`MATCHES_PER_CHECK`] matches; returns the
+    /// position to continue from.
     fn find_in(&self, bytes: &[u8], mut at: usize, on_match: &mut impl FnMut(usize)) -> usize {
         let window = window(bytes, at, self.literal().len());
         for _ in 0..MATCHES_PER_CHECK {
@@ -82,7 +82,7 @@ impl LiteralEngine {
         at
     }
 
-    /// Returns whether a value contains the literal, with a check of `stop` before each window.
+    /// Returns whether a value contains the literal; checks `stop` before each window.
     fn contains_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let mut at = 0;
         loop {
@@ -99,16 +99,16 @@ impl LiteralEngine {
     }
 }
 
-/// A part of a block that is searched between two checks of [`Stop`]. It may end inside a row.
+/// A part of a block that is searched between two checks of [`Stop`]. It may end within a row.
 pub(crate) struct Window {
-    /// Where the window ends.
+    /// End of the window.
     pub(crate) end: usize,
-    /// Where the next window starts: so far before this window's end that a literal across the end lies within the
-    /// next window.
+    /// Start of the next window. Windows overlap, so that a literal across this window's end lies within the next
+    /// window.
     pub(crate) next: usize,
 }
 
-/// The window from `at` on for literals of at most `literal_bytes`.
+/// Returns the window that starts at `at`, for literals of at most `literal_bytes`.
 pub(crate) fn window(bytes: &[u8], at: usize, literal_bytes: usize) -> Window {
     let overlap = literal_bytes.saturating_sub(1);
     let end = at + BYTES_PER_CHECK + overlap;
@@ -122,7 +122,7 @@ pub(crate) fn window(bytes: &[u8], at: usize, literal_bytes: usize) -> Window {
     }
 }
 
-/// The position of the separator that ends the row around `position`.
+/// Returns the position of the separator that ends the row around `position`.
 pub(crate) fn row_end(bytes: &[u8], position: usize) -> usize {
     memchr(SEPARATOR, &bytes[position..]).map_or(bytes.len(), |found| position + found)
 }
@@ -143,7 +143,7 @@ impl Engine for LiteralEngine {
         if self.place == Place::Anywhere {
             return self.contains_until(value, stop);
         }
-        // At most the bytes of the literal are compared, which the limit of a pattern bounds.
+        // The comparison reads at most the literal's bytes, whose number the limit of a pattern bounds.
         stop.check()?;
         Ok(self.is_match(value))
     }

@@ -1,4 +1,4 @@
-//! The engines: one file per way of searching, all behind one trait.
+//! Search engines: one file for each search method, all behind one trait.
 
 pub(crate) mod bit_parallel;
 pub(crate) mod confirm;
@@ -15,20 +15,20 @@ use forebay_cancel::{Stop, Stopped};
 /// Maximum rows searched between two checks of [`Stop`].
 const ROWS_PER_CHECK: usize = 16_384;
 
-/// Maximum bytes searched between two checks of [`Stop`] by engines that read each byte once. A search that stands in a
-/// longer row checks inside the row.
+/// Maximum bytes searched between two checks of [`Stop`] by engines that read each byte once. In a longer row, they
+/// check within the row.
 pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
-/// One way of searching. Values are expected to be valid UTF-8; the answer for others is not used.
+/// A search method. Values must be valid UTF-8; results for other values are unspecified.
 pub(crate) trait Engine: Send + Sync {
     /// Returns whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
-    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most [`BYTES_PER_CHECK`]
-    /// bytes, fewer where bytes take longer.
+    /// As [`is_match`](Engine::is_match), but checks `stop` first, and again after at most [`BYTES_PER_CHECK`] bytes,
+    /// or fewer if bytes take longer.
     fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
-    /// Calls `on_match` with each matching row, in ascending order, once each.
+    /// Calls `on_match` with each matching row, once each, in ascending order.
     fn search_rows(
         &self,
         rows: Rows<'_>,
@@ -36,18 +36,18 @@ pub(crate) trait Engine: Send + Sync {
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped>;
 
-    /// The part of the engine that a device can run. It matches what the engine matches, or more if the engine
-    /// [confirms](Engine::confirms). Checks `stop` while it is made, if that may take long.
+    /// Returns the engine's tables for a device; `None` if no device can run it. The form matches the same rows as the
+    /// engine, or more if the engine [confirms](Engine::confirms). Checks `stop` while it builds large tables.
     fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
         Ok(None)
     }
 
-    /// Returns whether matches of the device form are candidates only, which this engine has to judge.
+    /// Returns whether matches of the device form are only candidates, which this engine must confirm.
     fn confirms(&self) -> bool {
         false
     }
 
-    /// The number of matching rows.
+    /// Returns the number of matching rows.
     fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
         let mut count = 0;
         self.search_rows(rows, stop, &mut |_| count += 1)?;
@@ -55,7 +55,7 @@ pub(crate) trait Engine: Send + Sync {
     }
 }
 
-/// Searches row by row with a test of one value.
+/// Searches row by row with [`Engine::is_match_until`].
 pub(crate) fn search_each(
     engine: &impl Engine,
     rows: Rows<'_>,
@@ -79,7 +79,8 @@ pub(crate) fn search_each(
     Ok(())
 }
 
-/// The end of the piece that starts with row `from`, as a row number: at most `bytes_max` bytes, or one longer row.
+/// Returns the end of the piece that starts at row `from`, as a row number: rows of at most `bytes_max` bytes in total,
+/// or one longer row.
 pub(crate) fn next_piece(rows: Rows<'_>, from: usize, bytes_max: usize) -> usize {
     let target = rows.offsets[from] as usize + bytes_max;
     if target >= rows.span().end {

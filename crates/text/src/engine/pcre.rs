@@ -1,11 +1,11 @@
-//! PCRE2 on every value.
+//! Engine that runs PCRE2 on every value.
 
 use super::Engine;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// The engine that takes every pattern. One value may take long, so it checks the token before and within each value.
+/// Engine for any pattern. A single value may take long, so the token is checked before and within each value.
 pub(crate) struct PcreEngine {
     pattern: Pattern,
 }

@@ -5,25 +5,25 @@ use regex_automata::util::prefilter::Prefilter;
 use regex_syntax::hir::literal::{ExtractKind, Extractor, Seq};
 use regex_syntax::hir::{Hir, HirKind};
 
-/// Maximum literals searched for at once.
+/// Maximum literals in a set.
 const LITERALS_MAX: usize = 48;
 
-/// Minimum bytes of a literal that is searched for.
+/// Minimum bytes of a literal in a set.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are read for the literals at one place. An expression may have thousands of parts,
-/// and each place copies the parts after it.
+/// Maximum parts of a sequence that are read to find the literals at one position. A sequence may have thousands of
+/// parts, and each position copies the parts after it.
 const PARTS_MAX: usize = 64;
 
-/// A search for any literal of a set.
+/// A searcher for any literal of a set.
 pub(crate) struct RequiredLiterals {
     prefilter: Prefilter,
     literals: Vec<Vec<u8>>,
 }
 
 impl RequiredLiterals {
-    /// The most selective required-literal set of `hirs`, all of which must match. Returns `None` if no set is
-    /// selective enough.
+    /// Returns a searcher for the most selective required literal set of `hirs`, all of which must match; `None` if no
+    /// set is selective enough.
     pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<RequiredLiterals> {
         let best = hirs
             .flat_map(required_sets)
@@ -35,14 +35,14 @@ impl RequiredLiterals {
         })
     }
 
-    /// The start of the next literal in `bytes[from..]`.
+    /// Returns the start of the next literal in `bytes[from..]`.
     pub(crate) fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
         self.prefilter
             .find(bytes, (from..bytes.len()).into())
             .map(|span| span.start)
     }
 
-    /// Bytes of the longest literal.
+    /// Returns the bytes of the longest literal.
     pub(crate) fn bytes_max(&self) -> usize {
         self.literals.iter().map(Vec::len).max().unwrap_or(0)
     }
@@ -52,7 +52,7 @@ impl RequiredLiterals {
     }
 }
 
-/// Required literal sets: every match contains at least one literal of each set.
+/// Returns the required literal sets of an expression: every match contains at least one literal of each set.
 fn required_sets(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
     let parts: &[Hir] = match hir.kind() {
         HirKind::Concat(parts) => parts,
@@ -63,7 +63,7 @@ fn required_sets(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
     tails.filter_map(|tail| literals(&tail)).collect()
 }
 
-/// The literals at the start of matches: every match begins with one of them.
+/// Returns the prefix literals of an expression: every match begins with one of them.
 fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     let mut extractor = Extractor::new();
     extractor
@@ -82,11 +82,11 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     is_selective.then_some(literals)
 }
 
-/// The order of sets: longer literals are better, then fewer.
+/// Returns the sort key of a set: longer literals are better, then fewer literals.
 ///
 /// PERF: `forebay bench documents --host --only counts`, two cores of an Intel Xeon, November 2026, `webpack.*plugin`
-/// with one device: 0.67 times the speed of ripgrep where `webpack` and `plugin` counted as equally long and the later
-/// one was searched for, 1.34 times now.
+/// with one device: 1.34 times the speed of ripgrep. When `webpack` and `plugin` counted as equally long, the search
+/// used the later one: 0.67 times.
 fn score(literals: &[Vec<u8>]) -> (usize, usize) {
     let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
     (shortest, LITERALS_MAX - literals.len().min(LITERALS_MAX))

@@ -1,8 +1,8 @@
-//! From the tree to an expression of `regex-syntax`: an exact one where that is certain, else an over-approximation.
+//! Lowers a tree to an expression of `regex-syntax`: an exact one if possible, otherwise an over-approximation.
 //!
-//! The expression is over rows in a block: the start and the end of a value are line boundaries whose terminator is the
-//! row separator. What an automaton cannot express is replaced by something that matches more; the result is then not
-//! exact, and PCRE2 has to confirm its candidates.
+//! The expression applies to rows in a block: the start and end of a value are line boundaries with the row separator
+//! as line terminator. Constructs that an automaton cannot express are replaced by ones that match more. The result is
+//! then inexact, and PCRE2 must confirm its candidates.
 
 use regex_syntax::hir::{Hir, Look as HirLook, Repetition};
 
@@ -11,9 +11,9 @@ use crate::syntax::{CharSet, Look, Node, Repeat};
 /// A lowered pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Lowered {
-    /// The expression. It matches at least what the pattern matches.
+    /// The expression. It matches every value that the pattern matches.
     pub(crate) hir: Hir,
-    /// Why it matches more than the pattern; `None` if it matches the same.
+    /// Why the expression may match more than the pattern; `None` if it matches the same.
     pub(crate) inexact: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn lower(node: &Node) -> Lowered {
         },
     );
     if lowering.between_bytes && hir.properties().minimum_len() == Some(0) {
-        // An automaton over bytes would find `\B` inside a character.
+        // A byte-based automaton would match `\B` inside a character.
         lowering.loosen("an empty match at \\B");
     }
     Lowered {
@@ -47,21 +47,21 @@ struct Lowering {
     between_bytes: bool,
 }
 
-/// Where a node stands in the pattern.
+/// Context of a node in the pattern.
 struct Place {
-    /// Nothing comes before it.
+    /// No node precedes it.
     first: bool,
-    /// Nothing comes after it.
+    /// No node follows it.
     last: bool,
-    /// At least one character has to follow it.
+    /// Whether at least one character must follow.
     chars_follow: bool,
-    /// The set that the next character belongs to, if it is known.
+    /// Set that contains the next character, if known.
     next: Option<CharSet>,
 }
 
 impl Place {
-    /// Returns whether a repeat in this place may be treated as possessive, because giving back a character of `set`
-    /// could not help.
+    /// Returns whether a repeat here may be treated as possessive, because backtracking over a character of `set` could
+    /// not lead to a match.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }
@@ -161,7 +161,8 @@ impl Lowering {
         }
     }
 
-    /// After a newline or at the start. As the first thing of a match it may take that newline into the match.
+    /// Lowers `^` with the option `m`: after a newline or at the start. At the start of the pattern, the match may
+    /// include that newline.
     fn line_start(&mut self, place: &Place) -> Hir {
         if !place.first {
             self.loosen("^ inside the pattern");
@@ -206,7 +207,7 @@ fn repetition(hir: Hir, min: u32, max: Option<u32>) -> Hir {
     })
 }
 
-/// Returns whether `^` or `$` with the option `m` stands next to a newline that makes it true.
+/// Returns whether the node is `^` or `$` with the option `m` next to a newline that makes it true.
 fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place) -> bool {
     let is_newline =
         |node: Option<&Node>| matches!(node, Some(Node::Set(set)) if *set == newline());
@@ -219,7 +220,7 @@ fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place)
     }
 }
 
-/// Returns whether a node takes at least one character.
+/// Returns whether a node consumes at least one character.
 fn takes_chars(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Look(_) | Node::Around(_) | Node::Opaque(_) => false,
@@ -231,7 +232,8 @@ fn takes_chars(node: &Node) -> bool {
     }
 }
 
-/// The set that the first character of a sequence belongs to; `after` is that of what follows the sequence.
+/// Returns a set that contains the first character of a sequence, if known; `after` is that set for the text after the
+/// sequence.
 fn first_chars(nodes: &[Node], after: Option<&CharSet>) -> Option<CharSet> {
     let Some((node, rest)) = nodes.split_first() else {
         return after.cloned();
@@ -263,7 +265,7 @@ fn either(a: Option<CharSet>, b: Option<CharSet>) -> Option<CharSet> {
     Some(set)
 }
 
-/// Returns whether a node can match one text in more than one way, or several texts at one place.
+/// Returns whether a node can match a text in several ways, or several texts at one position.
 fn has_choice(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Set(_) | Node::Look(_) => false,
@@ -274,7 +276,7 @@ fn has_choice(node: &Node) -> bool {
     }
 }
 
-/// Returns whether the inside of an atomic group is that of `\R`, which could give back nothing but a newline.
+/// Returns whether the contents of an atomic group are those of `\R`, where backtracking could only release a newline.
 fn is_line_break(node: &Node) -> bool {
     match node {
         Node::Alternate(nodes) => match nodes.as_slice() {

@@ -1,9 +1,9 @@
-//! Patterns that are one literal, and the literal that matching values begin with.
+//! Literals of patterns: the literal that a pattern equals, and the literal that matching values begin with.
 
 use crate::engine::literal::Place;
 use crate::syntax::{Look, Node};
 
-/// The literal that a simplified pattern is equal to, and where in the value it has to be.
+/// Returns the literal that a simplified pattern is equivalent to, and where in the value it must be.
 pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
     let nodes = sequence(node);
     let starts = nodes.first() == Some(&Node::Look(Look::TextStart));
@@ -24,7 +24,7 @@ pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
     Some((place, text))
 }
 
-/// Text that every value matched by a simplified pattern begins with.
+/// Returns a text that every value matched by a simplified pattern begins with.
 pub(crate) fn value_prefix(node: &Node) -> String {
     if let Node::Alternate(nodes) = node {
         return nodes
@@ -58,10 +58,10 @@ fn sequence(node: &Node) -> &[Node] {
     }
 }
 
-/// Maximum bytes of the literal that a repeat is written out to.
+/// Maximum bytes of a literal after expansion of a repeat.
 const WRITTEN_OUT_MAX: usize = 1_024;
 
-/// The only text a node matches.
+/// Returns the text of a node that matches only one text.
 fn single(node: &Node) -> Option<String> {
     match node {
         Node::Empty => Some(String::new()),

@@ -1,4 +1,4 @@
-//! From the tree to literals and to an automaton's expression.
+//! Lowers a parsed tree to literals and to an expression for automata.
 
 mod hir;
 mod literal;

@@ -1,8 +1,8 @@
-//! A pattern as a list of conditions, all of which a row has to meet.
+//! A pattern as a list of conditions that a row must all meet.
 //!
-//! Look-aheads right after the start of the value are conditions on the value: `^(?!x)(?=.*y)z` is "does not begin with
-//! x, begins with any y, begins with z". A look-around elsewhere is a condition too: a value that matches contains what
-//! the look-around requires. That condition is weaker than the pattern.
+//! Look-aheads right after the start of the value are conditions on the value: `^(?!x)(?=.*y)z` means "does not begin
+//! with x, contains y, begins with z". A positive look-around elsewhere gives a condition too: a matching value
+//! contains the text that the look-around requires. That condition is weaker than the pattern.
 
 use regex_syntax::hir::Hir;
 
@@ -13,18 +13,18 @@ use crate::syntax::{Around, Look, Node};
 /// Conditions that every matching row meets.
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Why rows that do not match may meet them; `None` if all rows that meet them match.
+    /// Why a row that meets all conditions may not match; `None` if it always matches.
     pub(crate) inexact: Option<&'static str>,
 }
 
-/// One condition.
+/// A condition.
 pub(crate) struct Part {
     pub(crate) hir: Hir,
     pub(crate) negated: bool,
 }
 
 impl Parts {
-    /// The conditions of a simplified pattern.
+    /// Returns the conditions of a simplified pattern.
     pub(crate) fn of(tree: &Node) -> Parts {
         let mut parts = Parts {
             parts: Vec::new(),
@@ -47,7 +47,7 @@ impl Parts {
         parts
     }
 
-    /// The only condition, if there is one and it is not negated.
+    /// Returns the condition if there is only one and it is not negated.
     pub(crate) fn single(&self) -> Option<&Hir> {
         match self.parts.as_slice() {
             [
@@ -60,7 +60,7 @@ impl Parts {
         }
     }
 
-    /// What follows the start of the value: look-aheads, then the rest.
+    /// Adds the conditions of the nodes after the start of the value: look-aheads, then the rest.
     fn at_start(&mut self, nodes: &[Node]) {
         let count = nodes
             .iter()
@@ -76,7 +76,7 @@ impl Parts {
         }
     }
 
-    /// What the look-arounds of a sequence require, wherever it may be in the value.
+    /// Adds the conditions of a sequence's look-arounds: the value contains, anywhere, what each positive one requires.
     fn contained(&mut self, nodes: &[Node]) {
         for node in nodes {
             if let Node::Around(around) = node {
@@ -93,7 +93,7 @@ impl Parts {
         if let Some(why) = inexact {
             self.loosen(why);
             if negated {
-                // The negation of an over-approximation would rule out rows that match.
+                // The negation of an over-approximation would exclude rows that match.
                 return;
             }
         }

@@ -1,16 +1,16 @@
-//! Removes what cannot change whether a value matches.
+//! Removes items that cannot change whether a value matches.
 //!
-//! Only the existence of a match counts, not where it starts or ends. Items at either end of the pattern that may match
-//! nothing are therefore removed, and a repeat there keeps only its minimum count: `a+b.*` becomes `ab`.
+//! Only the existence of a match matters, not its start and end. So items at either end of the pattern that may match
+//! the empty string are removed, and a repeat there keeps only its minimum count: `a+b.*` becomes `ab`.
 
 use crate::syntax::{Look, Node, Repeat};
 
-/// The smallest equivalent of a pattern by the rules above.
+/// Returns the smallest equivalent of a pattern under these rules.
 pub(crate) fn simplify(node: Node) -> Node {
     strip_start(strip_end(node))
 }
 
-/// Returns whether a node may match nothing, whatever stands around it.
+/// Returns whether a node may match the empty string in any context.
 fn is_nullable(node: &Node) -> bool {
     match node {
         Node::Empty => true,
@@ -22,7 +22,7 @@ fn is_nullable(node: &Node) -> bool {
     }
 }
 
-/// Returns whether a node can give back everything it took.
+/// Returns whether a node can backtrack over all characters that it consumed.
 fn gives_back(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Set(_) | Node::Look(_) | Node::Around(_) => true,
@@ -80,7 +80,7 @@ fn strip_start_of_concat(mut nodes: Vec<Node>) -> Node {
     Node::concat(nodes)
 }
 
-/// Returns whether a sequence begins with `^.*` where the dot takes newlines too: the same as not being anchored.
+/// Returns whether a sequence begins with `^.*` whose dot matches newlines too, which is equivalent to no anchor.
 fn starts_with_anything(nodes: &[Node]) -> bool {
     match nodes {
         [Node::Look(Look::TextStart), Node::Repeat(repeat), ..] => {
@@ -91,7 +91,7 @@ fn starts_with_anything(nodes: &[Node]) -> bool {
     }
 }
 
-/// A repeat at an end of the pattern, reduced to its minimum count.
+/// Reduces a repeat at an end of the pattern to its minimum count.
 fn fewest(repeat: Repeat, strip: fn(Node) -> Node) -> Node {
     match repeat.min {
         0 => Node::Empty,

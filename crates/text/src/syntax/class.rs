@@ -1,4 +1,4 @@
-//! Classes in square brackets.
+//! Parser of bracket classes.
 
 use super::Unknown;
 use super::cursor::Cursor;
@@ -6,7 +6,7 @@ use super::escape::{Escape, escape};
 use super::fold::fold;
 use super::set::{CharSet, Named};
 
-/// Reads a class; the cursor stands after its `[`.
+/// Parses a class; the cursor is after its `[`.
 pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSet, Unknown> {
     if cursor.rest().starts_with("[:<:]]") || cursor.rest().starts_with("[:>:]]") {
         return cursor.unknown("a word boundary in brackets");
@@ -26,26 +26,26 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
 ///
 /// PCRE2 keeps a bit for each character below U+0100 and a list for the others, and a class such as `\D` only sets bits
 /// and a flag. What the flag means for the others depends on what else stands in the class (pcre2_compile.c,
-/// `should_flip_negation`), and a later POSIX class overwrites it. So the parts are kept apart here too.
+/// `should_flip_negation`), and a later POSIX class overwrites it. This struct keeps the same parts separate.
 #[derive(Default)]
 struct Class {
-    /// Characters and ranges still to be folded.
+    /// Characters and ranges that case folding applies to.
     chars: CharSet,
-    /// Sets that are not folded.
+    /// Sets that case folding does not apply to.
     sets: CharSet,
-    /// Negated sets without Unicode properties, of which the bits count.
+    /// POSIX classes and negated sets without Unicode properties; only their characters below U+0100 count.
     bits: CharSet,
-    /// The flag of the last of those.
+    /// Whether the set last added to `bits` was negated, and so contains the characters from U+0100 on.
     others_too: bool,
     has_property: bool,
-    /// The character that a range may start with.
+    /// The character before the cursor, if a range may start with it.
     open: Option<char>,
 }
 
 impl Class {
     fn item(&mut self, cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<(), Unknown> {
         match cursor.next() {
-            None => cursor.unknown("an open class"),
+            None => cursor.unknown("an unclosed class"),
             Some('[') if cursor.rest().starts_with([':', '.', '=']) => {
                 self.posix_or_bracket(cursor, ignore_case)
             }
@@ -63,7 +63,7 @@ impl Class {
         self.open = Some(c);
     }
 
-    /// Steps past the end of a set, which no range may start with.
+    /// Marks the end of a set, which cannot start a range.
     fn close(&mut self, cursor: &Cursor<'_>) -> Result<(), Unknown> {
         self.open = None;
         if cursor.rest().starts_with('-') && !cursor.rest().starts_with("-]") {
@@ -92,7 +92,7 @@ impl Class {
         self.close(cursor)
     }
 
-    /// The rest of a range, after its hyphen.
+    /// Parses the rest of a range, after its hyphen.
     fn range(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Unknown> {
         let end = match cursor.next() {
             Some('[') if cursor.rest().starts_with([':', '.', '=']) => None,
@@ -157,7 +157,7 @@ impl Class {
     }
 }
 
-/// The characters that PCRE2 keeps bits for, and the others.
+/// The characters for which PCRE2 keeps bits.
 const BELOW: (char, char) = ('\0', '\u{ff}');
 const OTHERS: (char, char) = ('\u{100}', char::MAX);
 
@@ -168,7 +168,7 @@ fn read_escape(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<Escape, Unk
     escape(cursor, true, ignore_case)
 }
 
-/// The POSIX classes of the C locale. Caseless, upper and lower case are all letters.
+/// Returns a POSIX class of the C locale. If case is ignored, `upper` and `lower` contain all letters.
 fn posix(name: &str, ignore_case: bool) -> Option<CharSet> {
     let ranges: &[(char, char)] = match name {
         "upper" | "lower" if ignore_case => &[('A', 'Z'), ('a', 'z')],

@@ -1,8 +1,8 @@
-//! Reading a pattern character by character.
+//! Cursor over the characters of a pattern.
 
 use super::Unknown;
 
-/// A place in a pattern.
+/// A position in a pattern.
 pub(super) struct Cursor<'a> {
     source: &'a str,
     offset: usize,
@@ -27,7 +27,7 @@ impl<'a> Cursor<'a> {
         Some(c)
     }
 
-    /// Steps over `text` if it comes next.
+    /// Consumes `text` and returns `true` if it is next.
     pub(super) fn eat(&mut self, text: &str) -> bool {
         let found = self.rest().starts_with(text);
         if found {
@@ -36,7 +36,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Steps past the next `end` and returns what stood before it.
+    /// Moves past the next `end` and returns the text before it.
     pub(super) fn until(&mut self, end: char) -> Option<&'a str> {
         let rest = self.rest();
         let length = rest.find(end)?;
@@ -44,7 +44,7 @@ impl<'a> Cursor<'a> {
         Some(&rest[..length])
     }
 
-    /// Steps over up to `count_max` digits of a radix and returns their value, 0 if there are none.
+    /// Consumes up to `count_max` digits of a radix and returns their value; 0 if there are none.
     pub(super) fn digits(&mut self, radix: u32, count_max: usize) -> u32 {
         let mut value = 0u32;
         for _ in 0..count_max {

@@ -1,4 +1,4 @@
-//! Escape sequences.
+//! Parser of escape sequences.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use super::{Look, Unknown};
 
 /// An escape sequence.
 pub(super) enum Escape {
-    /// One character, whose case still has to be folded.
+    /// One character, which case folding applies to.
     Char(char),
-    /// A set of characters that is not folded.
+    /// A set of characters, which case folding does not apply to.
     Set(CharSet),
-    /// A condition. Never inside a class, except `\b`, which is a backspace there.
+    /// An assertion. In a class, only `\b`, which means a backspace there.
     Look(Look),
     /// `\R`.
     LineBreak,
     /// `\X`.
     Grapheme,
-    /// `\K`, which moves the start of the match. It does not change whether there is one.
+    /// `\K`, which moves the start of the match but does not change whether there is a match.
     KeepOut,
     /// A back-reference or a subroutine call.
     Reference,
 }
 
-/// Reads the escape after a backslash. `\Q` and `\E` have been dealt with before.
+/// Parses the escape after a backslash. The caller has handled `\Q` and `\E`.
 pub(super) fn escape(
     cursor: &mut Cursor<'_>,
     in_class: bool,
@@ -106,7 +106,7 @@ fn outside_class(cursor: &mut Cursor<'_>, c: char) -> Result<Escape, Unknown> {
     })
 }
 
-/// `\g` and `\k` with a number or a name, in any brackets.
+/// Parses `\g` and `\k` with a number or a name, in any brackets.
 fn reference(cursor: &mut Cursor<'_>) -> Result<Escape, Unknown> {
     let end = match cursor.peek() {
         Some('{') => Some('}'),
@@ -118,7 +118,7 @@ fn reference(cursor: &mut Cursor<'_>) -> Result<Escape, Unknown> {
         Some(end) => {
             cursor.next();
             if cursor.until(end).is_none() {
-                return cursor.unknown("an open reference");
+                return cursor.unknown("an unclosed reference");
             }
         }
         None => {
@@ -129,7 +129,7 @@ fn reference(cursor: &mut Cursor<'_>) -> Result<Escape, Unknown> {
     Ok(Escape::Reference)
 }
 
-/// `\p{..}`, `\P{..}` and `\pL`; `rest` starts at the letter after the backslash.
+/// Parses `\p{..}`, `\P{..}` and `\pL`; `rest` starts at the letter after the backslash.
 fn unicode_property(
     cursor: &mut Cursor<'_>,
     rest: &str,
@@ -138,7 +138,7 @@ fn unicode_property(
     let length = if cursor.eat("{") {
         match cursor.until('}') {
             Some(name) => name.len() + "p{}".len(),
-            None => return cursor.unknown("an open property"),
+            None => return cursor.unknown("an unclosed property"),
         }
     } else {
         match cursor.next() {
@@ -152,7 +152,7 @@ fn unicode_property(
     }
 }
 
-/// A backslash and digits: octal after 0 and in classes, else a back-reference where that is certain.
+/// Parses a backslash and digits: octal after 0 and in classes, otherwise a back-reference if that is certain.
 fn number(cursor: &mut Cursor<'_>, rest: &str, in_class: bool) -> Result<Escape, Unknown> {
     let first = rest.chars().next().and_then(|c| c.to_digit(8));
     match first {
@@ -183,7 +183,7 @@ fn coded(cursor: &mut Cursor<'_>, c: char) -> Result<Escape, Unknown> {
         _ => {
             let value = cursor.digits(if c == 'x' { 16 } else { 8 }, usize::MAX);
             if !cursor.eat("}") {
-                return cursor.unknown("an open code point");
+                return cursor.unknown("an unclosed code point");
             }
             code_point(cursor, value)
         }
@@ -200,6 +200,6 @@ fn control_letter(cursor: &mut Cursor<'_>) -> Result<Escape, Unknown> {
 fn code_point(cursor: &Cursor<'_>, value: u32) -> Result<Escape, Unknown> {
     match char::from_u32(value) {
         Some(c) => Ok(Escape::Char(c)),
-        None => cursor.unknown("a code point"),
+        None => cursor.unknown("an invalid code point"),
     }
 }

@@ -1,8 +1,8 @@
-//! Caseless matching by PCRE2's own tables.
+//! Case folding with PCRE2's own tables.
 //!
-//! Unicode's case pairs grow from release to release, and PCRE2 10.42 has those of Unicode 14. The candidates come from
-//! the newer tables at hand, which contain all older pairs (case pairs are never removed), and PCRE2 is asked about
-//! each pair once per process.
+//! Unicode adds case pairs in each release, and PCRE2 10.42 has those of Unicode 14. Candidate pairs come from newer
+//! tables, which contain all older pairs because case pairs are never removed. Each pair is tested with PCRE2 once per
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -11,10 +11,10 @@ use super::set::CharSet;
 use crate::pcre2::option::PCRE2_CASELESS;
 use crate::pcre2::{Code, MatchLimits};
 
-/// Each character that PCRE2 matches caselessly with others, and those others.
+/// For each character, the others that PCRE2 matches with it when it ignores case.
 static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
 
-/// Adds to a set whatever PCRE2 matches with a member of it when case does not matter.
+/// Returns the set extended by all characters that PCRE2 matches with a member when it ignores case.
 pub(crate) fn fold(set: &CharSet) -> CharSet {
     let mut folded = set.clone();
     let mut added = CharSet::empty();
@@ -51,10 +51,10 @@ fn same(judge: &Code, a: char, b: char) -> bool {
     a != b && judge.is_match(format!("{a}{b}").as_bytes())
 }
 
-/// Beyond this, no character has case.
+/// Last code point that may have case.
 const CASED_LAST: char = '\u{1ffff}';
 
-/// For each character with any case mapping, the characters that share a mapping with it.
+/// Returns for each character with a case mapping the characters that share a mapping with it.
 fn candidates() -> BTreeMap<char, BTreeSet<char>> {
     let mut groups: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
     for c in char::MIN..=CASED_LAST {
@@ -71,7 +71,7 @@ fn candidates() -> BTreeMap<char, BTreeSet<char>> {
     widen(&candidates)
 }
 
-/// One more step, so that characters linked through a third are candidates of each other.
+/// Adds candidates of candidates, so that characters linked through a third character are candidates of each other.
 fn widen(candidates: &BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<char>> {
     let step = |group: &BTreeSet<char>| {
         group
@@ -85,7 +85,7 @@ fn widen(candidates: &BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet
         .collect()
 }
 
-/// The characters that `c` maps to by lower case and by upper case, where that is one character.
+/// Returns the lower-case and upper-case mappings of `c` that are a single character.
 fn mappings(c: char) -> [Option<char>; 2] {
     let single =
         |mapped: &mut dyn Iterator<Item = char>| mapped.next().filter(|_| mapped.next().is_none());

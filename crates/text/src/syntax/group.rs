@@ -1,10 +1,10 @@
-//! Everything that starts with a parenthesis.
+//! Parser of groups and other constructs that start with a parenthesis.
 
 use super::parser::Parser;
 use super::{Around, Node, Unknown};
 use crate::options::Options;
 
-/// What a group's opening says about its contents.
+/// Kind of a group, from its opening.
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,
@@ -12,8 +12,8 @@ enum Kind {
     Around { behind: bool, negative: bool },
 }
 
-/// The openings with a fixed spelling. `(?|`, which restarts the numbers of groups in each branch, is a plain group
-/// here: nothing depends on the numbers.
+/// Openings with a fixed spelling. `(?|`, which restarts group numbers in each branch, is a plain group here because
+/// nothing depends on the numbers.
 const OPENINGS: [(&str, Kind); 8] = [
     ("?:", Kind::Plain),
     ("?|", Kind::Plain),
@@ -50,7 +50,7 @@ const OPENINGS: [(&str, Kind); 8] = [
 ];
 
 impl Parser<'_> {
-    /// Reads a group; the cursor stands after its `(`. Comments have been dealt with before.
+    /// Parses a group; the cursor is after its `(`. The caller has handled comments.
     pub(super) fn group(&mut self) -> Result<Node, Unknown> {
         if self.cursor.rest().starts_with('*') {
             return self.cursor.unknown("a verb");
@@ -87,11 +87,11 @@ impl Parser<'_> {
     fn name(&mut self, end: char) -> Result<(), Unknown> {
         match self.cursor.until(end) {
             Some(_) => Ok(()),
-            None => self.cursor.unknown("an open name"),
+            None => self.cursor.unknown("an unclosed name"),
         }
     }
 
-    /// `(?R)`, `(?1)`, `(?-1)`, `(?+1)`, `(?&name)`, `(?P>name)` and the back-reference `(?P=name)`.
+    /// Parses `(?R)`, `(?1)`, `(?-1)`, `(?+1)`, `(?&name)`, `(?P>name)` and the back-reference `(?P=name)`.
     fn call(&mut self) -> Option<Node> {
         let rest = self.cursor.rest().strip_prefix('?')?;
         let body = rest.split_once(')')?.0;
@@ -105,7 +105,7 @@ impl Parser<'_> {
         Some(self.reference())
     }
 
-    /// `(?i)` and the like, which hold up to the end of the group around them, and `(?i:...)`.
+    /// Parses `(?i)` and similar options, which apply up to the end of the enclosing group, and `(?i:...)`.
     fn inline_options(&mut self) -> Result<Node, Unknown> {
         self.cursor.eat("?");
         let mut flags = self.flags;
@@ -130,7 +130,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The inside of a group and its closing parenthesis.
+    /// Parses the contents of a group and its closing parenthesis.
     fn contents(&mut self, kind: Kind, flags: Options) -> Result<Node, Unknown> {
         if self.nesting_left == 0 {
             return self.cursor.unknown("groups nested too deeply");
@@ -141,7 +141,7 @@ impl Parser<'_> {
         self.nesting_left += 1;
         self.flags = outer;
         if !self.cursor.eat(")") {
-            return self.cursor.unknown("an open group");
+            return self.cursor.unknown("an unclosed group");
         }
         Ok(match kind {
             Kind::Plain => node,
@@ -155,7 +155,7 @@ impl Parser<'_> {
     }
 }
 
-/// Turns an option on or off; `n` and `J` are about capturing groups and change nothing here.
+/// Sets or clears an option; `n` and `J` concern capturing groups and have no effect here.
 fn set_flag(flags: &mut Options, letter: char, on: bool) -> bool {
     match letter {
         'i' => flags.ignore_case = on,

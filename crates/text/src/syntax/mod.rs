@@ -1,7 +1,8 @@
-//! PCRE2's pattern syntax, as far as this crate knows it.
+//! Parser of the subset of PCRE2's pattern syntax that this crate knows.
 //!
-//! The parser takes an allow-list: what it does not know for certain it refuses, and the pattern is left to PCRE2. It
-//! only ever sees patterns that PCRE2 has accepted, so it does not report errors, only [`Unknown`] constructs.
+//! The parser works from an allow-list: it refuses any construct that it does not know for certain, and the pattern is
+//! left to PCRE2. It only sees patterns that PCRE2 has accepted, so it reports no syntax errors, only [`Unknown`]
+//! constructs.
 
 mod class;
 mod cursor;
@@ -15,39 +16,39 @@ mod set;
 pub(crate) use parser::{Parsed, parse};
 pub(crate) use set::CharSet;
 
-/// A parsed pattern. Case folding, options and comments are already applied.
+/// A parsed pattern, after case folding and removal of options and comments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// The empty string.
     Empty,
-    /// One character out of a set.
+    /// One character of a set.
     Set(CharSet),
-    /// A condition on a place in the value.
+    /// An assertion on a position in the value.
     Look(Look),
-    /// One after the other.
+    /// A sequence.
     Concat(Vec<Node>),
-    /// One of several.
+    /// A choice between alternatives.
     Alternate(Vec<Node>),
-    /// Several times.
+    /// A quantified node.
     Repeat(Box<Repeat>),
-    /// A group that gives nothing back once it has matched.
+    /// An atomic group, which does not backtrack once it has matched.
     Atomic(Box<Node>),
-    /// A look-around.
+    /// A look-ahead or look-behind.
     Around(Box<Around>),
-    /// Something whose text this crate does not follow, such as a back-reference: at most any string.
+    /// A construct whose text this crate cannot derive, such as a back-reference; it may match any string.
     Opaque(&'static str),
 }
 
-/// A condition on a place in the value.
+/// An assertion on a position in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// `\A`, and `^` without the option `m`.
     TextStart,
     /// `\z`.
     TextEnd,
-    /// `\Z`, and `$` without the option `m`: the end, or before a newline that is the last character.
+    /// `\Z`, and `$` without the option `m`: the end, or before a newline at the end.
     TextEndNewline,
-    /// `^` with the option `m`: the start, or after a newline that is not the last character.
+    /// `^` with the option `m`: the start, or after a newline that is not at the end.
     LineStart,
     /// `$` with the option `m`: the end, or before a newline.
     LineEnd,
@@ -57,13 +58,13 @@ pub(crate) enum Look {
     NotWordBoundary,
 }
 
-/// A quantified node. Greedy or lazy makes no difference to whether a value matches.
+/// A quantified node. Greediness is ignored, because it does not affect whether a value matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Repeat {
     pub(crate) node: Node,
     pub(crate) min: u32,
     pub(crate) max: Option<u32>,
-    /// Gives nothing back once it has matched.
+    /// Whether the repeat does not backtrack once it has matched.
     pub(crate) possessive: bool,
 }
 
@@ -75,17 +76,17 @@ pub(crate) struct Around {
     pub(crate) negative: bool,
 }
 
-/// A construct the parser does not know, or does not trust itself with.
+/// A construct that the parser does not know or does not handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown {
-    /// What it is.
+    /// Name of the construct.
     pub(crate) what: &'static str,
-    /// Where in the pattern, in bytes from its start.
+    /// Byte offset in the pattern.
     pub(crate) offset: usize,
 }
 
 impl Node {
-    /// The concatenation of some nodes, without needless nesting.
+    /// Returns the concatenation of nodes, without needless nesting.
     pub(crate) fn concat(nodes: Vec<Node>) -> Node {
         let mut flat = Vec::with_capacity(nodes.len());
         for node in nodes {
@@ -102,7 +103,7 @@ impl Node {
         }
     }
 
-    /// The choice between some nodes, without needless nesting.
+    /// Returns the choice between nodes, without needless nesting.
     pub(crate) fn alternate(mut nodes: Vec<Node>) -> Node {
         match nodes.len() {
             1 => nodes.remove(0),
@@ -110,7 +111,7 @@ impl Node {
         }
     }
 
-    /// A node, repeated.
+    /// Returns a node, repeated.
     pub(crate) fn repeat(node: Node, min: u32, max: Option<u32>, possessive: bool) -> Node {
         Node::Repeat(Box::new(Repeat {
             node,

@@ -1,4 +1,4 @@
-//! Alternatives, sequences, items and quantifiers.
+//! Parser of alternatives, sequences, items and quantifiers.
 
 use super::class::class;
 use super::cursor::Cursor;
@@ -9,11 +9,11 @@ use super::{Look, Node, Unknown};
 use crate::limits::Limits;
 use crate::options::Options;
 
-/// A pattern's tree, and whether PCRE2 matches as the tree says.
+/// The tree of a pattern, and whether PCRE2 may match fewer values than the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub(crate) node: Node,
-    /// Why PCRE2 may match less than the tree says; `None` if it does not.
+    /// Why PCRE2 may match fewer values than the tree; `None` if it does not.
     pub(crate) less: Option<&'static str>,
 }
 
@@ -35,28 +35,28 @@ pub(crate) fn parse(source: &str, options: Options, limits: &Limits) -> Result<P
             node,
             less: parser.less(),
         }),
-        Some(_) => parser.cursor.unknown("a parenthesis without its partner"),
+        Some(_) => parser.cursor.unknown("an unmatched parenthesis"),
     }
 }
 
-/// The state of the parser. Inline options change `flags` up to the end of their group.
+/// State of the parser. Inline options change `flags` until the end of their group.
 pub(super) struct Parser<'a> {
     pub(super) cursor: Cursor<'a>,
     pub(super) flags: Options,
     pub(super) nesting_left: usize,
-    /// A back-reference or a subroutine call was read.
+    /// Whether a back-reference or a subroutine call was read.
     pub(super) refers: bool,
-    /// The character types that were read outside classes, as the letters of their escapes; `N` also for a dot.
+    /// Character types read outside classes, as the letters of their escapes; `N` includes the dot.
     types: String,
 }
 
-/// Pairs of character types of which PCRE2 10.42 believes that no character has both, and therefore takes a repeat of
-/// one before the other to be possessive. In UTF mode without Unicode properties there are such characters, such as
-/// U+00A0, which is `\\S` and `\\h` (pcre2_auto_possess.c, `autoposstab`).
+/// Pairs of character types that PCRE2 10.42 wrongly takes to be disjoint: it makes a repeat of one type possessive if
+/// the other follows. In UTF mode without Unicode properties the types overlap; for example, U+00A0 is both `\\S` and
+/// `\\h` (pcre2_auto_possess.c, `autoposstab`).
 const NOT_DISJOINT: [&str; 5] = ["NR", "SR", "Sh", "Sv", "sR"];
 
 impl Parser<'_> {
-    /// Returns why PCRE2 may match less than the tree says; `None` if it may not.
+    /// Returns why PCRE2 may match fewer values than the tree; `None` if it does not.
     fn less(&self) -> Option<&'static str> {
         let both = |pair: &str| pair.chars().all(|letter| self.types.contains(letter));
         if self.refers {
@@ -68,7 +68,7 @@ impl Parser<'_> {
             .map(|_| "character types that PCRE2 takes to be disjoint")
     }
 
-    /// Alternatives, up to a closing parenthesis or the end.
+    /// Parses alternatives up to a closing parenthesis or the end.
     pub(super) fn alternatives(&mut self) -> Result<Node, Unknown> {
         let mut branches = vec![self.sequence()?];
         while self.cursor.eat("|") {
@@ -93,7 +93,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Literal text up to `\E`; a quantifier after it is of its last character.
+    /// Parses literal text up to `\E`; a quantifier after it applies to the last character.
     fn quoted(&mut self, nodes: &mut Vec<Node>) -> Result<(), Unknown> {
         while !self.cursor.eat("\\E") {
             match self.cursor.next() {
@@ -108,7 +108,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Steps over comments, over white space in extended mode, and over quoting of nothing.
+    /// Skips comments, white space in extended mode, and empty quotes (`\Q\E`).
     fn skip_ignored(&mut self) {
         loop {
             let skipped = self.cursor.eat("\\E")
@@ -151,9 +151,9 @@ impl Parser<'_> {
             '^' => Ok(Node::Look(Look::TextStart)),
             '$' if self.flags.multi_line => Ok(Node::Look(Look::LineEnd)),
             '$' => Ok(Node::Look(Look::TextEndNewline)),
-            '*' | '+' | '?' => self.cursor.unknown("a quantifier of nothing"),
+            '*' | '+' | '?' => self.cursor.unknown("a quantifier without an item"),
             '{' if counts(self.cursor.rest()).is_some() => {
-                self.cursor.unknown("a quantifier of nothing")
+                self.cursor.unknown("a quantifier without an item")
             }
             c => Ok(self.char(c)),
         }
@@ -191,7 +191,7 @@ impl Parser<'_> {
         Node::Opaque("a back-reference or a subroutine call")
     }
 
-    /// Applies the quantifier that follows, if one does.
+    /// Applies the next quantifier, if there is one.
     fn quantified(&mut self, node: Node) -> Result<Node, Unknown> {
         self.skip_ignored();
         let Some((min, max)) = self.counts() else {
@@ -219,7 +219,7 @@ impl Parser<'_> {
     }
 }
 
-/// Reads `n}`, `n,}` or `n,m}`: the counts, and how many bytes they take.
+/// Parses `n}`, `n,}` or `n,m}`; returns the counts and the number of bytes read.
 fn counts(text: &str) -> Option<((u32, Option<u32>), usize)> {
     let (body, _) = text.split_once('}')?;
     let (low, high) = match body.split_once(',') {
@@ -240,7 +240,7 @@ fn count(digits: &str) -> Option<u32> {
     if all { digits.parse().ok() } else { None }
 }
 
-/// Returns whether the option `x` ignores `c`: it ignores Unicode's pattern white space (pcre2_compile.c,
+/// Returns whether the option `x` ignores `c`, that is, whether `c` is Unicode pattern white space (pcre2_compile.c,
 /// `parse_regex`).
 fn is_pattern_space(c: char) -> bool {
     matches!(
@@ -249,7 +249,7 @@ fn is_pattern_space(c: char) -> bool {
     )
 }
 
-/// `\R`: CR LF taken together, or one vertical space.
+/// Returns the node of `\R`: CR LF as a unit, or one vertical space.
 fn line_break() -> Node {
     let pair = Node::concat(vec![
         Node::Set(CharSet::of_char('\r')),

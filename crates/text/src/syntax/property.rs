@@ -1,8 +1,8 @@
-//! Unicode properties by PCRE2's own tables.
+//! Unicode properties from PCRE2's own tables.
 //!
-//! Which characters have a property depends on the release of Unicode. PCRE2 is asked about all characters the first
-//! time a property is used (tens of milliseconds), and the answer is kept for the life of the process. The number of
-//! properties is bounded by PCRE2, which refuses names it does not know.
+//! The characters of a property depend on the Unicode version. On the first use of a property, PCRE2 is asked about all
+//! characters (tens of milliseconds), and the result is kept until the process ends. The number of properties is
+//! bounded, because PCRE2 refuses unknown names.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -13,18 +13,18 @@ use super::set::CharSet;
 use crate::pcre2::option::PCRE2_CASELESS;
 use crate::pcre2::{Code, MatchLimits};
 
-/// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
+/// Characters per call of PCRE2, which checks the encoding of the whole subject on each call.
 const CHARS_PER_CALL: usize = 1_024;
 
-/// Maximum spellings kept; a pattern that uses another spelling goes to PCRE2.
+/// Maximum spellings of properties kept; a pattern that uses a further spelling gets the tier of PCRE2.
 const SPELLINGS_MAX: usize = 1_024;
 
 type Key = (String, bool);
 
 static KNOWN: LazyLock<Mutex<HashMap<Key, Arc<CharSet>>>> = LazyLock::new(Mutex::default);
 
-/// The characters that an escape such as `\p{Lu}` matches. Returns `None` if PCRE2 refuses it, or too many spellings
-/// are kept.
+/// Returns the characters that an escape such as `\p{Lu}` matches; `None` if PCRE2 refuses the escape, or too many
+/// spellings are kept.
 pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> {
     let key = (escape.to_owned(), ignore_case);
     if let Some(set) = KNOWN.lock().get(&key) {
@@ -57,7 +57,7 @@ fn ask(judge: &Code) -> Option<CharSet> {
     Some(CharSet::of_ranges(&runs))
 }
 
-/// The first and the last of a run of ascending characters.
+/// Returns the first and last of a run of ascending characters.
 fn ends(run: &str) -> Option<(char, char)> {
     Some((run.chars().next()?, run.chars().next_back()?))
 }
@@ -72,7 +72,7 @@ mod tests {
         assert!(upper.contains('A') && upper.contains('É') && !upper.contains('a'));
         let not_upper = property(r"\P{Lu}", false).expect("a property");
         assert_eq!((*not_upper).clone().negated(), *upper);
-        // Added to Unicode in release 15: not a letter to PCRE2 10.42.
+        // The character was added in Unicode 15, so it is not a letter in PCRE2 10.42.
         let letter = property(r"\pL", false).expect("a property");
         assert!(!letter.contains('\u{1E030}'));
         assert!(property(r"\p{Nonsense}", false).is_none());

@@ -55,7 +55,8 @@ impl CharSet {
         self
     }
 
-    /// Joins ranges that only the surrogates part, which are no characters: negation needs a character in each gap.
+    /// Merges ranges that are separated only by the surrogates, which are not characters: negation needs a character in
+    /// each gap.
     fn bridge_surrogates(&mut self) {
         let ranges = self.class.ranges();
         if ranges
@@ -89,7 +90,7 @@ impl CharSet {
         common.ranges().is_empty()
     }
 
-    /// The only character of the set, if there is only one.
+    /// Returns the only character of the set; `None` if there is not exactly one.
     pub(crate) fn single(&self) -> Option<char> {
         match self.class.ranges() {
             [range] if range.start() == range.end() => Some(range.start()),
@@ -101,7 +102,7 @@ impl CharSet {
         Hir::class(Class::Unicode(self.class.clone()))
     }
 
-    /// Without characters above U+007F, `\d` and its kin: the classes that PCRE2 knows without Unicode properties.
+    /// Returns a set as PCRE2 defines it without Unicode properties: `\d`, `\w` and `\s` contain only ASCII characters.
     pub(crate) fn named(name: Named) -> CharSet {
         CharSet::of_ranges(match name {
             Named::Digit => &[('0', '9')],
@@ -127,7 +128,7 @@ impl fmt::Debug for CharSet {
     }
 }
 
-/// The sets behind single-letter escapes.
+/// Sets of single-letter escapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Named {
     Digit,

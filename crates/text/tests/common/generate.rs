@@ -1,15 +1,16 @@
-//! Random patterns in PCRE2's syntax, and values that have a chance to match them.
+//! Generates random patterns in PCRE2's syntax, and values that may match them.
 
 use fastrand::Rng;
 
-/// Characters that matter somewhere: newlines, case-folding specials, word and non-word, one to four bytes.
+/// Characters with special meaning in some construct: newlines, case-folding exceptions, word and non-word characters,
+/// of one to four bytes.
 const CHARS: &[char] = &[
     'a', 'b', 'c', 'A', 'B', 'k', 'K', '\u{212a}', 's', 'S', 'ſ', 'ß', 'ẞ', 'σ', 'ς', 'Σ', 'é',
     'É', '\n', '\n', '\r', '\u{85}', '\u{2028}', '\u{a0}', '\u{200d}', '_', '-', '.', '1', '9',
     ' ', '\t', 'ǆ', 'ǅ', '日', '😀', '\u{1}', 'i', 'İ', '&', '[', ']',
 ];
 
-/// Properties whose tables PCRE2 and other engines disagree on, and some common ones.
+/// Properties whose tables differ between PCRE2 and other engines, and some common ones.
 const PROPERTIES: &[&str] = &[
     r"\p{L}",
     r"\P{Lu}",
@@ -26,7 +27,7 @@ const POSIX: &[&str] = &[
     "punct", "space", "word", "xdigit", "^alpha", "^space", "^upper",
 ];
 
-/// A generator of patterns and values over a few characters.
+/// Generator of patterns and values over a small alphabet.
 pub struct Generator {
     pub rng: Rng,
     alphabet: Vec<char>,
@@ -34,7 +35,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator with an alphabet of its own.
+    /// Returns a generator with a random alphabet.
     pub fn new(mut rng: Rng) -> Generator {
         let count = rng.usize(2..6);
         let mut alphabet: Vec<char> = (0..count)
@@ -48,12 +49,12 @@ impl Generator {
         }
     }
 
-    /// Options as letters.
+    /// Returns option letters.
     pub fn options(&mut self) -> String {
         "imsx".chars().filter(|_| self.rng.u8(..4) == 0).collect()
     }
 
-    /// A pattern. Most, not all, are valid.
+    /// Returns a pattern, which is usually but not always valid.
     pub fn pattern(&mut self) -> String {
         self.groups = 0;
         let depth = self.rng.usize(1..4);
@@ -76,7 +77,7 @@ impl Generator {
         }
     }
 
-    /// A value of up to a dozen characters of the alphabet.
+    /// Returns a value of up to a dozen characters of the alphabet.
     pub fn value(&mut self) -> String {
         let length = self.rng.usize(..12);
         (0..length).map(|_| self.char()).collect()

@@ -1,4 +1,4 @@
-//! Shared by the suites: blocks of rows, all tiers of a pattern, generated patterns and values.
+//! Helpers of the suites: blocks of rows, a pattern on all tiers, generated patterns and values.
 
 #![allow(dead_code, reason = "each suite uses its part")]
 
@@ -7,7 +7,7 @@ pub mod generate;
 use forebay_cancel::Stop;
 use forebay_text::{Limits, Options, Pattern, PcreOutcome, Program, Rows, SEPARATOR, Tier};
 
-/// Rows of a block and where they start.
+/// A block of rows and their offsets.
 pub struct Block {
     pub bytes: Vec<u8>,
     pub offsets: Vec<u32>,
@@ -37,7 +37,7 @@ impl Block {
     }
 }
 
-/// The pattern on every tier that takes it; `None` stands for the tier that is chosen without force.
+/// Compiles the pattern to every tier that accepts it; `None` marks the tier that is chosen by default.
 pub fn programs(pattern: &Pattern, limits: &Limits) -> Vec<(Option<Tier>, Program)> {
     let forced = Tier::ALL.into_iter().filter_map(|tier| {
         let program = Program::compile_at(pattern.clone(), tier, limits)?;
@@ -54,7 +54,7 @@ pub fn pattern(source: &str, options: &str) -> Pattern {
         .unwrap_or_else(|error| panic!("/{source}/ is valid: {error}"))
 }
 
-/// The rows that a program reports.
+/// Returns the rows that a program reports.
 pub fn search(program: &Program, rows: Rows<'_>) -> Vec<u32> {
     let mut found = Vec::new();
     program
@@ -128,14 +128,14 @@ fn check_prefix(program: &Program, value: &str, matches: bool, context: &str) {
     }
 }
 
-/// Returns what PCRE2 says of the values: the rows that match, and the values it could decide at all.
+/// Runs PCRE2 on the values; returns the values that it could decide, and the indexes of those that match.
 pub fn judge(pattern: &Pattern, values: Vec<String>) -> (Vec<String>, Vec<u32>) {
     let mut decided = Vec::new();
     let mut matching = Vec::new();
     for value in values {
         match pattern.pcre_outcome(value.as_bytes()) {
             PcreOutcome::Match => matching.push(decided.len() as u32),
-            // A failure such as an endless recursion counts as no match.
+            // A failure such as endless recursion counts as no match.
             PcreOutcome::NoMatch | PcreOutcome::Failed { .. } => {}
             PcreOutcome::LimitPassed => continue,
         }
