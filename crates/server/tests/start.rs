@@ -105,7 +105,7 @@ fn wrong_settings_are_named() -> Result<()> {
     refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;
     refused(
         &["--memory", "--data", "d"],
-        &["--data has no effect beside --memory"],
+        &["--data has no effect together with --memory"],
     )?;
     refused(
         &["--memory", "--upstream-serve-stale"],

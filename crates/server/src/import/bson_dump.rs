@@ -1,4 +1,4 @@
-//! Documents back to back, as mongodump writes them.
+//! Reads concatenated BSON documents, as mongodump writes them.
 
 use std::io::{BufRead, Read};
 
@@ -26,7 +26,7 @@ pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadErro
     Ok(())
 }
 
-/// The outer error is one of the input, the inner one of the document.
+/// Reads one document. The outer error is of the input, the inner one of the document.
 fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, String>, ReadError> {
     let mut length = [0; 4];
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Comma-separated values (RFC 4180) under a line of column names; types are guessed value by value.
+//! Reads comma-separated values (RFC 4180) after a line of column names. Infers the type of each value.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -10,10 +10,10 @@ use super::{Emit, ReadError, Shape, read_line};
 
 /// Maximum bytes of a record.
 const RECORD_BYTES_MAX: usize = 16 << 20;
-/// Some programs write it before the first line.
+/// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads all records after the first line. An empty value becomes no field.
+/// Reads all records after the line of column names. Omits the fields of empty values.
 ///
 /// # Errors
 /// If a record has more or fewer values than there are columns, or is not UTF-8.
@@ -42,7 +42,7 @@ pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Resu
     Ok(())
 }
 
-/// One value, and whether it was quoted (a quoted value is a string).
+/// A value, and whether it was quoted. Quoted values are strings.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Field {
     text: String,
@@ -58,7 +58,7 @@ struct Records<'a> {
 }
 
 impl Records<'_> {
-    /// Reads the next record, which spans lines if a quoted value does.
+    /// Reads the next record, which may span lines within quotes.
     fn next(&mut self) -> Result<Option<Vec<Field>>, ReadError> {
         let Some(mut record) = self.line()? else {
             return Ok(None);
@@ -99,21 +99,21 @@ impl Records<'_> {
     }
 }
 
-/// The state before a byte of a record.
+/// State of the CSV parser before a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// A delimiter, or nothing.
+    /// After a delimiter, or at the start of the record.
     FieldStart,
-    /// The text of an unquoted field, where a quote is an ordinary character.
+    /// In an unquoted field, where a quote is an ordinary character.
     InText,
-    /// An open quote.
+    /// Between quotes.
     InQuotes,
-    /// A closing quote, or the first of two that mean one.
+    /// After a quote in a quoted field: it either closes the field or is the first of two that encode a quote.
     AfterQuote,
 }
 
 impl Place {
-    /// The state after `bytes`.
+    /// Returns the state after `bytes`.
     fn after(self, bytes: &[u8], delimiter: u8) -> Place {
         bytes.iter().fold(self, |place, byte| match (place, *byte) {
             (Place::InQuotes, b'"') => Place::AfterQuote,
@@ -125,7 +125,7 @@ impl Place {
     }
 }
 
-/// Splits a record with balanced quotes into its values.
+/// Splits a record with balanced quotes into values.
 fn split(record: &str, delimiter: char) -> Result<Vec<Field>, String> {
     let mut fields = Vec::new();
     let mut rest = record;
@@ -211,7 +211,8 @@ fn to_document(
     Ok(document)
 }
 
-/// Infers a boolean, integer, double or string. A number with leading zeros or a plus sign is a code: a string.
+/// Infers a boolean, integer, double or string. Numbers with leading zeros or a plus sign may be codes, and stay
+/// strings.
 fn infer(text: String) -> RawBson {
     match text.as_str() {
         "true" => return RawBson::Boolean(true),

@@ -1,4 +1,4 @@
-//! Detection of a file's format.
+//! Detects the format of a file.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -10,19 +10,19 @@ use clap::ValueEnum;
 pub enum Format {
     /// One JSON array of documents.
     Json,
-    /// One JSON document a line.
+    /// One JSON document per line.
     #[value(alias = "jsonl", alias = "ndjson")]
     JsonLines,
-    /// Comma-separated values under a line of column names.
+    /// Comma-separated values after a line of column names.
     Csv,
-    /// Documents back to back, as mongodump writes them.
+    /// Concatenated BSON documents, as mongodump writes them.
     Bson,
 }
 
 /// Why a format cannot be detected.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// Neither the name nor the first byte identifies it.
+    /// Neither the file's name nor its first byte identifies the format.
     #[error("cannot detect the format: give --format json, json-lines, csv or bson")]
     Unknown,
     /// The input cannot be read.
@@ -31,10 +31,10 @@ pub enum FormatError {
 }
 
 impl Format {
-    /// Detects the format by the file's name, or else by its first bytes, which are not consumed.
+    /// Detects the format from the file's name, or else from its first bytes, which are not consumed.
     ///
     /// # Errors
-    /// If neither identifies it.
+    /// If neither identifies the format.
     pub fn detect(path: Option<&Path>, input: &mut dyn BufRead) -> Result<Format, FormatError> {
         match path
             .and_then(Path::extension)

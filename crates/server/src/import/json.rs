@@ -1,4 +1,4 @@
-//! JSON arrays and JSON lines, in MongoDB's extended JSON.
+//! Reads JSON arrays and JSON lines, in MongoDB's extended JSON.
 
 use std::io::BufRead;
 
@@ -41,14 +41,14 @@ fn parse_line(text: &[u8], shape: &Shape) -> Result<RawDocumentBuf, String> {
     document(value, shape)
 }
 
-/// The message of an error within one line: with its column, without the line number, which is always 1.
+/// Returns the message of an error in a line: with the column, without the line number, which is always 1.
 fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let problem = text.split(" at line ").next().unwrap_or_default();
     format!("{problem} at column {}", error.column())
 }
 
-/// Reads the documents of one array one by one, so that the array need not fit in memory.
+/// Reads the documents of an array one by one, so that the array need not fit in memory.
 ///
 /// # Errors
 /// If an element is not a document, or the text is not JSON.
@@ -87,7 +87,7 @@ fn array_error(error: &serde_json::Error) -> ReadError {
     }
 }
 
-/// Visits the elements of an array, one by one.
+/// Visits the elements of the array one by one.
 struct Elements<'a, 'b> {
     shape: &'a Shape,
     emit: &'a mut Emit<'b>,
@@ -134,7 +134,7 @@ impl<'de> DeserializeSeed<'de> for Element<'_, '_> {
     }
 }
 
-/// Converts a JSON value to a document. A string becomes one if the shape names a field for it.
+/// Converts a JSON value to a document. With `shape.field`, also converts a string, to a document with that field.
 fn document(value: Value, shape: &Shape) -> Result<RawDocumentBuf, String> {
     match (value, &shape.field) {
         (Value::Object(object), _) => object_to_document(object),
@@ -161,7 +161,7 @@ fn name_of(value: &Value) -> &'static str {
     }
 }
 
-/// Converts a top-level object, which is a document even if its names look like extended JSON.
+/// Converts a top-level object. It is a document even if its field names look like extended JSON.
 fn object_to_document(object: Map<String, Value>) -> Result<RawDocumentBuf, String> {
     let mut document = RawDocumentBuf::new();
     for (name, value) in object {
@@ -178,7 +178,7 @@ fn append(document: &mut RawDocumentBuf, name: &str, value: RawBson) -> Result<(
     Ok(())
 }
 
-/// Converts a JSON value. An object whose first name begins with `$` is extended JSON and goes to the BSON library.
+/// Converts a JSON value. The BSON library converts extended JSON: an object whose first name begins with `$`.
 fn to_bson(value: Value) -> Result<RawBson, String> {
     match value {
         Value::Null => Ok(RawBson::Null),
@@ -212,7 +212,7 @@ fn extended_to_bson(object: Map<String, Value>) -> Result<RawBson, String> {
     RawBson::try_from(value).map_err(|error| invalid(&error))
 }
 
-/// A 32-bit integer if it fits, else a 64-bit one, else a double.
+/// Converts a number to a 32-bit integer if it fits, else to a 64-bit integer, else to a double.
 fn number_to_bson(number: &serde_json::Number) -> RawBson {
     match number.as_i64() {
         Some(integer) => match i32::try_from(integer) {
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(parsed.get_i32("a").expect("32 bits"), i32::MAX);
         assert_eq!(parsed.get_i64("b").expect("64 bits"), 1 << 31);
         assert!(parsed.get_f64("c").is_ok() && parsed.get_f64("d").is_ok());
-        // To the last bit.
+        // The double is exact to the last bit.
         assert_eq!(parsed.get_f64("e").expect("a double"), 92.66692840712271);
     }
 

@@ -1,4 +1,4 @@
-//! The readers of the formats that `forebay import` accepts.
+//! Readers for the formats that `forebay import` accepts.
 
 mod bson_dump;
 mod csv;
@@ -16,17 +16,17 @@ pub use send::{Outcome, Sender};
 /// Why reading stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The input does not have its format.
+    /// A line of the input is malformed.
     #[error("line {line}: {problem}")]
     Line {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: u64,
         problem: String,
     },
-    /// The input does not have its format, which has no lines.
+    /// A document of the input is malformed, in a format without lines.
     #[error("document {number}: {problem}")]
     Document {
-        /// Counted from 1.
+        /// Number of the document, from 1.
         number: u64,
         problem: String,
     },
@@ -38,15 +38,15 @@ pub enum ReadError {
     Stopped,
 }
 
-/// Receives documents. Returns false to stop.
+/// A callback that receives documents. Returns false to stop.
 pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
 
-/// How to make documents from elements that are not documents.
+/// Options for reading elements that are not documents.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// The field for elements that are plain strings.
+    /// Name of the field for elements that are strings.
     pub field: Option<String>,
-    /// The delimiter of the columns of CSV.
+    /// Column delimiter of CSV.
     pub delimiter: Option<u8>,
     /// Read all values of CSV as strings.
     pub as_text: bool,
@@ -55,7 +55,7 @@ pub struct Shape {
 /// Reads all documents of `input`.
 ///
 /// # Errors
-/// On the first fault. The documents before it have been emitted.
+/// At the first malformed document. The documents before it have been emitted.
 pub fn read(
     input: &mut dyn BufRead,
     format: Format,

@@ -1,4 +1,4 @@
-//! Sends batches of documents to a server, several at the same time.
+//! Sends batches of documents to a server, several concurrently.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use tokio::task::JoinSet;
 
 use crate::driver_error::sentence;
 
-/// Maximum number of documents of one insert.
+/// Maximum number of documents in an insert.
 const BATCH_DOCUMENTS_MAX: usize = 10_000;
-/// Bytes of documents after which an insert is sent.
+/// Bytes of collected documents at which an insert is sent.
 const BATCH_BYTES: usize = 8 << 20;
-/// Number of inserts in flight.
+/// Maximum number of inserts in flight.
 const IN_FLIGHT: usize = 3;
 
-/// Why an import stopped early: the server refused whole batches, or cannot be reached.
+/// Why an import stopped early: the server refused a whole batch, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("the server did not accept the documents: {}", sentence(.0))]
 pub struct SendError(#[from] Error);
@@ -26,15 +26,15 @@ pub struct SendError(#[from] Error);
 /// The outcome of an import.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Documents that the server inserted.
+    /// Number of documents that the server inserted.
     pub inserted: u64,
-    /// Documents that it refused.
+    /// Number of documents that the server refused.
     pub refused: u64,
-    /// Why it refused the first of them.
+    /// The server's reason for the first refusal.
     pub first_refusal: Option<String>,
 }
 
-/// Collects documents into batches. Used on a thread that may block.
+/// Collects documents into batches and queues them. Blocks the thread while the queue is full.
 #[derive(Debug)]
 pub struct Sender {
     batches: mpsc::Sender<Vec<RawDocumentBuf>>,
@@ -52,7 +52,8 @@ pub struct Inserts {
 type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
 
 impl Sender {
-    /// Starts a sender of documents to `collection`. It calls `inserted` with the number inserted so far.
+    /// Starts the workers that insert documents into `collection`. They call `inserted` with the number of documents
+    /// inserted so far.
     pub fn start(
         collection: Collection<RawDocumentBuf>,
         inserted: impl Fn(u64) + Clone + Send + 'static,
@@ -87,7 +88,7 @@ impl Sender {
         !full || self.flush()
     }
 
-    /// Sends the documents collected so far.
+    /// Queues the collected documents. Returns false if sending has failed.
     pub fn flush(&mut self) -> bool {
         self.batch_bytes = 0;
         let batch = std::mem::take(&mut self.batch);
@@ -96,10 +97,10 @@ impl Sender {
 }
 
 impl Inserts {
-    /// Waits until all batches are answered.
+    /// Waits for the replies to all batches.
     ///
     /// # Errors
-    /// On the first failure that is not one of single documents.
+    /// The first error that does not concern single documents.
     pub async fn finish(mut self) -> Result<Outcome, SendError> {
         while let Some(ended) = self.workers.join_next().await {
             ended.expect("a worker does not panic and is not cancelled")?;
@@ -132,14 +133,14 @@ async fn work(
     }
 }
 
-/// Stops the sender and the other workers.
+/// Closes the queue of batches, so that the sender and the other workers stop.
 fn close(batches: &Batches) {
     if let Ok(mut batches) = batches.try_lock() {
         batches.close();
     }
 }
 
-/// Inserts a batch and returns how many of its documents were refused.
+/// Inserts a batch, and returns the number of refused documents.
 async fn insert(
     collection: &Collection<RawDocumentBuf>,
     batch: Vec<RawDocumentBuf>,

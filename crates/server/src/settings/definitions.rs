@@ -1,4 +1,4 @@
-//! The declarations of all settings. Each is written once: its meaning, field, type, name, kind of values and default.
+//! The definitions of all settings. Each has a description, a field, a type, a name, a kind of values and a default.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ const HOUR_MS: u64 = 3_600_000;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
-/// The limit for sizes that only the machine bounds.
+/// Maximum of sizes that only the machine limits.
 const BYTES_MAX: u64 = 1024 * TIB;
 
-/// Makes [`Settings`] and [`DEFINITIONS`] of declarations: a doc comment, then
-/// `field: Type = "name", kind, "default as a user writes it";`.
+/// Defines [`Settings`] and [`DEFINITIONS`] from entries of a doc comment and `field: Type = "name", kind, "default as
+/// a user writes it";`.
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $key:literal, $kind:expr, $default:literal;)+) => {
         /// The settings of a server.
@@ -36,12 +36,12 @@ macro_rules! settings {
         ];
 
         impl Settings {
-            /// Fills each setting with what `value` returns for its definition.
+            /// Sets each field to the value that `value` returns for its definition.
             pub(super) fn from_values<E>(
                 mut value: impl FnMut(&'static Definition) -> Result<Value, E>,
             ) -> Result<Settings, E> {
                 let mut definitions = DEFINITIONS.iter();
-                // The fields of a struct expression are evaluated in the order in which they are written.
+                // Rust evaluates the fields of a struct expression in the order in which they are written.
                 let mut next = || value(definitions.next().expect("each field has a definition"));
                 Ok(Settings {
                     $($field: <$type>::from_value(next()?),)+
@@ -55,25 +55,25 @@ settings! {
     /// Directory that holds the data. The server creates it if it does not exist, and locks it.
     data: PathBuf = "data", Kind::Path, "forebay-data";
 
-    /// Keep the data in memory only. It is gone when the server ends.
+    /// Keep the data in memory only. The data is lost when the server ends.
     memory: bool = "memory", Kind::Switch, "false";
 
-    /// Devices that hold the caches: `auto` for all GPUs, or one host device per core if there is no GPU; `cuda`
-    /// for all GPUs; `cuda:N` for GPU number N; `host:N` for N host devices. Separate several with commas.
+    /// Devices that hold the caches: `auto` for all GPUs, or one host device per core if there is no GPU; `cuda` for
+    /// all GPUs; `cuda:N` for GPU number N; `host:N` for N host devices. Separate several devices with commas.
     devices: String = "devices", Kind::Text, "auto";
 
     /// Maximum memory of each device for cached values. 0 takes half of `memory-bytes-max` on a host device and
     /// four fifths of the free memory on a GPU.
     device_memory_bytes: u64 = "device-memory-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum memory of the whole process. The program, the caches and the store take their part, which the server
-    /// measures all the time. Requests share the rest: messages while they arrive, are decompressed and are
-    /// processed; searches, sorts, groups, open cursors and pending replies. If there is no room, a message waits
-    /// up to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At
-    /// least 256 MiB. 0 takes three quarters of the memory of this machine or container. By default each host
-    /// device may use half of it for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
-    /// (`documents-store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests`
-    /// of `serverStatus` and the metric `forebay_memory_used_bytes` show what is used.
+    /// Maximum memory of the whole process. The program, the caches and the store take part of it, which the server
+    /// measures continuously. Requests share the rest: messages while they arrive, are decompressed and are processed;
+    /// searches, sorts, groups, open cursors and pending replies. If the rest is used up, a message waits up to five
+    /// seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256 MiB. 0
+    /// takes three quarters of the memory of this machine or container. By default, each host device may use half of
+    /// the maximum for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
+    /// (`documents-store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests` of
+    /// `serverStatus` and the metric `forebay_memory_used_bytes` show the memory that requests use.
     memory_bytes_max: u64 = "memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
     /// Require every client to authenticate. `forebay user add` creates users.
@@ -85,13 +85,13 @@ settings! {
     /// PEM file with the private key of `tls-cert`.
     tls_key: Option<PathBuf> = "tls-key", Kind::Path, "";
 
-    /// Maximum number of open connections; the server closes further ones at once. With `auth`, clients that have
-    /// not authenticated share half of them, and the oldest such connection is closed to make room. If the limit of
-    /// open files allows fewer connections, the server uses that number and logs it when it starts.
+    /// Maximum number of open connections; the server closes further ones at once. With `auth`, clients that have not
+    /// authenticated share half of them, and the oldest such connection is closed for a new one. If the limit of open
+    /// files allows fewer connections, the server uses that number and logs it when it starts.
     connections_max: usize = "connections-max", Kind::Count { min: 1, max: 1_000_000 }, "10000";
 
-    /// Timeout for the first message of a connection, including the TLS handshake. With `auth`, also the timeout
-    /// for authenticating once a client sends more than `hello`.
+    /// Timeout for the first message of a connection, including the TLS handshake. With `auth`, also the timeout for
+    /// authenticating, which starts with the first command other than `hello`.
     handshake_timeout: Duration = "handshake-timeout-ms", Kind::Milliseconds { min: 10, max: HOUR_MS }, "10000";
 
     /// Timeout for a client to send the rest of a message that it has begun, or to receive a reply.
@@ -100,31 +100,31 @@ settings! {
     /// Time for commands in progress to finish after Ctrl-C or SIGTERM.
     shutdown_timeout: Duration = "shutdown-timeout-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "10000";
 
-    /// Address and port of the status page (`/`), the metrics for Prometheus (`/metrics`) and `/health`. Port 0
-    /// picks a free one. They require no password and show names of collections and fields, but no values. If it is
-    /// not set, the server has none of the three.
+    /// Address and port of the status page (`/`), the metrics for Prometheus (`/metrics`) and `/health`. Port 0 picks a
+    /// free port. They require no password and show names of collections and fields, but no values. Without this
+    /// setting, the server offers none of them.
     status_listen: Option<SocketAddr> = "status-listen", Kind::AddressOrNone, "";
 
-    /// What is logged: `error`, `warn`, `info`, `debug` or `trace`, or a filter as in
+    /// Level of the log: `error`, `warn`, `info`, `debug` or `trace`, or a filter such as
     /// `info,forebay_documents_store=debug`.
     log: String = "log", Kind::Text, "info";
 
     /// Format of the log lines on standard error.
     log_format: String = "log-format", Kind::Choice(&["text", "json"]), "text";
 
-    /// Address and port for MongoDB clients. Port 0 picks a free one. Addresses other than loopback require `auth`.
+    /// Address and port for MongoDB clients. Port 0 picks a free port. Addresses other than loopback require `auth`.
     mongodb_listen: SocketAddr = "mongodb-listen", Kind::Address, "127.0.0.1:27017";
 
-    /// Name of the replica set that the server reports to be the only member of; without it, the server reports to
-    /// be a standalone. Drivers of a replica set repeat a write whose reply was lost, and the server applies it
-    /// once, also after a restart: it keeps the outcome of a write until its session ends, or for half an hour.
-    /// Drivers connect to HOST:PORT instead of the address that they were given, so every client must be able to
-    /// reach it. Without HOST:PORT, drivers use the address at which they reached the server, which is wrong behind
-    /// a port mapping. Not with `upstream`.
+    /// Name of the replica set of which the server reports to be the only member; without it, the server reports to be
+    /// a standalone. Drivers then retry a write whose reply was lost, and the server applies the write only once, even
+    /// after a restart: it keeps the outcome of a write until the client's session ends, or for half an hour. Drivers
+    /// connect to HOST:PORT instead of the address in their connection string, so every client must be able to reach
+    /// it. Without HOST:PORT, drivers use the address at which they reached the server, which is wrong behind a port
+    /// mapping. Not supported with `upstream`.
     mongodb_replica_set: String = "mongodb-replica-set", Kind::ReplicaSet, "";
 
-    /// Allow `configureFailPoint`, which makes commands fail on demand, for tests of drivers and applications. Not
-    /// for production: it affects the commands of all clients. Not with `upstream`.
+    /// Allow `configureFailPoint`, which makes commands fail on demand, for tests of drivers and applications. Not for
+    /// production: it affects the commands of all clients. Not supported with `upstream`.
     mongodb_test_commands: bool = "mongodb-test-commands", Kind::Switch, "false";
 
     /// Maximum time until an acknowledged write without `j: true` is on disk.
@@ -134,9 +134,9 @@ settings! {
     /// Memory for cached blocks of the store's files. 0 takes a sixteenth of `memory-bytes-max`, at most 256 MiB.
     documents_store_cache_bytes: u64 = "documents-store-cache-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum size of the history of changes, which change streams read; the oldest changes beyond it are deleted.
-    /// 0 records none: change streams are refused, and the history of earlier runs is deleted. No effect with
-    /// `upstream`, which has its own history.
+    /// Maximum size of the history of changes, which change streams read; the oldest changes beyond it are deleted. 0
+    /// keeps no history: change streams are refused, and an existing history is deleted. No effect with `upstream`,
+    /// which has its own history.
     documents_change_history_bytes_max: u64 =
         "documents-change-history-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
@@ -161,9 +161,9 @@ settings! {
         "documents-slow-search-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "100";
 
     /// Connection string of a MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`. Forebay is then a
-    /// proxy in front of it: it answers from its caches what it can and passes all else on. The upstream
-    /// authenticates the clients, and Forebay listens on loopback addresses only. Put a password into the
-    /// environment or the configuration file, as every account of this machine can read command lines.
+    /// proxy to that server: it answers what it can from its caches, and passes everything else on. The upstream
+    /// authenticates the clients, and Forebay listens on loopback addresses only. Put a password into the environment
+    /// or the configuration file, because every user of the machine can read command lines.
     upstream: String = "upstream", Kind::Text, "";
 
     /// How writes to the upstream reach the caches. `shared`: other programs may write to the upstream too, and the
@@ -172,7 +172,7 @@ settings! {
     upstream_writes: String = "upstream-writes", Kind::Choice(&["shared", "exclusive"]), "shared";
 
     /// Maximum number of documents per second that loading the caches of one collection reads from the upstream. 0
-    /// is no limit.
+    /// means no limit.
     upstream_load_documents_per_second: u64 =
         "upstream-load-documents-per-second", Kind::Count { min: 0, max: 1 << 40 }, "0";
 
@@ -180,29 +180,30 @@ settings! {
     /// counted (`serverStatus`), and the client gets the upstream's answer.
     upstream_compare_percent: u8 = "upstream-compare-percent", Kind::Count { min: 0, max: 100 }, "0";
 
-    /// While the upstream cannot be reached, answer what caches alone can answer, as of the time when the upstream
-    /// was last reachable. Only those clients are answered that the upstream let read the collection within the
-    /// minute before, or all clients if it lets unauthenticated ones read. Everything else fails with error 91,
-    /// which names the upstream, as without this setting. Caches that are loaded again because the upstream was
-    /// away take twice their memory in the meantime: the older copy stays until the new one is complete.
+    /// While the upstream cannot be reached, answer what caches alone can answer, as of the time when the upstream was
+    /// last reachable. A client gets such answers if the upstream let it read the collection in the minute before; if
+    /// the upstream lets unauthenticated clients read the collection, every client gets them. Everything else fails
+    /// with error 91, which names the upstream, as without this setting. Caches that are loaded again because the
+    /// upstream was away take twice their memory in the meantime: the older copy stays until the new one is complete.
     upstream_serve_stale: bool = "upstream-serve-stale", Kind::Switch, "false";
 
-    /// Maximum size of the table of one pattern's automaton. A larger pattern is searched with a bit-parallel
-    /// automaton if it is short, otherwise with an automaton that is built as it is used.
+    /// Maximum size of the table of one pattern's automaton. A larger pattern is searched with a bit-parallel automaton
+    /// if it is short, otherwise with a lazily built automaton.
     pattern_table_bytes_max: usize = "pattern-table-bytes-max", Kind::Bytes { min: 0, max: 128 << 10 }, "128KiB";
 
-    /// Maximum number of states of that table.
+    /// Maximum number of states in the table of one pattern's automaton.
     pattern_states_max: usize = "pattern-states-max", Kind::Count { min: 0, max: 1 << 16 }, "4096";
 
-    /// Maximum memory for building that table, which also bounds the time. A pattern that needs more gets no table.
+    /// Maximum memory for building the table of one pattern's automaton, which also bounds the time. A pattern that
+    /// needs more gets no table.
     pattern_determinize_bytes_max: usize =
         "pattern-determinize-bytes-max", Kind::Bytes { min: 0, max: 64 * MIB }, "2MiB";
 
-    /// Memory for the states of one automaton that is built as it is used.
+    /// Memory for the states of one lazily built automaton.
     pattern_lazy_bytes_max: usize = "pattern-lazy-bytes-max", Kind::Bytes { min: 64 << 10, max: GIB }, "4MiB";
 
-    /// Maximum size of the non-deterministic automaton that is built first from a pattern. If it would be larger,
-    /// PCRE2 searches for the pattern, unless the pattern is short enough to be searched without that automaton.
+    /// Maximum size of the non-deterministic automaton that is first built from a pattern. If it would be larger, PCRE2
+    /// searches for the pattern, unless the pattern is short enough to be searched without that automaton.
     pattern_automaton_bytes_max: usize =
         "pattern-automaton-bytes-max", Kind::Bytes { min: 0, max: 64 * MIB }, "2MiB";
 
@@ -225,7 +226,7 @@ settings! {
 }
 
 impl Settings {
-    /// The limits of one pattern.
+    /// Returns the limits of one pattern.
     pub fn pattern_limits(&self) -> Limits {
         Limits {
             dfa_bytes_max: self.pattern_table_bytes_max,

@@ -1,45 +1,45 @@
-//! The types of settings and how text becomes a value.
+//! The kinds of settings, and how their values are parsed.
 
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The kind of values that a setting takes.
+/// The kind of values that a setting has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// True or false; as a flag it takes no value.
+    /// True or false; a flag without a value means true.
     Switch,
     /// A host and a port.
     Address,
-    /// A host and a port, or empty for none.
+    /// A host and a port; empty for none.
     AddressOrNone,
     /// A file or directory; empty for none.
     Path,
     /// Any text.
     Text,
-    /// The name of a replica set, and host and port of its member if `/` follows; empty for none.
+    /// The name of a replica set, optionally with `/` and the host and port of its member; empty for none.
     ReplicaSet,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number.
     Count {
-        /// The least allowed.
+        /// Minimum value.
         min: u64,
-        /// The most allowed.
+        /// Maximum value.
         max: u64,
     },
     /// A number of bytes, with or without a unit from `KiB` to `TiB`.
     Bytes {
-        /// The least allowed.
+        /// Minimum value.
         min: u64,
-        /// The most allowed.
+        /// Maximum value.
         max: u64,
     },
     /// Milliseconds.
     Milliseconds {
-        /// The least allowed.
+        /// Minimum value.
         min: u64,
-        /// The most allowed.
+        /// Maximum value.
         max: u64,
     },
 }
@@ -47,23 +47,23 @@ pub enum Kind {
 /// A value of some [`Kind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Of a switch.
+    /// Value of a switch.
     Switch(bool),
-    /// Of an address.
+    /// Value of an address.
     Address(SocketAddr),
-    /// Of an optional address; `None` if empty.
+    /// Value of an optional address; `None` if empty.
     AddressOrNone(Option<SocketAddr>),
-    /// Of a path; `None` if empty.
+    /// Value of a path; `None` if empty.
     Path(Option<PathBuf>),
-    /// Of a text or a choice.
+    /// Value of a text or a choice.
     Text(String),
-    /// Of a count or a number of bytes.
+    /// Value of a count or a number of bytes.
     Number(u64),
-    /// Of milliseconds.
+    /// Value of a time in milliseconds.
     Duration(Duration),
 }
 
-/// Units of bytes, the largest first; `B` last, as the others end with it.
+/// Units of bytes, the largest first. `B` is last, because the other units end with it.
 const UNITS: [(&str, u64); 5] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -72,12 +72,12 @@ const UNITS: [(&str, u64); 5] = [
     ("B", 1),
 ];
 
-/// A field's type, which takes the values of some kinds.
+/// Conversion of a setting's value to the type of its field.
 pub trait FromValue {
     /// Converts a value.
     ///
     /// # Panics
-    /// If the kind of the setting is not one of this type: the declaration is wrong.
+    /// If the kind of the setting does not fit the type of the field: its definition is wrong.
     fn from_value(value: Value) -> Self;
 }
 
@@ -110,10 +110,10 @@ from_value! {
 }
 
 impl Kind {
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
-    /// What is wrong, as the end of a sentence.
+    /// If the value is invalid. The error says why, as the end of a sentence that begins with the setting's name.
     pub fn parse(self, text: &str) -> Result<Value, String> {
         match self {
             Kind::Switch => parse_switch(text).map(Value::Switch),
@@ -140,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// The type and limits in words, for the reference page.
+    /// Describes the type and limits, for the reference page.
     pub fn describe(self) -> String {
         match self {
             Kind::Switch => "true or false".to_owned(),
@@ -157,7 +157,7 @@ impl Kind {
         }
     }
 
-    /// The word for a value in help texts.
+    /// Returns the placeholder for a value in help texts.
     pub fn placeholder(self) -> &'static str {
         match self {
             Kind::Switch => "BOOL",
@@ -212,7 +212,7 @@ fn is_ip_v6(host: &str) -> bool {
     inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A number of bytes in its largest whole unit, as in `256 MiB`.
+/// Formats a number of bytes in its largest whole unit, for instance `256 MiB`.
 pub fn bytes_text(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*factor);
     match UNITS.iter().find(whole) {

@@ -1,10 +1,10 @@
-//! The settings of `forebay serve`. Each is declared once, in [`definitions`]; the command-line flags, the environment
-//! variables, the keys of the configuration file and the reference page are made from the declarations.
+//! The settings of `forebay serve`. Each is defined once, in [`definitions`]; the command-line flags, the environment
+//! variables, the keys of the configuration file and the reference page are generated from the definitions.
 //!
-//! The first part of a name is the part of the server that uses the setting (decision 0021): a protocol, a door or
-//! `upstream-`. Names without such a part are of the whole process.
+//! The prefix of a setting's name is the part of the server that uses the setting (decision 0021): a protocol, a door
+//! or `upstream-`. Settings without such a prefix apply to the whole process.
 //!
-//! A flag wins over the environment, the environment over the file, the file over the default.
+//! A flag overrides the environment, the environment the file, and the file the default.
 
 mod definitions;
 mod kind;
@@ -17,21 +17,21 @@ pub use kind::{FromValue, Kind, Value};
 pub use reference::reference_page;
 pub use sources::{Sources, flags};
 
-/// One setting.
+/// The definition of one setting.
 #[derive(Debug)]
 pub struct Definition {
-    /// Its name: the flag without dashes in front, the key of the file with `_` for `-`.
+    /// Name: the flag without leading dashes. The key in the file has `_` for `-`.
     pub key: &'static str,
-    /// The kind and the limits of its values.
+    /// Kind and limits of the values.
     pub kind: Kind,
-    /// The default, as a user writes it.
+    /// Default value, as a user writes it.
     pub default: &'static str,
-    /// What it does.
+    /// Description for the reference page and `--help`.
     pub doc: &'static str,
 }
 
 impl Definition {
-    /// The default as the reference shows it; empty if there is none.
+    /// Returns the default as the reference page shows it; empty if there is none.
     pub fn default_text(&self) -> String {
         match self.kind.parse(self.default) {
             Ok(Value::Number(bytes)) if matches!(self.kind, Kind::Bytes { .. }) => {
@@ -41,12 +41,12 @@ impl Definition {
         }
     }
 
-    /// The environment variable that sets it.
+    /// Returns the environment variable of the setting.
     pub fn environment(&self) -> String {
         format!("FOREBAY_{}", self.key.replace('-', "_").to_uppercase())
     }
 
-    /// The key that sets it in the configuration file.
+    /// Returns the setting's key in the configuration file.
     pub fn file_key(&self) -> String {
         self.key.replace('-', "_")
     }

@@ -1,4 +1,4 @@
-//! The reference page of the settings, made from their definitions.
+//! Generates the reference page of the settings.
 
 use super::{DEFINITIONS, Definition};
 
@@ -13,11 +13,11 @@ A setting can be given as a flag (`--documents-bucket-values-max 65536`), as an 
 default. Bytes may be written with `KiB`, `MiB`, `GiB` or `TiB`.
 
 The prefix of a name is the part of the server that uses the setting: `mongodb-` for MongoDB's protocol, `documents-` for the
-store, caches and queries behind it, `upstream-` for the server that Forebay is a proxy of. Names without a prefix are
-of the whole process.
+store, caches and queries behind it, `upstream-` for the server behind the proxy. Names without a prefix apply
+to the whole process.
 ";
 
-/// The page as Markdown.
+/// Returns the page as Markdown.
 pub fn reference_page() -> String {
     let sections = DEFINITIONS.iter().map(section);
     std::iter::once(HEAD.to_owned()).chain(sections).collect()

@@ -1,4 +1,4 @@
-//! The sources of values, and which of them wins.
+//! Reads values from flags, the environment and the configuration file, by their precedence.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::{DEFINITIONS, Definition, Kind, Settings, Value};
 
-/// The flag and the end of the environment variable that name the configuration file.
+/// Flag and environment variable for the path of the configuration file.
 const CONFIG_KEY: &str = "config";
 const CONFIG_ENVIRONMENT: &str = "FOREBAY_CONFIG";
 
-/// Why settings are refused. The operator can correct all of it.
+/// Why settings are refused. The operator can correct each of these errors.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The configuration file cannot be read.
@@ -26,16 +26,16 @@ pub enum SettingsError {
         path: PathBuf,
         source: Box<toml::de::Error>,
     },
-    /// The file has a key that no setting has.
+    /// A key of the file is not a setting.
     #[error("{path}: there is no setting '{key}' (`forebay reference settings` lists them)")]
     UnknownKey { path: PathBuf, key: String },
-    /// A flag without effect, given the other settings.
+    /// A flag has no effect because of other settings.
     #[error("--{flag} has no effect {beside}")]
     Idle {
         flag: &'static str,
         beside: &'static str,
     },
-    /// A value is of the wrong type or out of its limits.
+    /// A value has the wrong type or is outside its limits.
     #[error("{origin} {problem}, but it is '{value}'")]
     Value {
         origin: String,
@@ -44,7 +44,7 @@ pub enum SettingsError {
     },
 }
 
-/// The values that were given, not yet checked.
+/// The values from each source, not yet validated.
 #[derive(Debug, Default)]
 pub struct Sources {
     flags: Vec<(&'static str, String)>,
@@ -52,13 +52,13 @@ pub struct Sources {
     file: Option<(PathBuf, toml::Table)>,
 }
 
-/// The command-line flags of all settings.
+/// Returns the command-line flags of all settings.
 pub fn flags() -> Vec<Arg> {
     let config = Arg::new(CONFIG_KEY)
         .long(CONFIG_KEY)
         .value_name("FILE")
         .help("TOML file with any of these settings, dashes written as `_` (or FOREBAY_CONFIG)");
-    // What users of other servers type first.
+    // Users of other servers try `--listen` first: suggest the right flag.
     let listen = Arg::new("listen")
         .long("listen")
         .hide(true)
@@ -89,7 +89,7 @@ fn flag(definition: &Definition) -> Arg {
 }
 
 impl Sources {
-    /// Reads the flags, the environment of the process, and the configuration file if either of them names one.
+    /// Reads the flags, the environment, and the configuration file if a flag or the environment names one.
     ///
     /// # Errors
     /// If the file cannot be read, is not TOML, or names an unknown setting.
@@ -116,20 +116,20 @@ impl Sources {
         })
     }
 
-    /// Returns the settings, each with the value of the first source that has one.
+    /// Returns the settings, each from the source with the highest precedence that has it.
     ///
     /// # Errors
-    /// If a value is not of its type or outside its limits.
+    /// If a value has the wrong type or is outside its limits, or a flag has no effect.
     pub fn resolve(&self) -> Result<Settings, SettingsError> {
         let settings = Settings::from_values(|definition| self.value(definition))?;
         self.refuse_idle_flags(&settings)?;
         Ok(settings)
     }
 
-    /// Only flags are refused: the environment and the file may serve other runs too.
+    /// Refuses flags without effect. Accepts them in the environment and the file, which other commands may share.
     fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
         let is_idle = |flag: &str| match flag {
-            "data" => settings.memory.then_some("beside --memory"),
+            "data" => settings.memory.then_some("together with --memory"),
             _ if flag.starts_with("upstream-") => {
                 settings.upstream.is_empty().then_some("without --upstream")
             }
@@ -154,7 +154,7 @@ impl Sources {
             })
     }
 
-    /// The winning value, and its name for messages.
+    /// Returns the value with the highest precedence, and its origin for messages.
     fn find(&self, definition: &Definition) -> (String, String) {
         let of = |given: &[(&str, String)]| {
             let found = given.iter().find(|(key, _)| *key == definition.key);
@@ -183,7 +183,7 @@ impl Sources {
     }
 }
 
-/// A TOML value as a user would write it on the command line.
+/// Formats a TOML value as a user would write it on the command line.
 fn plain(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! Whether the server works as it should, and if not, why.
+//! Checks whether the server works properly, for `/health`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use tokio::time::timeout;
 use super::Process;
 use crate::doors::documents::Door;
 
-/// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
+/// Time for which a result is reused, so that frequent requests do not load the disk and the upstream.
 const REUSED_FOR: Duration = Duration::from_secs(1);
-/// Timeout of connecting to the upstream.
+/// Timeout for connecting to the upstream.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The last answer.
+/// The last result and its time.
 #[derive(Debug, Default)]
 pub struct Health {
     last: Mutex<Option<(Instant, Vec<String>)>>,
 }
 
 impl Health {
-    /// Returns why the server does not work as it should, in sentences; empty if it does.
+    /// Returns the server's problems as sentences; empty if it works properly.
     pub async fn problems(&self, process: &Process, door: &Arc<Door>) -> Vec<String> {
         let mut last = self.last.lock().await;
         if let Some((seen, problems)) = last.as_ref()
@@ -51,7 +51,7 @@ async fn unreachable(upstream: &Upstream) -> Option<String> {
     let why = match timeout(CONNECT_TIME_MAX, upstream.connect()).await {
         Ok(Ok(_)) => return None,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "it does not answer".to_owned(),
+        Err(_) => "it does not accept connections in time".to_owned(),
     };
     Some(format!("the upstream {upstream} cannot be reached: {why}"))
 }

@@ -1,4 +1,4 @@
-//! Answers HTTP requests.
+//! Answers HTTP requests to the status listener.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -20,16 +20,16 @@ const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// Prometheus' text format.
+/// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const NOT_FOUND: &str = "There are /, /status.json, /metrics and /health here.\n";
-const READ_ONLY: &str = "Only GET and HEAD are answered here.\n";
-const BROKEN: &str = "The status could not be shown: the log says why.\n";
+const NOT_FOUND: &str = "Not found. This server has /, /status.json, /metrics and /health.\n";
+const READ_ONLY: &str = "Only GET and HEAD are supported.\n";
+const BROKEN: &str = "The status could not be read; the log has the error.\n";
 const WRONG_HOST: &str =
-    "This server is reached by an address or as localhost, not under another name.\n";
+    "Use an IP address or localhost to reach this server, not another host name.\n";
 
-/// What browsers may do with the page: run its script, use its style sheet, fetch from this server.
+/// Content security policy: browsers may run the page's script, use its style sheet and fetch from this server only.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let style = BASE64_STANDARD.encode(Sha256::digest(style_sheet(PAGE)));
     let policy = format!(
@@ -39,13 +39,13 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).expect("base64 is plain text")
 });
 
-/// The text of the style sheet in a page.
+/// Returns the text of the style sheet in a page.
 fn style_sheet(page: &str) -> &str {
     let begin = page.split_once("<style>").map_or("", |(_, rest)| rest);
     begin.split_once("</style>").map_or("", |(style, _)| style)
 }
 
-/// Answers a request. Errors are answers too.
+/// Answers a request. Errors are also answers.
 pub async fn answer(
     watched: &Arc<Watched>,
     request: Request<Incoming>,
@@ -108,7 +108,7 @@ async fn picture(
     kind: &'static str,
     draw: impl FnOnce(&Watched, &Snapshot) -> String + Send + 'static,
 ) -> Response<String> {
-    // Held until the snapshot is formatted, even if the client leaves before.
+    // Held until the snapshot is formatted, even if the client disconnects before.
     let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {
@@ -118,7 +118,7 @@ async fn picture(
     match drawn.await {
         Ok(drawn) => reply(StatusCode::OK, kind, drawn),
         Err(error) => {
-            tracing::error!(%error, "the status could not be shown");
+            tracing::error!(%error, "the status could not be read");
             reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, BROKEN)
         }
     }
@@ -142,8 +142,8 @@ fn reply(code: StatusCode, kind: &'static str, body: impl Into<String>) -> Respo
     reply
 }
 
-/// Returns whether the `Host` of a request is an address or `localhost`. Refusing others blocks DNS-rebinding attacks,
-/// in which the name of another site is changed to resolve to this machine.
+/// Returns whether the `Host` of a request is an address or `localhost`. Refusing other hosts blocks DNS-rebinding
+/// attacks, in which the name of another site is changed to resolve to this machine.
 fn is_local_name(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;

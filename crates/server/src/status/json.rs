@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 use super::Snapshot;
 use crate::doors::documents::Door;
 
-/// Maximum number of fields on the page; `/metrics` has all.
+/// Maximum number of fields on the page; `/metrics` has all fields.
 const FIELDS_MAX: usize = 60;
 
-/// The page.
+/// Returns the status as a JSON object.
 pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
     let connections = door.connections();
     let Snapshot {
@@ -60,7 +60,7 @@ fn seconds(time: SystemTime) -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Counts by name, without those that are zero.
+/// Returns the counts that are not zero, by name.
 fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Value {
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     Value::Object(
@@ -167,7 +167,7 @@ fn cell(cell: &Cell) -> Value {
     json!({ "rows": cell.rows, "buckets": by_device(&cell.buckets) })
 }
 
-/// Buckets by id of the device; `host` for those that no device holds.
+/// Returns the number of buckets by device id; `host` for buckets that no device holds.
 fn by_device(buckets: &BTreeMap<Option<DeviceId>, u64>) -> Value {
     let name = |device: &Option<DeviceId>| device.map_or("host".to_owned(), |id| id.to_string());
     let counts = buckets.iter();

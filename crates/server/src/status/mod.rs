@@ -1,5 +1,5 @@
-//! The status listener, on a separate port: `/metrics` for Prometheus, `/health`, and a status page with its JSON. It
-//! is read-only.
+//! The read-only status listener, on a separate port: `/metrics` for Prometheus, `/health`, and a status page with its
+//! JSON.
 
 mod health;
 mod http;
@@ -26,16 +26,16 @@ use crate::listen;
 pub use process::Process;
 use process::ProcessStatus;
 
-/// Maximum number of clients served at the same time; others wait.
+/// Maximum number of clients served concurrently; others wait.
 const CLIENTS_MAX: usize = 256;
-/// Timeout of receiving a request.
+/// Timeout for receiving a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// Timeout of a request and its answer.
+/// Timeout for a request and its answer.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(20);
 /// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
-/// The status listener.
+/// The listener of the status page, the metrics and `/health`.
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
@@ -47,11 +47,11 @@ pub struct Watched {
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
-    /// One snapshot at a time, as it takes long if there are many buckets.
+    /// Held while a snapshot is taken and formatted, so that only one is at a time: many buckets take long.
     drawing: Arc<Mutex<()>>,
 }
 
-/// The status at one moment.
+/// The status at a point in time.
 struct Snapshot {
     process: ProcessStatus,
     documents: forebay_documents::Status,
@@ -83,12 +83,12 @@ impl Listener {
         Ok(Listener { listener, address })
     }
 
-    /// The address, with the port that the system picked if the setting has port 0.
+    /// Returns the listening address, with the actual port if the setting has port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers requests about `process` and `door` until `shutdown` turns true.
+    /// Answers requests about `process` and `door` until `shutdown` becomes true.
     pub async fn serve(
         self,
         process: Process,

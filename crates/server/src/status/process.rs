@@ -1,4 +1,4 @@
-//! The process at one moment: uptime, memory and devices, which all doors share.
+//! Status of the process, which all doors share: uptime, memory and devices.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ pub struct Process {
     memory: Account,
 }
 
-/// The process at one moment.
+/// Status of the process at a point in time.
 #[derive(Debug)]
 pub struct ProcessStatus {
     /// Time since the start.
     pub uptime: Duration,
     /// Resident memory in bytes; 0 if the system does not report it.
     pub resident_bytes: u64,
-    /// The account of memory.
+    /// Figures of the memory account.
     pub memory: Figures,
-    /// The devices in order of id, including lost ones.
+    /// The devices ordered by id, including lost ones.
     pub devices: Vec<Arc<Device>>,
-    /// The latest joins, leaves and losses, the most recent first.
+    /// The latest device events (joined, left, lost), the most recent first.
     pub device_events: Vec<DeviceEvent>,
-    /// Number of joins, leaves and losses, in the order of [`Change::NAMES`].
+    /// Numbers of device events, in the order of [`Change::NAMES`].
     pub device_event_counts: [u64; Change::NAMES.len()],
 }
 
 impl Process {
-    /// A process that starts now, with these devices and this account of memory.
+    /// Creates the status of a process that starts now, with these devices and this memory account.
     pub fn new(devices: Arc<Devices>, memory: Account) -> Process {
         Process {
             started: Instant::now(),
@@ -54,7 +54,7 @@ impl Process {
         }
     }
 
-    /// Returns why the process does not work as it should, in a sentence; `None` if it does.
+    /// Returns the problem of the process as a sentence; `None` if it works properly.
     pub fn problem(&self) -> Option<String> {
         let devices = self.devices.list();
         let all_lost = !devices.is_empty() && devices.iter().all(|device| device.is_lost());
@@ -63,7 +63,7 @@ impl Process {
 }
 
 impl ProcessStatus {
-    /// The name of a device; `host` for buckets that no device holds.
+    /// Returns the name of a device; `host` for buckets that no device holds.
     pub fn device_name(&self, id: Option<DeviceId>) -> String {
         let Some(id) = id else {
             return "host".to_owned();

@@ -25,7 +25,7 @@ pub fn append(page: &mut Page, door: &Door, snapshot: &Snapshot) {
     }
 }
 
-/// The protocol of the connections.
+/// Label for the protocol of the connections.
 const PROTOCOL: [(&str, &str); 1] = [("protocol", "mongodb")];
 
 fn connections(page: &mut Page, door: &Door) {
@@ -49,7 +49,7 @@ fn connections(page: &mut Page, door: &Door) {
     .sample(&PROTOCOL, connections.refused);
     page.counter(
         "forebay_connections_evicted_total",
-        "Unauthenticated connections closed to make room.",
+        "Unauthenticated connections closed to accept others.",
     )
     .sample(&[], connections.evicted);
     page.counter(
@@ -74,7 +74,7 @@ fn searches(page: &mut Page, searches: &SearchFigures) {
     let mut times = page.family(
         "forebay_documents_search_duration_seconds",
         "histogram",
-        "Time of a search from its command to its first batch.",
+        "Latency of searches, from the command to the first batch.",
     );
     for (kind, durations) in &searches.durations {
         let labels = [
@@ -200,7 +200,7 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     (
         "forebay_documents_cache_recheck_documents",
         "gauge",
-        "Documents that the store must check, as the cache cannot hold the field.",
+        "Documents that the store must recheck, because the cache cannot hold their values of the field.",
         |it| it.recheck_documents as f64,
     ),
 ];
@@ -328,7 +328,7 @@ fn store(page: &mut Page, status: &Status) {
     if let Some(left) = store.inserts_left {
         page.gauge(
             "forebay_documents_store_inserts_left",
-            "Inserts left in the life of a collection, for the collection with the fewest.",
+            "Inserts left before a collection runs out of record numbers, for the collection with the fewest.",
         )
         .sample(&[], left);
     }

@@ -1,4 +1,4 @@
-//! The metrics in Prometheus' text format.
+//! Formats the metrics in Prometheus' text format.
 
 mod documents;
 mod process;
@@ -8,7 +8,7 @@ use std::fmt::{Display, Write};
 use super::Snapshot;
 use crate::doors::documents::Door;
 
-/// The page.
+/// Returns the metrics page.
 pub fn page(door: &Door, snapshot: &Snapshot) -> String {
     let mut page = Page::default();
     process::append(&mut page, &snapshot.process);
@@ -16,17 +16,17 @@ pub fn page(door: &Door, snapshot: &Snapshot) -> String {
     page.text
 }
 
-/// The page, as it is written.
+/// The metrics page while it is built.
 #[derive(Default)]
 struct Page {
     text: String,
 }
 
-/// Names and values of labels.
+/// Label names and values.
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
-    /// Begins the samples of one metric; the kind is `counter`, `gauge` or `histogram`.
+    /// Begins a metric. `kind` is `counter`, `gauge` or `histogram`.
     fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
         Family { page: self, name }
@@ -45,7 +45,7 @@ impl Page {
     }
 }
 
-/// The samples of one metric.
+/// The samples of a metric.
 struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
