@@ -105,8 +105,7 @@ struct Entry {
 pub struct Cursors {
     timeout: Duration,
     open: Mutex<HashMap<i64, Entry>>,
-    /// For each client, an `Arc` of which each of its cursors holds a clone, so that the strong count counts the
-    /// cursors.
+    /// Counts the cursors of each client: every cursor holds a clone of its client's `Arc`.
     clients: Mutex<HashMap<ClientKey, Arc<()>>>,
     swept: Mutex<Instant>,
     /// Time of the last search for cursors of disconnected clients.
@@ -190,8 +189,8 @@ impl Cursors {
         Ok(counted.clone())
     }
 
-    /// Removes a cursor from the registry to make a batch of it. [`Lease::give_back`] puts the cursor back; dropping
-    /// the lease closes the cursor.
+    /// Takes a cursor from the registry for the next batch. [`Lease::give_back`] puts the cursor back; dropping the
+    /// lease closes the cursor.
     ///
     /// # Errors
     /// - `CursorNotFound`.

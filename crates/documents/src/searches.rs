@@ -45,8 +45,8 @@ impl Search {
         Some(Kind { answered_by, tier })
     }
 
-    /// Returns the name of what answered the search, for the log. This includes a scan without conditions, which is not
-    /// counted as a search.
+    /// Returns the access path that answered the search, for the log. This includes a scan without conditions, which is
+    /// not counted as a search.
     fn answered_by(&self) -> &'static str {
         match self {
             Search::Documents(plan) => match &plan.access {

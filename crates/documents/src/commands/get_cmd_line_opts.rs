@@ -1,4 +1,4 @@
-//! `getCmdLineOpts`: how the process was started.
+//! `getCmdLineOpts`: the arguments with which the process was started.
 
 use std::borrow::Cow;
 

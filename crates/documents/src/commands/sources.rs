@@ -15,8 +15,8 @@ use crate::namespace::Namespace;
 use crate::request::Request;
 use crate::streams::List;
 
-/// Returns the documents of such a first stage, and the stages after it. Returns `None` if the pipeline begins with
-/// another stage.
+/// Returns the documents that the pipeline's first stage generates, and the stages after it. Returns `None` if the
+/// first stage generates none.
 ///
 /// # Errors
 /// An error for an invalid stage, or for a pipeline that has neither such a stage nor a collection.

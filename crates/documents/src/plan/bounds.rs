@@ -93,7 +93,7 @@ fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     }
 }
 
-/// Returns the values one of which a test requires, if an index can find all of them.
+/// Returns the values that a test accepts, if it accepts no others and an index can find all of them.
 fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     let values = match test {
         Test::Eq(value) => vec![value.clone()],

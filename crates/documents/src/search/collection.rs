@@ -117,7 +117,7 @@ impl State {
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Returns whether the complete generation has all declared fields and others, and no generation is being built.
+    /// Returns whether the complete generation has all declared fields and additional ones, and none is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())

@@ -162,7 +162,7 @@ impl SearchPlan {
     }
 
     /// Finds `limit` documents and reads them at once. If too few of them still match, because of changes since the
-    /// search, it searches again for all matches.
+    /// search, searches again for all matches.
     async fn find_any(
         &self,
         probed: Probed,

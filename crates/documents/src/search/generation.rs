@@ -91,7 +91,7 @@ impl Generation {
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
     }
 
-    /// Counts a search.
+    /// Counts the conditions of a search, by field and tier.
     pub fn count_search(&self, plan: &PlanSummary) {
         plan.leaves
             .iter()

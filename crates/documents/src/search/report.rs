@@ -7,7 +7,8 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
 use forebay_text::Tier;
 
-/// Counts of what a search has read so far. One thread updates the counts at a time; any thread may read them.
+/// Counts of the index entries and documents that a search has read. One thread updates the counts at a time; any
+/// thread may read them.
 #[derive(Debug, Default)]
 pub struct Tally {
     keys: AtomicU64,

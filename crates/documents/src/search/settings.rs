@@ -12,7 +12,7 @@ pub struct SearchSettings {
     /// If more than 1 in `fetch_cost` documents of the collection may match, they are read by a scan that skips the
     /// documents that the cache excluded.
     pub fetch_cost: u64,
-    /// Number of documents up to which they are always fetched by record number.
+    /// Maximum number of documents that are fetched by record number regardless of `fetch_cost`.
     pub fetch_always: u64,
     /// Maximum documents that a `find` with a limit probes before it searches every value.
     pub probe_documents_max: u64,

@@ -255,7 +255,7 @@ async fn out_replaces_the_target() {
         .await;
     assert_eq!(collections.len(), 2, "{collections:?}");
     assert_eq!(door.all(doc! { "find": "target" }).await.len(), 143);
-    // The source may be the target.
+    // `$out` may replace the collection that the pipeline reads.
     assert_eq!(
         run(&door, vec![doc! { "$limit": 5 }, doc! { "$out": "c" }]).await,
         [] as [Document; 0]
