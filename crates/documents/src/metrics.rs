@@ -34,7 +34,7 @@ impl AnsweredBy {
 pub struct Kind {
     /// The source of the documents.
     pub answered_by: AnsweredBy,
-    /// The method by which the cache compared values. `None` if it compared none, for example in a test for null.
+    /// The matching tier with which the cache compared values. `None` if it compared none, as in a test for null.
     pub tier: Option<Tier>,
 }
 

@@ -319,7 +319,7 @@ impl Operations {
     }
 }
 
-/// A guard that keeps an operation in the list until it is dropped.
+/// A guard that removes an operation from the list when dropped.
 #[derive(Debug)]
 pub struct Running {
     operations: Arc<Operations>,

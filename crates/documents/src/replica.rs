@@ -66,8 +66,8 @@ impl Documents {
 
 impl Documents {
     /// Returns the number of documents that a scan of a collection reads until `count` of them match. Returns `None` if
-    /// this exceeds `documents_max`, or if finding out would take long because the filter is expensive, or if the
-    /// filter is invalid.
+    /// the scan would exceed `documents_max` documents or `SCANNED_BYTES_MAX` bytes, if too few documents match, or if
+    /// the filter is invalid or expensive.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,

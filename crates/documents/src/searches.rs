@@ -95,7 +95,7 @@ impl Search {
 
 /// The state of a command's current search.
 pub struct Searches {
-    /// Time at which the last search ended or, before that, the command began.
+    /// Time at which the previous search ended or, for the first search, the command began.
     since: Instant,
     current: Option<Search>,
     /// Whether an earlier command began the current search and counted it.

@@ -335,7 +335,7 @@ impl Share {
         self.account.give_back(before.min(bytes as u64));
     }
 
-    /// Releases all bytes above `bytes`.
+    /// Shrinks the share to at most `bytes`.
     pub fn shrink_to(&self, bytes: usize) {
         self.shrink((self.bytes() as usize).saturating_sub(bytes));
     }

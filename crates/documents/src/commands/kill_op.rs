@@ -28,7 +28,7 @@ fn run(request: &Request<'_>) -> Reply {
     let id = i32::try_from(id).unwrap_or(-1);
     let is_root = request.client.rights.is_root();
     let may = |operation: &Operation| is_root || operation.is_of(request.client);
-    // The error is the same for another user's operation, so that clients do not learn of it.
+    // The error is the same whether the operation does not exist or belongs to another user.
     if !request.documents.operations().kill(id, may) && !is_root {
         return Err(CommandError::refused(
             Code::Unauthorized,

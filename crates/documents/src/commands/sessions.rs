@@ -34,8 +34,8 @@ pub const END: Spec = Spec {
     run: Run::Now(end),
 };
 
-/// `killSessions`: stops the cursors and commands of the client's sessions: the named ones, or all if the list is
-/// empty.
+/// `killSessions`: closes the cursors and stops the commands of the client's sessions: the listed ones, or all if the
+/// list is empty.
 pub const KILL: Spec = Spec {
     name: "killSessions",
     help: "stops the operations of some of the user's sessions",
@@ -43,7 +43,7 @@ pub const KILL: Spec = Spec {
     ..END
 };
 
-/// `killAllSessions`: stops the cursors and commands of all sessions, or of the sessions of some users.
+/// `killAllSessions`: closes the cursors and stops the commands of all sessions, or of the sessions of some users.
 pub const KILL_ALL: Spec = Spec {
     name: "killAllSessions",
     help: "stops the operations in the sessions of some or all users",
@@ -51,7 +51,8 @@ pub const KILL_ALL: Spec = Spec {
     ..END
 };
 
-/// `killAllSessionsByPattern`: stops the cursors and commands of all sessions, or of those that match a pattern.
+/// `killAllSessionsByPattern`: closes the cursors and stops the commands of all sessions, or of those that match a
+/// pattern.
 pub const KILL_BY_PATTERN: Spec = Spec {
     name: "killAllSessionsByPattern",
     help: "stops the operations in some or all sessions",

@@ -371,8 +371,8 @@ impl CollectionSearch {
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // Not under the state's lock, which the end of a build takes. If no thread can start, the build ends in
-            // this call.
+            // The state's lock is not held here: a build whose thread cannot start ends within this call and takes
+            // that lock.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());

@@ -53,7 +53,7 @@ pub struct IndexStatus {
 /// Statistics of one cached field.
 #[derive(Clone, Debug)]
 pub struct FieldStatus {
-    /// Sizes of the cached data.
+    /// Row, byte and bucket counts of the cached data.
     pub stats: FieldStats,
     /// Names of the devices that hold the field's buckets.
     pub devices: BTreeSet<String>,
@@ -64,7 +64,7 @@ pub struct FieldStatus {
 /// Statistics of one cached field without the details of its buckets.
 #[derive(Clone, Debug)]
 pub struct FieldOverview {
-    /// Sizes of the cached data.
+    /// Row, byte and bucket counts of the cached data.
     pub stats: FieldStats<BucketSummary>,
     /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,

@@ -44,7 +44,7 @@ async fn an_ordered_insert_ends_at_the_first_wrong_document() {
         .await;
     assert_eq!(reply.get_i32("n").ok(), Some(1));
     assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1);
-    // The store rejects the first document, the check of `_id` the second. The first failure is reported.
+    // The store rejects the first document, and the check of `_id` rejects the second. The first failure is reported.
     let documents = vec![doc! { "_id": 1 }, doc! { "_id": [1] }];
     let reply = door
         .ok(doc! { "insert": "c", "documents": documents })
