@@ -20,7 +20,7 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 const INSERTIONS_MAX: usize = 4;
 
 /// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that a
-/// write lock held for long does not use up the permits of other collections.
+/// write lock held for long leaves permits for writes to other collections.
 const CHANGES_MAX: usize = 4;
 
 /// Interval at which a writer that waits for the write lock checks its cancellation token.

@@ -17,7 +17,7 @@ pub const RANGES_MAX: usize = 1000;
 pub struct Bounded {
     /// The ranges.
     pub ranges: Vec<IndexBounds>,
-    /// Whether the ranges are one contiguous part of the index, as when each of the `equal` fields has only one value.
+    /// Whether a walk over the ranges yields keys in index order, because each of the `equal` fields has only one value.
     pub in_order: bool,
     /// Number of leading fields that are bound to one or several values.
     pub equal: usize,
