@@ -51,7 +51,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "constant up to buckets of 2^17 to 2^18 values, fewer beyond, as a search reads one bucket.",
+        paper: "constant up to buckets of 2^17 to 2^18 values, lower beyond, as a search reads one bucket.",
     },
     About {
         number: 7,
@@ -61,8 +61,8 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "rising up to buckets of 2^17 values, as each takes a kernel launch; falling at 2^19, as there are too few \
-                buckets to share among three GPUs.",
+        paper: "rising up to buckets of 2^17 values, as each bucket takes a kernel launch; falling at 2^19, as there are too few \
+                buckets for three GPUs.",
     },
     About {
         number: 8,
@@ -72,7 +72,7 @@ const FIGURES: [About; 8] = [
         y: "milliseconds",
         y_axis: Axis::Log10,
         is_rate: false,
-        paper: "shorter with larger buckets; leaving is shorter than joining.",
+        paper: "shorter with larger buckets; leaving takes less time than joining.",
     },
     About {
         number: 9,
@@ -82,7 +82,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "with 100 million documents three GPUs answer 1.73 (local) and 2.14 times (remote) as many as one; 0.22 ms \
+        paper: "with 100 million documents, three GPUs reach 1.73 times (local) and 2.14 times (remote) the rate of one; 0.22 ms \
                 (local) and 0.30 ms (remote) per search.",
     },
     About {
@@ -93,7 +93,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents and three GPUs 40.9 ms (local) and 44.0 ms (remote) per search: 24 and 23 searches/s.",
+        paper: "with 100 million documents and three GPUs, 40.9 ms (local) and 44.0 ms (remote) per search: 24 and 23 searches/s.",
     },
     About {
         number: 11,
@@ -103,8 +103,8 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents 2.79 times the throughput of MongoDB 2.6.6, which needs 0.071 ms per search where three \
-                remote GPUs need 0.30 ms.",
+        paper: "with 100 million documents, 2.79 times the throughput of MongoDB 2.6.6; 0.071 ms per search with MongoDB, 0.30 ms \
+                with three remote GPUs.",
     },
     About {
         number: 12,
@@ -114,7 +114,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents and three remote GPUs 44.0 ms per search, and 28,198.8 ms by MongoDB 2.6.6: 640.8 times.",
+        paper: "with 100 million documents, 44.0 ms per search with three remote GPUs and 28,198.8 ms with MongoDB 2.6.6: 640.8 times.",
     },
     About {
         number: 13,
@@ -124,6 +124,6 @@ const FIGURES: [About; 8] = [
         y: "documents/s",
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "almost constant with cached fields; falling with indexed fields of MongoDB.",
+        paper: "almost constant with cached fields; falling with each indexed field of MongoDB.",
     },
 ];

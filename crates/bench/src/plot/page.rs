@@ -9,13 +9,13 @@ use crate::record::Record;
 const HEAD: &str = "\
 # The paper's figures
 
-This page is written by `forebay bench plot` from lines of `bench/record/`. It follows figures 6 to 13 of *DistGPU Cache*
-(Morishima & Matsutani, 2016): random values of eight letters, the same searches and sizes. How each is made:
-[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so its statements
-in words are below each figure.
+`forebay bench plot` writes this page from lines of `bench/record/`. It follows figures 6 to 13 of *DistGPU Cache*
+(Morishima & Matsutani, 2016): random values of eight letters, the same searches and sizes. [METHOD](../benchmarks/METHOD.md)
+describes how each figure is made, [BIAS](../benchmarks/BIAS.md) what is unfair. The paper prints no tables; its results are
+stated in words below each plot.
 
-The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeForce GTX 980 with 4 GB each, local or through 20
-Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.
+The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeForce GTX 980 with 4 GB each, local or over
+20 Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.
 ";
 
 /// Returns the page of these plots, which were made from these records.
