@@ -144,7 +144,7 @@ settings! {
     documents_bucket_values_max: usize =
         "documents-bucket-values-max", Kind::Count { min: 2, max: 1 << 30 }, "131072";
 
-    /// Refuse searches that would fall back from a cached field to a scan of the store.
+    /// Refuse searches with conditions on cached fields that the cache cannot answer, instead of scanning the store.
     documents_strict: bool = "documents-strict", Kind::Switch, "false";
 
     /// Time after which a cursor without a `getMore` is closed.
@@ -167,8 +167,8 @@ settings! {
     upstream: String = "upstream", Kind::Text, "";
 
     /// How writes to the upstream reach the caches. `shared`: other programs may write to the upstream too, and the
-    /// caches follow its change streams; if it has none, the caches are off, and `explain` says so. `exclusive`:
-    /// all writes pass through this server, which applies them to its caches.
+    /// caches follow its change streams; if it has none, the caches are off, and `explain` says so. `exclusive`: the
+    /// operator guarantees that all writes pass through this server, which applies them to its caches.
     upstream_writes: String = "upstream-writes", Kind::Choice(&["shared", "exclusive"]), "shared";
 
     /// Maximum number of documents per second that loading the caches of one collection reads from the upstream. 0
@@ -207,18 +207,20 @@ settings! {
     pattern_automaton_bytes_max: usize =
         "pattern-automaton-bytes-max", Kind::Bytes { min: 0, max: 64 * MIB }, "2MiB";
 
-    /// Maximum number of steps that PCRE2 takes to match a pattern against one value. The default is MongoDB's.
+    /// Maximum number of backtracking steps that PCRE2 takes from each position of a value at which a match may start.
+    /// A value that needs more does not match. The default is MongoDB's.
     pattern_match_limit: u32 = "pattern-match-limit", Kind::Count { min: 1, max: 100_000_000 }, "200000";
 
-    /// Maximum depth of PCRE2's backtracking in one value. The default is MongoDB's.
+    /// Maximum depth of PCRE2's nested backtracking points in one value. A value that needs more does not match. The
+    /// default is MongoDB's.
     pattern_depth_limit: u32 = "pattern-depth-limit", Kind::Count { min: 1, max: 100_000 }, "4000";
 
     /// Maximum memory for PCRE2's backtracking in one value. A value that needs more does not match. Only patterns
     /// with more than about 200 groups need that much.
     pattern_heap_bytes_max: usize = "pattern-heap-bytes-max", Kind::Bytes { min: 64 << 10, max: GIB }, "16MiB";
 
-    /// Maximum size of all automata that are built for the patterns of one command, which also bounds the time.
-    /// Further patterns are searched by PCRE2.
+    /// Maximum size of all automata that are built for the patterns of one command, which also bounds the time to build
+    /// them. PCRE2 searches for further patterns.
     command_patterns_bytes_max: usize = "command-patterns-bytes-max", Kind::Bytes { min: 0, max: TIB }, "64MiB";
 
     /// Memory for compiled patterns that later commands can use again.

@@ -13,7 +13,7 @@ A setting can be given as a flag (`--documents-bucket-values-max 65536`), as an 
 default. Bytes may be written with `KiB`, `MiB`, `GiB` or `TiB`.
 
 The prefix of a name is the part of the server that uses the setting: `mongodb-` for MongoDB's protocol, `documents-` for the
-store, caches and queries behind it, `upstream-` for the server behind the proxy. Names without a prefix apply
+store, caches and queries behind it, `upstream-` for the proxy in front of another server. Names without a prefix apply
 to the whole process.
 ";
 
