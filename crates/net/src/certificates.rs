@@ -1,4 +1,4 @@
-//! Certificates in PEM files.
+//! Reads certificates from PEM files.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use rustls_pki_types::pem::PemObject;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what} from {path}: {problem}")]
 pub struct PemError {
-    /// What should be in it.
+    /// What the file should contain.
     pub what: &'static str,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// Why the file cannot be used.
     pub problem: String,
 }
 
 impl PemError {
-    /// The error of a file at `path` in which `what` was expected.
+    /// Creates the error for a file at `path` that should contain `what`.
     pub fn new(what: &'static str, path: &Path, problem: impl Display) -> PemError {
         PemError {
             what,
@@ -29,7 +29,7 @@ impl PemError {
     }
 }
 
-/// Reads the certificates in a PEM file, at least one.
+/// Reads all certificates of a PEM file.
 ///
 /// # Errors
 /// If the file is missing, is not a PEM file or has no certificate.
@@ -39,7 +39,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemErro
     let chain = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(failed)?;
     if chain.is_empty() {
-        Err(PemError::new(what, path, "there is none in it"))
+        Err(PemError::new(what, path, "the file has none"))
     } else {
         Ok(chain)
     }

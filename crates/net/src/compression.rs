@@ -1,13 +1,13 @@
-//! Compression of messages; of large ones, on a thread that may block.
+//! Compresses and decompresses messages; large ones where the thread may block.
 
 use bytes::Bytes;
 use forebay_wire_mongo::{Compressor, Error, Limits, compress, inflated_bytes, uncompressed};
 use tokio::task::block_in_place;
 
-/// Messages from this many bytes on are decoded and compressed where blocking is allowed.
+/// Messages of at least this many bytes are compressed and decompressed in a blocking section.
 pub const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
 
-/// Compresses `message` if a compressor is given. A message that cannot be compressed stays as it is.
+/// Compresses `message` if there is a compressor. Returns the message unchanged if compression fails.
 pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     let Some(compressor) = compressor else {
         return message;
@@ -20,10 +20,10 @@ pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     compressed.unwrap_or(message)
 }
 
-/// Returns the message without compression, and the compressor that it came with.
+/// Returns the decompressed message, and the compressor that it used.
 ///
 /// # Errors
-/// If the compressed part is damaged or longer than the limits allow.
+/// If the compressed content is damaged or exceeds the limits.
 pub fn inflated(message: Bytes) -> Result<(Bytes, Option<Compressor>), Error> {
     let limits = Limits::default();
     let bytes = inflated_bytes(&message).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Reads and writes whole messages on a byte stream. Every wait is bounded.
+//! Reads and writes whole messages on a byte stream, with time limits.
 
 use std::io;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use forebay_wire_mongo::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Messages and replies up to this many bytes are not charged to the account, so that small ones always get through.
+/// Messages and replies of at most this many bytes are not charged to the memory account, so that they always succeed.
 pub const FREE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum time for which a message waits for memory.
 pub const MEMORY_WAIT: Duration = Duration::from_secs(5);
-/// Minimum bytes of the buffer for a read.
+/// Minimum size of the read buffer.
 const READ_BYTES_MIN: usize = 4 * 1024;
 
 /// Why a message could not be read or sent.
@@ -27,35 +27,35 @@ pub enum FrameError {
     /// The peer took too long.
     #[error("the peer took longer than {limit:?} to {action}")]
     TooSlow {
-        /// What it was to do.
+        /// What the peer was expected to do.
         action: &'static str,
-        /// How long it had.
+        /// The exceeded time limit.
         limit: Duration,
     },
     /// A fail point closes the connection.
-    #[error("a fail point closed it")]
+    #[error("a fail point closed the connection")]
     FailPoint,
     /// The header is malformed.
     #[error("{0}")]
     Header(#[from] Error),
-    /// There was no memory for a message. It was read to its end and dropped, so that the stream is still usable.
+    /// A message does not fit in the memory account. It was read and discarded, so the stream is still usable.
     #[error("{}", .0.full)]
     Full(Refused),
 }
 
-/// A message for which there was no memory.
+/// A message that does not fit in the memory account.
 #[derive(Debug, Clone, Copy)]
 pub struct Refused {
-    /// Why there was none.
+    /// The state of the memory account.
     pub full: Full,
-    /// The id of the request, which a reply names.
+    /// The id of the request, for the reply.
     pub request_id: i32,
-    /// Whether the peer wants no reply.
+    /// Does the peer want no reply?
     pub is_silent: bool,
 }
 
 impl Refused {
-    /// Makes the refusal of the message that begins with these bytes.
+    /// Creates the refusal of a message, given its first bytes.
     fn new(full: Full, message: &[u8]) -> Refused {
         Refused {
             full,
@@ -65,7 +65,7 @@ impl Refused {
     }
 }
 
-/// A whole message, with its share of the account.
+/// A whole message, with its share of the memory account.
 #[derive(Debug)]
 pub struct Frame {
     /// Header and content.
@@ -75,15 +75,15 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The number that a reply names.
+    /// Returns the id of the request, for the reply.
     pub fn request_id(&self) -> i32 {
         request_id(&self.bytes)
     }
 
-    /// Reserves memory for processing the message: `copies` of its content, and the decompressed content itself.
+    /// Reserves memory for processing the message: `copies` of its content, and the content itself if it is compressed.
     ///
     /// # Errors
-    /// [`FrameError::Full`].
+    /// [`FrameError::Full`] if the account has too little memory.
     pub async fn make_room(&self, copies: usize) -> Result<(), FrameError> {
         let bytes = match inflated_bytes(&self.bytes) {
             Some(inflated) => inflated * (copies + 1),
@@ -97,14 +97,14 @@ impl Frame {
     }
 }
 
-/// A message that is being read to its end and dropped.
+/// A refused message of which bytes are still to be read and discarded.
 #[derive(Debug, Clone, Copy)]
 struct PassedOver {
     refusal: Refused,
     bytes_left: usize,
 }
 
-/// Reads messages.
+/// Reads messages from a stream.
 #[derive(Debug)]
 pub struct FrameReader<R> {
     stream: R,
@@ -114,7 +114,7 @@ pub struct FrameReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// Makes a reader. Each message must arrive within `message_timeout`.
+    /// Creates a reader. Each message must arrive within `message_timeout`.
     pub fn new(stream: R, message_timeout: Duration) -> FrameReader<R> {
         FrameReader {
             stream,
@@ -124,13 +124,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads the next message, which is charged to `memory` as it arrives. Returns `None` if the client closed the
-    /// stream between messages.
+    /// Reads the next message, charging it to `memory` as it arrives. Returns `None` if the peer closed the stream
+    /// between messages.
     ///
-    /// Waits for the first byte without a limit. Dropping the future between polls loses nothing.
+    /// Waits for the first byte without a time limit. Cancel-safe.
     ///
     /// # Errors
-    /// See [`FrameError`]; after all but [`FrameError::Full`] the stream is not usable any more.
+    /// See [`FrameError`]. After any error except [`FrameError::Full`], the stream is no longer usable.
     pub async fn next(
         &mut self,
         limits: &Limits,
@@ -160,10 +160,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits for a first byte. Returns false if the stream ended.
+    /// Waits for the first byte. Returns false if the stream ended.
     ///
     /// # Errors
-    /// If the stream fails or the client takes longer than `limit`.
+    /// If the stream fails or the peer takes longer than `limit`.
     pub async fn first_byte(&mut self, limit: Duration) -> Result<bool, FrameError> {
         match timeout(limit, self.fill(READ_BYTES_MIN)).await {
             Ok(more) => more,
@@ -174,9 +174,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits until the peer has closed the stream, or it failed. Never returns while a message is waiting to be read.
+    /// Waits until the peer closes the stream or the stream fails. Never returns if unread bytes have arrived.
     ///
-    /// Dropping the future between polls loses nothing.
+    /// Cancel-safe.
     pub async fn closed(&mut self) {
         if self.buffer.is_empty() && !self.fill(READ_BYTES_MIN).await.unwrap_or(false) {
             return;
@@ -184,7 +184,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         std::future::pending().await
     }
 
-    /// Clients may leave between messages, also without the close message of TLS.
+    /// Reads between messages, where a client may disconnect, even without TLS's close message.
     async fn fill_between_messages(&mut self) -> Result<bool, FrameError> {
         match self.fill(READ_BYTES_MIN).await {
             Err(FrameError::Io(error)) if is_departure(&error) => Ok(false),
@@ -206,14 +206,15 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             .first_chunk::<HEADER_BYTES>()
             .expect("the buffer was filled to a header's length");
         let header = Header::parse(head, limits)?;
-        // Clients of another protocol, such as TLS, are refused here.
+        // Refuses clients of other protocols, such as TLS.
         OpCode::from_code(header.op_code)?;
         Ok(header)
     }
 
-    /// Fills the buffer to a whole message as far as the share gets memory for it, or returns that there is none.
+    /// Reads until the buffer holds `count` bytes, growing the share accordingly. Returns the inner error if the
+    /// account has too little memory.
     ///
-    /// The client must send without long pauses, however long the server took before.
+    /// The time limit starts here, so it does not include the server's work before.
     async fn fill_with_room(
         &mut self,
         count: usize,
@@ -238,7 +239,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         .await
     }
 
-    /// Takes the message at the front of the buffer, with its memory.
+    /// Takes the message of `message_bytes` from the front of the buffer, together with its memory.
     fn take(&mut self, message_bytes: usize) -> Bytes {
         let message = self.buffer.split_to(message_bytes).freeze();
         if message_bytes > FREE_BYTES_MAX {
@@ -247,7 +248,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         message
     }
 
-    /// Reads a message for which there is no memory to its end, and returns the refusal as an error.
+    /// Reads and discards the rest of a message that does not fit in memory. Returns the refusal as an error.
     async fn pass_over(&mut self) -> Result<Option<Frame>, FrameError> {
         let limit = self.message_timeout;
         in_time(limit, async {
@@ -267,7 +268,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         .await
     }
 
-    /// Reads once. The end of the stream is an error.
+    /// Reads once. Returns an error at the end of the stream.
     async fn fill_some(&mut self, wanted: usize) -> Result<(), FrameError> {
         if self.fill(wanted).await? {
             Ok(())
@@ -283,7 +284,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// Bytes to reserve for the next read. They grow with the bytes received, not with the length announced.
+    /// Returns how many bytes to reserve for the next read. They grow with the received bytes, not with the declared
+    /// length.
     fn room(&self, wanted: usize) -> usize {
         wanted.min(self.buffer.len()).max(READ_BYTES_MIN)
     }
@@ -309,15 +311,15 @@ fn is_departure(error: &io::Error) -> bool {
     )
 }
 
-/// The id of a message whose header is complete.
+/// Returns the id of a message whose header is complete.
 fn request_id(message: &[u8]) -> i32 {
     i32::from_le_bytes([message[4], message[5], message[6], message[7]])
 }
 
-/// Writes one message.
+/// Writes a message.
 ///
 /// # Errors
-/// If the stream fails, or the client does not receive the message within `limit`.
+/// If the stream fails, or the peer does not receive the message within `limit`.
 pub async fn write(
     stream: &mut (impl AsyncWrite + Unpin),
     message: &[u8],
@@ -330,7 +332,7 @@ pub async fn write(
     match timeout(limit, send).await {
         Ok(sent) => Ok(sent?),
         Err(_) => Err(FrameError::TooSlow {
-            action: "take a reply",
+            action: "receive a reply",
             limit,
         }),
     }
@@ -463,7 +465,7 @@ mod tests {
             .write_all(&announced[..100_000])
             .await
             .expect("room in the pipe");
-        // The reader waits for the rest when all that came is read.
+        // When all sent bytes are read, the reader waits for the rest.
         tokio::select! {
             biased;
             frame = reader.next(&LIMITS, &account) => panic!("not whole: {frame:?}"),

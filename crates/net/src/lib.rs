@@ -1,5 +1,5 @@
-//! What connections to clients and connections to an upstream have in common: TCP options, certificate files, whole
-//! messages of MongoDB's protocol within time limits and an account of memory, and the compression of large ones.
+//! Network code for connections to clients and to an upstream: TCP options, certificate files, whole MongoDB messages
+//! with time limits and a memory account, and compression.
 #![forbid(unsafe_code)]
 
 mod certificates;
@@ -10,10 +10,10 @@ pub mod tcp;
 pub use certificates::{PemError, certificates};
 pub use compression::{LARGE_MESSAGE_BYTES_MIN, compressed, inflated};
 
-/// Fills `bytes` from the system's generator of random numbers.
+/// Fills `bytes` from the system's random number generator.
 ///
 /// # Panics
-/// If the system's generator fails, which it does not once it is seeded.
+/// If the system's generator fails, which cannot happen once it is seeded.
 pub fn random_bytes(bytes: &mut [u8]) {
     use tokio_rustls::rustls::crypto::ring::default_provider;
     let generator = default_provider().secure_random;

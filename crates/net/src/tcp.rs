@@ -1,4 +1,4 @@
-//! Options of TCP connections to clients and to the upstream.
+//! Options of TCP connections to clients and to an upstream.
 
 use std::io;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use tokio::net::TcpStream;
 
 /// Idle time after which the peer is probed (TCP keepalive).
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Interval and number of the probes.
+/// Interval and number of keepalive probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
-/// Sends small messages at once (no Nagle delay), and closes the connection when the peer's machine has disappeared.
+/// Disables Nagle's delay, and enables keepalive, which closes the connection if the peer's machine disappears.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system refuses an option.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let probes = TcpKeepalive::new()

@@ -1,4 +1,4 @@
-//! `OP_COMPRESSED`: another message's content, compressed.
+//! `OP_COMPRESSED`: the compressed content of another message.
 
 use std::io::{Read, Write};
 
@@ -9,15 +9,16 @@ use crate::header::{self, HEADER_BYTES, Header, OpCode};
 use crate::limits::{Limits, MESSAGE_BYTES_MAX};
 use crate::reader::Reader;
 
-/// Where the header has the operation's number.
+/// Byte offset of the opcode in a header.
 const OP_CODE: usize = 12;
-/// Where an `OP_COMPRESSED` has the size of its content before it was compressed.
+/// Byte offset of the uncompressed size in an `OP_COMPRESSED`.
 const UNCOMPRESSED_SIZE: usize = HEADER_BYTES + 4;
 
-/// zstd's own default; higher levels cost more time than a local network saves.
+/// zstd's default. Higher levels cost more time than they save on a local network.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Commands that must never be compressed, in lower case: they carry secrets, or come before compression is agreed.
+/// Commands that must never be compressed, in lower case: they carry secrets, or precede the negotiation of
+/// compression.
 const NEVER_COMPRESSED: &[&str] = &[
     "hello",
     "ismaster",
@@ -32,15 +33,15 @@ const NEVER_COMPRESSED: &[&str] = &[
     "copydb",
 ];
 
-/// True if the message of this command, and its reply, may be compressed.
+/// Returns whether messages of this command, and their replies, may be compressed.
 pub fn is_compressible(command: &str) -> bool {
     !NEVER_COMPRESSED.contains(&command.to_ascii_lowercase().as_str())
 }
 
-/// A way of compressing.
+/// A compression method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compressor {
-    /// Not at all (id 0); for tests.
+    /// No compression (id 0); for tests.
     Noop,
     /// Snappy's raw format (id 1).
     Snappy,
@@ -51,10 +52,10 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// What a server offers, in its order of preference.
+    /// The compressors that a server offers, in its order of preference.
     pub const OFFERED: [Compressor; 3] = [Compressor::Snappy, Compressor::Zstd, Compressor::Zlib];
 
-    /// The number on the wire.
+    /// Returns the compressor's id on the wire.
     pub fn id(self) -> u8 {
         match self {
             Compressor::Noop => 0,
@@ -64,10 +65,10 @@ impl Compressor {
         }
     }
 
-    /// The compressor of a number on the wire.
+    /// Returns the compressor with an id.
     ///
     /// # Errors
-    /// [`Error::UnknownCompressor`].
+    /// [`Error::UnknownCompressor`] if no compressor has this id.
     pub fn from_id(id: u8) -> Result<Compressor, Error> {
         match id {
             0 => Ok(Compressor::Noop),
@@ -78,7 +79,7 @@ impl Compressor {
         }
     }
 
-    /// The name in the `compression` field of hello.
+    /// Returns the compressor's name in the `compression` field of hello.
     pub fn name(self) -> &'static str {
         match self {
             Compressor::Noop => "noop",
@@ -88,7 +89,7 @@ impl Compressor {
         }
     }
 
-    /// The offered compressor of a name.
+    /// Returns the offered compressor with a name.
     pub fn from_name(name: &str) -> Option<Compressor> {
         Compressor::OFFERED
             .into_iter()
@@ -109,7 +110,7 @@ impl Compressor {
         }
     }
 
-    /// Decompresses to exactly `size` bytes, which the caller has compared with the limit.
+    /// Decompresses to exactly `size` bytes; the caller has checked `size` against the limit.
     fn decompress(self, data: &Bytes, size: usize) -> Result<Bytes, Error> {
         let wrong = Error::Decompression {
             compressor: self.name(),
@@ -135,7 +136,7 @@ fn unsnap(data: &[u8], size: usize) -> Option<Vec<u8>> {
     snap::raw::Decoder::new().decompress_vec(data).ok()
 }
 
-/// Reads exactly `size` bytes, for which the caller has reserved memory.
+/// Reads exactly `size` bytes; the caller has checked `size` against the limit.
 fn read_exactly(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut content = Vec::with_capacity(size);
     decoder
@@ -145,7 +146,7 @@ fn read_exactly(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
     (content.len() == size).then_some(content)
 }
 
-/// Compresses a whole message. Keeps its request id and response-to.
+/// Compresses a whole message. Keeps its request id and `responseTo`.
 ///
 /// # Errors
 /// If the compressor fails. The caller then sends the message uncompressed.
@@ -175,10 +176,11 @@ pub fn compress(message: &[u8], compressor: Compressor) -> std::io::Result<Vec<u
     Ok(out)
 }
 
-/// Returns the message inside an `OP_COMPRESSED`, with its ids and compressor. Returns any other message unchanged.
+/// Returns the message inside an `OP_COMPRESSED`, with the same ids, and its compressor. Returns other messages
+/// unchanged.
 ///
 /// # Errors
-/// As for [`crate::Message::decode`], as far as the compression goes.
+/// The errors of [`crate::Message::decode`] about headers and compression.
 pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Compressor>), Error> {
     let head = frame
         .first_chunk::<HEADER_BYTES>()
@@ -196,9 +198,9 @@ pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Comp
     Ok((out.into(), Some(compressor)))
 }
 
-/// Declared bytes of the inflated content of a whole frame. Returns `None` if the frame is not compressed.
+/// Returns the declared uncompressed size of a whole frame's content; `None` if the frame is not compressed.
 ///
-/// At most the bytes that a message may have: [`Message::decode`](crate::Message::decode) refuses frames that declare
+/// Returns at most the maximum message size: [`Message::decode`](crate::Message::decode) refuses frames that declare
 /// more.
 pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
     let number = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
@@ -209,7 +211,7 @@ pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
     Some(usize::try_from(size).unwrap_or(0).min(MESSAGE_BYTES_MAX))
 }
 
-/// The operation and the content of an `OP_COMPRESSED`, given what follows its header.
+/// Returns the opcode, content and compressor of an `OP_COMPRESSED`, given the bytes after its header.
 pub(crate) fn decompress(
     content: Bytes,
     limits: &Limits,

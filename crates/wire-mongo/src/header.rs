@@ -1,4 +1,4 @@
-//! The header of every message: sixteen bytes.
+//! The header of every message: 16 bytes.
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -6,7 +6,7 @@ use crate::limits::Limits;
 /// The length of a message header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// The operation of a message.
+/// The opcode of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpCode {
     /// `OP_REPLY`: the answer to `OP_QUERY`.
@@ -20,7 +20,7 @@ pub enum OpCode {
 }
 
 impl OpCode {
-    /// The number on the wire.
+    /// Returns the opcode's number on the wire.
     pub fn code(self) -> i32 {
         match self {
             OpCode::Reply => 1,
@@ -30,10 +30,10 @@ impl OpCode {
         }
     }
 
-    /// The operation of a number on the wire.
+    /// Returns the opcode with a number.
     ///
     /// # Errors
-    /// [`Error::UnknownOpCode`], also for the operations that MongoDB 5.1 removed (insert, get more and so on).
+    /// [`Error::UnknownOpCode`], also for opcodes that MongoDB 5.1 removed (insert, getMore and others).
     pub fn from_code(code: i32) -> Result<OpCode, Error> {
         match code {
             1 => Ok(OpCode::Reply),
@@ -48,21 +48,21 @@ impl OpCode {
 /// A message header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the whole message, this header included.
+    /// Length of the whole message in bytes, including this header.
     pub message_bytes: usize,
-    /// The sender's number for this message.
+    /// Id that the sender gave this message.
     pub request_id: i32,
-    /// The number of the message that this one answers, or 0.
+    /// Id of the message that this message answers, or 0.
     pub response_to: i32,
-    /// The operation's number, known or not.
+    /// Number of the opcode, known or not.
     pub op_code: i32,
 }
 
 impl Header {
-    /// Reads a header and checks its length, so that the caller may reserve [`Header::message_bytes`].
+    /// Parses a header and checks its length, so that the caller may safely allocate [`Header::message_bytes`] bytes.
     ///
     /// # Errors
-    /// [`Error::MessageLength`] if the length is below a header's or above the limit.
+    /// [`Error::MessageLength`] if the length is shorter than a header or exceeds the limit.
     pub fn parse(bytes: &[u8; HEADER_BYTES], limits: &Limits) -> Result<Header, Error> {
         let field = |at: usize| {
             i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -97,7 +97,7 @@ fn checked_length(length: i32, limits: &Limits) -> Result<usize, Error> {
     }
 }
 
-/// Starts a message: a header whose length [`finish`] sets.
+/// Begins a message with a header, whose length [`finish`] sets later.
 pub(crate) fn begin(
     request_id: i32,
     response_to: i32,
@@ -115,7 +115,7 @@ pub(crate) fn begin(
     out
 }
 
-/// Writes the length of a message that [`begin`] started; `after` bytes are still to be appended.
+/// Sets the length of a message that [`begin`] started, if `after` more bytes will be appended.
 pub(crate) fn finish(message: &mut [u8], after: usize) {
     let length = i32::try_from(message.len() + after).unwrap_or(i32::MAX);
     message[..4].copy_from_slice(&length.to_le_bytes());

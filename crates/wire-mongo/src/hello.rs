@@ -1,23 +1,23 @@
-//! The parts of the handshake that do not depend on which server answers.
+//! The parts of the handshake that are the same for every server.
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use crate::Compressor;
 
-/// The newest wire version that this crate speaks: MongoDB 7.0.
+/// The latest wire version that this crate supports: MongoDB 7.0.
 pub const WIRE_VERSION_MAX: i32 = 21;
-/// Maximum bytes of an application name that is kept; drivers send at most as much.
+/// Maximum bytes of an application name that is stored; the limit of drivers.
 const APP_NAME_BYTES_MAX: usize = 128;
 
-/// The names of the command.
+/// All names of the hello command.
 pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
 
-/// Returns whether `command` is a name of hello.
+/// Returns whether `command` is one of hello's names.
 pub fn is_hello(command: &str) -> bool {
     NAMES.contains(&command)
 }
 
-/// Appends the compressors that both sides know, in the client's order; no field if there are none.
+/// Appends the compressors that both sides support, in the client's order. Appends no field if there are none.
 pub fn append_compression(reply: &mut RawDocumentBuf, hello: &RawDocument) {
     let Ok(asked) = hello.get_array("compression") else {
         return;
@@ -33,15 +33,15 @@ pub fn append_compression(reply: &mut RawDocumentBuf, hello: &RawDocument) {
     }
 }
 
-/// Returns the name of the application in the `client` document of a hello; `None` if it has none or a longer one than
-/// drivers send.
+/// Returns the application name in the `client` document of a hello; `None` if it is missing or longer than drivers
+/// allow.
 pub fn app_name(metadata: &RawDocument) -> Option<&str> {
     let application = metadata.get_document("application").ok()?;
     let name = application.get_str("name").ok()?;
     (name.len() <= APP_NAME_BYTES_MAX).then_some(name)
 }
 
-/// Returns the error for an `OP_QUERY` with another command than those of the handshake.
+/// Returns the error for a command that is not allowed in an `OP_QUERY`.
 pub fn unsupported_query(name: &str) -> RawDocumentBuf {
     let message = format!(
         "Unsupported OP_QUERY command: {name}. The client driver may require an upgrade. For more details see \

@@ -1,11 +1,10 @@
-//! The MongoDB wire protocol as bytes: headers, `OP_MSG`, `OP_QUERY`, `OP_REPLY` and `OP_COMPRESSED`.
+//! Codec of the MongoDB wire protocol: headers, `OP_MSG`, `OP_QUERY`, `OP_REPLY` and `OP_COMPRESSED`.
 //!
-//! Nothing here reads or writes a socket. A caller reads [`HEADER_BYTES`] bytes, gets the length of the message
-//! from [`Header::parse`], reads the rest, and hands the whole frame to [`Message::decode`]. The result is validated:
-//! every document is well-formed BSON of bounded size and depth, so later readers may recurse.
+//! This crate does no I/O. The caller reads [`HEADER_BYTES`] bytes, gets the length of the message from
+//! [`Header::parse`], reads the rest, and passes the whole frame to [`Message::decode`]. The result is validated: every
+//! document is well-formed BSON of bounded size and depth, so later code may process it recursively.
 //!
-//! No length that comes from the wire is trusted: each is compared with a [named limit](limits) before memory is
-//! reserved for it.
+//! No length from the wire is trusted: each is checked against a [named limit](limits) before memory is allocated.
 //!
 //! # Sources
 //! `OP_MSG.md`, `OP_COMPRESSED.md` and `mongodb-handshake` of the MongoDB driver specifications.

@@ -1,4 +1,4 @@
-//! The limits of messages.
+//! Limits of messages.
 
 /// Maximum bytes of a message, header included (`maxMessageSizeBytes` of the hello reply).
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
@@ -6,26 +6,26 @@ pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
 /// Maximum bytes of a document that a user may store (`maxBsonObjectSize` of the hello reply).
 pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Maximum bytes of a document on the wire: a stored one plus the command around it.
+/// Maximum bytes of a document on the wire: a stored document plus the command around it.
 pub const WIRE_DOCUMENT_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 16 * 1024;
 
-/// Maximum nesting of documents and arrays; the outermost document is depth 1.
+/// Maximum nesting depth of documents and arrays; the outermost document has depth 1.
 pub const DEPTH_MAX: usize = 200;
 
-/// Maximum number of documents of one insert, update or delete (`maxWriteBatchSize` of the hello reply).
+/// Maximum number of statements in an insert, update or delete (`maxWriteBatchSize` of the hello reply).
 pub const WRITE_BATCH_MAX: usize = 100_000;
 
-/// Maximum number of kind-1 sections of one `OP_MSG`.
+/// Maximum number of kind-1 sections in an `OP_MSG`.
 pub const SEQUENCES_MAX: usize = 8;
 
-/// The limits of decoding. Tests and connections that are not authenticated use smaller ones.
+/// Limits for decoding. Tests and unauthenticated connections use lower limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest message in bytes, header included, before and after decompression.
+    /// Maximum bytes of a message including its header, both before and after decompression.
     pub message_bytes_max: usize,
-    /// Longest document in bytes.
+    /// Maximum bytes of a document.
     pub document_bytes_max: usize,
-    /// Deepest nesting of documents and arrays.
+    /// Maximum nesting depth of documents and arrays.
     pub depth_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A whole message of any operation.
+//! A whole message with any opcode.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::limits::Limits;
 use crate::op_msg::OpMsg;
 use crate::op_query::{OpQuery, OpReply};
 
-/// What a message holds.
+/// The decoded content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// A command or its reply.
@@ -23,16 +23,16 @@ pub enum Body {
 /// A decoded message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// The header as received: of the compressed message, if it was compressed.
+    /// The header as received; for a compressed message, the header of the `OP_COMPRESSED`.
     pub header: Header,
-    /// How the message was compressed, if it was.
+    /// The compressor; `None` if the message was not compressed.
     pub compressor: Option<Compressor>,
-    /// The content.
+    /// The decoded content.
     pub body: Body,
 }
 
 impl Message {
-    /// Decodes one whole frame: header and content, nothing after.
+    /// Decodes a whole frame: exactly one header and its content.
     ///
     /// # Errors
     /// See [`Error`]; [`Error::is_fatal`] says whether the connection must be closed.

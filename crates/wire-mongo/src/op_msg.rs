@@ -31,7 +31,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// These bits and those of `other`.
+    /// Returns the bits that are set in either value.
     #[must_use]
     pub fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -46,18 +46,18 @@ impl Flags {
     }
 }
 
-/// The documents of one kind-1 section, validated, in one shared piece of memory.
+/// The validated documents of a kind-1 section, in one shared buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sequence {
-    /// The name of the field that the documents stand for, for instance `documents` of an insert.
+    /// Name of the field that the documents replace, for instance `documents` of an insert.
     pub identifier: String,
-    /// The documents, back to back.
+    /// The concatenated documents.
     bytes: Bytes,
     count: usize,
 }
 
 impl Sequence {
-    /// A sequence of documents that are known to be well-formed.
+    /// Creates a sequence of documents, which must be well-formed.
     pub fn new<'a>(
         identifier: &str,
         documents: impl IntoIterator<Item = &'a RawDocument>,
@@ -75,12 +75,12 @@ impl Sequence {
         }
     }
 
-    /// The number of documents.
+    /// Returns the number of documents.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The documents in order, borrowed from the message.
+    /// Returns the documents in order, borrowed from the message.
     pub fn documents(&self) -> impl Iterator<Item = &RawDocument> {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
@@ -91,7 +91,7 @@ impl Sequence {
         })
     }
 
-    /// The documents in order, each in memory of its own.
+    /// Returns copies of the documents, in order.
     pub fn to_documents(&self) -> Vec<RawDocumentBuf> {
         let mut documents = Vec::with_capacity(self.count);
         documents.extend(self.documents().map(RawDocument::to_owned));
@@ -104,14 +104,14 @@ impl Sequence {
 pub struct OpMsg {
     /// The flag bits.
     pub flags: Flags,
-    /// The kind-0 section: for a command, its name is the first key.
+    /// The kind-0 section. The first key of a command is its name.
     pub body: RawDocumentBuf,
-    /// The kind-1 sections in the order of the message.
+    /// The kind-1 sections, in the message's order.
     pub sequences: Vec<Sequence>,
 }
 
 impl OpMsg {
-    /// A message with a body alone.
+    /// Creates a message with only a body.
     pub fn new(body: RawDocumentBuf) -> OpMsg {
         OpMsg {
             flags: Flags::default(),
@@ -120,7 +120,7 @@ impl OpMsg {
         }
     }
 
-    /// Decodes a whole frame, header included, so that the checksum can be compared.
+    /// Decodes a whole frame, including its header, which the checksum covers.
     pub(crate) fn decode_frame(frame: &Bytes, limits: &Limits) -> Result<OpMsg, Error> {
         let mut reader = Reader::new(frame.slice(HEADER_BYTES..));
         let flags = Flags::parse(reader.u32("OP_MSG flags")?)?;
@@ -132,10 +132,10 @@ impl OpMsg {
         Self::decode_sections(flags, Reader::new(sections), limits)
     }
 
-    /// Decodes the content of an `OP_MSG` that came compressed: what follows the header.
+    /// Decodes the content of a compressed `OP_MSG`, that is, the bytes after the header.
     ///
-    /// A checksum is that of the uncompressed message with its uncompressed header, which the sender did not keep, so
-    /// drivers send none. If there is one, it is dropped unchecked.
+    /// The checksum would cover the uncompressed message with its original header, which is not transmitted. Drivers
+    /// therefore send none; if there is one, it is ignored.
     pub(crate) fn decode_content(content: Bytes, limits: &Limits) -> Result<OpMsg, Error> {
         let mut reader = Reader::new(content);
         let flags = Flags::parse(reader.u32("OP_MSG flags")?)?;
@@ -167,7 +167,7 @@ impl OpMsg {
         Self::validated(flags, &body, sequences, limits)
     }
 
-    /// Validates the content only after the whole frame, so that an error of content is not fatal.
+    /// Validates the documents, after the whole frame was parsed, so that errors in documents are not fatal.
     fn validated(
         flags: Flags,
         body: &Bytes,
@@ -197,7 +197,7 @@ impl OpMsg {
         })
     }
 
-    /// Encodes the whole message, with a checksum if its flag is set.
+    /// Encodes the whole message, with a checksum if the flags request it.
     pub fn encode(&self, request_id: i32, response_to: i32) -> Vec<u8> {
         let sequences: usize = self.sequences.iter().map(sequence_section_bytes).sum();
         let capacity = 4 + 1 + self.body.as_bytes().len() + sequences + CHECKSUM_BYTES;
@@ -213,7 +213,7 @@ impl OpMsg {
     }
 }
 
-/// Sets the length and, if the flags ask for it, appends the checksum.
+/// Sets the length, and appends the checksum if the flags request it.
 fn seal(out: &mut Vec<u8>, flags: Flags) {
     if !flags.has(Flags::CHECKSUM_PRESENT) {
         return header::finish(out, 0);
@@ -223,7 +223,7 @@ fn seal(out: &mut Vec<u8>, flags: Flags) {
     out.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// Reads everything but the checksum.
+/// Reads everything except the checksum.
 fn before_checksum(reader: &mut Reader) -> Result<Bytes, Error> {
     let what = "OP_MSG checksum";
     let sections = reader
@@ -255,7 +255,7 @@ fn write_sequence(sequence: &Sequence, out: &mut Vec<u8>) {
     out.extend_from_slice(&sequence.bytes);
 }
 
-/// The name and the bytes of a kind-1 section; the documents' lengths add up, but their content is not validated.
+/// Reads the name and the bytes of a kind-1 section. Does not validate the documents.
 fn read_sequence(reader: &mut Reader) -> Result<(String, Bytes), Error> {
     let what = "OP_MSG document sequence";
     let length = usize::try_from(reader.i32(what)?).map_err(|_| Error::Truncated { what })?;

@@ -1,4 +1,4 @@
-//! `OP_QUERY` and `OP_REPLY`, which older drivers use for their first message and nothing else.
+//! `OP_QUERY` and `OP_REPLY`, which older drivers use only for their first message.
 
 use bson::RawDocumentBuf;
 use bytes::Bytes;
@@ -12,27 +12,27 @@ use crate::validate::validate_document;
 /// An `OP_QUERY`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpQuery {
-    /// The flag bits, as sent.
+    /// The flag bits.
     pub flags: u32,
-    /// `database.collection`; commands go to the collection `$cmd`.
+    /// `database.collection`; the collection is `$cmd` for commands.
     pub full_collection_name: String,
-    /// Documents to skip.
+    /// Number of documents to skip.
     pub skip: i32,
-    /// Documents to return; -1 or 1 for a command.
+    /// Number of documents to return; -1 or 1 for a command.
     pub number_to_return: i32,
-    /// The query, or the command.
+    /// The query or the command.
     pub query: RawDocumentBuf,
 }
 
 impl OpQuery {
-    /// The database, if this is a command (the collection is `$cmd`).
+    /// Returns the database if this is a command, that is, if the collection is `$cmd`.
     pub fn command_database(&self) -> Option<&str> {
         self.full_collection_name
             .strip_suffix(".$cmd")
             .filter(|db| !db.is_empty())
     }
 
-    /// Decodes what follows the header.
+    /// Decodes the bytes after the header.
     pub(crate) fn decode_content(content: Bytes, limits: &Limits) -> Result<OpQuery, Error> {
         let mut reader = Reader::new(content);
         let flags = reader.u32("OP_QUERY flags")?;
@@ -87,21 +87,21 @@ fn owned(bytes: &Bytes, what: &'static str) -> Result<RawDocumentBuf, Error> {
 pub struct ReplyFlags(pub u32);
 
 impl ReplyFlags {
-    /// The server can wait for data; set on every reply since MongoDB 2.0.
+    /// The server can wait for data. Set in every reply since MongoDB 2.0.
     pub const AWAIT_CAPABLE: ReplyFlags = ReplyFlags(1 << 3);
 }
 
-/// An `OP_REPLY` with one document, as every answer to a command has.
+/// An `OP_REPLY` with one document, the form of every command reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpReply {
     /// The flag bits.
     pub flags: ReplyFlags,
-    /// The answer.
+    /// The reply document.
     pub document: RawDocumentBuf,
 }
 
 impl OpReply {
-    /// Decodes what follows the header, for clients.
+    /// Decodes the bytes after the header, for clients.
     pub(crate) fn decode_content(content: Bytes, limits: &Limits) -> Result<OpReply, Error> {
         let mut reader = Reader::new(content);
         let flags = ReplyFlags(reader.u32("OP_REPLY flags")?);

@@ -1,11 +1,11 @@
-//! Reads the flags and the command of an `OP_MSG` that is passed on. Its content is not validated.
+//! Reads the flags and the command of an `OP_MSG` that is passed on, without validating its content.
 
 use bson::RawDocument;
 
 use crate::header::{HEADER_BYTES, OpCode};
 use crate::op_msg::Flags;
 
-/// Offset of the operation's number in the header.
+/// Byte offset of the opcode in the header.
 const OP_CODE: usize = 12;
 const KIND_BODY: u8 = 0;
 const KIND_SEQUENCE: u8 = 1;
@@ -15,7 +15,7 @@ const KIND_SEQUENCE: u8 = 1;
 pub struct Peek<'a> {
     /// The flag bits, known or not.
     pub flags: Flags,
-    /// The kind-0 section: its length is checked, its content is not.
+    /// The kind-0 section. Its length is checked; its content is not validated.
     pub body: &'a RawDocument,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Peek<'a> {
         }
     }
 
-    /// The command's name: the first key of the body, empty if there is none.
+    /// Returns the command's name: the first key of the body, or an empty string.
     pub fn command(&self) -> &'a str {
         let first = self.body.iter_elements().next();
         first.map_or("", |element| {
@@ -48,7 +48,7 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// The flags of an `OP_MSG`, of which the beginning suffices. No flags for any other message.
+/// Returns the flags of an `OP_MSG`, given at least its first 20 bytes; no flags for any other message.
 pub fn flags(message: &[u8]) -> Flags {
     let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
     match (number(OP_CODE), number(HEADER_BYTES)) {

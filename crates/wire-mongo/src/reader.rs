@@ -1,4 +1,4 @@
-//! A cursor over the bytes of a message that cuts `Bytes` without copying.
+//! A cursor over the bytes of a message, which returns slices of `Bytes` without copying.
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ impl Reader {
         self.bytes.is_empty()
     }
 
-    /// The remaining bytes.
+    /// Takes the remaining bytes.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
@@ -51,7 +51,7 @@ impl Reader {
         Ok(i64::from_le_bytes(self.array(what)?))
     }
 
-    /// A name that ends in a zero byte.
+    /// Reads a zero-terminated name.
     pub(crate) fn cstring(&mut self, what: &'static str) -> Result<String, Error> {
         let end = self.bytes.iter().position(|byte| *byte == 0);
         let end = end.ok_or(Error::Truncated { what })?;
@@ -63,7 +63,7 @@ impl Reader {
         }
     }
 
-    /// The bytes of one document, by its own length. Its content is not validated.
+    /// Reads the bytes of one document, by the document's own length. Does not validate its content.
     pub(crate) fn document(&mut self, what: &'static str) -> Result<Bytes, Error> {
         let length = self.peek_i32(what)?;
         let length = usize::try_from(length).map_err(|_| Error::Truncated { what })?;

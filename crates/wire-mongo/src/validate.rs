@@ -1,19 +1,19 @@
-//! Validates BSON before any recursive reader sees it.
+//! Validates BSON before recursive code processes it.
 //!
-//! The walk keeps its own stack, bounded by the depth limit, and touches every byte of structure once. String values
-//! are checked for length and terminator, not for UTF-8, because MongoDB stores those too. Names must be UTF-8.
+//! Uses its own stack, bounded by the depth limit, and reads every byte of structure once. Checks the length and
+//! terminator of string values, but not that they are UTF-8: MongoDB also stores invalid UTF-8. Names must be UTF-8.
 
 use crate::limits::Limits;
 
-/// What is wrong with a document. Offsets count bytes from the document's first.
+/// Why a document is invalid. Offsets are in bytes from the start of the document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBson {
-    /// A length is too short, too long, or ends elsewhere than its content.
+    /// A length is too short or too long, or does not match the end of its content.
     #[error("bad length {length} at byte {offset}")]
     Length {
-        /// The length found.
+        /// The invalid length.
         length: i64,
-        /// Its offset.
+        /// Offset of the length.
         offset: usize,
     },
     /// The document is longer than the limit.
@@ -27,15 +27,15 @@ pub enum InvalidBson {
     /// Documents or arrays nest deeper than the limit.
     #[error("nesting is deeper than {max} at byte {offset}")]
     TooDeep {
-        /// The limit.
+        /// Maximum depth.
         max: usize,
-        /// Its offset.
+        /// Offset of the document that is too deep.
         offset: usize,
     },
     /// An element's value or name runs past the end of its document.
     #[error("element at byte {offset} runs past the end of its document")]
     Truncated {
-        /// Its offset.
+        /// Offset of the truncated value or name.
         offset: usize,
     },
     /// A type byte that BSON does not define.
@@ -43,40 +43,40 @@ pub enum InvalidBson {
     UnknownType {
         /// The byte.
         element_type: u8,
-        /// Its offset.
+        /// Offset of the element.
         offset: usize,
     },
-    /// A terminating zero byte is missing, or comes early.
+    /// A terminating zero byte is missing or too early.
     #[error("missing terminator at byte {offset}")]
     Terminator {
-        /// Its offset.
+        /// Offset of the byte at which the terminator was expected, or came early.
         offset: usize,
     },
-    /// A field name, or a regular expression, is not UTF-8.
+    /// A field name or a regular expression is not UTF-8.
     #[error("name at byte {offset} is not valid UTF-8")]
     NotUtf8 {
-        /// Its offset.
+        /// Offset of the name or regular expression.
         offset: usize,
     },
-    /// A boolean other than 0 and 1.
+    /// A boolean is neither 0 nor 1.
     #[error("boolean at byte {offset} has the value {value}, not 0 or 1")]
     Boolean {
-        /// The byte.
+        /// The value of the byte.
         value: u8,
-        /// Its offset.
+        /// Offset of the byte.
         offset: usize,
     },
 }
 
-/// The shortest document: a length and a terminator.
+/// Bytes of the shortest document: a length and a terminator.
 const DOCUMENT_BYTES_MIN: usize = 5;
 
-/// Checks that `bytes` are exactly one well-formed document within the limits.
+/// Checks that `bytes` is exactly one well-formed document within the limits.
 ///
-/// Runs in one pass without recursion and without allocating more than a few bytes per level.
+/// Takes one pass, without recursion, and allocates only a few bytes per level.
 ///
 /// # Errors
-/// The first fault in reading order.
+/// The first error, in reading order.
 pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), InvalidBson> {
     let max = limits.document_bytes_max;
     if bytes.len() > max {
@@ -108,7 +108,7 @@ pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), InvalidBso
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Where each open document ends, outermost first.
+    /// End offsets of the open documents, outermost first.
     ends: Vec<usize>,
     depth_max: usize,
 }
@@ -129,7 +129,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads one element, or the end of the innermost document.
+    /// Reads an element, or the end of the innermost document.
     fn step(&mut self) -> Result<(), InvalidBson> {
         let end = self.ends.last().copied().unwrap_or(0);
         let start = self.at;
@@ -184,7 +184,7 @@ impl Walk<'_> {
         Ok(self.bytes[at])
     }
 
-    /// Reads the length at the cursor without advancing it: at least `min`, at most `max`.
+    /// Reads the length at the cursor without advancing. Returns an error unless it is from `min` to `max`.
     fn length(&self, min: usize, max: usize) -> Result<usize, InvalidBson> {
         let offset = self.at;
         let field = self
@@ -204,7 +204,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A zero-terminated UTF-8 name.
+    /// Reads a zero-terminated UTF-8 name.
     fn name(&mut self, end: usize) -> Result<(), InvalidBson> {
         let offset = self.at;
         let rest = &self.bytes[offset..end];
@@ -261,9 +261,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Code with scope: its own length, a string, and a document that must end where the value does.
+    /// Reads code with scope: its own length, a string, and a document that must end where the value ends.
     ///
-    /// The string must be UTF-8: the BSON library finds the scope by the length of the decoded code.
+    /// The string must be UTF-8, because the BSON library locates the scope by the length of the decoded code.
     fn code_with_scope(&mut self, end: usize) -> Result<(), InvalidBson> {
         let start = self.at;
         let length = self.length(4 + 5 + DOCUMENT_BYTES_MIN, end - start)?;

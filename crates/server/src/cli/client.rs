@@ -1,4 +1,4 @@
-//! Connections of the commands to a running server.
+//! Connects commands to a running server.
 
 use std::io;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use mongodb::options::{ClientOptions, ServerAddress};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Timeout of finding the server, unless the connection string has one (`serverSelectionTimeoutMS`).
+/// Server selection timeout, unless the connection string sets `serverSelectionTimeoutMS`.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The port of an address without one.
+/// Default port of an address.
 const DEFAULT_PORT: u16 = 27017;
 
-/// The server to connect to.
+/// The server that a command connects to.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// Connection string of the server, with user, password and TLS options.
@@ -34,7 +34,7 @@ impl ServerArgs {
     /// Connects and pings the server.
     ///
     /// # Errors
-    /// If the connection string is malformed, or no server answers.
+    /// If the connection string is malformed, or the server does not answer.
     pub async fn connect(&self) -> Result<Client> {
         let (client, hosts) = self.open().await?;
         let alive = client
@@ -45,8 +45,8 @@ impl ServerArgs {
         Ok(client)
     }
 
-    /// Returns a client of the server, and the server's address. Sends no ping: a proxy whose upstream cannot be
-    /// reached answers none, but may answer other commands.
+    /// Returns a client of the server, and the server's address. Sends no ping: a proxy answers no ping while its
+    /// upstream cannot be reached, but may answer other commands.
     ///
     /// # Errors
     /// If the connection string is malformed, or no server listens.
@@ -67,7 +67,7 @@ impl ServerArgs {
 }
 
 /// Connects directly if the connection string names one host and no replica set. Otherwise the driver would use the
-/// address that the server reports, which may be for other machines only.
+/// address that the server reports, which may not be reachable from this machine.
 fn stay_at_one_host(options: &mut ClientOptions) {
     let is_balanced = options.load_balanced.unwrap_or(false);
     if options.hosts.len() == 1 && options.repl_set_name.is_none() && !is_balanced {
@@ -75,7 +75,7 @@ fn stay_at_one_host(options: &mut ClientOptions) {
     }
 }
 
-/// Returns whether every address refuses connections, as the driver would retry until its timeout.
+/// Returns whether every address refuses connections. The driver would instead retry until its timeout.
 async fn nothing_listens(hosts: &[ServerAddress]) -> bool {
     for host in hosts {
         let ServerAddress::Tcp { host, port } = host else {

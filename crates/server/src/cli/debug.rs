@@ -1,4 +1,4 @@
-//! `forebay debug`: internal state.
+//! `forebay debug`: shows internal state.
 
 use anyhow::Result;
 use bson::{Bson, Document, doc};
@@ -21,7 +21,7 @@ enum Subject {
     Pattern {
         /// The regular expression.
         regex: String,
-        /// Its options: any of i, m, s, x, u.
+        /// Options of the expression: any of i, m, s, x, u.
         #[arg(long, default_value = "")]
         options: String,
     },
@@ -70,7 +70,7 @@ async fn buckets(server: &ServerArgs, field: &str) -> Result<()> {
     Ok(())
 }
 
-/// The fields of the first bucket; all buckets have the same ones.
+/// Returns a column for each field of the first bucket; all buckets have the same fields.
 fn columns(buckets: &[Document]) -> Vec<(&str, &str)> {
     let first = buckets.first();
     first

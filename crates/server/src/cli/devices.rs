@@ -40,13 +40,13 @@ enum Action {
         /// Name or id, as `forebay devices list` shows it.
         #[arg(value_name = "NAME|ID")]
         device: String,
-        /// Remove it even if it is the last one; each search then uses one core.
+        /// Remove the device even if it is the last one; each search then uses one core.
         #[arg(long)]
         yes: bool,
     },
 }
 
-/// `host:1` is the name of one device, so the number of devices is a separate flag.
+/// Parses the kind of the devices to add. Refuses `host:1`, which is the name of one device: `--count` sets the number.
 fn parse_kind(text: &str) -> Result<String, String> {
     match text.strip_prefix("host:") {
         Some(count) => Err(format!(
@@ -56,7 +56,7 @@ fn parse_kind(text: &str) -> Result<String, String> {
     }
 }
 
-/// The columns of the list: heading and field.
+/// Columns of the list: heading and field.
 const COLUMNS: [(&str, &str); 9] = [
     ("id", "id"),
     ("name", "name"),
@@ -104,7 +104,7 @@ fn command(action: &Action) -> Document {
     }
 }
 
-/// The devices, as the setting `devices` names them.
+/// Returns the devices to add, in the format of the setting `devices`.
 fn spec(kind: &str, count: NonZeroUsize) -> String {
     match kind {
         "host" => format!("host:{count}"),

@@ -1,4 +1,4 @@
-//! `forebay doctor`: checks the machine, and names a remedy for what is missing.
+//! `forebay doctor`: checks the machine, and suggests remedies for problems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use forebay_device::cuda::{gpus, nvrtc_version};
 
-/// Check GPU, driver, NVRTC and limits, and name a remedy for what is missing
+/// Check GPU, driver, NVRTC and limits, and suggest remedies
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Read this directory instead of the machine's root, for tests and containers.
@@ -15,11 +15,11 @@ pub struct DoctorArgs {
     root: PathBuf,
 }
 
-/// Open files that a server with the default number of connections needs.
+/// Number of open files that a server with the default number of connections needs.
 const OPEN_FILES_WANTED: u64 = 12_000;
 /// Minimum number of open files with which the store works.
 const OPEN_FILES_MIN: u64 = 512;
-/// Minimum locked memory for pinned buffers of a GPU.
+/// Minimum locked memory for the pinned buffers of a GPU.
 const LOCKED_BYTES_MIN: u64 = 1 << 30;
 /// Library folders of common distributions.
 const LIBRARY_FOLDERS: [&str; 7] = [
@@ -35,13 +35,13 @@ const LIBRARY_FOLDERS: [&str; 7] = [
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Present.
+    /// Present, or sufficient.
     Good,
-    /// Missing; the server works without it.
+    /// Missing, but the server works without it.
     Absent,
-    /// A low limit, within which the server works.
+    /// A low limit that restricts the server.
     Limited,
-    /// A fault that affects the server.
+    /// A problem that affects the server.
     Bad,
 }
 
@@ -57,7 +57,7 @@ struct Finding {
 /// Prints the report.
 ///
 /// # Errors
-/// If something that the server needs is missing or wrong. What is optional is no error.
+/// If something that the server needs is missing or wrong. Missing optional parts are no error.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let findings = examine(&args.root);
     findings.iter().for_each(print);
@@ -169,7 +169,7 @@ fn meminfo(root: &Path, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The soft and the hard limit; `None` is unlimited.
+/// Returns the soft and the hard limit; `None` in a pair means unlimited.
 fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     let text = read(root, "proc/self/limits")?;
     let line = text
@@ -209,7 +209,7 @@ fn locked_memory(root: &Path) -> Finding {
             what,
             Verdict::Limited,
             format!("{soft} bytes allowed; pinned buffers for a GPU need more"),
-            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file; of no concern without a GPU",
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file; not needed without a GPU",
         ),
         Some((soft, _)) => good(what, format!("{} bytes allowed", in_words(soft))),
         None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
@@ -300,7 +300,7 @@ fn library(root: &Path, what: &'static str, prefix: &str, remedy: &'static str) 
     }
 }
 
-/// The devices that this process can start.
+/// Checks which devices this process can start.
 fn devices() -> Finding {
     let what = "devices";
     let gpus = match gpus() {

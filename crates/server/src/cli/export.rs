@@ -13,7 +13,7 @@ use futures_util::TryStreamExt;
 
 use super::client::ServerArgs;
 
-/// Documents per batch.
+/// Number of documents per batch.
 const BATCH_COUNT: u32 = 10_000;
 
 /// Export a collection as JSON lines or BSON
@@ -44,7 +44,7 @@ enum Output {
     Relaxed,
     /// JSON lines in canonical extended JSON: every type is kept.
     Canonical,
-    /// BSON documents back to back.
+    /// Concatenated BSON documents.
     Bson,
 }
 
@@ -110,7 +110,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
 mod tests {
     use super::*;
 
-    /// A store from before depth was limited may hold such a document.
+    /// A store from before the depth limit may hold such a document.
     #[test]
     fn what_nests_too_deep_is_exported_as_bson_only() {
         const LEVELS: usize = 100_000;

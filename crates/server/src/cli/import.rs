@@ -1,4 +1,4 @@
-//! `forebay import`: inserts documents of files into a collection of a running server.
+//! `forebay import`: inserts the documents of files into a collection of a running server.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
@@ -32,7 +32,7 @@ pub struct ImportArgs {
     /// Format of the files; detected from their names and first bytes by default.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Field that takes elements that are strings instead of documents.
+    /// Field name for elements that are strings instead of documents.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
     /// Delimiter of the columns of CSV files [default: comma; tab for .tsv files].
@@ -56,9 +56,8 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 
 /// Runs the import.
 ///
-/// # Errors
-/// If a file cannot be read, with the line; the documents before it are imported and counted. If the server refused
-/// documents, after all others are imported.
+/// If a file cannot be read, with the line; the documents before that line are imported and counted. If the server
+/// refused documents; all others are imported.
 pub async fn run(args: ImportArgs) -> Result<()> {
     let begun = Instant::now();
     let client = args.server.connect().await?;
@@ -77,7 +76,7 @@ pub async fn run(args: ImportArgs) -> Result<()> {
     }
 }
 
-/// Sends the files. Returns the outcome of what was sent, and of reading.
+/// Reads the files and sends their documents. Returns the outcome of sending, and the result of reading.
 async fn import(
     args: ImportArgs,
     collection: Collection<RawDocumentBuf>,
@@ -131,7 +130,7 @@ fn shape(args: &ImportArgs, path: &Path) -> Shape {
     }
 }
 
-/// A bar over the bytes of all files, or a spinner if their size is unknown.
+/// Creates a progress bar over the bytes of all files, or a spinner if their size is unknown.
 fn progress_bar(files: &[PathBuf]) -> ProgressBar {
     let size: Option<u64> = files
         .iter()

@@ -1,4 +1,4 @@
-//! `forebay kernels`: lists the kernels for GPUs, or compiles them before the first search.
+//! `forebay kernels`: lists the GPU kernels, or compiles them before the first search.
 
 use anyhow::{Context, Result, bail};
 use bson::{Document, doc};
@@ -16,7 +16,7 @@ pub struct KernelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List the kernels, and the resources of those that are compiled
+    /// List the kernels, with the resources of compiled ones
     List(ArchArgs),
     /// Compile and cache the kernels that are not compiled yet, then list all
     Warm(ArchArgs),
@@ -29,7 +29,7 @@ struct ArchArgs {
     archs: Vec<Arch>,
 }
 
-/// The columns of the list: heading and field.
+/// Columns of the list: heading and field.
 const COLUMNS: [(&str, &str); 6] = [
     ("program", "program"),
     ("kernel", "kernel"),
@@ -42,7 +42,8 @@ const COLUMNS: [(&str, &str); 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no compiler, or a kernel does not compile.
+/// If a kernel must be compiled but there is no compiler, or it does not compile; if no architecture is named and there
+/// is no GPU.
 pub fn run(args: &KernelsArgs) -> Result<()> {
     let cache = KernelCache::from_environment();
     let (compiles, archs) = match &args.action {
@@ -62,8 +63,8 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
     }
     print!("{}", table::of(&COLUMNS, &rows));
     match cache.folder() {
-        Some(folder) => println!("kept in {}", folder.display()),
-        None => println!("not kept: neither HOME nor FOREBAY_KERNEL_CACHE is set"),
+        Some(folder) => println!("cached in {}", folder.display()),
+        None => println!("not cached: neither HOME nor FOREBAY_KERNEL_CACHE is set"),
     }
     Ok(())
 }
@@ -82,7 +83,7 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     Ok(archs)
 }
 
-/// One row for each kernel; without its resources if it is not compiled.
+/// Returns one row for each kernel, with its resources if the kernel is compiled.
 fn rows_of(program: &str, entries: &[String], arch: Arch, cubin: Option<&Cubin>) -> Vec<Document> {
     let named = |name: &str| doc! { "program": program, "kernel": name, "arch": arch.to_string() };
     match cubin {

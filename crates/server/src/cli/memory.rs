@@ -1,4 +1,4 @@
-//! The memory of the process: what `--memory-bytes-max` is divided into, and the thread that measures what is resident.
+//! Divides the memory of the process (`--memory-bytes-max`), and measures resident memory in a thread.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,43 +8,45 @@ use forebay_memory::Account;
 
 use crate::settings::Settings;
 
-/// Minimum of the setting: enough to receive, decompress and process a message of the maximum length.
+/// Minimum of `--memory-bytes-max`: enough to receive, decompress and process a message of maximum length.
 const LIMIT_BYTES_MIN: u64 = 256 << 20;
-/// Memory for a message of the maximum length that does not compress well: the message, its content, a copy of its
+/// Memory for a message of maximum length that does not compress well: the message, its content, a copy of its
 /// documents, and the first batch in which the store writes them.
 const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000 + (8 << 20) + (16 << 20);
-/// Part of the machine's memory that the process may take by default: three quarters.
+/// Default fraction of the machine's memory for the process: three quarters.
 const MACHINE_PART: (u64, u64) = (3, 4);
-/// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.
+/// Default fraction of the limit for cached values on each host device: 1/2. `--device-memory-bytes` overrides it.
 const HOST_CACHE_PART: u64 = 2;
-/// Blocks of the store's files likewise, if `--documents-store-cache-bytes` is not set.
+/// Default fraction of the limit for cached blocks of the store's files: 1/16. `--documents-store-cache-bytes`
+/// overrides it.
 const STORE_CACHE_PART: u64 = 16;
 const STORE_CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Write buffers of the store likewise.
+/// Fraction of the limit for the store's write buffers: 1/8.
 const WRITE_BUFFERS_PART: u64 = 8;
 const WRITE_BUFFERS_BYTES_MAX: u64 = 512 << 20;
-/// How often resident memory is measured.
+/// Interval of measuring resident memory.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// The allocator is asked to return free memory when this part of the limit is resident, and how often at most.
+/// When resident memory exceeds this fraction of the limit, the allocator is asked to return free memory, at most once
+/// per `TRIM_INTERVAL`.
 const TRIM_PART: (u64, u64) = (3, 4);
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the log says that there is too little room for requests.
+/// Minimum interval of log warnings that too little memory is left for requests.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the memory of the process is divided into, in bytes.
+/// How the memory of the process is divided, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Division {
-    /// Memory of the whole process.
+    /// Maximum memory of the process.
     pub limit_bytes: u64,
-    /// Cached values of each host device.
+    /// Maximum memory for cached values on each host device.
     pub host_cache_bytes: u64,
-    /// Blocks of the store's files.
+    /// Maximum memory for cached blocks of the store's files.
     pub store_cache_bytes: u64,
-    /// Write buffers of the store.
+    /// Maximum memory for the store's write buffers.
     pub write_buffers_bytes: u64,
 }
 
-/// What the settings say; 0 for what they leave open.
+/// The settings about memory, in bytes; 0 if not set.
 #[derive(Debug, Clone, Copy, Default)]
 struct Set {
     limit_bytes: u64,
@@ -53,7 +55,7 @@ struct Set {
 }
 
 impl Division {
-    /// Divides the memory as the settings say.
+    /// Divides the memory according to the settings.
     ///
     /// # Errors
     /// If `--memory-bytes-max` is too small.
@@ -70,7 +72,7 @@ impl Division {
         let limit_bytes = match set.limit_bytes {
             0 => (machine_bytes / MACHINE_PART.1 * MACHINE_PART.0).max(LIMIT_BYTES_MIN),
             bytes if bytes < LIMIT_BYTES_MIN => bail!(
-                "--memory-bytes-max must be at least {}MiB: less does not hold one message of the greatest length (0 takes three quarters of this machine's memory)",
+                "--memory-bytes-max must be at least {}MiB: less does not hold a message of maximum length (0 takes three quarters of this machine's memory)",
                 LIMIT_BYTES_MIN >> 20
             ),
             bytes => bytes,
@@ -85,10 +87,10 @@ impl Division {
         })
     }
 
-    /// The account of the process. What the store will hold of a directory is set apart from the start.
+    /// Returns the memory account of the process. Reserves the store's caches and buffers if the store has files.
     ///
     /// # Errors
-    /// If the setting leaves no room for requests beside what the store may hold.
+    /// If the limit leaves too little memory for a request after the program and the store.
     pub fn account(&self, has_files: bool) -> Result<Account> {
         let of_store = match has_files {
             true => self.store_cache_bytes + self.write_buffers_bytes,
@@ -97,7 +99,7 @@ impl Division {
         let apart = forebay_memory::resident_bytes() + of_store;
         if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
             bail!(
-                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --documents-store-cache-bytes",
+                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of maximum length needs {}MiB: raise it, or lower --documents-store-cache-bytes",
                 self.limit_bytes >> 20,
                 apart >> 20,
                 GREATEST_MESSAGE_BYTES >> 20
@@ -109,10 +111,10 @@ impl Division {
     }
 }
 
-/// Starts the thread that measures what is resident, until the process ends.
+/// Starts the thread that measures resident memory until the process ends.
 ///
 /// # Errors
-/// If the system starts no thread.
+/// If the system cannot start a thread.
 pub fn watch(account: Account) -> Result<()> {
     let watch = move || {
         let mut watch = Watch::new(account);
@@ -164,7 +166,7 @@ impl Watch {
     }
 }
 
-/// Returns whether a task that was last done at `last` is due again. If so, sets `last` to now.
+/// Returns whether a task last done at `last` is due again. If so, sets `last` to now.
 fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
     let is_due = last.is_none_or(|last| last.elapsed() >= interval);
     if is_due {

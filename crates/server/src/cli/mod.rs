@@ -1,4 +1,4 @@
-//! The command line: one command, one file.
+//! The command line. Each command has its own file.
 
 mod client;
 mod debug;
@@ -48,8 +48,8 @@ enum Command {
     Version,
 }
 
-/// Makes the files that this process creates from now on unreadable for other accounts, as they hold documents and
-/// hashes of passwords.
+/// Makes the files that this process creates from now on unreadable for other users, because they hold documents and
+/// password hashes.
 fn keep_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
@@ -57,7 +57,7 @@ fn keep_files_private() {
 /// Runs the command. `serve` runs until a stop is requested.
 ///
 /// # Errors
-/// If the command fails; the message is for a person.
+/// If the command fails. The error's message is for the user.
 pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, stop).await,

@@ -1,4 +1,4 @@
-//! `forebay reference`: prints the reference pages, which are made from the declarations.
+//! `forebay reference`: prints the reference pages, which are generated from the definitions of settings and commands.
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, ValueEnum};
@@ -32,7 +32,7 @@ This page is printed by `forebay reference commands`. The flags of `forebay serv
 /// Prints the page.
 ///
 /// # Errors
-/// None.
+/// Never; the signature is that of every command.
 pub fn run(args: &ReferenceArgs) -> Result<()> {
     match args.page {
         Page::Settings => print!("{}", reference_page()),
@@ -51,7 +51,7 @@ fn commands_page() -> String {
     page
 }
 
-/// Adds a section for a command, unless it is hidden, and one for each of its subcommands.
+/// Adds a section for a command and for each of its subcommands. Skips hidden commands.
 fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
     let name = format!("{parent} {}", command.get_name());
     if command.get_name() == "help" || command.is_hide_set() {
@@ -74,7 +74,7 @@ fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
     }
 }
 
-/// Removes spaces at the ends of lines.
+/// Removes trailing spaces of lines.
 fn tidy(text: &str) -> String {
     text.trim_end()
         .lines()

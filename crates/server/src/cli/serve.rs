@@ -1,4 +1,4 @@
-//! `forebay serve`: opens the data, listens, and serves until a stop is requested.
+//! `forebay serve`: opens the data and serves clients until a stop is requested.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
 
-/// For programs that start a server as a child and hold the other end of its standard input: the system closes it when
-/// they end in any way.
+/// For a parent process that holds the other end of this server's standard input: the system closes it when the parent
+/// ends, even in a crash.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM
@@ -36,7 +36,7 @@ impl Args for ServeArgs {
                     .long(UNTIL_STDIN_ENDS)
                     .action(ArgAction::SetTrue)
                     .hide(true)
-                    .help("Stop when standard input ends, as it does when the program that started this one is gone"),
+                    .help("Stop when standard input ends, as it does when the parent process ends"),
             )
     }
 
@@ -82,7 +82,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         None => None,
     };
     warn_without_users(&settings, &documents);
-    // Listen before the address is printed: a program that reads the address may request a stop at once.
+    // Listen for a stop before the address is printed: a program that reads the address may request a stop at once.
     let stopped = stop.listen();
     stop.end_after(settings.shutdown_timeout)?;
     if args.matches.get_flag(UNTIL_STDIN_ENDS) {
@@ -107,7 +107,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         .await;
     stop.served();
     if let Some(watched) = watched {
-        // The status listener stops too. Wait for it, so that its port is free.
+        // Wait for the status listener, which stops too, so that its port is free.
         watched.await.context("the status listener")?;
     }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
@@ -116,8 +116,8 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// Returns the maximum number of connections for which there are file descriptors. As a proxy, each connection takes a
-/// second one, to the upstream.
+/// Returns the maximum number of connections that the limit of file descriptors allows. With an upstream, each
+/// connection needs a second descriptor for its upstream connection.
 fn connections_max(settings: &Settings) -> Result<usize> {
     let each = if settings.upstream.is_empty() { 1 } else { 2 };
     let limit = descriptors::raise()?;
@@ -128,7 +128,7 @@ fn connections_max(settings: &Settings) -> Result<usize> {
     ))
 }
 
-/// Refuses an address that other machines can reach, unless clients must authenticate.
+/// Refuses an address that other machines can reach, unless authentication is required.
 fn refuse_open_door(settings: &Settings) -> Result<()> {
     let listen = settings.mongodb_listen;
     if listen.ip().to_canonical().is_loopback() || settings.auth {
@@ -145,7 +145,7 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
     )
 }
 
-/// Reads the upstream of the settings, if there is one.
+/// Parses the upstream of the settings, if there is one.
 async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstream>> {
     if settings.upstream.is_empty() {
         return Ok(None);
@@ -163,7 +163,7 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
     Ok(Some(upstream))
 }
 
-/// Opens the proxy. The caches of the upstream begin to load.
+/// Opens the proxy, and starts to load the caches of the upstream.
 async fn proxy(
     settings: &Settings,
     upstream: Upstream,
@@ -224,7 +224,7 @@ fn device_options(settings: &Settings) -> Result<DeviceOptions> {
 
 fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings> {
     let division = Division::new(settings)?;
-    // Caches of an upstream are kept for the next run only if a change stream can bring them up to date.
+    // Caches of an upstream are kept for the next start only if a change stream can bring them up to date.
     let location = match (
         settings.memory,
         &*settings.upstream,

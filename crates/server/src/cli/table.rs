@@ -1,4 +1,4 @@
-//! Formats documents as a table of plain text.
+//! Formats documents as a plain-text table.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use crate::logging::one_line;
 
-/// Returns the table; `columns` are headings and fields.
+/// Returns the table. Each of the `columns` is a heading and a field.
 pub fn of(columns: &[(&str, &str)], rows: &[Document]) -> String {
     let head: Vec<String> = columns
         .iter()
@@ -42,7 +42,7 @@ pub fn of(columns: &[(&str, &str)], rows: &[Document]) -> String {
     text
 }
 
-/// A value in plain text: strings without quotes, binary data as hexadecimal digits.
+/// Formats a value as plain text: strings without quotes, binary data as hexadecimal digits.
 pub fn plain(value: &Bson) -> String {
     match value {
         Bson::String(text) => text.clone(),

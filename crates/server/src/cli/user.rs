@@ -1,6 +1,6 @@
-//! `forebay user`: the users of a server with `--auth`.
+//! `forebay user`: manages the users of a server with `--auth`.
 //!
-//! Works with a running server over the wire, or on the data directory of a stopped one.
+//! Works with a running server over the network, or on the data directory of a stopped one.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ use super::client::ServerArgs;
 use crate::auth;
 use crate::logging::one_line;
 
-/// The environment variable for the password, where there is no terminal.
+/// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 
 /// Add, list or remove the users of a server
@@ -58,7 +58,7 @@ enum Action {
     },
 }
 
-/// The location of the users.
+/// Where the users are stored.
 #[derive(Debug, Args)]
 struct Place {
     /// Data directory of a stopped server; by default, connects to a running one.
@@ -91,7 +91,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads a role, as in `readWrite@shop`.
+/// Parses a role, as in `readWrite@shop`.
 fn role(text: &str, own_db: &str) -> Result<Role> {
     let found = match text.split_once('@') {
         Some((name, db)) => Role::new(name, db),
@@ -124,11 +124,11 @@ async fn add(name: &str, roles: Vec<Role>, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// A user, for the table and for JSON.
+/// A user in the form for the table and for JSON.
 struct Listed {
     name: String,
     db: String,
-    /// Each as `role@database`.
+    /// Roles, each as `role@database`.
     roles: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ async fn list(place: &Place) -> Result<Vec<Listed>> {
         .collect()
 }
 
-/// Reads a user of the reply of `usersInfo`.
+/// Reads a user from the reply to `usersInfo`.
 fn listed(user: &Document) -> Result<Listed> {
     let roles = user
         .get_array("roles")?
@@ -195,7 +195,7 @@ async fn remove(name: &str, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Opens the data directory, if one is given.
+/// Opens the data directory if `--data` names one.
 fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
     let Some(data) = &place.data else {
         return Ok(None);

@@ -1,8 +1,8 @@
-//! `forebay version`.
+//! `forebay version`: prints the version.
 
 use forebay_documents::MONGODB_VERSION;
 
-/// Prints the version, and the version of MongoDB whose behaviour it follows.
+/// Prints the version of Forebay, and the version of MongoDB whose behaviour it follows.
 pub fn run() {
     let version = env!("CARGO_PKG_VERSION");
     println!(
