@@ -1,5 +1,6 @@
-// Draws /status.json every two seconds. The server keeps no history: rates are differences between two answers, and the
-// chart shows what this page has seen. Names come from users, so text is only ever set as text.
+// Fetches /status.json every two seconds and draws it. The server keeps no history: rates are differences between two
+// samples, and the chart begins when the page was opened. Names come from users, so they are only set as text, never as
+// HTML.
 "use strict";
 
 const PERIOD_MS = 2000;
@@ -10,19 +11,19 @@ const ROWS_SHOWN = 8;
 
 const REASONS = {
   "no-cache-index": "the collection has no cache index",
-  "no-cached-field": "no condition on a cached field",
-  "predicate": "a condition on a cached field is not one on strings",
-  "uncached-branch": "a branch of $or is not cached",
-  "uncached-under-negation": "a negation contains fields that are not cached",
+  "no-cached-field": "the filter has no condition on a cached field",
+  "predicate": "a condition on a cached field tests something other than strings, null or existence",
+  "uncached-branch": "a branch of $or has no condition on a cached field",
+  "uncached-under-negation": "a negation contains a condition on a field that is not cached",
   "building": "the cache is being built",
   "failed": "the cache could not be built",
   "collation": "the command has a collation",
   "hint": "the command has a hint to another index",
-  "not-exact": "the filter has conditions that the cache cannot evaluate",
-  "values-not-cached": "values of a field that is not cached",
+  "not-exact": "the cache can evaluate only a part of the filter",
+  "values-not-cached": "the field whose values are counted is not cached",
 };
 
-/** Hues of tiers, the fastest first. */
+/** The tiers, the fastest first. The index of a tier determines its hue. */
 const TIERS = ["exact", "prefix", "suffix", "substring", "bit-parallel", "dfa", "large-dfa", "approximate", "pcre", "none"];
 
 const samples = [];
@@ -30,7 +31,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const $ = (id) => document.getElementById(id);
 
-/** An element with text or children. */
+/** Creates an element with attributes and children; a string becomes text. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -44,7 +45,7 @@ function make(tag, attributes = {}, ...children) {
 
 const set = (id, text) => { $(id).textContent = text; };
 
-// Formats of numbers.
+// Formatting of numbers.
 
 function count(n) {
   if (n >= 1e6) return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(n);
@@ -85,7 +86,7 @@ function percent(part, whole) {
 
 // Colours.
 
-/** Each device keeps its colour. Beyond the calm ones, the golden angle keeps neighbours apart. */
+/** The colours of the first devices, by id. Further devices get hues a golden angle apart, so that neighbours differ. */
 const DEVICES = ["#4285b8", "#62a89d", "#d8a354", "#9c7bb0", "#c77a6f", "#86a05a", "#7280c2", "#a08a6c"];
 
 function deviceColour(id) {
@@ -105,7 +106,7 @@ const kindName = (kind) => {
   return kind.tier === "none" ? "cache, null and existence" : `cache, ${kind.tier}`;
 };
 
-// Differences between two answers.
+// Differences between two samples.
 
 const sum = (numbers) => numbers.reduce((all, n) => all + n, 0);
 
@@ -113,7 +114,7 @@ function span(from, to) {
   return Math.max(0.001, to.now - from.now);
 }
 
-/** For each kind of search, the counts by range of time that came between. */
+/** Returns, for each kind of search, the searches between two samples, counted by range of latency. */
 function between(from, to) {
   return to.searches.kinds.map((kind, place) => ({
     kind,
@@ -121,7 +122,7 @@ function between(from, to) {
   }));
 }
 
-/** The time below which the share of searches lies, taken evenly within its range. */
+/** Returns a quantile of the latency in seconds, interpolated within its range; null without searches. */
 function quantile(counts, bounds, share) {
   const all = sum(counts);
   if (all === 0) return null;
@@ -159,12 +160,12 @@ function drawTiles(now, before, minute) {
   const bounds = now.searches.boundsMicros;
   const total = sum(now.searches.kinds.map((kind) => sum(kind.counts)));
   const recent = between(before, now);
-  // A rate needs two answers.
+  // A rate needs two samples.
   set("rate", before === now ? "…" : rate(sum(recent.map((one) => sum(one.counts))) / span(before, now)));
   set("total", `${count(total)} since start, ${count(now.searches.slow)} slow, ${count(now.searches.failed)} failed`);
   const cached = sum(now.searches.kinds.filter((kind) => kind.answeredBy === "cache").map((kind) => sum(kind.counts)));
   set("hit", percent(cached, total));
-  set("hit-of", `of ${count(total)} searches, ${bytes(now.searches.bytes)} read`);
+  set("hit-of", `of ${count(total)} searches, ${bytes(now.searches.bytes)} scanned`);
   const window = added(between(minute, now).map((one) => one.counts));
   set("median", time(quantile(window, bounds, 0.5)));
   set("p99", sum(window) > 0 ? `p99 ${time(quantile(window, bounds, 0.99))}, last minute` : "none in the last minute");
@@ -201,7 +202,7 @@ function drawDevices(now, before) {
   $("devices").replaceChildren(...cards);
 }
 
-/** The canvas in pixels of the screen, and its size. */
+/** Sizes a canvas for the pixels of the screen. Returns its context, and its size in CSS pixels. */
 function surface(canvas) {
   const { width, height } = canvas.getBoundingClientRect();
   const scale = devicePixelRatio || 1;
@@ -259,12 +260,12 @@ function drawCaches(now) {
   const fields = now.caches.flatMap((cache) => cache.fields.map((field) => drawField(cache, field, now)));
   const unready = now.caches.flatMap((cache) => cache.indexes.filter((index) => index.state !== "ready").map((index) => drawIndex(cache, index)));
   const left = now.fieldsLeftOut > 0 ? [make("p", { class: "soft small" }, `and ${count(now.fieldsLeftOut)} more fields: /metrics has them`)] : [];
-  const none = fields.length + unready.length === 0 ? [make("p", { class: "soft" }, "No field is cached yet: createIndex({field: \"cache\"}) declares one.")] : [];
+  const none = fields.length + unready.length === 0 ? [make("p", { class: "soft" }, "No field is cached yet: createIndex({field: \"cache\"}) caches one.")] : [];
   $("caches").replaceChildren(...unready, ...fields.map((field) => field.element), ...left, ...none);
   fields.forEach((field) => field.draw());
 }
 
-/** Kinds used so far, the cache's tiers first. */
+/** Returns the kinds of search that have occurred, with their indexes: the tiers of the cache first. */
 function usedKinds(now) {
   return now.searches.kinds.map((kind, place) => ({ kind, place })).filter(({ kind }) => sum(kind.counts) > 0);
 }
@@ -285,7 +286,7 @@ function none(text) {
   return make("tr", {}, make("td", { class: "soft" }, text));
 }
 
-/** Rates of each kind over all samples, stacked. */
+/** Draws the rate of each kind over all samples, as stacked areas. */
 function drawChart() {
   const { context, width, height } = surface($("chart"));
   const now = samples[samples.length - 1];
@@ -336,7 +337,7 @@ function drawEvents(now) {
   const rows = now.deviceEvents.slice(0, EVENTS_SHOWN).map((event) => make("tr", {},
     make("td", {}, event.device, " ", make("span", { class: event.change === "lost" ? "lost" : "soft" }, event.reason ? `${event.change}: ${event.reason}` : event.change)),
     make("td", { class: "soft" }, `${age(now.now - event.at)} ago`)));
-  $("events").replaceChildren(...(rows.length > 0 ? rows : [none("No device yet.")]));
+  $("events").replaceChildren(...(rows.length > 0 ? rows : [none("No device event yet.")]));
 }
 
 function draw() {
@@ -349,7 +350,7 @@ function draw() {
   drawCaches(now);
   drawTiers(now, before, minute);
   drawChart();
-  drawCounts("reasons", now.searches.cacheNotUsed, "Every search did.", (reason) => REASONS[reason] || reason);
+  drawCounts("reasons", now.searches.cacheNotUsed, "None so far.", (reason) => REASONS[reason] || reason);
   drawCounts("commands", now.forwarded || now.commands, "No command yet.");
   drawEvents(now);
 }
@@ -367,7 +368,7 @@ async function ask() {
     if (!reply.ok) throw new Error(`${reply.status}`);
     take(await reply.json());
   } catch (error) {
-    set("stale", `no answer for ${age((Date.now() - answered) / 1000)} (${error.message})`);
+    set("stale", `no reply from the server for ${age((Date.now() - answered) / 1000)} (${error.message})`);
     $("stale").classList.add("on");
   } finally {
     asking = false;
