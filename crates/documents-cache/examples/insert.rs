@@ -3,7 +3,8 @@
 //! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [DELTA_VALUES [CHUNK_VALUES
 //! [CHUNK_BYTES]]]]`
 //!
-//! The values are lines of the file. Processor time is that of all threads, so that it is comparable on a busy machine.
+//! The values are the lines of the file. The processor time is the sum over all threads, so that it is comparable on a
+//! busy machine.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use forebay_documents_cache::{
 
 /// Cached fields.
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// The value of a field is the line of this multiple of the document's number.
+/// For each field: a document's value is the line whose index is this factor times the document's number.
 const STEPS: [usize; FIELDS.len()] = [1, 7, 13, 31, 101];
 /// Number of documents in a batch.
 const BATCH: usize = 1000;
@@ -95,7 +96,7 @@ fn insert(
     Ok(())
 }
 
-/// Times of exact finds by the second field until `done`.
+/// Runs exact finds on the second field until `done`. Returns their latencies.
 async fn find(
     collection: Arc<CollectionCache>,
     value: Vec<u8>,
@@ -120,7 +121,7 @@ async fn find(
     times
 }
 
-/// Processor time of this process so far, in microseconds.
+/// Returns the processor time of this process so far, in microseconds.
 fn processor_us() -> Result<f64, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let (_, figures) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;

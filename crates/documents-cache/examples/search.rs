@@ -16,9 +16,9 @@ use forebay_documents_cache::{
 };
 use forebay_text::{Limits, Options, Pattern, Program};
 
-/// Lines of one batch.
+/// Number of lines in a batch.
 const BATCH: usize = 1000;
-/// Times each search is repeated.
+/// Number of repetitions of each search.
 const REPEATS: usize = 15;
 
 #[tokio::main]

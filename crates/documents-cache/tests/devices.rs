@@ -1,4 +1,4 @@
-//! Devices with too little memory, devices that join, leave, and fail in the middle of a search.
+//! Devices with too little memory, and devices that join, leave, or fail during a search.
 
 mod common;
 
@@ -15,7 +15,7 @@ use forebay_documents_cache::{CacheSettings, SearchError, SearchRequest, Want};
 
 const ROWS: u32 = 2000;
 
-/// Two thousand rows in about a hundred buckets.
+/// Builds a collection of two thousand rows in about a hundred buckets.
 fn filled(devices: usize, memory_budget_bytes: u64) -> Pair {
     let mut pair = Pair::new(devices, options(memory_budget_bytes), small_settings(), 1);
     for number in 0..ROWS {
@@ -191,7 +191,7 @@ fn the_background_thread_moves_the_buckets_of_a_lost_device_without_a_search() {
     let devices = pair.cache.devices().list();
     assert!(buckets_on(&pair, &devices[0]) > 0);
     devices[0].inject(Fault::Fail);
-    // The device looks for faults before a job; it drops the job.
+    // A device checks for injected faults before it runs a job. This job is never run.
     let job = |_: &mut _| Ok(Step::Done);
     let submitted = devices[0].submit(Box::new(job));
     submitted.expect("room in the queue");
@@ -291,7 +291,7 @@ fn a_dropped_search_leaves_the_device() {
         }
     });
     drop(release);
-    // The next search comes after it in the queue, so the device has done both.
+    // This search is queued after the dropped search, so when it is answered, the device has processed both.
     pair.check(&leaf(0, regex("1.*2")), Want::Count);
     assert!(device.queued_jobs() <= 1);
 }
@@ -350,7 +350,7 @@ fn dropped_collections_free_their_devices() {
     }
 }
 
-/// Few buckets, each large enough that another device may take it.
+/// Builds a collection of few buckets, each large enough that another device may take it.
 fn with_large_buckets(devices: usize) -> Pair {
     let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
     for number in 0..200 {

@@ -1,4 +1,4 @@
-//! What searches hold of the account of memory.
+//! Memory that searches charge to the account.
 
 mod common;
 
@@ -14,7 +14,8 @@ use forebay_memory::Account;
 use forebay_text::Program;
 
 const DOCUMENTS: u32 = 20_000;
-/// Part of every value. It has hundreds of substrings, each of which is a condition that every document meets.
+/// Part of every value. It has hundreds of substrings, so that there are hundreds of conditions that every document
+/// meets.
 const COMMON: &str = "abcdefghijklmnopqrstuvwxyz";
 
 fn pair(memory: &Account) -> Pair {
@@ -41,7 +42,7 @@ fn search(pair: &Pair, expr: Expr) -> Result<SearchAnswer, SearchError> {
     common::runtime().block_on(pair.collection.search(request))
 }
 
-/// Waits, as a device drops a scan a moment after it has answered.
+/// Waits until no memory is charged: a device drops a scan shortly after it has answered.
 fn wait_until_nothing_is_held(memory: &Account) {
     let until = Instant::now() + Duration::from_secs(60);
     while memory.figures().used_bytes > 0 {
@@ -50,7 +51,7 @@ fn wait_until_nothing_is_held(memory: &Account) {
     }
 }
 
-/// Different conditions on two or more letters, each of which every document meets.
+/// Returns different conditions on two or more letters that every document meets.
 fn met_by_all(count: usize) -> Vec<Expr> {
     let begins = 0..COMMON.len() - 1;
     let parts = begins.flat_map(|begin| (begin + 2..=COMMON.len()).map(move |end| (begin, end)));

@@ -1,5 +1,5 @@
-//! Random writes, flushes, splits and merges, and devices that join, leave and are lost. Every answer is compared
-//! with that of a naive model.
+//! Random writes, flushes, splits and merges, while devices join, leave and are lost. Every answer is compared with the
+//! answer of a naive model.
 
 mod common;
 
@@ -10,14 +10,14 @@ use forebay_documents_cache::CacheSettings;
 
 const FIELDS: usize = 2;
 
-/// One random run of mixed steps.
+/// Runs random steps.
 fn run(mut rng: Rng) {
     let budget = if rng.bool() {
         u64::MAX
     } else {
         rng.u64(500..20_000)
     };
-    // With a background thread, deltas are flushed between any two steps.
+    // A background thread flushes deltas at any time between the steps.
     let settings = CacheSettings {
         background: rng.bool(),
         ..small_settings()

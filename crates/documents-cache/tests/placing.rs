@@ -1,4 +1,4 @@
-//! Moving buckets to devices: a device that stalls, and several that fail or leave during the move.
+//! Moving buckets to devices while one device stalls, or while several fail or leave.
 
 mod common;
 
@@ -12,10 +12,10 @@ use forebay_cancel::Stop;
 use forebay_device::{Device, Fault, Stall, Step};
 use forebay_documents_cache::{CollectionCache, FieldValue, SearchRequest, Want};
 
-/// Time within which everything that must not wait for a stalled device is done.
+/// Maximum time of any operation that must not wait for a stalled device.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A collection of one bucket, with nothing flushed.
+/// Builds a collection with one bucket and an unflushed delta.
 fn filled(devices: usize) -> Pair {
     let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
     for number in 0..10 {
@@ -24,14 +24,14 @@ fn filled(devices: usize) -> Pair {
     pair
 }
 
-/// The device of a collection's one bucket.
+/// Returns the device of the collection's only bucket.
 fn owner(collection: &CollectionCache) -> Option<forebay_device::DeviceId> {
     let stats = collection.stats(0).expect("a field");
     assert_eq!(stats.buckets.len(), 1);
     stats.buckets[0].device
 }
 
-/// Waits until a thread waits for memory of one of the devices; returns its position.
+/// Waits until a thread waits for memory of one of the devices. Returns the index of that device.
 fn wait_for_a_waiter(stalls: &[Option<Stall>]) -> usize {
     let deadline = Instant::now() + TIMEOUT;
     let is_waited_for = |stall: &Option<Stall>| stall.as_ref().is_some_and(|s| s.waiting() > 0);
@@ -44,7 +44,7 @@ fn wait_for_a_waiter(stalls: &[Option<Stall>]) -> usize {
     }
 }
 
-/// Runs `work` on a thread of its own; fails if it takes longer than [`TIMEOUT`].
+/// Runs `work` on a separate thread. Fails if it takes longer than [`TIMEOUT`].
 fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
     let (done, finished) = channel();
     thread::spawn(move || {
@@ -56,7 +56,7 @@ fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
         .unwrap_or_else(|_| panic!("{what} waits"));
 }
 
-/// Runs a search that waits for a busy device.
+/// Runs a search that must wait, because the device is busy.
 async fn begin_search(collection: Arc<CollectionCache>) {
     let request = SearchRequest {
         expr: leaf(0, regex("1.*2")),
@@ -105,7 +105,7 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
             () = std::future::ready(()) => {}
         }
     });
-    // From here on only the search holds the bucket, so that it drops the last reference.
+    // Now only the search refers to the bucket, so that the search's drop drops the bucket.
     second.clear();
     in_time("a dropped search", move || drop(search));
 
@@ -119,7 +119,7 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
 /// Makes a device fail, and waits until it is lost.
 fn lose(device: &Device) {
     device.inject(Fault::Fail);
-    // A job makes the device check for faults. Submitting fails if it is lost already.
+    // A device checks for injected faults before it runs a job. Submitting fails if the device is already lost.
     let _ = device.submit(Box::new(|_: &mut _| Ok(Step::Done)));
     let deadline = Instant::now() + TIMEOUT;
     while !device.is_lost() {

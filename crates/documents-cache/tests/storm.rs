@@ -1,8 +1,8 @@
-//! A stress test: searches and writes from many tasks while devices join, leave and fail, and buckets split and merge.
+//! A stress test: many tasks search and write while devices join, leave and fail, and buckets split and merge.
 //!
 //! Each answer is checked exactly. Some documents never change, so searches for these have one right answer. Others
-//! change all the time, but at any moment each meets exactly one of two conditions, so the number that meets either is
-//! known.
+//! change all the time, but at any moment each of them meets exactly one of two conditions, so the number of documents
+//! that meet either condition is known.
 //!
 //! `FOREBAY_STORM_DOCUMENTS` sets the number of documents; with `FOREBAY_TEST_FULL` it is ten million.
 
@@ -38,13 +38,13 @@ struct Storm {
     writes: AtomicU64,
 }
 
-/// The value of a document that never changes. The scattered letters make buckets split.
+/// Returns the value of a document that never changes. The scattered first letters make buckets split.
 fn fixed_value(number: u32) -> String {
     let scattered = number.wrapping_mul(2_654_435_761);
     format!("{:06x} fixed {}", scattered >> 8, number % 10)
 }
 
-/// The value of a changing document, on one of two sides.
+/// Returns the value of a changing document, which contains either "left" or "right".
 fn moving_value(number: u32, round: u32) -> String {
     let side = if (number + round).is_multiple_of(2) {
         "left"
@@ -106,7 +106,7 @@ impl Storm {
         u64::from(self.documents.div_ceil(MOVING))
     }
 
-    /// Fixed documents whose number ends in `digit`.
+    /// Returns the number of unchanging documents whose number ends in `digit`.
     fn fixed(&self, digit: u32) -> u64 {
         (0..self.documents)
             .filter(|n| n % 10 == digit && !n.is_multiple_of(MOVING))
@@ -162,7 +162,7 @@ impl Storm {
         }
     }
 
-    /// Exact and prefix searches for documents that never change.
+    /// Runs exact and prefix searches for documents that never change.
     async fn look_up(&self, rng: &mut Rng) {
         for _ in 0..20 {
             let number = rng.u32(..self.documents);
@@ -189,7 +189,7 @@ impl Storm {
         }
     }
 
-    /// Sends every changing document to the other side, again and again.
+    /// Changes every changing document from "left" to "right" or back, again and again.
     fn move_documents(&self) {
         let mut round = 0;
         while !self.is_ended() {
@@ -208,7 +208,7 @@ impl Storm {
         }
     }
 
-    /// Adds documents and removes them again.
+    /// Adds documents and removes them again, until the test ends.
     fn pass_documents(&self) {
         let mut rng = Rng::with_seed(7);
         while !self.is_ended() {
@@ -237,7 +237,7 @@ impl Storm {
         }
     }
 
-    /// Lets devices join, leave and fail.
+    /// Makes devices join, leave and fail. Returns the number of changes.
     fn change_devices(&self) -> usize {
         let mut rng = Rng::with_seed(9);
         let devices = self.cache.devices();
@@ -265,7 +265,7 @@ impl Storm {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Runs all tasks until the searches are done. Returns how often devices changed.
+    /// Runs all tasks until the searches are done. Returns the number of device changes.
     async fn blow(self: &Arc<Self>) -> usize {
         let writers: Vec<_> = [Storm::move_documents, Storm::pass_documents]
             .map(|write| {
@@ -293,7 +293,7 @@ fn substring(text: &str) -> Predicate {
     Predicate::Program(Arc::new(Program::substring(text)))
 }
 
-/// Peak memory of this process in MiB.
+/// Returns the peak memory of this process in MiB.
 fn peak_memory_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! Values of all sorts and sizes, in deltas and buckets of all sizes.
+//! Values of all kinds and sizes, in deltas and buckets of all sizes.
 
 mod common;
 
@@ -117,7 +117,7 @@ fn identical_values_stay_in_one_bucket_which_is_reported() {
     assert_eq!(stats.buckets.len(), 1);
     assert!(stats.buckets[0].unsplittable, "{stats:?}");
     pair.check_all_wants(&equals("same"));
-    // Another value makes it splittable; the identical ones stay together.
+    // A different value makes the bucket splittable. The identical values stay together.
     pair.insert(200, vec![string("samf")]);
     pair.collection.flush();
     let stats = pair.collection.stats(0).expect("a field");
@@ -239,7 +239,7 @@ fn contradictions_are_errors_that_change_nothing() {
         field: 0,
     };
     assert_eq!(collection.remove(1, &b), Err(unknown));
-    // A value that a document had before is not one that it has.
+    // An update makes the document's earlier value unknown.
     for number in 10..30 {
         pair.insert(number, vec![string("a")]);
     }

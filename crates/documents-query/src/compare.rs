@@ -9,7 +9,7 @@ use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 use crate::element::{Elements, array_elements, elements, value_bytes};
 use crate::number::{self, Number};
 
-/// The class of a value in the order across types; types of one class compare by value with each other.
+/// The class of a value in the order across types. Values of one class are compared with each other by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "each class is named after its type")]
@@ -33,7 +33,7 @@ pub enum Class {
     MaxKey = 0x7F,
 }
 
-/// The class of `value`. String and symbol share one; so do the four kinds of numbers.
+/// Returns the class of `value`. Strings and symbols have the same class, and so do the four types of numbers.
 pub fn class(value: RawBsonRef<'_>) -> Class {
     match value {
         RawBsonRef::MinKey => Class::MinKey,
@@ -59,7 +59,7 @@ pub fn class(value: RawBsonRef<'_>) -> Class {
     }
 }
 
-/// Orders two values: first by class, then by value.
+/// Orders two values, first by class, then by value.
 pub fn compare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     class(a)
         .cmp(&class(b))
@@ -114,7 +114,7 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     }
 }
 
-/// The text of a string or a symbol.
+/// Returns the text of a string or a symbol.
 pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
     match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) => Some(text),
@@ -131,7 +131,7 @@ pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
 struct Pair<'a, 'b> {
     left: Elements<'a>,
     right: Elements<'b>,
-    /// Whether the names of elements count, as those of an array do not.
+    /// Whether field names are compared: true for documents, false for arrays.
     is_named: bool,
 }
 
@@ -144,7 +144,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         }
     }
 
-    /// The contents of two values of one class, if both are documents or arrays.
+    /// Returns the contents of two values of one class if both are documents or both are arrays.
     fn inside(left: RawBsonRef<'a>, right: RawBsonRef<'b>) -> Option<Pair<'a, 'b>> {
         match (left, right) {
             (RawBsonRef::Document(left), RawBsonRef::Document(right)) => {
@@ -164,7 +164,7 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 }
 
-/// Compares without recursion: documents on disk may nest deeper than the stack allows.
+/// Compares elements without recursion, because stored documents may nest deeper than the stack allows.
 fn compare_elements(mut pair: Pair<'_, '_>) -> Ordering {
     let mut outer = Vec::new();
     loop {
@@ -196,7 +196,7 @@ fn compare_elements(mut pair: Pair<'_, '_>) -> Ordering {
     }
 }
 
-/// Length, then subtype, then bytes.
+/// Orders binary values by length, then subtype, then bytes.
 fn compare_binaries(a: RawBinaryRef<'_>, b: RawBinaryRef<'_>) -> Ordering {
     let subtype = |binary: RawBinaryRef<'_>| u8::from(binary.subtype);
     (a.bytes.len(), subtype(a), a.bytes).cmp(&(b.bytes.len(), subtype(b), b.bytes))

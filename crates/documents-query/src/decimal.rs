@@ -1,4 +1,4 @@
-//! Decimal128 as far as comparison needs it: decoded, compared exactly, converted to a double.
+//! The Decimal128 operations that comparison needs: decoding, exact comparison, conversion to double.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ const EXPONENT_BIAS: i32 = 6176;
 pub enum Decimal {
     /// `(-1)^negative * coefficient * 10^exponent`.
     Finite {
-        /// The sign; zero has one too.
+        /// Whether the sign is minus. Zero has a sign too.
         negative: bool,
         /// At most 34 digits.
         coefficient: u128,
@@ -23,7 +23,7 @@ pub enum Decimal {
     },
     /// Plus or minus infinity.
     Infinity {
-        /// The sign.
+        /// Whether the sign is minus.
         negative: bool,
     },
     /// Not a number.
@@ -52,7 +52,7 @@ impl From<i64> for Decimal {
     }
 }
 
-/// A coefficient with more than 34 digits is not canonical and counts as zero.
+/// Decodes a finite value. A coefficient with more than 34 digits is not canonical and counts as zero.
 fn finite(negative: bool, bits: u128) -> Decimal {
     let large = (bits >> 125) & 0b11 == 0b11;
     let exponent_shift = if large { 111 } else { 113 };
@@ -76,7 +76,7 @@ impl Decimal {
         matches!(self, Decimal::Finite { coefficient: 0, .. })
     }
 
-    /// The nearest double.
+    /// Returns the nearest double.
     pub fn to_f64(self) -> f64 {
         match self {
             Decimal::NaN => f64::NAN,
@@ -93,14 +93,14 @@ impl Decimal {
         }
     }
 
-    /// The value as an integer. Returns `None` if it is not integral or does not fit.
+    /// Returns the value as an integer, or `None` if it is not integral or does not fit into 64 bits.
     pub fn to_i64_exact(self) -> Option<i64> {
         let digits = self.digits()?;
         let integer = digits.integer()?;
         i64::try_from(if digits.negative { -integer } else { integer }).ok()
     }
 
-    /// Sign, significant digits and place of the first one; `None` for infinities and NaN.
+    /// Returns the sign, the significant digits and the exponent of the first digit; `None` for infinities and NaN.
     pub(crate) fn digits(self) -> Option<Digits> {
         let Decimal::Finite {
             negative,
@@ -125,7 +125,7 @@ impl Decimal {
     }
 }
 
-/// A finite number as decimal digits: `d.ddd * 10^place`, without trailing zeros; zero has no digits.
+/// A finite number as decimal digits: `d.ddd * 10^place`, without trailing zeros. Zero has no digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Digits {
     pub negative: bool,
@@ -134,7 +134,7 @@ pub(crate) struct Digits {
 }
 
 impl Digits {
-    /// The exact decimal expansion of a finite double.
+    /// Returns the exact decimal expansion of a finite double.
     pub fn of_f64(value: f64) -> Digits {
         // No double has more than 767 significant digits.
         let text = format!("{:.770e}", value.abs());
@@ -199,7 +199,7 @@ impl Ord for Digits {
     }
 }
 
-/// Compares two decimals exactly; NaN is below everything and equal to itself.
+/// Orders two decimals exactly. NaN is below everything and equal to itself.
 pub fn compare(a: Decimal, b: Decimal) -> Ordering {
     match (a.digits(), b.digits()) {
         (Some(a), Some(b)) => a.cmp(&b),
@@ -216,7 +216,7 @@ fn class(value: Decimal) -> i32 {
     }
 }
 
-/// Compares a double with a decimal exactly; NaN is below everything and equal to itself.
+/// Orders a double and a decimal exactly. NaN is below everything and equal to itself.
 pub fn compare_f64(a: f64, b: Decimal) -> Ordering {
     let nearest = b.to_f64();
     match (a.is_nan(), nearest.is_nan()) {
@@ -226,7 +226,7 @@ pub fn compare_f64(a: f64, b: Decimal) -> Ordering {
         (false, false) => {}
     }
     match a.partial_cmp(&nearest) {
-        // Rounding preserves order, so values that differ after rounding differ before it.
+        // Rounding preserves order: if the values differ after rounding, they have the same order before rounding.
         Some(Ordering::Equal) | None => compare_equal_doubles(a, b),
         Some(order) => order,
     }

@@ -1,4 +1,4 @@
-//! BSON values as MongoDB writes them in error messages.
+//! BSON values in the notation of MongoDB's error messages.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,22 +6,22 @@ use bson::raw::{RawBsonRef, RawDocument};
 
 use crate::element::{array_values, elements};
 
-/// Maximum bytes of a value in a message; the rest is cut off.
+/// Maximum bytes of a value in a message. Longer values are truncated.
 const SHOWN_BYTES_MAX: usize = 512;
 /// Maximum nesting depth in a message.
 const SHOWN_DEPTH_MAX: usize = 20;
 
-/// A value in the notation of the server's messages: `{ a: 1, b: "x" }`.
+/// Formats a value in the notation of the server's messages: `{ a: 1, b: "x" }`.
 pub fn value(value: RawBsonRef<'_>) -> String {
     cut(Shown { value, depth: 0 }.to_string())
 }
 
-/// A document in the same notation.
+/// Formats a document in the same notation.
 pub fn document(document: &RawDocument) -> String {
     value(RawBsonRef::Document(document))
 }
 
-/// A field with its value: `$size: -1`.
+/// Formats a field with its value: `$size: -1`.
 pub fn field(name: &str, shown: RawBsonRef<'_>) -> String {
     format!("{name}: {}", value(shown))
 }

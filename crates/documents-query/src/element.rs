@@ -1,9 +1,9 @@
 //! Reading raw BSON element by element.
 //!
-//! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
-//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. A
-//! binary value that a client sends never has the subtype of an opaque one. Copies of an element keep its bytes, so
-//! nothing is lost on the way through an update or a projection.
+//! [`Elements`] never fails. It ends where a document is malformed, and returns a value that cannot be decoded (a
+//! string that is not UTF-8) as an opaque binary value. Such a field exists, equals itself, and matches no string and
+//! no pattern. The subtypes of opaque values are used for nothing else, so clients cannot send them. Copies of an
+//! element keep its original bytes, so that updates and projections do not change it.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -14,35 +14,37 @@ use crate::error::{Code, Error};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 pub use crate::writer::Writer;
 
-/// Added to the type of an opaque value to make its binary subtype.
+/// Added to the BSON type of an opaque value to form its binary subtype.
 ///
-/// The sum is below 0x80, so it is never read as `UserDefined`, and no subtype with its own layout has it.
+/// The sum is below 0x80, so it is never decoded as `UserDefined`, and no subtype with a special layout has this
+/// number.
 const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
 
-/// The first subtype that is read as `UserDefined`.
+/// The lowest subtype that is decoded as `UserDefined`.
 const USER_SUBTYPE_MIN: u8 = 0x80;
 
 /// One element of a document or an array.
 pub struct Element<'a> {
-    /// The field name; in an array, the index in decimal.
+    /// The field name. In an array, the index in decimal.
     pub key: &'a str,
-    /// Type byte, name and value, as in the document.
+    /// Type byte, name and value, as stored in the document.
     pub bytes: &'a [u8],
     raw: RawElement<'a>,
 }
 
 impl<'a> Element<'a> {
-    /// The value. For malformed ones see the module's documentation.
+    /// Returns the value. Values that cannot be decoded are returned as opaque binary values, see the module's
+    /// documentation.
     pub fn value(&self) -> RawBsonRef<'a> {
         self.raw.value().unwrap_or_else(|_| self.opaque())
     }
 
-    /// The BSON type.
+    /// Returns the BSON type.
     pub fn kind(&self) -> ElementType {
         self.raw.element_type()
     }
 
-    /// The bytes of the value alone.
+    /// Returns the bytes of the value without type and name.
     pub fn value_bytes(&self) -> &'a [u8] {
         &self.bytes[1 + self.key.len() + 1..]
     }
@@ -55,7 +57,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The elements of a document or an array, in order.
+/// Iterator over the elements of a document or an array, in order.
 pub struct Elements<'a> {
     document: &'a [u8],
     offset: usize,
@@ -75,7 +77,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The elements of `document`.
+/// Iterates over the elements of `document`.
 pub fn elements(document: &RawDocument) -> Elements<'_> {
     Elements {
         document: document.as_bytes(),
@@ -84,7 +86,7 @@ pub fn elements(document: &RawDocument) -> Elements<'_> {
     }
 }
 
-/// The elements of `array`.
+/// Iterates over the elements of `array`.
 pub fn array_elements(array: &RawArray) -> Elements<'_> {
     Elements {
         document: array.as_bytes(),
@@ -93,20 +95,20 @@ pub fn array_elements(array: &RawArray) -> Elements<'_> {
     }
 }
 
-/// The values of `array`.
+/// Iterates over the values of `array`.
 pub fn array_values(array: &RawArray) -> impl Iterator<Item = RawBsonRef<'_>> {
     array_elements(array).map(|element| element.value())
 }
 
-/// The first field called `key`.
+/// Returns the value of the first field called `key`.
 pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
     elements(document)
         .find(|element| element.key == key)
         .map(|element| element.value())
 }
 
-/// Returns whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null
-/// and undefined.
+/// Returns whether MongoDB treats a value as true where it accepts any value as a flag: all values except `false`,
+/// zero, null and undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -119,12 +121,12 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
+/// Minimum bytes that a level of nesting adds: a document that contains another document under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
 /// Returns whether documents and arrays nest more than `levels` deep.
 ///
-/// Descends only into values with enough bytes to nest so deep: small values cost nothing.
+/// Descends only into values with enough bytes to nest that deep, so that small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     let (bytes, mut inside) = match value {
         RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
@@ -141,7 +143,7 @@ pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     }
 }
 
-/// Refuses a document that nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Returns an error if a document nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -149,7 +151,7 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Refuses a value that, inside `levels` documents and arrays, nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Returns an error if a value within `levels` outer documents and arrays nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -168,14 +170,14 @@ pub(crate) fn too_deep() -> Error {
     Error::new(Code::Overflow, message)
 }
 
-/// Returns whether the first field of a document is the name of an operator.
+/// Returns whether the name of a document's first field is an operator.
 pub(crate) fn first_is_operator(document: &RawDocument) -> bool {
     elements(document)
         .next()
         .is_some_and(|first| first.key.starts_with('$'))
 }
 
-/// MongoDB's name of a value's type, as its error messages and `$type` use it.
+/// Returns MongoDB's name of a type, as used in error messages and by `$type`.
 pub fn type_name(kind: ElementType) -> &'static str {
     match kind {
         ElementType::Double => "double",
@@ -202,7 +204,7 @@ pub fn type_name(kind: ElementType) -> &'static str {
     }
 }
 
-/// The type and the bytes of a value that [`Elements`] could not read.
+/// Returns the type and the bytes of an opaque value, which [`Elements`] could not decode; `None` for other values.
 pub(crate) fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
     let RawBsonRef::Binary(binary) = value else {
         return None;
@@ -216,7 +218,7 @@ pub(crate) fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])
     }
 }
 
-/// The bytes of a value of any type, by way of a document that holds it alone.
+/// Returns the bytes of a value of any type, by encoding a document with only this value.
 pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
     const EMPTY_NAME: &bson::raw::CStr = bson::raw::cstr!("");
     let mut single = RawDocumentBuf::new();

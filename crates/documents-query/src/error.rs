@@ -1,20 +1,20 @@
-//! The error of this crate and the one table of MongoDB's error codes.
+//! The error of this crate, and the table of MongoDB's error codes.
 
 use forebay_cancel::{StopReason, Stopped};
 use forebay_memory::Full;
 
-/// Why a query, an update or a pipeline was refused or failed, in MongoDB's words.
+/// Why a query, an update or a pipeline was refused or failed, with MongoDB's code and wording.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
     /// MongoDB's error code.
     pub code: Code,
-    /// The `errmsg` of the reply.
+    /// Text for the `errmsg` of the reply.
     pub message: String,
 }
 
 impl Error {
-    /// An error of `code` with the text that the client reads.
+    /// Builds an error with this code and message.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
         Error {
             code,
@@ -22,17 +22,17 @@ impl Error {
         }
     }
 
-    /// `BadValue`, the code of most parse errors in filters.
+    /// Builds a `BadValue` error, which most parse errors in filters are.
     pub(crate) fn bad_value(message: impl Into<String>) -> Error {
         Error::new(Code::BadValue, message)
     }
 
-    /// `FailedToParse`.
+    /// Builds a `FailedToParse` error.
     pub(crate) fn parse(message: impl Into<String>) -> Error {
         Error::new(Code::FailedToParse, message)
     }
 
-    /// `TypeMismatch`.
+    /// Builds a `TypeMismatch` error.
     pub(crate) fn type_mismatch(message: impl Into<String>) -> Error {
         Error::new(Code::TypeMismatch, message)
     }
@@ -55,7 +55,7 @@ impl From<Stopped> for Error {
     }
 }
 
-/// Declares [`Code`] with its numbers and names, from one list.
+/// Declares [`Code`] from one list of names and numbers.
 macro_rules! codes {
     ($($name:ident = $number:literal),* $(,)?) => {
         /// A MongoDB error code: the `code` and `codeName` of an error reply.
@@ -68,10 +68,10 @@ macro_rules! codes {
         pub enum Code { $($name = $number),* }
 
         impl Code {
-            /// Every code that this product uses.
+            /// Every code that this server uses.
             pub const ALL: &[Code] = &[$(Code::$name),*];
 
-            /// MongoDB's `codeName`.
+            /// Returns MongoDB's `codeName`.
             pub fn name(self) -> &'static str {
                 match self { $(Code::$name => stringify!($name)),* }
             }
@@ -427,12 +427,12 @@ codes! {
 }
 
 impl Code {
-    /// The number that the reply carries.
+    /// Returns the number in the reply's `code`.
     pub fn number(self) -> i32 {
         self as u32 as i32
     }
 
-    /// The code with this number. Returns `None` if this product does not use it.
+    /// Returns the code with this number, or `None` if this server does not use it.
     pub fn from_number(number: i32) -> Option<Code> {
         Code::ALL
             .iter()

@@ -1,9 +1,9 @@
-//! BSON values encoded as bytes that sort as the values do.
+//! Encoding of BSON values as bytes with the same order.
 //!
-//! `memcmp` of two encodings gives [`compare()`](crate::compare()) of the values, and two encodings are the same bytes
-//! if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` share one key. An encoding is
-//! self-delimiting, so concatenated encodings make compound keys. Descending parts are the ascending bytes inverted.
-//! Values cannot be read back from a key.
+//! `memcmp` of two encodings has the same result as [`compare()`](crate::compare()) of the values, and two encodings
+//! are identical if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` have the same key. Encodings
+//! are self-delimiting, so concatenated encodings form compound keys. Descending parts are the inverted bytes of the
+//! ascending encoding. Values cannot be decoded from a key.
 
 use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
@@ -12,7 +12,7 @@ use crate::decimal::{self, Decimal, Digits};
 use crate::element::{Elements, array_elements, elements, value_bytes};
 use crate::number::Number;
 
-/// The direction in which one part of a key sorts.
+/// The sort direction of one part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// Small values first.
@@ -21,19 +21,19 @@ pub enum Direction {
     Descending,
 }
 
-/// Ends the elements of a document or an array; every class byte is larger.
+/// Marks the end of the elements of a document or an array. Every class byte is larger.
 const END: u8 = 0x00;
 
-/// The key of one value, ascending.
+/// Returns the ascending key of one value.
 pub fn encode(value: RawBsonRef<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(24);
     append(&mut out, value);
     out
 }
 
-/// Appends the key of `value`, ascending.
+/// Appends the ascending key of `value`.
 ///
-/// Does not recurse: documents on disk may nest deeper than the stack allows.
+/// Does not recurse, because stored documents may nest deeper than the stack allows.
 pub fn append(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
     out.push(class(value) as u8);
     let mut open = Vec::new();
@@ -53,10 +53,10 @@ pub fn append(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
     }
 }
 
-/// What is left to encode of a document or an array.
+/// The elements of a document or an array that are still to be encoded.
 struct Inside<'a> {
     elements: Elements<'a>,
-    /// Whether the names of elements count, as those of an array do not.
+    /// Whether field names are encoded: true for documents, false for arrays.
     is_named: bool,
 }
 
@@ -78,7 +78,8 @@ pub fn append_directed(out: &mut Vec<u8>, value: RawBsonRef<'_>, direction: Dire
     }
 }
 
-/// The common prefix of the ascending keys of all strings that begin with `prefix`. No other key begins with it.
+/// Returns the common prefix of the ascending keys of all strings that begin with `prefix`. No other key has this
+/// prefix.
 pub fn string_prefix(prefix: &str) -> Vec<u8> {
     let mut out = vec![Class::String as u8];
     escape(&mut out, prefix.as_bytes());
@@ -91,7 +92,7 @@ fn invert(bytes: &mut [u8]) {
     }
 }
 
-/// Appends the value without its elements, and returns these.
+/// Appends a value without its elements. Returns the elements of a document or an array.
 fn append_outside<'a>(out: &mut Vec<u8>, value: RawBsonRef<'a>) -> Option<Inside<'a>> {
     match value {
         RawBsonRef::Document(document) => return Some(Inside::of_document(document)),
@@ -141,7 +142,7 @@ fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
             append_length(out, bytes.len());
             out.extend_from_slice(&bytes);
         }
-        // MinKey, MaxKey, null and undefined consist of their class alone.
+        // The keys of MinKey, MaxKey, null and undefined are only their class byte.
         _ => {}
     }
 }
@@ -160,7 +161,7 @@ fn append_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&((value as u64) ^ (1 << 63)).to_be_bytes());
 }
 
-/// Writes bytes with each 0 as `0, 255`, then `0, 0` as the end.
+/// Appends bytes with each 0 escaped as `0, 255`, followed by `0, 0` as the end.
 fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     escape(out, bytes);
     out.extend_from_slice(&[0, 0]);
@@ -175,8 +176,8 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Writes the largest double not above the number, then the rest: 0 if there is none, else 1 and the digits of the
-/// number.
+/// Appends the largest double that is not above the number, then the difference: 0 if the two are equal, else 1 and the
+/// digits of the number.
 fn append_number(out: &mut Vec<u8>, number: Number) {
     let floor = floor_f64(number);
     out.extend_from_slice(&ordered_bits(floor).to_be_bytes());
@@ -189,7 +190,7 @@ fn append_number(out: &mut Vec<u8>, number: Number) {
     }
 }
 
-/// The bits of a double, changed so that they order as the doubles do; NaN is 0, below minus infinity.
+/// Returns the bits of a double, transformed so that they sort like the doubles. NaN is 0, below minus infinity.
 fn ordered_bits(value: f64) -> u64 {
     if value.is_nan() {
         return 0;
@@ -224,7 +225,7 @@ fn floor_f64(number: Number) -> f64 {
     }
 }
 
-/// The digits of a number, of which `floor` is the largest double not above it. Returns `None` if it equals `floor`.
+/// Returns the digits of a number, or `None` if it equals `floor`, the largest double that is not above it.
 fn rest(number: Number, floor: f64) -> Option<Digits> {
     match number {
         Number::Double(_) => None,

@@ -2,16 +2,17 @@
 //!
 //! The crate knows documents, not storage: filters, projections, sorts, updates and aggregation stages are parsed from
 //! BSON, checked by MongoDB's rules, and applied to one document (or a stream of documents) at a time. Documents are
-//! read in place, element by element; nothing is deserialised to be matched.
+//! read in place, element by element; matching deserialises nothing.
 //!
 //! - [`Filter`] parses and matches a query; its tree ([`filter::Node`]) is public for planners.
-//! - [`compare()`] is the order of BSON values across types, [`key`] the same order as bytes.
-//! - [`Path`] walks dotted names through arrays.
+//! - [`compare()`] orders BSON values across types. [`key`] encodes values as bytes with the same order.
+//! - [`Path`] follows dotted names through arrays.
 //! - [`Projection`], [`Sort`] and [`Update`] reshape, order and change documents; [`timestamp`] fills in the server's
 //!   time.
-//! - [`Pipeline`] runs aggregation stages over a stream of documents, [`Expression`] evaluates their expressions.
+//! - [`Pipeline`] runs aggregation stages over a stream of documents; [`Expression`] evaluates their expressions.
 //!
-//! What MongoDB supports and this crate does not is refused with MongoDB's error code and wording, never ignored.
+//! Features that MongoDB supports and this crate does not are refused with MongoDB's error code and wording, never
+//! ignored.
 
 #![forbid(unsafe_code)]
 

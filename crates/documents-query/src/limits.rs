@@ -1,4 +1,4 @@
-//! The named limits of the query language.
+//! The limits of the query language.
 
 use std::sync::Arc;
 
@@ -8,42 +8,44 @@ use forebay_memory::Account;
 use crate::expr::Variables;
 use crate::filter::Compilation;
 
-/// Maximum nesting of documents and arrays, the outermost document included, in all that is read from a client, made by
-/// an expression, a stage or an update, or stored; deeper is `Overflow`. MongoDB has the same limit.
+/// Maximum nesting of documents and arrays, including the outermost document. Applies to everything that is read from a
+/// client, computed by an expression, a stage or an update, or stored. Deeper nesting is an `Overflow` error. MongoDB
+/// has the same limit.
 pub const DOCUMENT_DEPTH_MAX: usize = 200;
 
-/// Limits of parsing and execution, and what all parts of a command share.
+/// Limits of parsing and execution, and state that all parts of a command share.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Nesting of `$and`, `$or`, `$nor`, `$not` and `$elemMatch` in one filter; deeper is `BadValue`.
+    /// Maximum nesting of `$and`, `$or`, `$nor`, `$not` and `$elemMatch` in one filter. Deeper nesting is a `BadValue`
+    /// error.
     pub filter_depth_max: usize,
-    /// Nesting of operators in one aggregation expression; deeper is `BadValue`.
+    /// Maximum nesting of operators in one aggregation expression. Deeper nesting is a `BadValue` error.
     pub expression_depth_max: usize,
-    /// Size of one document in bytes; a larger one is `BSONObjectTooLarge`.
+    /// Maximum bytes of one document. A larger document is a `BSONObjectTooLarge` error.
     pub document_bytes_max: usize,
-    /// Stages in one pipeline; more is `FailedToParse`.
+    /// Maximum stages of one pipeline. More stages are a `FailedToParse` error.
     pub pipeline_stages_max: usize,
-    /// Limits of the cost of one `$regex` pattern.
+    /// Limits on the cost of one `$regex` pattern.
     pub pattern: forebay_text::Limits,
-    /// How patterns are compiled, and the limit of what all patterns of a command cost together.
+    /// How patterns are compiled, and the budget for all patterns of a command together.
     pub compilation: Compilation,
-    /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
+    /// Maximum bytes of memory that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
-    /// The account that all stages together take memory from.
+    /// The memory account that all stages charge.
     pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
 }
 
 impl Limits {
-    /// The cancellation token of the command. Long evaluations check it.
+    /// Returns the cancellation token of the command. Long evaluations check it.
     pub fn stop(&self) -> &Arc<SharedStop> {
         self.compilation.budget.stop()
     }
 }
 
 impl Default for Limits {
-    /// MongoDB's own limits.
+    /// Returns MongoDB's own limits.
     fn default() -> Limits {
         Limits {
             filter_depth_max: 100,

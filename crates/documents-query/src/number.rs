@@ -1,4 +1,4 @@
-//! BSON numbers: one order and one equality over int, long, double and decimal.
+//! BSON numbers: order and equality across int, long, double and decimal.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use bson::raw::RawBsonRef;
 
 use crate::decimal::{self, Decimal};
 
-/// A BSON number without its width.
+/// A BSON number. Ints and longs have the same representation.
 #[derive(Debug, Clone, Copy)]
 pub enum Number {
     /// An int or a long.
@@ -18,7 +18,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// The number in `value`, if it is one.
+    /// Returns the number if `value` is one.
     pub fn of(value: RawBsonRef<'_>) -> Option<Number> {
         match value {
             RawBsonRef::Int32(number) => Some(Number::Integer(i64::from(number))),
@@ -38,7 +38,7 @@ impl Number {
         }
     }
 
-    /// The nearest double.
+    /// Returns the nearest double.
     pub fn to_f64(self) -> f64 {
         match self {
             Number::Integer(number) => number as f64,
@@ -47,7 +47,7 @@ impl Number {
         }
     }
 
-    /// The number as an integer. Returns `None` if it is not integral or does not fit 64 bits.
+    /// Returns the number as an integer, or `None` if it is not integral or does not fit into 64 bits.
     pub fn to_i64_exact(self) -> Option<i64> {
         match self {
             Number::Integer(number) => Some(number),
@@ -56,7 +56,7 @@ impl Number {
         }
     }
 
-    /// The integer part, clamped to the range of 64 bits; NaN is 0.
+    /// Returns the integer part, clamped to the range of 64-bit integers. NaN is 0.
     pub fn to_i64_truncated(self) -> i64 {
         match self {
             Number::Integer(number) => number,
@@ -69,12 +69,12 @@ impl Number {
 }
 
 fn f64_to_i64_exact(number: f64) -> Option<i64> {
-    // 2^63 is a double and one more than the largest i64.
+    // 2^63 is exact as a double, and is one more than the largest i64.
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     (number.fract() == 0.0 && (-LIMIT..LIMIT).contains(&number)).then_some(number as i64)
 }
 
-/// Orders two numbers by value; NaN is below all others and equal to itself, zero has no sign.
+/// Orders two numbers by value. NaN is below all others and equal to itself. The two zeros are equal.
 pub fn compare(a: Number, b: Number) -> Ordering {
     match (a, b) {
         (Number::Integer(a), Number::Integer(b)) => a.cmp(&b),
@@ -94,7 +94,7 @@ fn compare_doubles(a: f64, b: f64) -> Ordering {
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }
 
-/// Compares exactly, although neither type holds all values of the other.
+/// Compares an integer and a double exactly, although neither type can represent all values of the other.
 fn compare_mixed(integer: i64, double: f64) -> Ordering {
     if double.is_nan() {
         return Ordering::Greater;

@@ -1,7 +1,7 @@
-//! Dotted paths and how they walk through documents and arrays.
+//! Dotted paths, and how they are followed through documents and arrays.
 //!
-//! Sources: `ElementPath` and `BSONElementIterator` of the server: a path goes through each document of an array on
-//! its way, and, if the next component is an index, into the element at that index.
+//! Sources: `ElementPath` and `BSONElementIterator` of the server. A path passes through every document of an array on
+//! its way and, if the next component is an index, also through the element at that index.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::compare::compare;
 use crate::element::{array_elements, array_values, get};
 use crate::error::{Code, Error};
 
-/// Maximum components of one path.
+/// Maximum number of components of one path.
 pub const COMPONENTS_MAX: usize = 200;
 
 /// A dotted field path, split into components.
@@ -21,26 +21,26 @@ pub struct Path {
     components: Box<[Box<str>]>,
 }
 
-/// What a path yields if it ends in an array.
+/// What a path yields for an array at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
-    /// Each element, then the array itself: for comparisons.
+    /// Each element, then the array itself. For comparisons.
     Expand,
-    /// Only the array itself: for `$size` and `$elemMatch`.
+    /// Only the array itself. For `$size` and `$elemMatch`.
     Whole,
 }
 
-/// A value that a path leads to.
+/// A value that a path reaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
-    /// The value; `None` if the path leads nowhere.
+    /// The value; `None` if the path reaches none.
     pub value: Option<RawBsonRef<'a>>,
-    /// The index in the outermost array that the path went through without naming an index.
+    /// The index in the outermost array that the path passed through without an index component.
     pub index: Option<usize>,
 }
 
 impl Path {
-    /// A path from its dotted text.
+    /// Parses a path from its dotted text.
     ///
     /// # Errors
     /// `Overflow` for more than [`COMPONENTS_MAX`] components.
@@ -58,7 +58,7 @@ impl Path {
         })
     }
 
-    /// The path of one top-level field, dots included.
+    /// Builds the path of one top-level field. Dots are part of the field's name.
     pub fn field(name: &str) -> Path {
         Path {
             text: name.into(),
@@ -66,7 +66,7 @@ impl Path {
         }
     }
 
-    /// The empty path, which means the value itself. Tests inside `$elemMatch` use it.
+    /// Builds the empty path, which refers to the value itself. Tests inside `$elemMatch` use it.
     pub fn empty() -> Path {
         Path {
             text: "".into(),
@@ -79,27 +79,27 @@ impl Path {
         self.components.is_empty()
     }
 
-    /// The dotted text.
+    /// Returns the dotted text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The components, in order.
+    /// Returns the components, in order.
     pub fn components(&self) -> impl ExactSizeIterator<Item = &str> {
         self.components.iter().map(AsRef::as_ref)
     }
 
-    /// The first component.
+    /// Returns the first component, or an empty string for the empty path.
     pub fn first(&self) -> &str {
         self.components.first().map_or("", AsRef::as_ref)
     }
 
-    /// Returns whether this path names a field inside what `other` names, or the same.
+    /// Returns whether this path equals `other` or refers to a field inside it.
     pub fn starts_with(&self, other: &Path) -> bool {
         self.components.starts_with(&other.components)
     }
 
-    /// Calls `visit` with each value that the path leads to, until it returns true. Returns whether it did.
+    /// Calls `visit` with each value that the path reaches, until `visit` returns true. Returns whether it did.
     pub fn any<'a>(
         &self,
         document: &'a RawDocument,
@@ -109,7 +109,7 @@ impl Path {
         walk_document(document, &self.components, leaf, None, visit)
     }
 
-    /// Every value that the path leads to, with arrays expanded. Empty if it leads nowhere.
+    /// Returns every value that the path reaches in a document. `leaf` says how arrays at the end are treated.
     pub fn values<'a>(&self, document: &'a RawDocument, leaf: Leaf) -> Vec<RawBsonRef<'a>> {
         let mut values = Vec::new();
         self.any(document, leaf, &mut |visit| {
@@ -119,8 +119,8 @@ impl Path {
         values
     }
 
-    /// The value that a document sorts by: the smallest (ascending) or largest value that the path leads to through
-    /// arrays, undefined for an empty array, null if it leads nowhere.
+    /// Returns the value that a document sorts by: the smallest (ascending) or largest (descending) value that the path
+    /// reaches through arrays, undefined for an empty array, null if the path reaches no value.
     pub fn sort_value<'a>(&self, document: &'a RawDocument, descending: bool) -> RawBsonRef<'a> {
         let mut best = None;
         sort_values(document, &self.components, &mut |value| {
@@ -136,7 +136,7 @@ impl Path {
         best.unwrap_or(RawBsonRef::Null)
     }
 
-    /// The values that `distinct` considers: the value, or each element of an array at the end of the path.
+    /// Returns the values that `distinct` considers: the value at the path, or each element of an array at its end.
     pub fn distinct_values<'a>(&self, document: &'a RawDocument) -> Vec<RawBsonRef<'a>> {
         let mut values = Vec::new();
         for value in self.values(document, Leaf::Whole) {
@@ -226,7 +226,8 @@ fn walk_array<'a>(
     false
 }
 
-/// Continues inside the element that the path names by its index. Such an element is not expanded at the end.
+/// Continues inside the array element that an index component selects. If the path ends there, an array is not
+/// expanded.
 fn walk_indexed<'a>(
     value: RawBsonRef<'a>,
     rest: &[Box<str>],
@@ -247,7 +248,7 @@ fn walk_indexed<'a>(
     }
 }
 
-/// Returns whether MongoDB takes a component as an array index: digits only.
+/// Returns whether MongoDB treats a component as an array index: it consists of digits.
 pub(crate) fn is_index(component: &str) -> bool {
     !component.is_empty() && component.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -289,7 +290,7 @@ fn sort_value_at<'a>(
     }
 }
 
-/// Visits an element of an array on the way. Documents are entered, nested arrays are values.
+/// Visits an array element. If the path continues, enters a document, and visits null for any other element.
 fn sort_element<'a>(
     element: RawBsonRef<'a>,
     rest: &[Box<str>],
@@ -302,7 +303,7 @@ fn sort_element<'a>(
     }
 }
 
-/// The element that the next component names, if it is an index and such an element exists.
+/// Returns the element that the next component selects, if the component is an index and the element exists.
 fn indexed<'a>(array: &'a RawArray, rest: &[Box<str>]) -> Option<RawBsonRef<'a>> {
     let name = rest.first()?;
     if !is_index(name) {

@@ -20,7 +20,7 @@ pub struct Sort {
     parts: Vec<(Path, Direction)>,
 }
 
-/// The sort key of a document: bytes that sort as the documents do.
+/// The sort key of a document: bytes with the same order as the documents.
 pub type SortKey = Vec<u8>;
 
 impl Sort {
@@ -41,14 +41,14 @@ impl Sort {
         }
     }
 
-    /// The sort by one top-level field.
+    /// Builds a sort by one top-level field.
     pub fn by(field: &str, direction: Direction) -> Sort {
         Sort {
             parts: vec![(Path::field(field), direction)],
         }
     }
 
-    /// The paths and their directions.
+    /// Returns the paths with their directions.
     pub fn parts(&self) -> &[(Path, Direction)] {
         &self.parts
     }
@@ -58,7 +58,7 @@ impl Sort {
         self.parts.is_empty()
     }
 
-    /// The key of a document. Documents sort as their keys do, byte by byte.
+    /// Returns the sort key of a document. Keys compare byte by byte in the order of the documents.
     pub fn key(&self, document: &RawDocument) -> SortKey {
         let mut out = Vec::with_capacity(self.parts.len() * 16);
         for (path, direction) in &self.parts {
@@ -113,7 +113,7 @@ fn direction(name: &str, value: RawBsonRef<'_>) -> Result<Direction, Error> {
     }
 }
 
-/// Keeps the first `count` items by key; items with equal keys stay in the order of their arrival.
+/// Keeps the first `count` items by key. Items with equal keys stay in order of arrival.
 #[derive(Debug)]
 pub struct TopK<T> {
     count: usize,
@@ -149,7 +149,7 @@ impl<T> Ord for Entry<T> {
 }
 
 impl<T> TopK<T> {
-    /// Keeps at most `count` items; `usize::MAX` keeps all.
+    /// Creates a collector that keeps at most `count` items; `usize::MAX` keeps all.
     pub fn new(count: usize) -> TopK<T> {
         TopK {
             count,
@@ -167,7 +167,7 @@ impl<T> TopK<T> {
                 .is_some_and(|last| key < last.key.as_slice())
     }
 
-    /// Adds an item. Returns the item that it displaces.
+    /// Adds an item. Returns the item that is dropped: the displaced one or the new one.
     pub fn push(&mut self, key: SortKey, item: T) -> Option<T> {
         if !self.takes(&key) {
             return Some(item);
@@ -185,7 +185,7 @@ impl<T> TopK<T> {
         }
     }
 
-    /// Number of items kept.
+    /// Returns the number of items kept.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
@@ -195,7 +195,7 @@ impl<T> TopK<T> {
         self.heap.is_empty()
     }
 
-    /// The items in order.
+    /// Returns the items in order.
     pub fn into_sorted(self) -> Vec<T> {
         self.heap
             .into_sorted_vec()

@@ -1,6 +1,6 @@
 //! Timestamps that the server fills in.
 //!
-//! MongoDB replaces an empty timestamp among the fields of a new document by the current time.
+//! MongoDB replaces each empty timestamp in a top-level field of a new document by the current time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +12,8 @@ use crate::element::{Element, elements};
 
 const TIMESTAMP_BYTES: usize = 8;
 
-/// The document with a new timestamp in place of each empty one. `_id` and nested documents are left as
-/// they are. Returns `None` if there is nothing to replace.
+/// Returns the document with each empty timestamp replaced by a new timestamp, or `None` if there is none to replace.
+/// `_id` and embedded documents stay unchanged.
 pub fn filled(document: &RawDocument) -> Option<RawDocumentBuf> {
     if !elements(document).any(|element| is_empty(&element)) {
         return None;
@@ -35,8 +35,8 @@ fn is_empty(element: &Element<'_>) -> bool {
         && element.value_bytes() == [0; TIMESTAMP_BYTES]
 }
 
-/// A timestamp as BSON stores it: the seconds in the upper half, a counter in the lower. Within one process timestamps
-/// are unique and increase.
+/// Returns a new timestamp in BSON's layout: the seconds in the upper half, a counter in the lower. Within one process,
+/// timestamps are unique and increase.
 fn next() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let seconds = u64::try_from(DateTime::now().timestamp_millis() / 1000).unwrap_or(0);

@@ -1,15 +1,15 @@
-//! When work that is made of many small pieces checks the cancellation token.
+//! When work made of many small pieces checks the cancellation token.
 
 use std::cell::Cell;
 
-/// Bytes that a thread reads between two checks.
+/// Cost, in bytes, after which a thread checks again.
 const BYTES_PER_CHECK: usize = 256 << 10;
 
-/// What a piece of work costs besides the bytes that it reads, in bytes.
+/// Fixed cost of a piece of work, in bytes, added to the bytes that it reads.
 const PIECE_BYTES: usize = 64;
 
-/// Returns whether a piece of work that may read `bytes` has to check the cancellation token, because this thread has
-/// read much since its last check: one long value, or many short ones for many conditions.
+/// Returns whether a piece of work that may read `bytes` must check the cancellation token, because this thread has
+/// read many bytes since its last check: one long value, or many short values.
 pub(crate) fn is_check_due(bytes: usize) -> bool {
     thread_local! {
         static READ_BYTES: Cell<usize> = const { Cell::new(0) };

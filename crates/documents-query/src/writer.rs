@@ -1,4 +1,4 @@
-//! Building documents byte by byte.
+//! A writer of BSON documents.
 
 use bson::RawBson;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
@@ -6,7 +6,7 @@ use bson::spec::ElementType;
 
 use crate::element::{Element, opaque_parts, value_bytes};
 
-/// Builds a document byte by byte. Field names are not checked; duplicates are kept.
+/// Builds a document element by element. Does not check field names; duplicates are kept.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -20,12 +20,12 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// An empty document.
+    /// Creates an empty document.
     pub fn new() -> Writer {
         Writer::with_capacity(64)
     }
 
-    /// An empty document with room for `bytes`.
+    /// Creates an empty document with capacity for `bytes`.
     pub fn with_capacity(bytes: usize) -> Writer {
         let mut buffer = Vec::with_capacity(bytes.max(5));
         buffer.extend_from_slice(&[0; 4]);
@@ -45,7 +45,7 @@ impl Writer {
         self.raw(key, element.kind(), element.value_bytes());
     }
 
-    /// Appends a value given by its type and bytes.
+    /// Appends a value, passed as its type and its bytes.
     pub fn raw(&mut self, key: &str, kind: ElementType, value: &[u8]) {
         self.header(kind as u8, key);
         self.bytes.extend_from_slice(value);
@@ -70,12 +70,12 @@ impl Writer {
         self.begin(ElementType::EmbeddedDocument, key);
     }
 
-    /// Opens an array. Its elements must have the names `"0"`, `"1"`, and so on.
+    /// Opens an array. Its elements must be named `"0"`, `"1"`, and so on.
     pub fn begin_array(&mut self, key: &str) {
         self.begin(ElementType::Array, key);
     }
 
-    /// Appends a document as element `index` of the open array, without a string for its name.
+    /// Appends a document as element `index` of the open array. Writes the index without allocating a string.
     pub fn document_at(&mut self, index: usize, document: &RawDocument) {
         self.bytes.push(ElementType::EmbeddedDocument as u8);
         push_decimal(&mut self.bytes, index);
@@ -91,12 +91,12 @@ impl Writer {
         self.bytes[start..start + 4].copy_from_slice(&size.to_le_bytes());
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Number of open documents and arrays, the outermost included.
+    /// Returns the number of open documents and arrays, including the outermost document.
     pub fn depth(&self) -> usize {
         self.open.len()
     }
@@ -106,7 +106,7 @@ impl Writer {
         self.bytes.len() == 4
     }
 
-    /// Closes all that is open and returns the document.
+    /// Closes all open documents and arrays, and returns the document.
     pub fn finish(mut self) -> RawDocumentBuf {
         while !self.open.is_empty() {
             self.end();
@@ -123,7 +123,7 @@ impl Writer {
 
     fn header(&mut self, kind: u8, key: &str) {
         self.bytes.push(kind);
-        // A name cannot contain NUL: it is cut there, like a C string.
+        // A name cannot contain NUL, so it is truncated there like a C string.
         let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
         self.bytes.extend_from_slice(&key.as_bytes()[..end]);
         self.bytes.push(0);

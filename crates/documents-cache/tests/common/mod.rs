@@ -13,7 +13,7 @@ use forebay_documents_cache::{
 };
 use forebay_text::{Limits, Options, Pattern, Program};
 
-/// What a document of the model holds under a field.
+/// The value of a field in a document of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     Missing,
@@ -46,7 +46,7 @@ impl Value {
         }
     }
 
-    /// Returns whether a string meets `is_it`.
+    /// Returns whether one of the strings meets `is_it`.
     fn any(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.strings().iter().any(|value| is_it(value.as_bytes()))
     }
@@ -96,7 +96,7 @@ impl Model {
         found.map(|(number, _)| *number).collect()
     }
 
-    /// Panics if `answer` is not the answer to the request.
+    /// Panics if `answer` is not a correct answer to the request.
     pub fn check(&self, expr: &Expr, want: Want, answer: &SearchAnswer) {
         let mut fields = fields(expr);
         if let Want::ValueCounts { field, .. } = want {
@@ -185,7 +185,7 @@ fn fields(expr: &Expr) -> BTreeSet<usize> {
     }
 }
 
-/// A cache and its model, which get the same writes.
+/// A cache and its model, which receive the same writes.
 pub struct Pair {
     pub cache: Arc<Cache>,
     pub collection: Arc<CollectionCache>,
@@ -193,7 +193,8 @@ pub struct Pair {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Starts the devices that `FOREBAY_TEST_DEVICES` names, so that a suite can run on GPUs, otherwise those of `spec`.
+/// Starts the devices in `FOREBAY_TEST_DEVICES` if it is set, so that a suite can run on GPUs. Otherwise starts those
+/// of `spec`.
 pub fn start_devices(spec: &str, options: DeviceOptions) -> Devices {
     let named = std::env::var("FOREBAY_TEST_DEVICES");
     let spec = named.as_deref().unwrap_or(spec);
@@ -280,7 +281,7 @@ impl Pair {
             .expect("an answer")
     }
 
-    /// Searches and compares with the model.
+    /// Searches, and compares the answer with the model's.
     pub fn check(&self, expr: &Expr, want: Want) -> SearchAnswer {
         let answer = self.search(expr, want);
         self.model.check(expr, want, &answer);
@@ -315,7 +316,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Small buckets and chunks, so that few rows cause splits, merges and compactions. There is no background thread.
+/// Returns settings with small buckets and chunks, so that few rows cause splits, merges and compactions, and without a
+/// background thread.
 pub fn small_settings() -> CacheSettings {
     CacheSettings {
         bucket_values_max: 24,
@@ -349,8 +351,8 @@ pub fn with_seeds(count: u64, mut test: impl FnMut(Rng)) {
     await_end_of_gpu_threads();
 }
 
-/// Waits until the threads of GPUs have ended. Otherwise they use the driver while the process unloads it at its exit,
-/// which ends badly under compute-sanitizer.
+/// Waits until the threads of GPUs have ended. Otherwise they might use the driver while the process unloads it at
+/// exit, which crashes under compute-sanitizer.
 fn await_end_of_gpu_threads() {
     let is_gpu = |task: std::fs::DirEntry| {
         let name = std::fs::read_to_string(task.path().join("comm"));
@@ -372,7 +374,7 @@ pub fn regex(pattern: &str) -> Predicate {
     Predicate::Program(Arc::new(Program::compile(pattern, &limits)))
 }
 
-/// A short string over few letters, so that values, prefixes and substrings recur.
+/// Returns a short string over few letters, so that values, prefixes and substrings recur.
 pub fn random_string(rng: &mut Rng) -> String {
     const PIECES: [&str; 10] = ["a", "b", "ab", "\n", "\0", "é", "z", "aaaaaaaa", "A", " "];
     (0..rng.usize(..5))

@@ -1,4 +1,4 @@
-//! Arrays.
+//! Array operators.
 
 use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
@@ -44,7 +44,7 @@ fn size<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     }
 }
 
-/// Reads an operand that must be a 32-bit integer.
+/// Converts an operand that must be a 32-bit integer.
 fn integer(operand: &Value<'_>, codes: [Code; 2], what: &str) -> Result<i64, Error> {
     let Some(number) = operand.get().and_then(Number::of) else {
         return Err(Error::new(
@@ -165,8 +165,8 @@ fn slice<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     )))
 }
 
-/// Start and length of a slice of an array of `size` elements: `count` elements from `position`. A negative value
-/// counts from the end.
+/// Returns the start and the length of a slice of an array with `size` elements: `count` elements from `position`.
+/// Negative values count from the end.
 pub(crate) fn slice_bounds(size: usize, position: Option<i64>, count: i64) -> (usize, usize) {
     let size = size as i64;
     let (start, length) = match position {
@@ -236,7 +236,7 @@ fn index_of<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(found.map_or(-1, |(index, _)| index as i32).into())
 }
 
-/// Maximum numbers that `$range` may make: as many as fit one document of 16 MB.
+/// Maximum count of numbers that `$range` may return: as many as fit into a document of 16 MB.
 const RANGE_COUNT_MAX: i64 = 1_000_000;
 
 fn range<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
@@ -296,7 +296,7 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(Value::Owned(fields.finish()))
 }
 
-/// The form in which `$arrayToObject` gets its fields. The first element decides, and the others must have the same.
+/// Form of the entries that `$arrayToObject` converts to fields. The first entry determines the form of all.
 #[derive(Clone, Copy)]
 enum Form {
     /// `[name, value]`
@@ -320,7 +320,7 @@ impl Form {
         }
     }
 
-    /// The name and the value of a field.
+    /// Returns the field name and the value of an entry.
     fn pair(self, entry: RawBsonRef<'_>) -> Result<(&str, RawBsonRef<'_>), Error> {
         let (found, not_text, has_null) = match (self, entry) {
             (Form::Pairs, RawBsonRef::Array(array)) => (

@@ -1,4 +1,4 @@
-//! Logic and comparison.
+//! Boolean operators and comparisons.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use super::{Node, Scope, Value};
 use crate::compare::{class, compare};
 use crate::error::Error;
 
-/// `$and` and `$or`: operands are evaluated until the answer is known.
+/// `$and` and `$or`. Operands are evaluated in order until the result is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Logic {
     And,
@@ -41,7 +41,7 @@ fn order(operands: &[Value<'_>]) -> Ordering {
     compare_values(&operands[0], &operands[1])
 }
 
-/// Compares across types. A missing value sorts with undefined, before null.
+/// Compares values across types. A missing value sorts like undefined, before null.
 pub(crate) fn compare_values(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     match (a.get(), b.get()) {
         (None, None) => Ordering::Equal,

@@ -171,7 +171,7 @@ impl Switch {
     }
 }
 
-/// The first operand that is not null, else the last.
+/// Returns the first operand that is not null or missing, or the last operand if all are.
 pub(super) fn if_null<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     let mut last = Value::NULL;
     for node in nodes {

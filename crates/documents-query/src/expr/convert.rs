@@ -48,7 +48,7 @@ fn unsupported(value: RawBsonRef<'_>, target: &str) -> Error {
     failure(format!("Unsupported conversion from {kind} to {target}"))
 }
 
-/// Strings, numbers, dates and timestamps as text; null and missing values as empty text.
+/// Returns strings, numbers, dates and timestamps as text, and null and missing values as empty text.
 pub(super) fn text_or_empty(value: &Value<'_>, name: &str) -> Result<String, Error> {
     match value.get() {
         _ if value.is_nullish() => Ok(String::new()),
@@ -80,7 +80,7 @@ fn text_of(value: RawBsonRef<'_>) -> Option<String> {
     })
 }
 
-/// A double as MongoDB prints it: integral values without a fraction.
+/// Formats a double as MongoDB does: integral values without a fraction.
 fn double_text(number: f64) -> String {
     match number {
         number if number.is_nan() => "NaN".to_owned(),
@@ -91,7 +91,7 @@ fn double_text(number: f64) -> String {
     }
 }
 
-/// `1e+20`, `1.5e-07`: a signed exponent of at least two digits.
+/// Formats a double as `1e+20` or `1.5e-07`: with a signed exponent of at least two digits.
 fn exponent_text(number: f64) -> String {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

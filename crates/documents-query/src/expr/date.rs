@@ -1,4 +1,4 @@
-//! Dates, in UTC.
+//! Date operators, in UTC.
 
 use bson::DateTime;
 use bson::raw::RawBsonRef;
@@ -7,7 +7,7 @@ use super::Value;
 use super::function::{Function, named};
 use crate::error::{Code, Error};
 
-/// Parses the operand of a date operator: the date alone, or `{date, timezone}`.
+/// Parameters of a date operator that is written as `{date, timezone}` instead of a date alone.
 const NAMES: &[&str] = &["date", "timezone"];
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -57,6 +57,8 @@ pub(super) struct Civil {
 const DAY_MS: i64 = 86_400_000;
 
 impl Civil {
+    /// Splits a date into calendar day and time.
+    ///
     /// Sources: Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
     pub fn of(date: DateTime) -> Civil {
         let milliseconds = date.timestamp_millis();
@@ -84,24 +86,24 @@ impl Civil {
         }
     }
 
-    /// From 1 to 366.
+    /// Returns the day of the year, from 1 to 366.
     fn day_of_year(&self) -> i64 {
         const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
         let leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
         BEFORE[self.month as usize - 1] + self.day + i64::from(leap && self.month > 2)
     }
 
-    /// From 1 (Sunday) to 7.
+    /// Returns the day of the week, from 1 (Sunday) to 7.
     fn day_of_week(&self) -> i64 {
         (self.days + 4).rem_euclid(7) + 1
     }
 
-    /// `2026-11-21T20:41:42.000Z`.
+    /// Formats the date as `2026-11-21T20:41:42.000Z`.
     pub fn to_iso(&self) -> String {
         self.format("%Y-%m-%dT%H:%M:%S.%LZ").unwrap_or_default()
     }
 
-    /// Text by a `$dateToString` format. Returns `None` if a specifier is unknown.
+    /// Formats the date by a `$dateToString` format. Returns `None` if a specifier is unknown.
     fn format(&self, format: &str) -> Option<String> {
         let mut text = String::new();
         let mut rest = format.chars();
@@ -147,7 +149,7 @@ fn date_of(value: &Value<'_>) -> Result<Option<DateTime>, Error> {
     }
 }
 
-/// Accepts UTC under any of its names. Other zones are not supported.
+/// Accepts all names of UTC. Returns an error for other time zones.
 fn check_zone(zone: &Value<'_>) -> Result<(), Error> {
     match zone {
         Value::Missing => Ok(()),

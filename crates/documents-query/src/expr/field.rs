@@ -12,7 +12,7 @@ use crate::error::{Code, Error};
 static GET: Function = exactly("$getField", 2, get_field);
 static SET: Function = exactly("$setField", 3, set_field);
 
-/// Parses `$getField`. An operand that is not an object is the name of a field of the document.
+/// Parses `$getField`. An operand that is not an object is the name of a field of the current document.
 pub(super) fn parse_get(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let nodes = match operand {
         RawBsonRef::Document(document) if !first_is_operator(document) => {
@@ -35,7 +35,7 @@ pub(super) fn parse_set(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Res
     Ok(Node::Call(&SET, vec![field, input, value]))
 }
 
-/// Parses `$unsetField`: `$setField` with a missing value.
+/// Parses `$unsetField` as `$setField` with a missing value.
 pub(super) fn parse_unset(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let fields = arguments("$unsetField", &["field", "input"], operand)?;
     let (field, input) = target(parser, &fields, "$unsetField")?;
@@ -78,7 +78,7 @@ fn need<'a>(
     fields.get(name).ok_or_else(|| Error::new(code, message()))
 }
 
-/// The name of the field to set, which must be a constant, and the document to set it in.
+/// Parses the name of the field to set, which must be a constant, and the document to set it in.
 fn target(
     parser: &mut Parser<'_>,
     fields: &Fields<'_>,

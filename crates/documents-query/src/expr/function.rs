@@ -1,18 +1,18 @@
-//! The table of operators that are functions of their evaluated operands.
+//! The table of operators that are functions of evaluated operands.
 
 use super::Value;
 use super::{array, boolean, convert, date, math, object, set, string};
 use crate::error::{Code, Error};
 
-/// The body of a function: all operands, evaluated.
+/// The body of a function. Gets all operands, evaluated.
 pub(crate) type Body = for<'a, 'b> fn(&'b [Value<'a>]) -> Result<Value<'a>, Error>;
 
-/// An operator with evaluated operands.
+/// An operator that is a function of evaluated operands.
 pub(crate) struct Function {
     pub name: &'static str,
     pub min: usize,
     pub max: usize,
-    /// The names of operands, if they are given by name.
+    /// The names of the operands, if operands are passed by name.
     pub named: Option<&'static [&'static str]>,
     pub body: Body,
 }
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Function {
     }
 }
 
-/// A function of a fixed number of operands.
+/// Declares a function with a fixed number of operands.
 pub(super) const fn exactly(name: &'static str, count: usize, body: Body) -> Function {
     Function {
         name,
@@ -34,7 +34,7 @@ pub(super) const fn exactly(name: &'static str, count: usize, body: Body) -> Fun
     }
 }
 
-/// A function of a bounded number of operands.
+/// Declares a function with a bounded number of operands.
 pub(super) const fn between(name: &'static str, min: usize, max: usize, body: Body) -> Function {
     Function {
         name,
@@ -45,7 +45,7 @@ pub(super) const fn between(name: &'static str, min: usize, max: usize, body: Bo
     }
 }
 
-/// A function of any number of operands.
+/// Declares a function with any number of operands.
 pub(super) const fn any(name: &'static str, body: Body) -> Function {
     Function {
         name,
@@ -56,7 +56,7 @@ pub(super) const fn any(name: &'static str, body: Body) -> Function {
     }
 }
 
-/// A function of operands with names.
+/// Declares a function with named operands.
 pub(super) const fn named(
     name: &'static str,
     names: &'static [&'static str],
@@ -76,6 +76,8 @@ impl Function {
         (self.body)(operands)
     }
 
+    /// Checks the number of operands.
+    ///
     /// # Errors
     /// 16020 and 28667 for a wrong number of operands.
     pub fn check_count(&self, count: usize) -> Result<(), Error> {
@@ -100,7 +102,7 @@ impl Function {
     }
 }
 
-/// The function called `name`.
+/// Returns the function called `name`.
 pub(crate) fn find(name: &str) -> Option<&'static Function> {
     const TABLES: [&[Function]; 8] = [
         math::FUNCTIONS,

@@ -11,7 +11,8 @@ use super::{Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
-/// The parameters of an operator, with the codes for an operand that is not an object and for an unknown name.
+/// Parses an operator's parameters. Takes the error codes for an operand that is not an object and for an unknown
+/// parameter.
 fn parameters<'a>(
     operator: &str,
     names: &'static [&'static str],
@@ -25,7 +26,7 @@ fn parameters<'a>(
     })
 }
 
-/// The array that an operator iterates over; `None` for null.
+/// Returns the array that an operator iterates over, or `None` for null.
 fn input_array<'v>(
     operator: &str,
     input: &'v Value<'_>,
@@ -85,7 +86,7 @@ impl Let {
     }
 }
 
-/// Evaluates `body` with the given variables bound.
+/// Evaluates `body` with `variables` bound.
 fn evaluate_with(
     scope: &Scope<'_>,
     variables: &[Value<'_>],

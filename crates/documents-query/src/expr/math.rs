@@ -1,4 +1,4 @@
-//! Arithmetic with MongoDB's rules for types: int widens to long, long to double; dates shift by milliseconds.
+//! Arithmetic with MongoDB's type rules: int widens to long, long to double; dates shift by milliseconds.
 
 use bson::DateTime;
 use bson::raw::RawBsonRef;
@@ -39,7 +39,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     any("$max", |operands| Ok(extreme(operands, false))),
 ];
 
-/// The type of a sum of numbers, from narrow to wide.
+/// Type of a sum, ordered from narrow to wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Width {
     Int,
@@ -47,7 +47,7 @@ pub(crate) enum Width {
     Double,
 }
 
-/// A running sum that keeps integers exact.
+/// A running sum that adds integers exactly.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sum {
     width: Width,
@@ -68,7 +68,7 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// Adds a number. Other values are ignored.
+    /// Adds a number. Ignores values that are not numbers.
     ///
     /// # Errors
     /// `NotImplemented` for a decimal.
@@ -89,7 +89,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Neumaier's summation: what a plain sum would round away is accumulated separately.
+    /// Adds a double by Neumaier's summation: the part that a plain sum would round off is accumulated separately.
     fn add_double(&mut self, number: f64) {
         let total = self.doubles + number;
         let lost = match self.doubles.abs() >= number.abs() {
@@ -102,12 +102,12 @@ impl Sum {
         self.doubles = total;
     }
 
-    /// The sum as a double.
+    /// Returns the sum as a double.
     pub fn to_f64(self) -> f64 {
         self.doubles + self.compensation + self.integers as f64
     }
 
-    /// The sum in the narrowest width allowed.
+    /// Returns the sum in the narrowest type allowed.
     pub fn value(self) -> Value<'static> {
         match self.width {
             Width::Double => self.to_f64().into(),
@@ -116,7 +116,7 @@ impl Sum {
     }
 }
 
-/// An integer of at least `width`, or a double if 64 bits cannot hold it.
+/// Returns an integer of at least `width`, or a double if the number does not fit into 64 bits.
 fn integer(number: i128, width: Width) -> Value<'static> {
     match (i32::try_from(number), i64::try_from(number), width) {
         (Ok(int), _, Width::Int) => int.into(),
@@ -133,7 +133,7 @@ fn width_of(value: RawBsonRef<'_>) -> Width {
     }
 }
 
-/// The operand as a number. A decimal is refused, as arithmetic on decimals is not supported.
+/// Converts an operand to a number. Returns an error for a decimal, because arithmetic on decimals is not supported.
 fn number(value: RawBsonRef<'_>, refuse: impl FnOnce() -> Error) -> Result<Number, Error> {
     match Number::of(value) {
         Some(Number::Decimal(_)) => Err(no_decimals()),
@@ -142,7 +142,7 @@ fn number(value: RawBsonRef<'_>, refuse: impl FnOnce() -> Error) -> Result<Numbe
     }
 }
 
-/// The error for arithmetic on decimals.
+/// Builds the error for arithmetic on decimals.
 pub(crate) fn no_decimals() -> Error {
     Error::new(
         Code::NotImplemented,
@@ -150,7 +150,7 @@ pub(crate) fn no_decimals() -> Error {
     )
 }
 
-/// The values of the operands; `None` if one is null or missing.
+/// Returns the values of the operands, or `None` if one is null or missing.
 fn all_present<'b>(operands: &'b [Value<'_>]) -> Option<Vec<RawBsonRef<'b>>> {
     operands
         .iter()
@@ -480,7 +480,8 @@ fn round_place(place: &Value<'_>, name: &str) -> Result<i32, Error> {
     }
 }
 
-/// The numbers that `$sum` and `$avg` see as expressions: a single operand that is an array stands for its elements.
+/// Returns the numbers that the expressions `$sum` and `$avg` aggregate. If the only operand is an array, these are its
+/// elements.
 fn numbers<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
     spread(operands)
         .into_iter()
@@ -511,7 +512,7 @@ fn average(numbers: &[RawBsonRef<'_>]) -> Result<Value<'static>, Error> {
     }
 }
 
-/// The smallest or largest operand. Null and missing operands are ignored.
+/// Returns the smallest or largest operand. Ignores null and missing operands.
 fn extreme(operands: &[Value<'_>], smallest: bool) -> Value<'static> {
     let present = spread(operands)
         .into_iter()

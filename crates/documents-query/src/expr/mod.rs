@@ -1,7 +1,7 @@
 //! Aggregation expressions: parsed once, evaluated on raw documents.
 //!
-//! Operators that evaluate all their operands are plain functions in a table (`function`); those with their own order
-//! of evaluating (`$and`, `$cond`, `$map`) are variants of the tree.
+//! Operators that evaluate all their operands are plain functions in a table (`function`). Operators that evaluate
+//! operands conditionally or repeatedly (`$and`, `$cond`, `$map`) are variants of the tree.
 
 mod array;
 mod boolean;
@@ -45,7 +45,7 @@ use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
 use value::ArrayWriter;
 
-/// Maximum bytes of all values held while an expression is evaluated; MongoDB limits `$map` to the same.
+/// Maximum total bytes of the values held while an expression is evaluated. MongoDB has the same limit for `$map`.
 const HELD_BYTES_MAX: usize = 100 * 1024 * 1024;
 
 /// A parsed expression.
@@ -58,9 +58,9 @@ pub struct Expression {
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     Literal(RawBson),
-    /// A field of the document, by its components.
+    /// A field path of the document, split into components.
     Field(Box<[Box<str>]>),
-    /// A variable and a path into it.
+    /// A variable, and a path into its value.
     Variable(Variable, Box<[Box<str>]>),
     Object(Vec<(Box<str>, Node)>),
     Array(Vec<Node>),
@@ -76,24 +76,24 @@ pub(crate) enum Node {
     RegexMatch(Box<RegexMatch>),
 }
 
-/// A variable of the system or of the client.
+/// A system variable or a user variable.
 #[derive(Debug, Clone)]
 pub(crate) enum Variable {
     Root,
     Now,
     Remove,
-    /// Of the command's `let`.
+    /// Defined by the command's `let`.
     Constant(Arc<RawBson>),
-    /// Of `$let`, `$map`, `$filter` or `$reduce`, by the number of variables bound before it.
+    /// Bound by `$let`, `$map`, `$filter` or `$reduce`. Identified by the number of variables bound before it.
     User(usize),
 }
 
-/// What an expression is evaluated on.
+/// The input of an evaluation: document, time and variables.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// `$$ROOT` and `$$CURRENT`.
+    /// Value of `$$ROOT` and `$$CURRENT`.
     pub document: &'a RawDocument,
-    /// `$$NOW`.
+    /// Value of `$$NOW`.
     pub now: DateTime,
     frame: Option<&'a Frame<'a>>,
     room_bytes: usize,
@@ -103,13 +103,13 @@ pub struct Scope<'a> {
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     values: &'a [Value<'a>],
-    /// Variables bound outside.
+    /// Number of variables bound by the enclosing operators.
     outside: usize,
     next: Option<&'a Frame<'a>>,
 }
 
 impl<'a> Scope<'a> {
-    /// A scope without variables of the client.
+    /// Creates a scope without user variables.
     pub fn new(document: &'a RawDocument, now: DateTime) -> Scope<'a> {
         Scope {
             document,
@@ -119,10 +119,10 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The scope of an evaluation during which `bytes` more are held.
+    /// Returns the scope for an evaluation during which `bytes` more are held.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` if all that is held exceeds the limit.
+    /// `ExceededMemoryLimit` if the total bytes held exceed the limit.
     pub(crate) fn holding(&self, bytes: usize) -> Result<Scope<'a>, Error> {
         let room_bytes = self.room_bytes.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(Scope {
@@ -131,7 +131,7 @@ impl<'a> Scope<'a> {
         })
     }
 
-    /// Checks the size and the nesting of a value that an operator made.
+    /// Checks the size and the nesting depth of a value that an operator has computed.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` and `Overflow`.
@@ -157,7 +157,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The variable that was bound after `index` other variables.
+    /// Returns the value of the variable that was bound after `index` other variables.
     fn lookup(&self, index: usize) -> Option<RawBsonRef<'a>> {
         let mut frame = self.frame?;
         while index < frame.outside {
@@ -167,7 +167,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Refuses a value of more than [`HELD_BYTES_MAX`] before it is made.
+/// Returns an error if a value to be computed would have more than [`HELD_BYTES_MAX`] bytes.
 fn check_bytes(bytes: usize) -> Result<(), Error> {
     match bytes <= HELD_BYTES_MAX {
         true => Ok(()),
@@ -193,14 +193,14 @@ impl Expression {
         })
     }
 
-    /// An expression that is a constant.
+    /// Builds a constant expression.
     pub fn literal(value: RawBson) -> Expression {
         Expression {
             root: Node::Literal(value),
         }
     }
 
-    /// The value for a document.
+    /// Evaluates the expression for a document.
     ///
     /// # Errors
     /// MongoDB's code and wording if an operator refuses its operands.
@@ -208,7 +208,7 @@ impl Expression {
         self.root.evaluate(scope)
     }
 
-    /// The constant, if the expression is a literal.
+    /// Returns the constant if the expression is a literal.
     pub fn as_literal(&self) -> Option<&RawBson> {
         match &self.root {
             Node::Literal(value) => Some(value),
@@ -217,7 +217,7 @@ impl Expression {
         }
     }
 
-    /// The dotted path, if the expression is a field of the document and nothing else.
+    /// Returns the dotted path if the expression is only a field of the document.
     pub fn as_field(&self) -> Option<String> {
         match &self.root {
             Node::Field(path) => Some(path.join(".")),
@@ -225,7 +225,8 @@ impl Expression {
         }
     }
 
-    /// The top-level fields of the document that the expression reads; `None` for the whole document.
+    /// Returns the top-level fields of the document that the expression reads, or `None` if it may read the whole
+    /// document.
     pub fn fields(&self) -> Option<BTreeSet<String>> {
         let mut fields = BTreeSet::new();
         self.root.collect_fields(&mut fields).then_some(fields)
@@ -312,12 +313,13 @@ fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s
     Ok(values)
 }
 
-/// The value at a path in a document. Through an array it is the array of the values in the array's documents.
+/// Returns the value at a path in a document. If the path passes through an array, returns an array of the values in
+/// the array's documents.
 fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Result<Value<'a>, Error> {
     inside(RawBsonRef::Document(document), path, DOCUMENT_DEPTH_MAX)
 }
 
-/// The value at a path in a value, if the result nests at most `levels` deep.
+/// Returns the value at a path in a value. The result may nest at most `levels` deep.
 fn inside<'a>(value: RawBsonRef<'a>, path: &[Box<str>], levels: usize) -> Result<Value<'a>, Error> {
     let Some((name, rest)) = path.split_first() else {
         return Ok(Value::Ref(value));

@@ -1,4 +1,4 @@
-//! Documents.
+//! Object operators.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,10 +25,10 @@ fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(Value::Owned(fields.finish()))
 }
 
-/// The document that `$mergeObjects` takes fields from. Returns `None` for null and for a missing value.
+/// Returns the document whose fields `$mergeObjects` takes, or `None` for null and missing values.
 ///
 /// # Errors
-/// `Location40400` for a value that is neither.
+/// `Location40400` for any other value.
 pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocument>, Error> {
     if value.is_nullish() {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocume
     Ok(Some(document))
 }
 
-/// Fields in the order in which their names appeared, each with its last value.
+/// Fields in the order in which their names first appeared, each with its last value.
 #[derive(Default)]
 pub(super) struct FieldList<'v> {
     fields: Vec<(&'v str, RawBsonRef<'v>)>,
@@ -52,7 +52,7 @@ pub(super) struct FieldList<'v> {
 }
 
 impl<'v> FieldList<'v> {
-    /// Adds a field, or gives it another value.
+    /// Adds a field, or replaces the value of a field with the same name.
     pub fn set(&mut self, name: &'v str, value: RawBsonRef<'v>) {
         match self.places.entry(name) {
             Entry::Occupied(place) => self.fields[*place.get()].1 = value,
@@ -63,7 +63,7 @@ impl<'v> FieldList<'v> {
         }
     }
 
-    /// The document of the fields.
+    /// Returns a document with the fields.
     pub fn finish(self) -> RawBson {
         let mut writer = Writer::new();
         for (name, value) in &self.fields {

@@ -1,4 +1,4 @@
-//! From BSON to an expression tree.
+//! Parsing BSON to an expression tree.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,12 @@ use crate::element::{Element, array_values, elements, first_is_operator};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// Parses expressions; counts nesting and tracks the variables in scope.
+/// Parses expressions. Limits their nesting and tracks the variables in scope.
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    /// The variables in scope by name: for each, the number of variables bound before it, the innermost last.
+    /// The variables in scope, by name. Each is identified by the number of variables bound before it; the innermost is
+    /// last.
     variables: HashMap<String, Vec<usize>>,
     variable_count: usize,
 }
@@ -34,7 +35,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// The limits of parsing.
+    /// Returns the limits of parsing.
     pub fn limits(&self) -> &Limits {
         self.limits
     }
@@ -63,7 +64,7 @@ impl<'l> Parser<'l> {
         Ok(node)
     }
 
-    /// Parses an expression that sees further variables. Evaluation binds them in this order.
+    /// Parses an expression with further variables in scope. Evaluation binds the variables in this order.
     pub fn expression_with(
         &mut self,
         variables: &[&str],
@@ -82,7 +83,7 @@ impl<'l> Parser<'l> {
         node
     }
 
-    /// The innermost variable of this name.
+    /// Returns the innermost variable of this name that an operator binds.
     fn bound_by_operator(&self, name: &str) -> Option<Variable> {
         let index = self.variables.get(name)?.last()?;
         Some(Variable::User(*index))
@@ -116,7 +117,7 @@ impl<'l> Parser<'l> {
         Ok(Node::Variable(variable, path))
     }
 
-    /// A variable of the command's `let`.
+    /// Returns a variable of the command's `let`.
     fn bound(&self, name: &str) -> Result<Variable, Error> {
         let undefined = || format!("Use of undefined variable: {name}");
         let variable = self.limits.variables.get(name).cloned();
@@ -203,7 +204,7 @@ impl<'l> Parser<'l> {
         Ok(Node::Call(function, operands))
     }
 
-    /// The operands of an operator: the entries of an array, or a single one.
+    /// Parses the operands of an operator: the elements of an array, or a single operand.
     pub fn operands(&mut self, operand: RawBsonRef<'_>) -> Result<Vec<Node>, Error> {
         match operand {
             RawBsonRef::Array(array) => array_values(array)
@@ -224,8 +225,8 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// Parses operands that are given by name: the expressions in the order of `names`, with a missing value for those
-    /// left out. An operand that is not an object with these names stands for the first.
+    /// Parses named operands. Returns the expressions in the order of `names`, with a missing value for each absent
+    /// name. An operand that is not an object of names is the first operand.
     fn named_operands(
         &mut self,
         name: &str,
@@ -263,7 +264,7 @@ impl<'l> Parser<'l> {
     }
 }
 
-/// The components of a field path.
+/// Splits a field path into its components.
 fn components(path: &str) -> Result<Box<[Box<str>]>, Error> {
     if path.is_empty() {
         return Err(Error::new(
@@ -294,14 +295,15 @@ fn component(name: &str) -> Result<Box<str>, Error> {
     }
 }
 
-/// The fields of an operator that takes an object. Refuses other fields with `code`.
+/// The fields of an operator whose operand is an object.
 pub(super) struct Fields<'a> {
     found: Vec<Option<RawBsonRef<'a>>>,
     names: &'static [&'static str],
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `operand`, which must be an object (else `not_object`) with fields of `names` only (else `unknown`).
+    /// Reads `operand`. Returns the error `not_object` if it is not an object, and `unknown` for a field that is not in
+    /// `names`.
     pub fn read(
         operand: RawBsonRef<'a>,
         names: &'static [&'static str],
@@ -321,13 +323,13 @@ impl<'a> Fields<'a> {
         Ok(Fields { found, names })
     }
 
-    /// A field that may be absent.
+    /// Returns an optional field.
     pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
         let index = self.names.iter().position(|known| *known == name)?;
         self.found[index]
     }
 
-    /// A field that must be present.
+    /// Returns a required field.
     pub fn need(&self, name: &str, code: Code, operator: &str) -> Result<RawBsonRef<'a>, Error> {
         self.get(name)
             .ok_or_else(|| Error::new(code, format!("Missing '{name}' parameter to {operator}")))

@@ -8,7 +8,7 @@ use crate::error::{Code, Error};
 use crate::filter::Regex;
 use crate::limits::Limits;
 
-/// `$regexMatch`. A literal pattern is compiled once.
+/// `$regexMatch`. A literal pattern is compiled only once.
 #[derive(Debug, Clone)]
 pub(crate) struct RegexMatch {
     input: Node,
@@ -18,7 +18,7 @@ pub(crate) struct RegexMatch {
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// `None` if it is null, which matches nothing.
+    /// A literal pattern; `None` for null, which matches nothing.
     Fixed(Option<Regex>),
     Computed {
         regex: Node,

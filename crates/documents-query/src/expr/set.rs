@@ -1,4 +1,4 @@
-//! Arrays as sets: order and duplicates are ignored.
+//! Set operators on arrays: order and duplicates are ignored.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Strings.
+//! String operators.
 
 use bson::raw::RawBsonRef;
 
@@ -96,7 +96,7 @@ fn compare_ignoring_case<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error>
     Ok((left.cmp(&right) as i32).into())
 }
 
-/// Reads an operand that must be a non-negative integer.
+/// Converts an operand that must be a non-negative integer.
 fn count(operand: &Value<'_>, codes: [Code; 3], what: &str) -> Result<usize, Error> {
     let Some(number) = operand.get().and_then(Number::of) else {
         return Err(Error::new(
@@ -145,7 +145,7 @@ fn substring_of_characters<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Erro
         .into())
 }
 
-/// Cuts by bytes. Cutting a character in two is an error; a negative length means the rest.
+/// Implements `$substrBytes`. Cutting a character in two is an error. A negative length means the rest of the string.
 fn substring_of_bytes<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     let text = convert::text_or_empty(&operands[0], "$substrBytes")?;
     let integer = |operand: &Value<'_>, code, role: &str| {
@@ -289,7 +289,7 @@ fn trim<'a>(
     Ok(text.to_owned().into())
 }
 
-/// The characters to trim: white space by default, `None` if they are given as null.
+/// Returns the characters to trim: white space by default, `None` if `chars` is null.
 fn trim_characters(chars: &Value<'_>, name: &str) -> Result<Option<String>, Error> {
     const WHITE_SPACE: &str = "\0 \t\n\u{b}\u{c}\r\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}";
     match chars {

@@ -1,25 +1,25 @@
-//! What an expression evaluates to.
+//! The result of an expression.
 
 use bson::raw::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, is_truthy, type_name};
 
-/// A value that is missing, borrowed from a document or an expression, or computed.
+/// The result of an expression: missing, borrowed from a document or from the expression, or computed.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
-    /// No value, as of an absent field.
+    /// No value, for example of an absent field.
     Missing,
-    /// A value of a document or a literal.
+    /// A value borrowed from a document or a literal.
     Ref(RawBsonRef<'a>),
     /// A computed value.
     Owned(RawBson),
 }
 
 impl<'a> Value<'a> {
-    /// Null, which most operators give for null or missing operands.
+    /// Null, which most operators return for null or missing operands.
     pub const NULL: Value<'static> = Value::Ref(RawBsonRef::Null);
 
-    /// The value; `None` if it is missing.
+    /// Returns the value, or `None` if it is missing.
     pub fn get(&self) -> Option<RawBsonRef<'_>> {
         match self {
             Value::Missing => None,
@@ -28,7 +28,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value; null if it is missing.
+    /// Returns the value, or null if it is missing.
     pub fn or_null(&self) -> RawBsonRef<'_> {
         self.get().unwrap_or(RawBsonRef::Null)
     }
@@ -41,7 +41,7 @@ impl<'a> Value<'a> {
         )
     }
 
-    /// The bytes of the text, binary, document or array; 0 for other values.
+    /// Returns the bytes of a string, binary value, document or array; 0 for other values.
     pub fn bytes(&self) -> usize {
         match self.get() {
             Some(RawBsonRef::String(text) | RawBsonRef::Symbol(text)) => text.len(),
@@ -52,33 +52,33 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns whether the value counts as true.
+    /// Returns whether MongoDB treats the value as true.
     pub fn is_true(&self) -> bool {
         self.get().is_some_and(is_truthy)
     }
 
-    /// MongoDB's name of the type, `missing` included.
+    /// Returns MongoDB's name of the type, or `missing`.
     pub fn type_name(&self) -> &'static str {
         self.get()
             .map_or("missing", |value| type_name(value.element_type()))
     }
 
-    /// The array, if the value is one.
+    /// Returns the array if the value is one.
     pub fn as_array(&self) -> Option<&RawArray> {
         self.get()?.as_array()
     }
 
-    /// The document, if the value is one.
+    /// Returns the document if the value is one.
     pub fn as_document(&self) -> Option<&RawDocument> {
         self.get()?.as_document()
     }
 
-    /// The text, if the value is a string or a symbol.
+    /// Returns the text if the value is a string or a symbol.
     pub fn as_text(&self) -> Option<&str> {
         crate::compare::string_of(self.get()?)
     }
 
-    /// The value with nothing borrowed.
+    /// Converts to a value that borrows nothing.
     pub fn into_static(self) -> Value<'static> {
         match self {
             Value::Missing => Value::Missing,
@@ -87,7 +87,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value, owned; null if it is missing.
+    /// Converts to an owned value; a missing value becomes null.
     pub fn into_owned(self) -> RawBson {
         match self {
             Value::Missing => RawBson::Null,
@@ -96,7 +96,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The first `Some`, as a value.
+    /// Converts `Some` to a borrowed value, and `None` to a missing value.
     pub fn from_option(value: Option<RawBsonRef<'a>>) -> Value<'a> {
         value.map_or(Value::Missing, Value::Ref)
     }
@@ -132,7 +132,7 @@ impl From<String> for Value<'_> {
     }
 }
 
-/// An array of values.
+/// Builds an array of values.
 pub fn array<'v>(values: impl IntoIterator<Item = RawBsonRef<'v>>) -> RawBson {
     let mut array = ArrayWriter::new();
     values.into_iter().for_each(|value| array.push(value));
@@ -148,7 +148,7 @@ pub(crate) struct ArrayWriter {
 impl ArrayWriter {
     const NAME: &'static str = "a";
 
-    /// An empty array.
+    /// Creates an empty array.
     pub fn new() -> ArrayWriter {
         let mut writer = Writer::new();
         writer.begin_array(ArrayWriter::NAME);
@@ -161,12 +161,12 @@ impl ArrayWriter {
         self.count += 1;
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn bytes(&self) -> usize {
         self.writer.len()
     }
 
-    /// The finished array.
+    /// Returns the finished array.
     pub fn finish(self) -> RawBson {
         let document = self.writer.finish();
         match crate::element::get(&document, ArrayWriter::NAME) {

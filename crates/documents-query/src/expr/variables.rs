@@ -1,4 +1,4 @@
-//! The variables of a command's `let`: values that are computed before the first document is read.
+//! The variables of a command's `let`, computed before the first document is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// The values that the expressions of a command refer to as `$$name`. Cheap to clone.
+/// The values that a command's expressions refer to as `$$name`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
     bound: Arc<HashMap<Box<str>, Variable>>,
 }
 
 impl Variables {
-    /// Evaluates the definitions of `let`, each of which sees those before it.
+    /// Evaluates the definitions of `let`. Each definition can refer to the definitions before it.
     ///
     /// # Errors
-    /// Those of an invalid name and of an invalid expression; 4890500 for an expression that reads a document.
+    /// Those of invalid names and expressions; 4890500 for an expression that reads a document.
     pub fn parse(
         definitions: &RawDocument,
         now: DateTime,
@@ -39,7 +39,7 @@ impl Variables {
         Ok(limits.variables)
     }
 
-    /// The variable called `name`; the later one if two share the name.
+    /// Returns the variable called `name`: the last one if several have this name.
     pub(super) fn get(&self, name: &str) -> Option<&Variable> {
         self.bound.get(name)
     }

@@ -7,7 +7,7 @@ use crate::element::array_values;
 use crate::error::Error;
 use crate::number::Number;
 
-/// The condition on the chosen bits.
+/// The condition that the selected bits must meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BitWant {
     /// `$bitsAllSet`
@@ -20,17 +20,17 @@ pub enum BitWant {
     AnyClear,
 }
 
-/// A test of chosen bits of an integer or a binary value.
+/// A test of selected bits of an integer or a binary value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BitTest {
-    /// The condition.
+    /// The condition on the bits.
     pub want: BitWant,
-    /// The positions of the bits, from the lowest.
+    /// The positions of the selected bits, counted from the lowest bit.
     pub positions: Vec<u32>,
 }
 
 impl BitTest {
-    /// The operand: positions in an array, a mask as a number, or a mask as binary.
+    /// Parses the operand: an array of positions, or a mask as a number or as binary.
     pub(super) fn parse(
         name: &str,
         want: BitWant,
@@ -52,14 +52,14 @@ impl BitTest {
         Ok(BitTest { want, positions })
     }
 
-    /// Returns whether the value is an integral number or binary, and its bits meet the condition.
+    /// Returns whether the value is an integral number or binary and its bits meet the condition.
     pub(super) fn passes(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::Binary(binary) => {
                 self.holds(|position| bit_of_bytes(binary.bytes, position))
             }
             other => match Number::of(other).and_then(Number::to_i64_exact) {
-                // Bits beyond the width are the sign.
+                // Bits beyond the width have the value of the sign bit.
                 Some(integer) => self.holds(|position| integer >> position.min(63) & 1 == 1),
                 None => false,
             },

@@ -1,4 +1,4 @@
-//! The list of `$in`.
+//! The operand list of `$in`.
 
 use bson::raw::{RawBson, RawBsonRef};
 
@@ -14,29 +14,29 @@ pub struct InList {
 }
 
 impl InList {
-    /// A list of values, in any order and possibly with duplicates, and of patterns.
+    /// Builds the list from values, in any order and possibly with duplicates, and patterns.
     pub fn new(mut values: Vec<RawBson>, patterns: Vec<Regex>) -> InList {
         values.sort_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         values.dedup_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq());
         InList { values, patterns }
     }
 
-    /// The values, ascending, each once.
+    /// Returns the values in ascending order, without duplicates.
     pub fn values(&self) -> &[RawBson] {
         &self.values
     }
 
-    /// The patterns.
+    /// Returns the patterns.
     pub fn patterns(&self) -> &[Regex] {
         &self.patterns
     }
 
-    /// Returns whether null, and so a missing field, is in the list.
+    /// Returns whether the list contains null, which also matches a missing field.
     pub fn has_null(&self) -> bool {
         self.has_value(RawBsonRef::Null)
     }
 
-    /// The only value of the list. Returns `None` if there are others, or patterns.
+    /// Returns the only value of the list, or `None` if it has several values or any pattern.
     pub(super) fn single(&self) -> Option<&RawBson> {
         match (self.values.as_slice(), self.patterns.is_empty()) {
             ([value], true) => Some(value),

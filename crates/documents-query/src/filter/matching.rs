@@ -1,4 +1,4 @@
-//! Walking a filter's tree over a document.
+//! Evaluation of a filter's tree on a document.
 
 use bson::DateTime;
 use bson::raw::{RawBsonRef, RawDocument};
@@ -10,17 +10,17 @@ use crate::expr::{Expression, Scope};
 use crate::path::Path;
 use crate::work::is_check_due;
 
-/// State of one walk of a filter over a document or a value: what the walk finds besides its answer.
+/// State of one evaluation of a filter on a document or a value, besides its result.
 ///
-/// The tests return no errors. Once the walk is stopped, each test answers true, which ends the search through the
-/// elements of an array; [`finish`](Walk::finish) then replaces the answer by the error. The walk keeps its own
-/// record of the stop, because the shared token may follow another command before the walk has ended.
+/// The tests return no errors. Once the evaluation is stopped, each test returns true, which ends the iteration over
+/// the elements of an array. [`finish`](Walk::finish) then returns an error instead of the result. The state records
+/// the stop itself, because the shared token may already belong to another command before the evaluation ends.
 #[derive(Debug)]
 pub(super) struct Walk<'f> {
     stop: &'f SharedStop,
-    /// The array element that the last leaf to match went through.
+    /// The index of the array element that the last matching leaf passed through.
     index: Option<usize>,
-    /// The first expression that failed.
+    /// The first error of a `$expr` expression.
     error: Option<Error>,
     stopped: Option<Stopped>,
 }
@@ -35,7 +35,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// The answer, with the index of the array element that the last leaf to match went through.
+    /// Returns the result, with the index of the array element that the last matching leaf passed through.
     pub fn finish<T>(self, answer: T) -> Result<(T, Option<usize>), Error> {
         if let Some(stopped) = self.stopped {
             return Err(stopped.into());
@@ -47,7 +47,7 @@ impl<'f> Walk<'f> {
         self.stopped.is_some()
     }
 
-    /// The outcome of a test; true if it was stopped.
+    /// Returns the result of a test, or true if the test was stopped.
     pub fn true_if_stopped(&mut self, outcome: Result<bool, Stopped>) -> bool {
         outcome.unwrap_or_else(|stopped| {
             self.stopped = Some(stopped);
@@ -55,7 +55,7 @@ impl<'f> Walk<'f> {
         })
     }
 
-    /// Checks the cancellation token if it is time for it. Returns whether the walk is stopped.
+    /// Checks the cancellation token if a check is due. Returns whether the evaluation is stopped.
     fn check(&mut self, bytes: usize) -> bool {
         if !self.is_stopped() && is_check_due(bytes) {
             self.stopped = self.stop.check().err();
@@ -79,8 +79,8 @@ impl Node {
         }
     }
 
-    /// As [`Node::matches`], for nodes under a negation and inside `$elemMatch`: `$` does not refer to the element that
-    /// they match.
+    /// Matches like [`Node::matches`], but without changing the array element that `$` refers to. Used under a negation
+    /// and inside `$elemMatch`.
     fn matches_aside(&self, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
         let index = walk.index;
         let answer = self.matches(document, walk);
@@ -88,7 +88,7 @@ impl Node {
         answer
     }
 
-    /// Returns whether a value itself passes. Leaves with an empty path test it, others look into it.
+    /// Returns whether a value matches. Leaves with an empty path test the value itself, others look into it.
     pub(super) fn matches_value(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches_value(value, walk)),
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Returns whether a document, or an array seen as one with its indexes for names, matches.
+    /// Returns whether a document matches. An array is treated as a document whose field names are the indexes.
     pub(super) fn matches_container(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::Document(document) => self.matches_aside(document, walk),
@@ -116,7 +116,7 @@ impl Node {
 }
 
 fn leaf_matches(path: &Path, test: &Test, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
-    // Finding the field may read the names of all.
+    // Finding the field may read all field names of the document.
     if walk.check(document.as_bytes().len()) {
         return true;
     }

@@ -1,8 +1,9 @@
 //! Filters: parsed once, matched against raw documents.
 //!
-//! [`Filter::parse`] turns a query document into a tree of [`Node`]s, with MongoDB's errors for what it does not
-//! accept. [`Filter::matches`] walks the tree over a document in place. Negative operators are [`Node::Not`] over their
-//! positive ones (`$ne`, `$nin`, `{$exists: false}`), and `$all` is [`Node::And`], so that a planner has few cases.
+//! [`Filter::parse`] converts a query document to a tree of [`Node`]s, with MongoDB's errors for queries that it
+//! refuses. [`Filter::matches`] evaluates the tree on a document in place. Negative operators become [`Node::Not`] over
+//! positive ones (`$ne`, `$nin`, `{$exists: false}`), and `$all` becomes [`Node::And`], so that a planner has few
+//! cases.
 
 mod bits;
 mod list;
@@ -39,40 +40,40 @@ use matching::Walk;
 
 pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
-/// Maximum tests of a cheap filter.
+/// Maximum number of tests in a cheap filter.
 const CHEAP_TESTS_MAX: usize = 16;
 
 /// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
-    /// The cancellation token that may end a walk over a document.
+    /// The cancellation token that may stop the evaluation.
     stop: Arc<SharedStop>,
 }
 
 /// One node of a filter's tree.
 #[derive(Debug, Clone)]
 pub enum Node {
-    /// All hold; true for an empty list.
+    /// All nodes match; true for an empty list.
     And(Vec<Node>),
-    /// At least one holds.
+    /// At least one node matches.
     Or(Vec<Node>),
-    /// None holds.
+    /// No node matches.
     Nor(Vec<Node>),
-    /// The inner node does not hold.
+    /// The inner node does not match.
     Not(Box<Node>),
-    /// A value on the path passes the test.
+    /// A value at the path passes the test.
     Leaf {
         /// The path; empty inside [`Test::ElemMatchValue`], where the element itself is tested.
         path: Path,
         /// The test.
         test: Test,
     },
-    /// `$expr`: the expression is true.
+    /// `$expr`: the expression evaluates to true.
     Expr {
         /// The expression.
         expression: Arc<Expression>,
-        /// `$$NOW`, the same for all documents.
+        /// Value of `$$NOW`, the same for all documents.
         now: DateTime,
     },
     /// Every document matches.
@@ -85,17 +86,18 @@ impl Filter {
     /// Parses a query document.
     ///
     /// # Errors
-    /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
+    /// MongoDB's code and wording for queries that are malformed, unknown or not supported. Most are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
         check_depth(RawBsonRef::Document(query))?;
         let root = parse::Parser::new(limits).query(query)?;
         Ok(Filter::from_node(root, limits))
     }
 
-    /// Parses a query on array elements that are documents, as in `$pull` and `arrayFilters`: without `$expr`.
+    /// Parses a query on array elements that are documents, as in `$pull` and `arrayFilters`, where `$expr` is not
+    /// allowed.
     ///
     /// # Errors
-    /// As [`Filter::parse`]; `QueryFeatureNotAllowed` for `$expr`.
+    /// Those of [`Filter::parse`]; `QueryFeatureNotAllowed` for `$expr`.
     pub(crate) fn parse_element_query(
         query: &RawDocument,
         limits: &Limits,
@@ -104,7 +106,7 @@ impl Filter {
         Ok(Filter::from_node(root, limits))
     }
 
-    /// Parses a condition of `$pull` on array elements themselves: `{$gt: 5}`.
+    /// Parses a condition of `$pull` on array elements themselves, such as `{$gt: 5}`.
     pub(crate) fn parse_element_test(
         condition: &RawDocument,
         limits: &Limits,
@@ -113,13 +115,13 @@ impl Filter {
         Ok(Filter::from_node(root, limits))
     }
 
-    /// The filter of one test on a value itself.
+    /// Builds a filter with one test on a value itself.
     pub(crate) fn of_element_test(test: Test, limits: &Limits) -> Filter {
         let path = Path::empty();
         Filter::from_node(Node::Leaf { path, test }, limits)
     }
 
-    /// The filter that every document matches.
+    /// Returns the filter that every document matches.
     pub fn all() -> Filter {
         Filter {
             root: Node::AlwaysTrue,
@@ -127,19 +129,19 @@ impl Filter {
         }
     }
 
-    /// The filter with this tree, for the command with these limits.
+    /// Builds a filter with this tree, for the command with these limits.
     pub fn from_node(root: Node, limits: &Limits) -> Filter {
         let stop = limits.stop().clone();
         Filter { root, stop }
     }
 
-    /// The tree, for planners.
+    /// Returns the tree, for planners.
     pub fn root(&self) -> &Node {
         &self.root
     }
 
-    /// Returns whether the document matches. It does not if an expression of `$expr` fails on it or a match is
-    /// stopped; [`Filter::try_matches`] reports these cases.
+    /// Returns whether the document matches. Returns false if an expression of `$expr` fails on the document or the
+    /// evaluation is stopped; [`Filter::try_matches`] reports these cases.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -147,18 +149,19 @@ impl Filter {
     /// Returns whether the document matches.
     ///
     /// # Errors
-    /// That of an expression of `$expr` that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the command
-    /// has to end during a match.
+    /// The error of a `$expr` expression that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the
+    /// command is stopped during the evaluation.
     pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
         let mut walk = Walk::new(&self.stop);
         let answer = self.root.matches(document, &mut walk);
         walk.finish(answer).map(|(answer, _)| answer)
     }
 
-    /// The index of the first element of an array that an `$elemMatch` made by [`Filter::of_element_test`] finds.
+    /// Returns the index of the first array element that matches. The filter must be an `$elemMatch` built by
+    /// [`Filter::of_element_test`].
     ///
     /// # Errors
-    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
+    /// [`Stopped`](forebay_cancel::Stopped) if the command is stopped during the evaluation.
     pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
         let mut walk = Walk::new(&self.stop);
         let index = match &self.root {
@@ -168,29 +171,29 @@ impl Filter {
         walk.finish(index).map(|(index, _)| index)
     }
 
-    /// Returns whether testing a document of a few kilobytes takes microseconds, whatever the client wrote: a few
-    /// tests, none of them an expression, or a pattern that reads a byte more than once.
+    /// Returns whether testing a document of a few kilobytes takes only microseconds, for any operands: the filter has
+    /// few tests, no expression, and no pattern that may read a byte more than once.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()
             .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
     }
 
-    /// Returns whether a value matches a filter made for array elements.
+    /// Returns whether a value matches a filter for array elements.
     ///
     /// # Errors
-    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
+    /// [`Stopped`](forebay_cancel::Stopped) if the command is stopped during the evaluation.
     pub(crate) fn try_matches_value(&self, value: RawBsonRef<'_>) -> Result<bool, Error> {
         let mut walk = Walk::new(&self.stop);
         let answer = self.root.matches_value(value, &mut walk);
         walk.finish(answer).map(|(answer, _)| answer)
     }
 
-    /// Returns whether the document matches and, if it does, the index of the array element that made it match, to
-    /// which the positional operator `$` refers.
+    /// Returns whether the document matches, and if so, the index of the array element that made it match, to which the
+    /// positional operator `$` refers.
     ///
     /// # Errors
-    /// As [`Filter::try_matches`].
+    /// Those of [`Filter::try_matches`].
     pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
         let mut walk = Walk::new(&self.stop);
         let answer = self.root.matches(document, &mut walk);
@@ -200,8 +203,8 @@ impl Filter {
         })
     }
 
-    /// The fields that the filter requires to equal a value, in order. They are the first fields of an upserted
-    /// document.
+    /// Returns the fields that the filter requires to equal a value, in order. An upserted document starts with these
+    /// fields.
     pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
         let mut found = Vec::new();
         collect_equalities(&self.root, &mut found);
@@ -209,25 +212,25 @@ impl Filter {
     }
 }
 
-/// The test of an `$elemMatch` with this condition.
+/// Parses the condition of an `$elemMatch` to a test.
 pub(crate) fn elem_match_test(condition: &RawDocument, limits: &Limits) -> Result<Test, Error> {
     operators::elem_match_test(&mut parse::Parser::new(limits), condition)
 }
 
-/// The answer of [`Filter::match_position`].
+/// The result of [`Filter::match_position`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
     /// The document does not match.
     No,
     /// The document matches.
     Yes {
-        /// The index of the matching element in the outermost array, if the path went through one.
+        /// The index of the matching element in the outermost array, if the path passed through an array.
         index: Option<usize>,
     },
 }
 
 impl Node {
-    /// The number of tests. Returns `None` if one of them may take long.
+    /// Returns the number of tests, or `None` if one of them may take long.
     fn test_count(&self) -> Option<usize> {
         match self {
             Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {

@@ -1,4 +1,4 @@
-//! The operators on one field: `{field: {$gt: 1, $lt: 5}}`.
+//! Parsing the operators on one field: `{field: {$gt: 1, $lt: 5}}`.
 
 use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::number::Number;
 use crate::path::Path;
 
-/// Parses all operators of `operators` on `path`.
+/// Parses all operators in `operators` for `path`.
 pub(super) fn parse_operators(
     parser: &mut Parser<'_>,
     path: &Path,
@@ -25,7 +25,7 @@ pub(super) fn parse_operators(
     Ok(and(nodes))
 }
 
-/// Parses one operator. Returns `None` for `$options`, which is parsed with `$regex`.
+/// Parses one operator. Returns `None` for `$options`, which is parsed together with `$regex`.
 fn parse_operator(
     parser: &mut Parser<'_>,
     path: &Path,
@@ -211,7 +211,7 @@ fn elem_match(
     Ok(leaf(path, elem_match_test(parser, inner)?))
 }
 
-/// The test of an `$elemMatch` with this condition.
+/// Parses the condition of an `$elemMatch` to a test.
 pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> Result<Test, Error> {
     Ok(match tests_the_element(inner) {
         true => Test::ElemMatchValue(Box::new(parser.element_test(inner)?)),
@@ -219,7 +219,8 @@ pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> R
     })
 }
 
-/// Returns whether these are operators on the element itself, not `$and`, `$ref` or other names that begin a query.
+/// Returns whether these are operators on the element itself, as opposed to `$and`, `$ref` and other names that start a
+/// query.
 fn tests_the_element(inner: &RawDocument) -> bool {
     elements(inner)
         .next()
@@ -271,7 +272,7 @@ fn all_entry(parser: &Parser<'_>, path: &Path, value: RawBsonRef<'_>) -> Result<
     }
 }
 
-/// Parses the bit tests. All other names are unknown or not supported.
+/// Parses the bit tests. Returns an error for all other names, which are unknown or not supported.
 fn bits(path: &Path, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let want = match name {
         "$bitsAllSet" => BitWant::AllSet,

@@ -1,4 +1,4 @@
-//! From a query document to a tree.
+//! Parsing a query document to a tree.
 //!
 //! Sources: `expression_parser.cpp` of the server for structure, codes and wording.
 
@@ -17,7 +17,7 @@ use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
 
-/// Parses queries and counts their nesting.
+/// Parses queries and limits their nesting.
 pub(super) struct Parser<'l> {
     pub limits: &'l Limits,
     depth: usize,
@@ -27,7 +27,7 @@ pub(super) struct Parser<'l> {
     takes_expressions: bool,
 }
 
-/// Operators that stand in the place of a field name.
+/// Operators that may appear in place of a field name.
 const TOP_LEVEL: [&str; 13] = [
     "$and",
     "$or",
@@ -54,7 +54,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// A parser of queries that must not contain `$expr`.
+    /// Creates a parser for queries in which `$expr` is not allowed.
     pub fn without_expressions(limits: &'l Limits) -> Parser<'l> {
         Parser {
             takes_expressions: false,
@@ -62,7 +62,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// Parses a query document: fields and top-level operators, all of which must hold.
+    /// Parses a query document: fields and top-level operators, all of which must match.
     pub fn query(&mut self, query: &RawDocument) -> Result<Node, Error> {
         self.enter(query)?;
         let mut nodes = Vec::new();
@@ -76,7 +76,7 @@ impl<'l> Parser<'l> {
         Ok(and(nodes))
     }
 
-    /// Parses a query on the documents of an array.
+    /// Parses a query on array elements that are documents.
     pub fn element_query(&mut self, query: &RawDocument) -> Result<Node, Error> {
         let outside = std::mem::replace(&mut self.inside_element, true);
         let node = self.query(query);
@@ -92,7 +92,7 @@ impl<'l> Parser<'l> {
         node
     }
 
-    /// Counts a level of nesting.
+    /// Enters a level of nesting. Returns an error if the limit is exceeded.
     pub fn enter(&mut self, at: &RawDocument) -> Result<(), Error> {
         self.depth += 1;
         let max = self.limits.filter_depth_max;
@@ -162,7 +162,7 @@ impl<'l> Parser<'l> {
         })
     }
 
-    /// The operands of `$and`, `$or`, `$nor`.
+    /// Parses the operands of `$and`, `$or`, `$nor`.
     fn branches(&mut self, element: &Element<'_>) -> Result<Vec<Node>, Error> {
         let RawBsonRef::Array(array) = element.value() else {
             return Err(Error::bad_value(format!(
@@ -184,7 +184,7 @@ impl<'l> Parser<'l> {
     }
 }
 
-/// A leaf on `path`.
+/// Builds a leaf for `path`.
 pub(super) fn leaf(path: &Path, test: Test) -> Node {
     Node::Leaf {
         path: path.clone(),
@@ -192,7 +192,7 @@ pub(super) fn leaf(path: &Path, test: Test) -> Node {
     }
 }
 
-/// The conjunction of `nodes`; a single node stands for itself.
+/// Builds the conjunction of `nodes`. A single node is returned unchanged.
 pub(super) fn and(mut nodes: Vec<Node>) -> Node {
     match nodes.len() {
         0 => Node::AlwaysTrue,
@@ -201,7 +201,7 @@ pub(super) fn and(mut nodes: Vec<Node>) -> Node {
     }
 }
 
-/// Parses an equality with a value of any type that can be compared.
+/// Parses an equality with a value. Returns an error for types that cannot be compared.
 pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error> {
     if value == RawBsonRef::Undefined {
         return Err(Error::bad_value("cannot compare to undefined"));
@@ -209,7 +209,7 @@ pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error
     Ok(leaf(path, Test::Eq(value.into())))
 }
 
-/// Returns whether a document consists of operators: its first name begins with `$`, and it is not a DBRef.
+/// Returns whether a document consists of operators: its first name begins with `$`, and the document is not a DBRef.
 pub(crate) fn is_operator_document(document: &RawDocument) -> bool {
     let Some(first) = elements(document).next() else {
         return false;
@@ -222,7 +222,7 @@ fn is_dbref(document: &RawDocument) -> bool {
     has("$ref") && has("$id")
 }
 
-/// Returns whether a name is an operator that stands in the place of a field name.
+/// Returns whether a name is an operator that may appear in place of a field name.
 pub(crate) fn is_top_level_operator(name: &str) -> bool {
     TOP_LEVEL.contains(&name)
 }
@@ -248,7 +248,7 @@ fn unknown_top_level(name: &str) -> Error {
     ))
 }
 
-/// The error for an operator that MongoDB has and this server does not support.
+/// Builds the error for an operator that MongoDB has but this server does not support.
 pub(super) fn unsupported(name: &str) -> Error {
     Error::new(
         Code::NotImplemented,

@@ -1,4 +1,4 @@
-//! How the patterns of a command are compiled: within a budget, apart from other work, and only if they are not cached.
+//! Compilation of a command's patterns: with a cache, within a memory budget, and on threads for long work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,25 +8,25 @@ use forebay_text::{Budget, Program};
 /// Estimated bytes of a cached program besides its tables: PCRE2's code and its memory for backtracking.
 const PROGRAM_BYTES: usize = 16 << 10;
 
-/// How the patterns of one command are compiled.
+/// How a command's patterns are compiled.
 #[derive(Debug, Clone)]
 pub struct Compilation {
-    /// The budget of all of them.
+    /// The budget for all patterns of the command.
     pub budget: Arc<Budget>,
-    /// The cache of programs of earlier commands.
+    /// The cache of compiled programs, shared with other commands.
     pub programs: Arc<Programs>,
-    /// Runs work that may take long, such as a compilation, where it delays nothing else. Returns false without running
-    /// it if too much such work is running.
+    /// Runs work that may take long, such as a compilation, on a thread where it delays no other work. Returns false
+    /// without running the work if too much long work is already running.
     pub aside: fn(&mut dyn FnMut()) -> bool,
 }
 
 impl Compilation {
-    /// Default budget of the patterns of one command, in bytes.
+    /// Default budget for the patterns of one command, in bytes.
     pub const BUDGET_BYTES: usize = 64 << 20;
 }
 
 impl Default for Compilation {
-    /// The settings of a command that shares no cache.
+    /// Returns the settings of a command that does not share a cache.
     fn default() -> Compilation {
         Compilation {
             budget: Arc::new(Budget::new(Compilation::BUDGET_BYTES, Arc::default())),
@@ -39,9 +39,9 @@ impl Default for Compilation {
     }
 }
 
-/// A cache of the programs of patterns; the least recently used are evicted.
+/// A cache of compiled patterns. Evicts the least recently used programs.
 ///
-/// All patterns that share a cache are compiled with the same limits.
+/// All patterns that share a cache must be compiled with the same limits.
 #[derive(Debug)]
 pub struct Programs {
     bytes_max: usize,
@@ -50,10 +50,10 @@ pub struct Programs {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// By source and options.
+    /// The entries, by pattern source and options.
     entries: HashMap<(Box<str>, Box<str>), Entry>,
     bytes: usize,
-    /// Counter of uses.
+    /// Logical clock that counts look-ups.
     clock: u64,
 }
 
@@ -71,7 +71,7 @@ impl Default for Programs {
 }
 
 impl Programs {
-    /// Room for programs of about `bytes_max` bytes.
+    /// Creates a cache for programs of about `bytes_max` bytes in total.
     pub fn new(bytes_max: usize) -> Programs {
         Programs {
             bytes_max,
@@ -79,7 +79,7 @@ impl Programs {
         }
     }
 
-    /// The program of a pattern, if it is cached.
+    /// Returns the program of a pattern if it is cached.
     pub(super) fn get(&self, source: &str, options: &str) -> Option<Arc<Program>> {
         let mut kept = self.lock();
         kept.clock += 1;
@@ -105,7 +105,7 @@ impl Programs {
         while kept.bytes > self.bytes_max && kept.remove_oldest() {}
     }
 
-    /// A poisoned lock is taken: no holder leaves the cache half changed.
+    /// Locks the cache. Ignores poisoning, because no panic leaves the cache in an inconsistent state.
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

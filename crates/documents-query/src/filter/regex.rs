@@ -20,31 +20,31 @@ pub struct Regex {
     program: Arc<Program>,
     source: String,
     options: String,
-    /// The cancellation token, which may end a long match.
+    /// The cancellation token, which may stop a long match.
     stop: Arc<SharedStop>,
 }
 
 impl Regex {
-    /// The compiled pattern.
+    /// Returns the compiled pattern.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// The pattern as written.
+    /// Returns the pattern as written.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The options as written.
+    /// Returns the options as written.
     pub fn options(&self) -> &str {
         &self.options
     }
 
-    /// A pattern with its options.
+    /// Compiles a pattern with its options.
     ///
     /// # Errors
-    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the error of a
-    /// command that has to end.
+    /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either. An
+    /// error if the command is stopped.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -62,7 +62,7 @@ impl Regex {
     /// Returns whether a text matches.
     ///
     /// # Errors
-    /// [`Stopped`] if the command has to end.
+    /// [`Stopped`] if the command is stopped.
     pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
         if self.is_linear() && !is_check_due(text.len()) {
             return Ok(self.program.is_match(text.as_bytes()));
@@ -71,7 +71,7 @@ impl Regex {
             .is_match_until(text.as_bytes(), &self.stop.current())
     }
 
-    /// Returns whether a match reads each byte once.
+    /// Returns whether matching reads each byte only once.
     pub(super) fn is_linear(&self) -> bool {
         self.program.tier() <= Tier::Dfa
     }
@@ -80,7 +80,7 @@ impl Regex {
         Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
     }
 
-    /// Parses `{$regex: .., $options: ..}`, in either order.
+    /// Parses `{$regex: .., $options: ..}`, with the fields in either order.
     pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
         let mut parts = Parts::default();
         for element in elements(operators) {
@@ -93,7 +93,8 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
+    /// Tests a value: strings and symbols are matched against the pattern; a stored regular expression matches if it is
+    /// equal.
     pub(super) fn matches(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
@@ -152,7 +153,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The program of a pattern, compiled unless it is known.
+/// Returns the program of a pattern from the cache, or compiles it.
 fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
     let Compilation {
         budget,
@@ -189,7 +190,7 @@ fn twice(code: Code) -> Error {
     Error::new(code, "options set in both $regex and $options")
 }
 
-/// The error of a regular expression that cannot be compiled.
+/// Converts the error of a pattern that cannot be compiled.
 pub fn pattern_error(error: PatternError) -> Error {
     let code = match error {
         PatternError::InvalidFlag { .. } => Code::Location51108,

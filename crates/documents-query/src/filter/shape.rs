@@ -1,4 +1,4 @@
-//! The shape of a filter, without its values: for logs, which must not contain the data of users.
+//! The shape of a filter without its values, for logs, which must not contain user data.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::{Filter, Node, RangeOp, Test};
 const CHARACTERS_MAX: usize = 512;
 
 impl Filter {
-    /// The filter with `?` for each value, as in `{name: {$regex: ?}}`, cut off after 512 characters.
+    /// Returns the filter with `?` in place of each value, as in `{name: {$regex: ?}}`, truncated to 512 characters.
     pub fn shape(&self) -> String {
         let shape = match &self.root {
             Node::AlwaysTrue => "{}".to_owned(),

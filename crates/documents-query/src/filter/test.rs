@@ -1,4 +1,4 @@
-//! The tests of a leaf, each on one value.
+//! The tests that a leaf applies to a value.
 
 use bson::raw::{RawBson, RawBsonRef};
 
@@ -25,16 +25,16 @@ pub enum RangeOp {
 /// A test of one value.
 #[derive(Debug, Clone)]
 pub enum Test {
-    /// `$eq`: equality across types; null also equals a missing field.
+    /// `$eq`: equality across types. Null also equals a missing field.
     Eq(RawBson),
-    /// `$lt`, `$lte`, `$gt`, `$gte`: of the same class as the operand, and in the given relation to it.
+    /// `$lt`, `$lte`, `$gt`, `$gte`: the value has the operand's class, and the comparison with the operand holds.
     Range {
-        /// The relation.
+        /// The comparison.
         op: RangeOp,
         /// The operand.
         value: RawBson,
     },
-    /// `$in`: equal to a value of the list or matched by a pattern in it.
+    /// `$in`: the value equals a value in the list or matches a pattern in it.
     In(InList),
     /// `$regex`.
     Regex(Regex),
@@ -44,23 +44,23 @@ pub enum Test {
     Type(TypeSet),
     /// `$mod`.
     Mod {
-        /// Never zero.
+        /// The divisor, never zero.
         divisor: i64,
         /// The remainder.
         remainder: i64,
     },
     /// `$size` of an array.
     Size(u64),
-    /// `$elemMatch` with operators: an element itself passes.
+    /// `$elemMatch` with operators: at least one element itself passes.
     ElemMatchValue(Box<Node>),
-    /// `$elemMatch` with a query: an element that is a document (or an array) matches.
+    /// `$elemMatch` with a query: at least one element that is a document or an array matches.
     ElemMatchObject(Box<Node>),
-    /// `$bitsAllSet` and its kin.
+    /// `$bitsAllSet`, `$bitsAllClear`, `$bitsAnySet`, `$bitsAnyClear`.
     Bits(BitTest),
 }
 
 impl Test {
-    /// Returns how this test treats a path that ends in an array.
+    /// Returns how this test treats an array at the end of its path.
     pub fn leaf(&self) -> Leaf {
         match self {
             Test::Size(_) | Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => Leaf::Whole,
@@ -68,7 +68,7 @@ impl Test {
         }
     }
 
-    /// Returns whether the value passes; `None` is a missing field.
+    /// Returns whether the value passes. `None` is a missing field.
     pub(super) fn passes(&self, value: Option<RawBsonRef<'_>>, walk: &mut Walk<'_>) -> bool {
         let Some(value) = value else {
             return self.passes_missing();
@@ -91,7 +91,7 @@ impl Test {
         }
     }
 
-    /// The index of the first element that an `$elemMatch` finds.
+    /// Returns the index of the first element that an `$elemMatch` matches.
     pub(super) fn element_index(
         &self,
         value: RawBsonRef<'_>,
@@ -130,7 +130,8 @@ fn range_takes_missing(op: RangeOp, bound: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Values of another class are never in a range, except that all values lie between MinKey and MaxKey.
+/// Tests a range. Values of another class than the bound are outside the range, except that all values are between
+/// MinKey and MaxKey.
 fn in_range(op: RangeOp, value: RawBsonRef<'_>, bound: RawBsonRef<'_>) -> bool {
     if class(value) != class(bound) {
         return match bound {
@@ -155,7 +156,7 @@ fn is_nan(value: RawBsonRef<'_>) -> bool {
     Number::of(value).is_some_and(Number::is_nan)
 }
 
-/// Fractions are truncated first. NaN, infinities and numbers beyond 64 bits have no remainder.
+/// Tests `$mod`. Fractions are truncated first. NaN, infinities and numbers beyond 64 bits never match.
 fn has_remainder(value: RawBsonRef<'_>, divisor: i64, remainder: i64) -> bool {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     let Some(number) = Number::of(value) else {

@@ -7,7 +7,7 @@ use crate::element::{array_values, type_name};
 use crate::error::Error;
 use crate::number::Number;
 
-/// A set of BSON types.
+/// A set of BSON types, as a bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TypeSet(u32);
 
@@ -48,7 +48,7 @@ impl TypeSet {
         self.0 & bit(kind) != 0
     }
 
-    /// Parses the operand of `$type` on `field`: a number, an alias, or an array of these.
+    /// Parses the operand of `$type` on `field`: a number, an alias, or an array of numbers and aliases.
     pub(super) fn parse(field: &str, operand: RawBsonRef<'_>) -> Result<TypeSet, Error> {
         let mut set = TypeSet::default();
         match operand {

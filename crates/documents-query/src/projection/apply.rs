@@ -8,7 +8,7 @@ use crate::element::{Element, Writer, array_elements, check_depth_within, elemen
 use crate::error::{Code, Error};
 use crate::expr::{Scope, slice_bounds};
 
-/// One application of a projection.
+/// The application of a projection to one document.
 struct Run<'r> {
     mode: Mode,
     stop: &'r SharedStop,
@@ -45,7 +45,7 @@ impl<'r> Run<'r> {
                 (None, Mode::Exclude | Mode::Add) | (Some(Rule::Include), _) => {
                     out.element(&element)
                 }
-                // In an inclusion, computed fields come after those of the document.
+                // In an inclusion, computed fields follow the fields of the document.
                 (Some(Rule::Computed(_)), Mode::Include) => {}
                 (Some(rule), _) => self.field(rule, element.key, &element, out)?,
             }
@@ -56,7 +56,7 @@ impl<'r> Run<'r> {
             .try_for_each(|(name, rule)| self.new_field(name, rule, document, out))
     }
 
-    /// Writes a computed field if the document does not have the field. In an inclusion, writes it in any case:
+    /// Writes a computed field that the document does not have. In an inclusion, writes every computed field, because
     /// computed fields come last there.
     fn new_field(
         &self,
@@ -89,7 +89,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Writes a document of computed fields only.
+    /// Writes a new embedded document of computed fields.
     fn made(&self, rules: &'r Rules, name: &str, out: &mut Writer) -> Result<(), Error> {
         out.begin_document(name);
         self.fields(rules, &RawDocumentBuf::new(), out)?;
@@ -97,7 +97,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Writes a field whose rule reads its value; `name` is its name in the result.
+    /// Writes a field whose rule reads its value. `name` is the field's name in the result.
     fn field(
         &self,
         rule: &'r Rule,
@@ -201,7 +201,7 @@ fn write_single(name: &str, element: &Element<'_>, out: &mut Writer) {
     out.end();
 }
 
-/// Writes a slice of an array; other values are copied whole.
+/// Writes a slice of an array. Other values are copied unchanged.
 fn slice(name: &str, element: &Element<'_>, position: Option<i64>, count: i64, out: &mut Writer) {
     let RawBsonRef::Array(array) = element.value() else {
         return out.element_as(name, element);

@@ -1,6 +1,7 @@
-//! Projections: which fields of a document are shown, and which are computed.
+//! Projections: which fields of a document are returned, and which are computed.
 //!
-//! One tree of rules serves the projection of `find`, and the stages `$project`, `$set` (`$addFields`) and `$unset`.
+//! The same tree of rules implements the projection of `find` and the stages `$project`, `$set` (`$addFields`) and
+//! `$unset`.
 
 mod apply;
 mod parse;
@@ -18,7 +19,7 @@ use crate::expr::Expression;
 use crate::filter::Filter;
 use crate::limits::Limits;
 
-/// Maximum rules of a cheap projection.
+/// Maximum number of rules in a cheap projection.
 const CHEAP_RULES_MAX: usize = 32;
 
 /// A parsed projection.
@@ -31,14 +32,14 @@ pub struct Projection {
     stop: Arc<SharedStop>,
 }
 
-/// What happens to fields that no rule names.
+/// Treatment of fields without a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// They are left out.
+    /// Fields without a rule are omitted.
     Include,
-    /// They are kept.
+    /// Fields without a rule are kept.
     Exclude,
-    /// They are kept, and computed fields replace existing fields.
+    /// Fields without a rule are kept, and computed fields replace existing fields.
     Add,
 }
 
@@ -50,31 +51,32 @@ struct Rules {
     places: HashMap<Box<str>, usize>,
 }
 
-/// What happens to one field.
+/// Treatment of one field.
 #[derive(Debug, Clone)]
 enum Rule {
     Include,
     Exclude,
     Computed(Expression),
-    /// `$slice` of `find`: `count` elements, from a position or from an end.
+    /// `$slice` of `find`: `count` elements, from a position or from one end.
     Slice {
         position: Option<i64>,
         count: i64,
     },
-    /// `$elemMatch` of `find`: the first element that passes.
+    /// `$elemMatch` of `find`: only the first element that matches.
     ElemMatch(Filter),
-    /// `field.$`: the element that the query matched.
+    /// `field.$`: only the element that the query matched.
     Positional,
     Nested(Rules),
 }
 
-/// What a projection depends on besides the document.
+/// Input of a projection besides the document.
 #[derive(Debug, Clone, Copy)]
 pub struct ProjectionContext {
-    /// `$$NOW`.
+    /// Value of `$$NOW`.
     pub now: DateTime,
-    /// The array element that the query matched (see [`Filter::match_position`](crate::Filter::match_position)); only
-    /// projections that are [`Projection::is_positional`] need it.
+    /// The index of the array element that the query matched (see
+    /// [`Filter::match_position`](crate::Filter::match_position)). Only projections that are
+    /// [`Projection::is_positional`] need it.
     pub position: Option<usize>,
 }
 
@@ -83,7 +85,7 @@ impl Projection {
     ///
     /// # Errors
     /// 31253 and 31254 for a mix of inclusion and exclusion, 31249 and 31250 for paths that collide, 31275, 31276 and
-    /// others for the operators' own rules.
+    /// others by the rules of single operators.
     pub fn parse(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
         check_depth(RawBsonRef::Document(spec))?;
         parse::find(spec, limits)
@@ -99,28 +101,28 @@ impl Projection {
         parse::add(spec, limits)
     }
 
-    /// The projection that leaves out the fields at `paths`.
+    /// Builds the projection that omits the fields at `paths`.
     pub(crate) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Projection, Error> {
         parse::excluding(paths)
     }
 
-    /// Returns whether the projection uses `field.$`, which needs the position of the match.
+    /// Returns whether the projection uses `field.$`, which needs the index of the matched array element.
     pub fn is_positional(&self) -> bool {
         self.positional
     }
 
-    /// Returns whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few
-    /// rules, and no expressions.
+    /// Returns whether reshaping a document of a few kilobytes takes only microseconds: the projection has few rules
+    /// and no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()
             .is_some_and(|rules| rules <= CHEAP_RULES_MAX)
     }
 
-    /// The projected document.
+    /// Returns the projected document.
     ///
     /// # Errors
-    /// Those of computed fields; 51246 if `field.$` has no element.
+    /// Those of computed fields; 51246 if the matched element of `field.$` does not exist.
     pub fn apply(
         &self,
         document: &RawDocument,
@@ -135,7 +137,8 @@ impl Rules {
         self.place(name).map(|place| &self.fields[place].1)
     }
 
-    /// A few names are compared one by one, which avoids hashing each name of a document.
+    /// Returns the index of a name's rule. Few names are compared one by one, which avoids hashing each name of a
+    /// document.
     fn place(&self, name: &str) -> Option<usize> {
         const FEW: usize = 8;
         match self.fields.len() <= FEW {
@@ -144,13 +147,13 @@ impl Rules {
         }
     }
 
-    /// Adds a rule for a name that has none yet.
+    /// Adds a rule for a name without a rule.
     fn push(&mut self, name: &str, rule: Rule) {
         self.places.insert(name.into(), self.fields.len());
         self.fields.push((name.into(), rule));
     }
 
-    /// The number of rules. Returns `None` if one of them may take long.
+    /// Returns the number of rules, or `None` if one of them may take long.
     fn cheap_count(&self) -> Option<usize> {
         let count = |rule: &Rule| match rule {
             Rule::Computed(_) => None,

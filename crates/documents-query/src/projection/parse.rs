@@ -1,4 +1,4 @@
-//! From a projection's BSON to its rules.
+//! Parsing a projection's BSON to rules.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::filter::{Filter, elem_match_test};
 use crate::limits::Limits;
 use crate::number::Number;
 
-/// Which language the projection is written in.
+/// The command or stage that the projection belongs to, which determines its syntax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dialect {
     Find,
@@ -20,13 +20,13 @@ enum Dialect {
     Add,
 }
 
-/// Collects rules, and the mode that they imply.
+/// Collects the rules of a projection, and the mode that they imply.
 struct Builder<'l> {
     dialect: Dialect,
     limits: &'l Limits,
     rules: Rules,
     mode: Option<Mode>,
-    /// Whether `_id` is to be shown, if the projection specifies it.
+    /// Whether `_id` is included; `None` if the projection does not mention `_id`.
     id: Option<bool>,
     positional: bool,
     elem_match: bool,
@@ -292,7 +292,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Returns whether a value means "show" or "hide", and not a literal.
+/// Returns whether a value means inclusion or exclusion, and is not a literal.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }

@@ -27,7 +27,7 @@ pub enum AccumulatorKind {
 }
 
 impl AccumulatorKind {
-    /// The accumulator called `name`, dollar sign included.
+    /// Returns the accumulator with this name, which includes the dollar sign.
     pub fn from_name(name: &str) -> Option<AccumulatorKind> {
         Some(match name {
             "$sum" => AccumulatorKind::Sum,
@@ -45,7 +45,7 @@ impl AccumulatorKind {
     }
 }
 
-/// The state of one accumulator of one group.
+/// The state of one accumulator in one group.
 #[derive(Debug)]
 pub(super) enum Accumulator {
     Sum(Sum),
@@ -96,7 +96,7 @@ impl Accumulator {
         }
     }
 
-    /// Adds the value of one document. Returns the bytes held in addition.
+    /// Adds the value of one document. Returns the number of additional bytes held.
     pub fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
         match self {
             Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value))?,
@@ -128,7 +128,7 @@ impl Accumulator {
         Ok(0)
     }
 
-    /// The result.
+    /// Returns the result.
     pub fn finish(self) -> RawBson {
         match self {
             Accumulator::Sum(sum) => sum.value().into_owned(),
@@ -147,7 +147,7 @@ impl Accumulator {
     }
 }
 
-/// Null and missing values are ignored.
+/// Keeps the smaller or larger value. Ignores null and missing values.
 fn take_extreme(best: &mut Option<RawBson>, smallest: bool, value: &Value<'_>) {
     if value.is_nullish() {
         return;
@@ -185,7 +185,7 @@ fn add_to_set(
     }
 }
 
-/// Heap bytes of an owned copy of the value.
+/// Returns the heap bytes of an owned copy of the value.
 pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) => text.len(),
@@ -196,7 +196,7 @@ pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     }
 }
 
-/// Merges documents: fields in the order in which their names appeared, each with its last value.
+/// Merges documents. Fields are in the order in which their names first appeared, each with its last value.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     fields: Vec<(String, RawBson)>,

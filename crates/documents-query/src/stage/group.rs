@@ -16,20 +16,20 @@ use crate::limits::Limits;
 /// A parsed `$group`.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// What documents are grouped by.
+    /// The expression by which documents are grouped.
     pub id: Expression,
-    /// The fields of each group's document after `_id`.
+    /// The fields that follow `_id` in each group's document.
     pub accumulations: Vec<Accumulation>,
 }
 
 /// One field of a group's document.
 #[derive(Debug, Clone)]
 pub struct Accumulation {
-    /// The field.
+    /// Name of the field.
     pub name: String,
     /// The accumulator.
     pub kind: AccumulatorKind,
-    /// The value taken from each document.
+    /// The expression evaluated on each document.
     pub operand: Expression,
 }
 
@@ -136,7 +136,7 @@ struct State {
     accumulators: Vec<Accumulator>,
 }
 
-/// All groups, in the order in which they appeared.
+/// All groups, in order of their first document.
 #[derive(Default)]
 struct Groups {
     by_key: HashMap<Vec<u8>, usize>,
@@ -144,7 +144,7 @@ struct Groups {
     bytes: usize,
 }
 
-/// Bytes of a group besides its key, its `_id` and what its accumulators report.
+/// Memory of a group in bytes besides its key, its `_id` and its accumulators.
 const GROUP_BYTES: usize = 128;
 
 pub(super) fn run<E: From<Error>>(

@@ -1,8 +1,9 @@
 //! Aggregation: pipelines of stages over streams of documents.
 //!
-//! [`Pipeline::parse`] reads a pipeline; its [`Stage`]s are public, so that a planner can answer leading ones from an
-//! index or a cache; [`Pipeline::run`] chains the rest over an iterator. Streaming stages hold one document; `$group`
-//! and `$sort` hold what they must, up to [`Limits::stage_memory_bytes_max`], and take it from [`Limits::memory`].
+//! [`Pipeline::parse`] parses a pipeline. Its [`Stage`]s are public, so that a planner can answer leading stages from
+//! an index or a cache. [`Pipeline::run`] chains the remaining stages over an iterator. Streaming stages hold one
+//! document. `$group` and `$sort` hold documents or groups up to [`Limits::stage_memory_bytes_max`], charged to
+//! [`Limits::memory`].
 
 mod accumulator;
 mod group;
@@ -37,22 +38,22 @@ pub(crate) use parse::parse_update_pipeline;
 pub enum Stage {
     /// `$match`
     Match(Filter),
-    /// `$project`, `$set`, `$unset`, `$replaceRoot`: one document in, one out.
+    /// `$project`, `$set`, `$unset`, `$replaceRoot`: one output document for each input document.
     Transform(Transform),
-    /// `$group`; `$sortByCount` is one with a sort after it.
+    /// `$group`. `$sortByCount` is parsed to a `$group` and a `$sort`.
     Group(Group),
-    /// `$sort`, with the limit of a `$limit` right after it.
+    /// `$sort`, with the count of a `$limit` directly after it.
     Sort {
         /// The order.
         sort: Sort,
-        /// Maximum documents, if there is a limit.
+        /// Maximum number of documents, if there is a limit.
         limit: Option<u64>,
     },
     /// `$skip`
     Skip(u64),
     /// `$limit`
     Limit(u64),
-    /// `$count` into the named field.
+    /// `$count`, with the name of the output field.
     Count(String),
     /// `$unwind`
     Unwind(Unwind),
@@ -67,23 +68,23 @@ pub struct Pipeline {
     pub stages: Vec<Stage>,
 }
 
-/// Documents that flow from stage to stage.
+/// A stream of documents between stages.
 pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Send + 'a>;
 
-/// What a run of a pipeline depends on.
+/// The input of a pipeline's execution besides the documents.
 #[derive(Clone)]
 pub struct Run {
-    /// `$$NOW`.
+    /// Value of `$$NOW`.
     pub now: DateTime,
-    /// Memory limits. Their [cancellation token](Limits::stop) is checked before each document of each stage, and ends
-    /// the run.
+    /// Memory limits. Their [cancellation token](Limits::stop) is checked before each document of each stage, and stops
+    /// the execution.
     pub limits: Limits,
-    /// The seed of `$sample`.
+    /// The seed for `$sample`.
     pub seed: u64,
 }
 
 impl Run {
-    /// A run with a fixed seed of `$sample`.
+    /// Builds the input with a fixed seed for `$sample`.
     pub fn new(now: DateTime, limits: Limits) -> Run {
         Run {
             now,
@@ -97,13 +98,13 @@ impl Pipeline {
     /// Parses the stages of an `aggregate` command.
     ///
     /// # Errors
-    /// 40324 for a stage that does not exist, `NotImplemented` for one that this server does not support, and
-    /// the codes of the stages.
+    /// 40324 for a stage that does not exist, `NotImplemented` for a stage that this server does not support, and the
+    /// errors of single stages.
     pub fn parse(stages: &RawArray, limits: &Limits) -> Result<Pipeline, Error> {
         parse::pipeline(stages, limits)
     }
 
-    /// Applies the stages to `input`. Nothing runs until the stream is read.
+    /// Applies the stages to `input`. Nothing is executed until the returned stream is read.
     pub fn run<'a, E: From<Error> + Send + 'a>(
         self,
         input: Stream<'a, E>,
@@ -113,7 +114,8 @@ impl Pipeline {
         let mut stream = checked(input, &run);
         let mut stages = self.stages.into_iter();
         Box::new(std::iter::from_fn(move || {
-            // In order, so that no stage that reads all its input does so on the stack of another.
+            // The stages begin one after the other, so that a blocking stage does not read its input within the call
+            // stack of another blocking stage.
             for stage in stages.by_ref() {
                 let input = std::mem::replace(&mut stream, Box::new(std::iter::empty()));
                 match stage.begin(input, &run) {
@@ -130,7 +132,7 @@ impl Pipeline {
 }
 
 impl Stage {
-    /// Applies the stage to `input`. A blocking stage reads all of it first.
+    /// Applies the stage to `input`. A blocking stage reads its whole input first.
     fn begin<'a, E: From<Error> + Send + 'a>(
         self,
         input: Stream<'a, E>,
@@ -166,7 +168,8 @@ impl Stage {
     }
 }
 
-/// The output of a blocking stage. Its share of memory is held until the last document is out.
+/// Returns the output of a blocking stage. Its reservation in the memory account is held until the last document is
+/// returned.
 fn held<'a, E: 'a>(
     run: &Run,
     work: impl FnOnce(&Share) -> Result<Vec<RawDocumentBuf>, E>,
@@ -183,7 +186,7 @@ fn held<'a, E: 'a>(
     })))
 }
 
-/// There is no document if nothing was counted.
+/// Counts documents. Returns no document if there are none, as MongoDB does.
 fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
     let mut count = 0_i64;
     for document in input {

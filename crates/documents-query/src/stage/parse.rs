@@ -1,4 +1,4 @@
-//! From a pipeline's BSON to its stages.
+//! Parsing a pipeline's BSON to stages.
 
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
@@ -15,7 +15,7 @@ use crate::path::Path;
 use crate::projection::Projection;
 use crate::sort::Sort;
 
-/// Stages that MongoDB has and this server has not.
+/// Stages that MongoDB has but this server does not support.
 const NOT_SUPPORTED: [&str; 24] = [
     "$bucket",
     "$bucketAuto",
@@ -64,7 +64,7 @@ pub(super) fn pipeline(stages: &RawArray, limits: &Limits) -> Result<Pipeline, E
     Ok(Pipeline { stages: parsed })
 }
 
-/// The stages of an update's pipeline, which change one document.
+/// Parses the stages of an update's pipeline, which change one document.
 pub(crate) fn parse_update_pipeline(
     stages: &RawArray,
     limits: &Limits,
@@ -86,7 +86,7 @@ pub(crate) fn parse_update_pipeline(
     Ok(transforms)
 }
 
-/// Gives a `$sort` the count of a `$limit` right after it, so that it keeps no more documents.
+/// Copies the count of a `$limit` to a `$sort` directly before it, so that the sort keeps no more documents.
 fn push_limits_down(stages: &mut [Stage]) {
     for index in 1..stages.len() {
         if let Stage::Limit(count) = stages[index]
@@ -165,7 +165,7 @@ fn parse_stage(stage: &Element<'_>, limits: &Limits) -> Result<Stage, Error> {
 
 fn no_stage(name: &str) -> Error {
     match name {
-        // The caller has removed one at the end, which is its place.
+        // The caller has already removed a final `$out` or `$merge`, so this one is not the last stage.
         "$out" | "$merge" => Error::new(
             Code::Location40601,
             format!("{name} can only be the final stage in the pipeline"),
@@ -280,7 +280,7 @@ fn sort(operand: RawBsonRef<'_>) -> Result<Stage, Error> {
     }
 }
 
-/// A whole number that is not negative.
+/// Parses a non-negative integer.
 fn whole(name: &str, code: Code, operand: RawBsonRef<'_>) -> Result<u64, Error> {
     let fail = |why: &str| {
         let shown = display::field(name, operand);
@@ -448,7 +448,7 @@ fn unwind_option<'a>(
     Ok(())
 }
 
-/// `$group` by the expression with a count, then `$sort` by the count, largest first.
+/// Builds a `$group` by the expression with a count, then a `$sort` by the count, largest first.
 fn sort_by_count(
     operand: RawBsonRef<'_>,
     limits: &Limits,

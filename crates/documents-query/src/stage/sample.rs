@@ -6,7 +6,7 @@ use forebay_memory::Share;
 use super::{Run, Stream};
 use crate::error::{Code, Error};
 
-/// Reservoir sampling: the n-th document replaces a random one of those kept, with probability size/n.
+/// Reservoir sampling: the n-th document replaces a random kept document with probability `size`/n.
 pub(super) fn run<E: From<Error>>(
     size: u64,
     input: Stream<'_, E>,

@@ -1,4 +1,4 @@
-//! `$sort`: all documents in memory, or only the first of them if there is a limit.
+//! `$sort`: sorts all documents in memory, or keeps only the first ones if there is a limit.
 
 use bson::raw::RawDocumentBuf;
 use forebay_memory::Share;
@@ -25,7 +25,8 @@ pub(super) fn run<E: From<Error>>(
         if !kept.takes(&key) {
             continue;
         }
-        // A displaced document frees its key as well; keys of one sort have about the same size.
+        // A displaced document also frees its key. Keys of one sort have about the same size, so this key's size is
+        // used.
         let key_bytes = key.len();
         bytes += document.as_bytes().len() + key_bytes;
         if let Some(dropped) = kept.push(key, document) {

@@ -1,4 +1,4 @@
-//! Stages that map each document to one: `$project`, `$set`, `$unset`, `$replaceRoot`.
+//! Stages with one output document for each input document: `$project`, `$set`, `$unset`, `$replaceRoot`.
 
 use bson::DateTime;
 use bson::raw::{RawDocument, RawDocumentBuf};
@@ -8,7 +8,7 @@ use crate::error::{Code, Error};
 use crate::expr::{Expression, Scope};
 use crate::projection::{Projection, ProjectionContext};
 
-/// A stage that maps each document to one.
+/// A stage with one output document for each input document.
 #[derive(Debug, Clone)]
 pub enum Transform {
     /// `$project`, `$set`, `$addFields`, `$unset`.
@@ -18,7 +18,7 @@ pub enum Transform {
 }
 
 impl Transform {
-    /// The document that replaces `document`.
+    /// Returns the document that replaces `document`.
     ///
     /// # Errors
     /// Those of expressions; 40228 if a new root is not a document.

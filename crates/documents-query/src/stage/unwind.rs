@@ -10,17 +10,17 @@ use crate::element::{Writer, array_values, elements, get};
 use crate::error::Error;
 use crate::path::Path;
 
-/// Maximum bytes of documents that are made ahead of their reader, not counting the last of them.
+/// Maximum bytes of output documents that are built ahead of the reader, not counting the last one.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// A parsed `$unwind`.
 #[derive(Debug, Clone)]
 pub struct Unwind {
-    /// The array's path, without the dollar sign.
+    /// The path of the array, without the dollar sign.
     pub path: Path,
-    /// The field that gets the element's index.
+    /// The field for the element's index.
     pub index_field: Option<Path>,
-    /// Whether documents without elements are kept.
+    /// Whether documents without array elements are kept.
     pub preserve_empty: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     mut held: Share,
 ) -> Stream<'a, E> {
     let mut ready = VecDeque::new();
-    // The current document, and the number of its elements that are out.
+    // The current input document, and the number of its elements already returned.
     let mut begun: Option<(RawDocumentBuf, usize)> = None;
     Box::new(std::iter::from_fn(move || {
         loop {
@@ -57,13 +57,13 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     }))
 }
 
-/// Bytes of the documents that wait for their reader.
+/// Returns the bytes of the documents that wait for the reader.
 fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
     ready.iter().map(|document| document.as_bytes().len()).sum()
 }
 
 impl Unwind {
-    /// The output documents of one input document: at most `count`, after the first `from`.
+    /// Returns output documents of one input document: at most `count`, after skipping the first `from`.
     fn documents(&self, document: &RawDocument, from: usize, count: usize) -> Vec<RawDocumentBuf> {
         let path: Vec<&str> = self.path.components().collect();
         match value_at(document, &path) {
@@ -75,7 +75,7 @@ impl Unwind {
                     self.with_index(replaced(document, &path, Some(value)), Some(index))
                 })
                 .collect(),
-            // Any value but an array yields at most one document.
+            // A value that is not an array yields at most one document.
             _ if from > 0 => Vec::new(),
             Some(RawBsonRef::Array(_)) if self.preserve_empty => {
                 vec![self.with_index(replaced(document, &path, None), None)]
@@ -100,7 +100,7 @@ impl Unwind {
     }
 }
 
-/// The value at a path through documents only.
+/// Returns the value at a path that passes only through documents.
 fn value_at<'a>(document: &'a RawDocument, path: &[&str]) -> Option<RawBsonRef<'a>> {
     let (name, rest) = path.split_first()?;
     match (get(document, name)?, rest) {
@@ -110,7 +110,7 @@ fn value_at<'a>(document: &'a RawDocument, path: &[&str]) -> Option<RawBsonRef<'
     }
 }
 
-/// The document with the value at a path replaced or removed. Missing parts of the path are created.
+/// Returns the document with the value at a path replaced or removed. Creates missing parts of the path.
 fn replaced(
     document: &RawDocument,
     path: &[&str],

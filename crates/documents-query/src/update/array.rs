@@ -25,7 +25,7 @@ pub(super) struct Push {
     order: Option<Order>,
 }
 
-/// `$sort` of `$push`: whole elements, or fields of elements that are documents.
+/// `$sort` of `$push`: by whole elements, or by fields of elements that are documents.
 #[derive(Debug, Clone)]
 enum Order {
     Values { descending: bool },
@@ -186,7 +186,7 @@ impl Order {
                 key::append_directed(&mut key, value.as_raw_bson_ref(), direction);
                 key
             }
-            // An element that is not a document sorts as one without fields.
+            // An element that is not a document sorts like a document without fields.
             Order::Fields(sort) => match value.as_document() {
                 Some(document) => sort.key(document),
                 None => sort.key(&bson::raw::RawDocumentBuf::new()),
@@ -273,11 +273,11 @@ impl AddToSet {
 /// The elements that `$pull` removes.
 #[derive(Debug, Clone)]
 pub(super) enum Pull {
-    /// Elements equal to the value.
+    /// Elements that equal the value.
     Equal(RawBson),
     /// Elements that pass operators.
     Test(Filter),
-    /// Documents that match a query.
+    /// Elements that are documents and match a query.
     Query(Filter),
 }
 
@@ -312,8 +312,8 @@ impl Pull {
     }
 }
 
-/// Returns whether a condition of `$pull` tests elements themselves. Names such as `$or` begin a query on fields
-/// instead.
+/// Returns whether a condition of `$pull` tests elements themselves. If the first name is one such as `$or`, the
+/// condition is a query on fields instead.
 fn is_test(condition: &RawDocument) -> bool {
     let first = elements(condition).next();
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))
@@ -371,7 +371,7 @@ fn retain<'a>(
     failure.map_or(Ok(Outcome::Keep), Err)
 }
 
-/// Parses the operand of `$pop`: true if it removes the first element, false if the last.
+/// Parses the operand of `$pop`. Returns true if it removes the first element, and false if the last.
 pub(super) fn parse_pop(path: &str, operand: RawBsonRef<'_>) -> Result<bool, Error> {
     let shown = || display::field(path, operand);
     let Some(number) = Number::of(operand) else {

@@ -1,4 +1,4 @@
-//! `arrayFilters`: the elements that `$[identifier]` refers to.
+//! `arrayFilters`: filters for the array elements that `$[identifier]` refers to.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,18 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::limits::Limits;
 
-/// Filters by identifier.
+/// The array filters, by identifier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ArrayFilters {
     filters: BTreeMap<String, Filter>,
 }
 
 impl ArrayFilters {
+    /// Parses the array filters.
+    ///
     /// # Errors
-    /// `FailedToParse` for a filter that does not have exactly one identifier of its own; those of filters.
+    /// `FailedToParse` for a filter that does not have exactly one identifier, or whose identifier is already in use.
+    /// The errors of filters.
     pub fn parse(filters: Option<&RawArray>, limits: &Limits) -> Result<ArrayFilters, Error> {
         let mut parsed = ArrayFilters::default();
         for value in filters.into_iter().flat_map(array_values) {
@@ -38,7 +41,7 @@ impl ArrayFilters {
         Ok(parsed)
     }
 
-    /// The identifiers.
+    /// Returns the identifiers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.filters.keys().map(String::as_str)
     }
@@ -48,10 +51,10 @@ impl ArrayFilters {
         self.filters.contains_key(name)
     }
 
-    /// Returns whether the filter called `name` matches an element.
+    /// Returns whether the filter called `name` matches an array element.
     ///
     /// # Errors
-    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
+    /// [`Stopped`](forebay_cancel::Stopped) if the command is stopped during the evaluation.
     pub fn matches(&self, name: &str, element: &RawBson) -> Result<bool, Error> {
         let mut writer = Writer::new();
         writer.owned(name, element);
@@ -61,7 +64,7 @@ impl ArrayFilters {
     }
 }
 
-/// The first component, which all paths in the filter share.
+/// Returns the filter's identifier: the first component of its paths, which all must share.
 fn identifier(filter: &RawDocument) -> Result<&str, Error> {
     let mut names = Vec::new();
     collect_names(filter, &mut names);

@@ -1,6 +1,6 @@
-//! What an update changed, as change streams report it: paths with new values, and removed paths.
+//! The changes of an update, as change streams report them: paths with new values, and removed paths.
 //!
-//! Two versions of a document are walked in parallel. Fields in another order count as removed and added.
+//! Two versions of a document are read in parallel. A field whose position has changed is reported with its new value.
 //!
 //! # Sources
 //! `src/mongo/db/update/document_diff_calculator.cpp` of the MongoDB server.
@@ -11,7 +11,8 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::element::{Element, Writer, array_elements, elements};
 
-/// `{updatedFields, removedFields, truncatedArrays}`: what turns `old` into `new`, except for the order of fields.
+/// Returns `{updatedFields, removedFields, truncatedArrays}`: the changes that convert `old` to `new`, except for the
+/// order of fields.
 ///
 /// A nested document or array is described by its changed parts if that is shorter than the whole.
 pub fn describe(old: &RawDocument, new: &RawDocument) -> RawDocumentBuf {
@@ -70,7 +71,7 @@ impl<'a> Difference<'a> {
         }
         let mut parts = Difference::default();
         match (before.value(), after.value()) {
-            // Paths cannot go through a field without a name.
+            // A path cannot pass through a field with an empty name.
             _ if path.is_empty() => return self.update(path, after),
             (RawBsonRef::Document(old), RawBsonRef::Document(new))
                 if has_plain_names(old) && has_plain_names(new) =>
@@ -134,7 +135,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Returns whether each name can be part of a dotted path.
+/// Returns whether every name may be a component of a dotted path.
 fn has_plain_names(document: &RawDocument) -> bool {
     elements(document).all(|element| {
         let name = element.key;

@@ -10,7 +10,7 @@ use crate::display;
 use crate::element::elements;
 use crate::error::Error;
 
-/// The form in which `$currentDate` writes the time.
+/// The BSON type in which `$currentDate` writes the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     Date,
@@ -96,7 +96,7 @@ pub(super) fn parse_rename(from: &str, operand: RawBsonRef<'_>) -> Result<Update
     Ok(target)
 }
 
-/// Moves the value at `from` to `to`. Nothing happens if `from` is absent but viable.
+/// Moves the value at `from` to `to`. Does nothing if the path `from` is valid but has no value.
 pub(super) fn rename(
     root: &mut Tree<'_>,
     from: &[String],

@@ -1,8 +1,8 @@
 //! Updates: operators, replacements and pipelines, applied to raw documents.
 //!
-//! An update is parsed once and applied to many documents. [`Update::apply`] returns `None` if a document stays as
-//! it is, byte for byte, so that the count of modified documents is right. Only what changes is decoded: the rest of a
-//! document is copied as raw bytes.
+//! An update is parsed once and applied to many documents. [`Update::apply`] returns `None` if a document stays
+//! identical, byte for byte, so that modified documents are counted correctly. Only the changed paths are decoded; the
+//! rest of a document is copied as raw bytes.
 
 mod array;
 mod array_filters;
@@ -53,10 +53,10 @@ enum Kind {
     Pipeline(Vec<Transform>),
 }
 
-/// What an update depends on besides the document.
+/// Input of an update besides the document.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdateContext {
-    /// The time of `$currentDate` and `$$NOW`.
+    /// The time that `$currentDate` and `$$NOW` use.
     pub now: DateTime,
     /// Whether the document is being inserted, so that `$setOnInsert` applies.
     pub is_insert: bool,
@@ -66,7 +66,7 @@ pub struct UpdateContext {
 }
 
 impl UpdateContext {
-    /// The context of changing an existing document.
+    /// Builds the input for an update of an existing document.
     pub fn new(now: DateTime, position: Option<usize>) -> UpdateContext {
         UpdateContext {
             now,
@@ -80,8 +80,8 @@ impl Update {
     /// Parses the update of an `update` or `findAndModify` command: a document, or an array for a pipeline.
     ///
     /// # Errors
-    /// MongoDB's codes: 9 for unknown operators, 40 for conflicts, 52 and 56 for names, and those for wrong
-    /// operands.
+    /// MongoDB's codes: 9 for unknown operators, 40 for conflicts, 52 and 56 for invalid names, and the errors of
+    /// invalid operands.
     pub fn parse(
         update: RawBsonRef<'_>,
         array_filters: Option<&RawArray>,
@@ -113,12 +113,13 @@ impl Update {
         })
     }
 
-    /// Returns whether the update replaces whole documents. Such an update cannot change several at once.
+    /// Returns whether the update replaces whole documents. Such an update is not allowed for several documents at
+    /// once.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }
 
-    /// The changed document. Returns `None` if nothing changes.
+    /// Returns the changed document, or `None` if nothing changes.
     ///
     /// # Errors
     /// MongoDB's codes: 66 for a change of `_id`, 28 for a path that cannot be created, 14 and 2 for types that an
@@ -179,7 +180,7 @@ fn operators(
     Ok(Kind::Operators { changes, filters })
 }
 
-/// Every pair of paths, the targets of renames too.
+/// Checks all paths for conflicts with each other, including the targets of renames.
 fn check_conflicts(changes: &[(UpdatePath, Operator)]) -> Result<(), Error> {
     let mut places = Places::default();
     for (path, operator) in changes {
@@ -241,7 +242,7 @@ fn replacement(document: &RawDocument, array_filters: Option<&RawArray>) -> Resu
     Ok(Kind::Replacement(document.to_owned()))
 }
 
-/// The replacement with the old `_id` first and its empty timestamps filled in.
+/// Returns the replacement with the old `_id` as its first field and its empty timestamps filled in.
 fn replace(document: &RawDocument, replacement: &RawDocument) -> Result<RawDocumentBuf, Error> {
     let mut writer = Writer::with_capacity(replacement.as_bytes().len() + 32);
     match (get(document, "_id"), get(replacement, "_id")) {
@@ -305,7 +306,7 @@ fn change(
     Ok(root.into_document())
 }
 
-/// Positional operators may resolve two paths to the same place.
+/// Checks resolved paths for conflicts: positional operators may resolve two paths to the same element.
 fn check_places(places: &[(Vec<String>, &UpdatePath, &Operator)]) -> Result<(), Error> {
     if !places.iter().any(|(_, path, _)| path.is_positional()) {
         return Ok(());
@@ -328,7 +329,7 @@ fn transform(
         current = transform.apply(&current, context.now)?;
     }
     Ok(match (get(document, "_id"), get(&current, "_id")) {
-        // A pipeline that drops `_id` keeps it, as the server does.
+        // If a pipeline drops `_id`, the document keeps its old `_id`, as in MongoDB.
         (Some(id), None) => {
             let mut writer = Writer::new();
             writer.value("_id", id);

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::expr::no_decimals;
 use crate::number::Number;
 
-/// The operand of `$inc` and `$mul`.
+/// Parses the operand of `$inc` and `$mul`.
 pub(super) fn parse_operand(
     verb: &str,
     path: &str,
@@ -44,7 +44,7 @@ pub(super) fn add<'a>(
     arithmetic.apply(place, operand, scene)
 }
 
-/// A missing field becomes zero of the operand's type.
+/// Applies `$mul`. A missing field becomes zero of the operand's type.
 pub(super) fn multiply<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,
@@ -70,7 +70,7 @@ fn zero_like(operand: &RawBson) -> RawBson {
     }
 }
 
-/// Zero with exponent zero: the bias 6176 starts at bit 113.
+/// Decimal zero with exponent zero: the exponent's bias of 6176 starts at bit 113.
 const ZERO_DECIMAL: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0x30];
 
 struct Arithmetic {
@@ -102,7 +102,7 @@ impl Arithmetic {
             .map(|result| Outcome::Put(result.into()))
     }
 
-    /// Ints widen to longs; overflow of a long is an error.
+    /// Computes the result. Ints widen to longs; an overflow of a long is an error.
     fn result(
         &self,
         value: RawBsonRef<'_>,
@@ -140,7 +140,7 @@ impl Arithmetic {
     }
 }
 
-/// `$min` and `$max`: the operand, if it is smaller or larger than the present value.
+/// Applies `$min` or `$max`: returns the operand if it is smaller or larger than the current value.
 pub(super) fn extreme<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,
@@ -250,7 +250,7 @@ fn combine(current: &RawBson, bit: &Bit) -> RawBson {
     };
     let result = (bit.operation)(integer(current), integer(&bit.operand));
     match (current, &bit.operand) {
-        // Both are ints, so the result is one.
+        // Both operands are ints, so the result fits into an int.
         (RawBson::Int32(_), RawBson::Int32(_)) => RawBson::Int32(result as i32),
         _ => RawBson::Int64(result),
     }

@@ -11,7 +11,7 @@ use crate::display;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// One operator with its operand, for one path.
+/// An update operator for one path, with its operand.
 #[derive(Debug, Clone)]
 pub(super) enum Operator {
     Set(RawBson),
@@ -31,20 +31,22 @@ pub(super) enum Operator {
     Pop { first: bool },
 }
 
-/// What an operator gets besides the value it changes.
+/// Input of an operator besides the value that it changes.
 pub(super) struct Scene<'s> {
-    /// The last name of the path.
+    /// The last component of the path.
     pub name: &'s str,
-    /// The whole path, as the client wrote it.
+    /// The whole path, as sent by the client.
     pub path: &'s str,
-    /// `_id: 1`, for messages.
+    /// The document's `_id` for messages, such as `_id: 1`.
     pub id: &'s str,
     pub now: bson::DateTime,
 }
 
 impl Operator {
+    /// Parses an operator for one path.
+    ///
     /// # Errors
-    /// `FailedToParse` for an operator that does not exist; those of the operator.
+    /// `FailedToParse` for an operator that does not exist; the errors of single operators.
     pub fn parse(
         name: &str,
         path: &str,
@@ -73,7 +75,7 @@ impl Operator {
         })
     }
 
-    /// Changes a value; `None` is a missing one.
+    /// Applies the operator to a value. `None` is a missing value.
     pub fn apply<'a>(
         &self,
         place: Option<&mut Tree<'a>>,
@@ -84,7 +86,7 @@ impl Operator {
                 Ok(Outcome::Put(value.clone().into()))
             }
             Operator::Unset => Ok(Outcome::Remove),
-            // A rename changes two places, so the update itself applies it.
+            // A rename changes two paths, so the update applies it separately.
             Operator::Rename(_) => Ok(Outcome::Keep),
             Operator::CurrentDate(moment) => Ok(Outcome::Put(moment.value(scene.now).into())),
             Operator::Inc(operand) => number::add(place, operand, scene),
@@ -119,6 +121,8 @@ const NAMES: [&str; 15] = [
     "$pop",
 ];
 
+/// Checks that an operator exists.
+///
 /// # Errors
 /// `FailedToParse` for an operator that does not exist.
 pub(super) fn check_name(name: &str) -> Result<(), Error> {
@@ -138,7 +142,7 @@ fn unknown(name: &str) -> Error {
     )
 }
 
-/// The error for an operand that is not a document of paths.
+/// Builds the error for an operand that is not a document of paths.
 pub(super) fn not_a_document(name: &str, operand: RawBsonRef<'_>) -> Error {
     let kind = crate::element::type_name(operand.element_type());
     let shown = display::value(operand);

@@ -9,7 +9,7 @@ use super::tree::Tree;
 use crate::error::{Code, Error};
 use crate::path::{COMPONENTS_MAX, is_index};
 
-/// One step of an update path.
+/// One component of an update path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     /// A field name or an array index.
@@ -30,9 +30,11 @@ pub(super) struct UpdatePath {
 }
 
 impl UpdatePath {
+    /// Parses a path.
+    ///
     /// # Errors
-    /// `EmptyFieldName` if the path or a component is empty. `BadValue` if a positional operator comes first, or if
-    /// `$` appears twice. `Overflow` if the path has too many components.
+    /// `EmptyFieldName` if the path or a component is empty. `BadValue` if a positional operator comes first, or if `$`
+    /// appears twice. `Overflow` if the path has too many components.
     pub fn parse(text: &str) -> Result<UpdatePath, Error> {
         if text.is_empty() {
             return Err(Error::new(
@@ -61,7 +63,7 @@ impl UpdatePath {
         &self.text
     }
 
-    /// The identifiers of array filters in the path.
+    /// Returns the identifiers of array filters in the path.
     pub fn identifiers(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
             Step::Filtered(name) => Some(name.as_str()),
@@ -69,11 +71,13 @@ impl UpdatePath {
         })
     }
 
-    /// Returns whether the path resolves differently for each document.
+    /// Returns whether the path must be resolved for each document.
     pub fn is_positional(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Name(_)))
     }
 
+    /// Checks that two paths do not conflict.
+    ///
     /// # Errors
     /// `ConflictingUpdateOperators` if the paths are equal, or one is inside the other.
     pub fn check_conflict(&self, other: &UpdatePath) -> Result<(), Error> {
@@ -88,10 +92,10 @@ impl UpdatePath {
         Err(conflict(&self.text, shorter))
     }
 
-    /// Claims the place of the path.
+    /// Records the path as used by a change.
     ///
     /// # Errors
-    /// `ConflictingUpdateOperators` if the place is claimed, is inside a claimed one, or contains one.
+    /// `ConflictingUpdateOperators` if the path equals, contains or is inside a path that is already recorded.
     pub fn take<'u>(&'u self, places: &mut Places<&'u Step>) -> Result<(), Error> {
         match places.take(&self.steps) {
             None => Ok(()),
@@ -102,7 +106,7 @@ impl UpdatePath {
         }
     }
 
-    /// Orders paths as changes are applied: names by text, indexes by number.
+    /// Orders paths in the order in which their changes are applied: names by text, indexes by number.
     pub fn order(&self, other: &UpdatePath) -> Ordering {
         let pairs = self.steps.iter().zip(&other.steps);
         let difference = pairs
@@ -111,10 +115,10 @@ impl UpdatePath {
         difference.unwrap_or_else(|| self.steps.len().cmp(&other.steps.len()))
     }
 
-    /// The places in a document that the path resolves to.
+    /// Returns the paths of names and indexes that this path resolves to in a document.
     ///
     /// # Errors
-    /// `BadValue` if a positional operator has no element or no array.
+    /// `BadValue` if a positional operator refers to no element, or is applied to a value that is not an array.
     pub fn resolve(
         &self,
         root: &mut Tree<'_>,
@@ -133,7 +137,7 @@ impl UpdatePath {
     }
 }
 
-/// Claimed places of a document, as a tree of path steps.
+/// The paths that an update's changes use, as a tree of path components.
 #[derive(Debug)]
 pub(super) struct Places<S> {
     inside: HashMap<S, Places<S>>,
@@ -150,7 +154,8 @@ impl<S> Default for Places<S> {
 }
 
 impl<S: Eq + Hash> Places<S> {
-    /// Claims a place. Returns the number of steps to a claimed place that is equal to it, contains it or is inside it.
+    /// Records a path. If it equals, contains or is inside a recorded path, returns the number of components that the
+    /// two have in common.
     pub fn take(&mut self, steps: impl IntoIterator<Item = S>) -> Option<usize> {
         let (mut place, mut count) = (self, 0);
         for step in steps {
@@ -166,7 +171,7 @@ impl<S: Eq + Hash> Places<S> {
     }
 }
 
-/// The error of two changes to one place.
+/// Builds the error for two changes that conflict.
 pub(super) fn conflict(path: &str, at: &str) -> Error {
     let message = format!("Updating the path '{path}' would create a conflict at '{at}'");
     Error::new(Code::ConflictingUpdateOperators, message)
@@ -187,7 +192,7 @@ fn step(path: &str, name: &str) -> Result<Step, Error> {
     }
 }
 
-/// No positional operator may come first, and `$` may appear once.
+/// Checks positional operators: none may come first, and `$` may appear only once.
 fn check_positional(path: &str, steps: &[Step]) -> Result<(), Error> {
     let first = match steps.first() {
         Some(Step::Matched) => Some("positional (i.e. '$')"),

@@ -1,4 +1,4 @@
-//! A document being changed. Only the paths that change are decoded; the rest stays raw.
+//! The tree of a document that is being changed. Only the changed paths are decoded; the rest stays raw.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::element::{Writer, array_values, elements};
 use crate::error::{Code, Error};
 use crate::path::is_index;
 
-/// Maximum elements that one update of a document may add to fill gaps beyond the ends of arrays.
+/// Maximum number of elements that one update of a document may add to fill gaps beyond the ends of arrays.
 const PADDING_MAX: usize = 1_500_000;
 
 /// A value of the document, decoded or raw.
@@ -22,7 +22,7 @@ pub(super) enum Tree<'a> {
     Array(Vec<Tree<'a>>),
 }
 
-/// Elements that one update of a document may still add to fill gaps beyond the ends of arrays.
+/// Number of elements that one update of a document may still add to fill gaps beyond the ends of arrays.
 pub(super) struct Padding(usize);
 
 impl Default for Padding {
@@ -44,15 +44,15 @@ impl Padding {
 
 /// What to do with the value at a path.
 pub(super) enum Outcome<'a> {
-    /// Keep it.
+    /// Keep the value.
     Keep,
-    /// Replace it by this value.
+    /// Replace the value by this one.
     Put(Tree<'a>),
-    /// Remove it; in an array, set it to null.
+    /// Remove the value. In an array, set it to null.
     Remove,
 }
 
-/// A path, and the position of a change along it.
+/// A path, and the current position in it.
 #[derive(Clone, Copy)]
 struct Way<'p> {
     path: &'p [String],
@@ -76,28 +76,28 @@ impl<'p> Way<'p> {
         }
     }
 
-    /// The names after the current one.
+    /// Returns the names after the current one.
     fn rest(self) -> &'p [String] {
         self.path.get(self.at + 1..).unwrap_or_default()
     }
 }
 
-/// Decides what to do with the value at a path; `None` is a missing one.
+/// Decides what to do with the value at a path. `None` is a missing value.
 pub(super) type Change<'f, 'a> =
     &'f mut dyn FnMut(Option<&mut Tree<'a>>) -> Result<Outcome<'a>, Error>;
 
 impl<'a> Tree<'a> {
-    /// The tree of a document.
+    /// Creates the tree of a document.
     pub fn of(document: &'a RawDocument) -> Tree<'a> {
         Tree::Value(RawBsonRef::Document(document))
     }
 
-    /// An empty array.
+    /// Creates an empty array.
     pub fn empty_array() -> Tree<'a> {
         Tree::Array(Vec::new())
     }
 
-    /// The BSON type.
+    /// Returns the BSON type.
     pub fn kind(&self) -> ElementType {
         match self {
             Tree::Value(value) => value.element_type(),
@@ -107,12 +107,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// MongoDB's name of the type.
+    /// Returns MongoDB's name of the type.
     pub fn type_name(&self) -> &'static str {
         crate::element::type_name(self.kind())
     }
 
-    /// The value, if it is raw. Scalars always are.
+    /// Returns the value if it is raw. Scalars always are.
     pub fn scalar(&self) -> Option<RawBsonRef<'_>> {
         match self {
             Tree::Value(value) => Some(*value),
@@ -121,7 +121,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The value as owned BSON.
+    /// Returns the value as owned BSON.
     pub fn to_bson(&self) -> RawBson {
         match self {
             Tree::Value(value) => (*value).into(),
@@ -135,7 +135,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The elements, if this is an array, which is decoded.
+    /// Decodes an array and returns its elements. Returns `None` for other values.
     pub fn items(&mut self) -> Option<&mut Vec<Tree<'a>>> {
         self.open();
         match self {
@@ -144,7 +144,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The fields, if this is a document, which is decoded.
+    /// Decodes a document and returns its fields. Returns `None` for other values.
     pub fn fields(&mut self) -> Option<&mut Vec<(Cow<'a, str>, Tree<'a>)>> {
         self.open();
         match self {
@@ -184,7 +184,7 @@ impl<'a> Tree<'a> {
         *self = opened;
     }
 
-    /// The value at `path`; the levels above it are decoded.
+    /// Returns the value at `path`. Decodes the levels above it.
     pub fn find(&mut self, path: &[String]) -> Option<&mut Tree<'a>> {
         let Some((name, rest)) = path.split_first() else {
             return Some(self);
@@ -197,11 +197,11 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Lets `change` decide about the value at `path`, and creates the path if it sets a value.
+    /// Calls `change` to decide about the value at `path`. Creates the path if `change` sets a value.
     ///
     /// # Errors
-    /// `PathNotViable` if the path leads into a scalar, or by name into an array, and the value is not to be removed;
-    /// `CannotBackfillArray` if creating it takes more than what is left of `padding`.
+    /// `PathNotViable` if the path leads into a scalar, or by name into an array, unless the value is to be removed.
+    /// `CannotBackfillArray` if filling an array takes more elements than `padding` still allows.
     pub fn change(
         &mut self,
         path: &[String],
@@ -231,7 +231,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The path is not viable here: an error, unless the value is to be removed.
+    /// Handles a path that cannot be created here: returns an error, unless the value is to be removed.
     fn refuse(&self, way: Way<'_>, change: Change<'_, 'a>) -> Result<(), Error> {
         let (parent, name) = (way.parent(), way.name().unwrap_or_default());
         let element = || {
@@ -273,7 +273,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The document, `_id` first.
+    /// Returns the document, with `_id` first.
     pub fn into_document(mut self) -> RawDocumentBuf {
         let mut writer = Writer::new();
         if let Some(fields) = self.fields() {
@@ -297,7 +297,7 @@ impl From<RawBson> for Tree<'_> {
     }
 }
 
-/// The array index that a path component names.
+/// Returns the array index that a path component names.
 pub(super) fn index_of(name: &str) -> Option<usize> {
     let canonical = name == "0" || !name.starts_with('0');
     (is_index(name) && canonical).then(|| name.parse().ok())?

@@ -11,12 +11,11 @@ use crate::error::{Code, Error};
 use crate::filter::Filter;
 
 impl Update {
-    /// The document to insert if a query matches none: the query's equalities, changed by the update, with a
-    /// new `_id` if neither gives one.
+    /// Returns the document to insert if no document matches a query: the query's equalities, changed by the update.
+    /// Generates an `_id` if neither of them sets one.
     ///
     /// # Errors
-    /// `NotSingleValueField` if the query requires one field to equal two values, and the errors of
-    /// [`Update::apply`].
+    /// `NotSingleValueField` if the query requires one field to equal two values, and the errors of [`Update::apply`].
     pub fn upsert_document(
         &self,
         filter: &Filter,
