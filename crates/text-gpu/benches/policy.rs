@@ -1,11 +1,10 @@
-//! Times the kernels with one number of their policy changed at a time, and lists of many matches, by events of one
-//! GPU.
+//! Times the kernels with one parameter of their policy changed at a time, and lists of many matches, by CUDA events on
+//! one GPU.
 //!
 //! `cargo bench -p forebay-text-gpu --bench policy -- [--smoke] [--only POLICY] [--device cuda:0] [--record FILE]`. It
-//! prints a table with a line for each policy and a column for each case, and appends one JSON object a figure to
-//! `--record`.
-//! `--compile sm_90` compiles the policies, for which no GPU is needed, and prints the registers of their kernels.
-//! Every answer is compared with the host engine's. Without a GPU it prints a message and does nothing.
+//! prints a table with a row for each policy and a column for each case, and appends one JSON object per figure to
+//! `--record`. `--compile sm_90` compiles the policies, which needs no GPU, and prints the registers of their kernels.
+//! Every result is compared with the host engine's. Without a GPU it prints a message and does nothing.
 
 mod common;
 
@@ -26,10 +25,10 @@ use forebay_text_gpu::{
 };
 use serde::Serialize;
 
-/// Timed runs of a search, after two that are not.
+/// Timed runs of a search, after two untimed ones.
 const RUNS: usize = 15;
 
-/// Values to search: rows, and bytes of each.
+/// Size of the data to search: number of rows, and bytes of each row.
 #[derive(Clone, Copy, PartialEq)]
 struct Data {
     rows: usize,
@@ -46,13 +45,13 @@ const LONG: Data = Data {
     bytes: 100,
 };
 
-/// As many rows as a pass can list.
+/// Data with as many rows as a pass can list.
 const LISTED: Data = Data {
     rows: 16_000_000,
     bytes: 8,
 };
 
-/// A case: searches that share a pass, written as [`program`] reads them.
+/// A benchmark case: searches that share a pass, in the syntax of [`program`].
 struct Case {
     name: &'static str,
     data: Data,
@@ -116,7 +115,7 @@ const CASES: [Case; 15] = [
     list("list-8b-100%", LISTED, &["^[a-z]"]),
 ];
 
-/// The policy of the architecture, and others that differ from it in one number each.
+/// Returns the policy of the architecture, and variants that each differ from it in one parameter.
 fn policies(base: &Policy) -> Vec<(String, Policy)> {
     let mut policies = vec![("base".to_owned(), base.clone())];
     let mut add = |name: &str, change: &dyn Fn(&mut Policy)| {
@@ -190,7 +189,7 @@ impl Arguments {
                     let name = given.next().expect("--compile takes an architecture");
                     arguments.compile = Some(name.parse().expect("an architecture, as in sm_90"));
                 }
-                // Options of Cargo.
+                // Passed by Cargo.
                 "--bench" => {}
                 other => panic!("unknown argument {other}"),
             }
@@ -198,7 +197,7 @@ impl Arguments {
         arguments
     }
 
-    /// The policies to measure; the base is always one.
+    /// Returns the policies to measure, always including the base policy.
     fn policies(&self, arch: Arch) -> Vec<(String, Policy)> {
         let is_wanted = |name: &str| {
             self.only
@@ -211,7 +210,7 @@ impl Arguments {
     }
 }
 
-/// Compiles every policy on all cores, to the disk cache where the device finds it.
+/// Compiles every policy on all cores into the disk cache, from which the device loads it.
 fn compile(policies: &[(String, Policy)], arch: Arch) -> Vec<Cubin> {
     let cache = KernelCache::from_environment();
     let compile = |index: usize| {
@@ -223,7 +222,7 @@ fn compile(policies: &[(String, Policy)], arch: Arch) -> Vec<Cubin> {
     in_parallel(policies.len(), compile)
 }
 
-/// Registers of a thread, and bytes of local memory where a kernel spills.
+/// Prints the registers per thread of each kernel, and the bytes of local memory of kernels that spill.
 fn print_resources(policies: &[(String, Policy)], cubins: &[Cubin]) {
     for ((name, _), cubin) in policies.iter().zip(cubins) {
         let resources = |kernel: &forebay_device::cuda::KernelResources| match kernel.local_bytes {
@@ -238,7 +237,7 @@ fn print_resources(policies: &[(String, Policy)], cubins: &[Cubin]) {
     }
 }
 
-/// A line of the record.
+/// One line of the record.
 #[derive(Serialize)]
 struct Figure<'a> {
     bench: &'static str,
@@ -258,7 +257,7 @@ struct Figure<'a> {
     command: &'a str,
 }
 
-/// What all figures of a run share.
+/// State that all figures of a run share.
 struct Bench {
     device: Arc<Device>,
     model: String,
@@ -301,7 +300,7 @@ impl Bench {
         })
     }
 
-    /// Appends the figures of a case with a policy to the record; returns the median of the device's time in ms.
+    /// Appends the figures of a case with a policy to the record; returns the median device time in ms.
     fn report(
         &self,
         case: &Case,
@@ -338,7 +337,7 @@ impl Bench {
         median
     }
 
-    /// Sends searches at once and waits for all; what they found in order, and the wall time in ms.
+    /// Sends searches at once and waits for all; returns their results in order, and the wall time in ms.
     fn search(
         &self,
         queue: &Arc<ScanQueue>,
@@ -371,7 +370,7 @@ impl Bench {
     }
 }
 
-/// The count of some numbers, and a sum of their hashes that does not depend on their order.
+/// Returns the count of some numbers, and an order-independent hash of them.
 fn digest(rows: &[u32]) -> (u64, u64) {
     let hash = |&row: &u32| {
         (u64::from(row) + 1)
@@ -383,7 +382,7 @@ fn digest(rows: &[u32]) -> (u64, u64) {
     (rows.len() as u64, sum)
 }
 
-/// A case with its data on the device, and the right answers.
+/// A case with its data on the device, and the expected results.
 struct Ready<'a> {
     case: &'a Case,
     table: Arc<ScanTable>,
@@ -416,7 +415,7 @@ impl<'a> Ready<'a> {
         ready
     }
 
-    /// Searches many times with a policy; GB of values a second of the device's time.
+    /// Searches repeatedly with a policy; returns GB of values per second of device time.
     fn measure(&self, bench: &Bench, name: &str, policy: &Policy) -> f64 {
         let queue = Arc::new(ScanQueue::with_policy(policy.clone()));
         let (mut device, mut wall) = (Vec::new(), Vec::new());
@@ -430,7 +429,7 @@ impl<'a> Ready<'a> {
                 assert_eq!(lists, self.lists, "{} with {name}", self.case.name);
             }
             if run >= 2 {
-                // Searches that arrived too late for the first pass have another one.
+                // Searches that arrive too late for the first pass share another one.
                 let first = found
                     .iter()
                     .map(|found| found.device_ms)
@@ -454,7 +453,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Prints GB/s of values, a line for each policy and a column for each case.
+/// Prints GB/s of values, with a row for each policy and a column for each case.
 fn print_table(policies: &[(String, Policy)], rates: &[Vec<f64>]) {
     let width = policies
         .iter()

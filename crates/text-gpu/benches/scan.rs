@@ -1,9 +1,9 @@
-//! Times searches in the memory of one GPU by its events; every count is compared with the host engine's.
+//! Times searches in the memory of one GPU by CUDA events; every count is compared with the host engine's.
 //!
 //! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
 //! FILE]`. `--sorted` sorts the values of each block, as caches do. With two devices, `--device cuda:0,cuda:1`, it also
-//! searches twice the values on both. It prints one JSON object a figure and appends them to `--record`. Without a GPU
-//! it prints a message and does nothing.
+//! searches twice as many values on both. It prints one JSON object per figure and appends them to `--record`. Without
+//! a GPU it prints a message and does nothing.
 
 mod common;
 
@@ -22,32 +22,33 @@ use forebay_text::Program;
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, prepare};
 use serde::Serialize;
 
-/// Timed runs of a search, after two that are not.
+/// Timed runs of a search, after two untimed ones.
 const RUNS: usize = 25;
 
-/// Loads of the same values.
+/// Number of loads of the same values.
 const LOADS: usize = 5;
 
-/// Searches that are sent at once where clients share passes.
+/// Number of searches sent at once in cases where clients share passes.
 const CLIENTS: usize = 64;
 
 /// Values to search.
 #[derive(Clone, Copy)]
 enum Data {
-    /// Random letters: rows, bytes of each.
+    /// Random letters: number of rows, and bytes of each row.
     Letters(usize, usize),
-    /// The names of a file, one a line, sorted.
+    /// The names in a file, one per line, sorted.
     Names,
 }
 
-/// A case: its data, and what is searched for in it.
+/// A benchmark case: its data, and the searches in it.
 struct Case {
     name: &'static str,
     data: Data,
     searches: &'static [&'static str],
 }
 
-/// Searches are written as patterns; `=`, `<`, `>` and `*` before one make it a literal to equal, begin, end, contain.
+/// The cases. Searches are patterns; a prefix `=`, `<`, `>` or `*` makes the rest a literal that the value must equal,
+/// begin with, end with or contain.
 const CASES: &[Case] = &[
     Case {
         name: "regex-100m-8b",
@@ -119,7 +120,7 @@ impl Arguments {
                 "--names" => arguments.names = given.next(),
                 "--record" => arguments.record = given.next(),
                 "--sorted" => arguments.sorted = true,
-                // Options of Cargo.
+                // Passed by Cargo.
                 "--bench" => {}
                 other => panic!("unknown argument {other}"),
             }
@@ -128,7 +129,7 @@ impl Arguments {
     }
 }
 
-/// A line of the record.
+/// One line of the record.
 #[derive(Serialize)]
 struct Figure<'a> {
     bench: &'static str,
@@ -147,13 +148,13 @@ struct Figure<'a> {
     command: &'a str,
 }
 
-/// A device and the searches that wait for it.
+/// A device and its queue of searches.
 struct Gpu {
     device: Arc<Device>,
     queue: Arc<ScanQueue>,
 }
 
-/// One run: the devices, and what all its figures share.
+/// State of a run: the devices, and fields that all its figures share.
 struct Bench {
     gpus: Vec<Gpu>,
     model: String,
@@ -229,8 +230,8 @@ impl Bench {
         }
     }
 
-    /// Sends searches to the first device at once and waits for all; what they found in order, and the wall time in
-    /// seconds.
+    /// Sends searches to the first device at once and waits for all; returns their results in order, and the wall time
+    /// in seconds.
     fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
         let searches: Vec<Search<'_>> = programs
             .iter()
@@ -240,13 +241,13 @@ impl Bench {
     }
 }
 
-/// A program to search a table for, on the device that has it.
+/// A program and the table to search, with the device that holds the table.
 type Search<'a> = (&'a Gpu, &'a Arc<ScanTable>, &'a Arc<Program>);
 
-/// What was found, with the position of the search.
+/// Index of a search, and its result.
 type Answer = (usize, ScanFound);
 
-/// Sends searches at once and waits for all; what they found in order, and the wall time in seconds.
+/// Sends searches at once and waits for all; returns their results in order, and the wall time in seconds.
 fn search(
     searches: &[Search<'_>],
     wait: impl FnOnce(&Receiver<Answer>) -> Vec<Answer>,
@@ -275,7 +276,7 @@ fn search(
     (found.into_iter().map(|(_, found)| found).collect(), seconds)
 }
 
-/// Waits for all answers without sleeping, because waking the client is not part of a search.
+/// Waits for all results without sleeping, because waking the client is not part of a search.
 fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     let mut found = Vec::new();
     loop {
@@ -287,7 +288,7 @@ fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     }
 }
 
-/// Different searches of one kind for many clients.
+/// Returns different searches of one kind for many clients.
 fn for_clients(sort: &str) -> Vec<Arc<Program>> {
     let mut rng = fastrand::Rng::with_seed(64);
     let mut word = |length: usize| -> String { (0..length).map(|_| rng.char('a'..='z')).collect() };
@@ -321,7 +322,7 @@ fn run_case(bench: &Bench, case: &Case, blocks: &Blocks, table: &Arc<ScanTable>)
     }
 }
 
-/// Searches per second that the device answers: one after the other, and all waiting at once.
+/// Measures the searches per second that the device answers, one after the other and all at once.
 fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &str) {
     let programs = for_clients(sort);
     let expect: Vec<u64> = programs
@@ -365,7 +366,7 @@ fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &st
     );
 }
 
-/// Searches on the first device alone, and on the first two with half of the blocks each.
+/// Measures searches on the first device alone, and on the first two with half of the blocks each.
 fn run_two(bench: &Bench, rows: usize) {
     let blocks = Blocks::of_letters(rows, 8, false);
     let (even, odd): (Vec<usize>, Vec<usize>) =
@@ -384,7 +385,7 @@ fn run_two(bench: &Bench, rows: usize) {
             .iter()
             .map(|(gpu, table)| (*gpu, table, &program))
             .collect();
-        // In turns: wall time, and the device time of the slower.
+        // Measured alternately: wall time, and the device time of the slower device.
         let mut times =
             [("one", alone), ("two", both)].map(|(name, of)| (name, of, vec![], vec![]));
         for run in 0..RUNS + 2 {
@@ -415,7 +416,7 @@ fn run_two(bench: &Bench, rows: usize) {
     }
 }
 
-/// Searches per second of as many clients as there are programs; each client searches again once it has its answer.
+/// Returns the searches per second of one client per program; each client searches again once it has its result.
 fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> f64 {
     const ROUNDS: usize = 20;
     let began = Instant::now();

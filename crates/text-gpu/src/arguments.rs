@@ -1,168 +1,169 @@
-//! What the scan kernels take: defined here, generated for CUDA C++.
+//! Arguments of the scan kernels, defined here and generated for CUDA C++.
 
 use forebay_device::cuda::{DevicePointer, DevicePointerMut, KernelArguments};
 use forebay_device::kernel_arguments;
 
-/// Maximum queries of one launch.
+/// Maximum queries per launch.
 pub(crate) const QUERIES_MAX: usize = 32;
 
-/// Maximum automata of one launch.
+/// Maximum automata per launch.
 pub(crate) const AUTOMATA_MAX: usize = 8;
 
-/// Minimum limit of a search whose list is staged; searches with a smaller limit write each match at once. The warps of
-/// a launch hold back less than a third of this number: 31 rows for each of 64 warps on 148 multiprocessors.
+/// Minimum limit of a search for which row numbers are staged in shared memory; searches with a smaller limit write
+/// each match at once. The warps of a launch hold back fewer rows than a third of this number: at most 31 rows for each
+/// of 64 warps on 148 multiprocessors.
 const STAGED_LIMIT_MIN: u32 = 1 << 20;
 
 kernel_arguments! {
-    /// Tiles of one segment whose rows have the same number of words: the work that a thread block takes at a time.
+    /// Unit of work of a thread block: tiles of one segment whose rows have equal numbers of words.
     #[derive(Default)]
     pub(crate) struct Chunk {
-        /// The first word of the first tile.
+        /// First word of the first tile.
         pub(crate) words: DevicePointer<u64>,
         pub(crate) words_per_row: u32,
         pub(crate) rows: u32,
-        /// The position of the first row in its segment.
+        /// Position of the first row in its segment.
         pub(crate) position: u32,
-        /// The index of the segment.
+        /// Index of the segment.
         pub(crate) segment: u32,
-        /// Not zero if any row of the segment is deleted.
+        /// Non-zero if a row of the segment is deleted.
         pub(crate) has_deleted: u32,
     }
 
-    /// A block of rows; positions are their order on the device.
+    /// A block of rows. The position of a row is its rank on the device.
     #[derive(Default)]
     pub(crate) struct Segment {
-        /// The row at each position; null if they stand in order.
+        /// Row number at each position; null if positions equal row numbers.
         pub(crate) rows: DevicePointer<u32>,
-        /// Bit `row % 32` of word `row / 32` is set where a row is deleted; null if none is.
+        /// Bitmap of deleted rows: bit `row % 32` of word `row / 32`; null if no row is deleted.
         pub(crate) deleted: DevicePointer<u32>,
-        /// The number of its first row in the table.
+        /// Number of the segment's first row in the table.
         pub(crate) first_row: u32,
     }
 
-    /// The results of a launch, by query.
+    /// Results of a launch, by query.
     pub(crate) struct Counters {
-        /// Number of rows that match.
+        /// Number of matching rows.
         pub(crate) matches: [u64; QUERIES_MAX],
         /// Number of rows found for the list, including those beyond its capacity.
         pub(crate) listed: [u32; QUERIES_MAX],
     }
 
-    /// The list of the rows that match one query.
+    /// Output list of one query: the matching rows.
     #[derive(Default)]
     pub(crate) struct Output {
         /// The list, in pinned host memory.
         pub(crate) rows: DevicePointerMut<u32>,
         /// Maximum entries of the list.
         pub(crate) capacity: u32,
-        /// Matches after which the scan may end.
+        /// Number of matches after which the scan may end.
         pub(crate) limit: u32,
-        /// Not zero if the list is wanted.
+        /// Non-zero if a list is wanted.
         pub(crate) wants_rows: u32,
     }
 
-    /// The arguments of every launch.
+    /// Arguments that all launches have.
     pub(crate) struct Scan {
         pub(crate) chunks: DevicePointer<Chunk>,
         pub(crate) segments: DevicePointer<Segment>,
-        /// Tables that every block copies to shared memory.
+        /// Tables that each block copies to shared memory.
         pub(crate) image: DevicePointer<u8>,
         pub(crate) counters: DevicePointerMut<Counters>,
         pub(crate) chunk_begin: u32,
         pub(crate) chunk_end: u32,
-        /// A multiple of 16.
+        /// Bytes of the image, a multiple of 16.
         pub(crate) image_bytes: u32,
         pub(crate) query_count: u32,
         pub(crate) outputs: [Output; QUERIES_MAX],
     }
 
-    /// One of the automata of [`DfaArguments`].
+    /// One automaton of [`DfaArguments`].
     #[derive(Default)]
     pub(crate) struct DfaQuery {
-        /// The initial state.
+        /// Initial state.
         pub(crate) start: u32,
-        /// The first state in which a row may end.
+        /// First of the states in which a matching row may end.
         pub(crate) accepting: u32,
-        /// Offset of the table in the image, in bytes.
+        /// Byte offset of the table in the image.
         pub(crate) table_offset: u32,
     }
 
-    /// Deterministic automata.
+    /// Arguments of deterministic automata.
     #[derive(Default)]
     pub(crate) struct DfaArguments {
-        /// A table too large for shared memory.
+        /// A table that is too large for shared memory.
         pub(crate) table: DevicePointer<u8>,
-        /// Number of classes of bytes: entries of each state in a table.
+        /// Number of byte classes, which is the number of entries per state in a table.
         pub(crate) class_count: u32,
-        /// The state of the first automaton that accepts whatever follows.
+        /// State of the first automaton that accepts, whatever follows.
         pub(crate) accept: u32,
         pub(crate) queries: [DfaQuery; AUTOMATA_MAX],
     }
 
-    /// One literal.
+    /// Arguments of a single literal.
     #[derive(Default)]
     pub(crate) struct LiteralArguments {
-        /// Its length in bytes.
+        /// Length in bytes.
         pub(crate) bytes: u32,
-        /// Its first four bytes, and a mask of those that it has.
+        /// The first four bytes, with a mask for literals shorter than four.
         pub(crate) probe: u32,
         pub(crate) probe_mask: u32,
     }
 
-    /// A Glushkov automaton; each bit is a position of it.
+    /// Arguments of a Glushkov automaton; each bit is a position.
     #[derive(Default)]
     pub(crate) struct GlushkovArguments {
-        /// Positions entered anywhere.
+        /// Positions that may be entered anywhere.
         pub(crate) enter: u64,
-        /// Positions entered at the start of a row.
+        /// Further positions that may be entered only at the start of a row.
         pub(crate) enter_start: u64,
-        /// Positions that make a row match.
+        /// Positions whose activity means that the row matches.
         pub(crate) accept: u64,
-        /// Number of tables of followers in the image.
+        /// Number of follower tables in the image.
         pub(crate) follow_count: u32,
     }
 
-    /// Several literals, each bit a byte of one.
+    /// Arguments of several packed literals; each bit is a byte of a literal.
     #[derive(Default)]
     pub(crate) struct ShiftAndArguments {
-        /// First bytes of literals that are found anywhere.
+        /// First bytes of the literals that may begin anywhere.
         pub(crate) enter: u64,
-        /// First bytes of literals that begin a row.
+        /// First bytes of the literals that must begin the row.
         pub(crate) enter_start: u64,
-        /// All bytes but the first of each.
+        /// Bytes other than the first of each literal.
         pub(crate) inside: u64,
-        /// Last bytes.
+        /// Last byte of each literal.
         pub(crate) last: u64,
-        /// Number of the last bit of each literal.
+        /// Index of the last bit of each literal.
         pub(crate) last_bits: [u32; QUERIES_MAX],
     }
 
-    /// The parameter of kernels that run deterministic automata.
+    /// Parameter of the kernels of deterministic automata.
     pub(crate) struct DfaScan {
         pub(crate) scan: Scan,
         pub(crate) matcher: DfaArguments,
     }
 
-    /// The parameter of kernels that find a literal.
+    /// Parameter of the kernels of a single literal.
     pub(crate) struct LiteralScan {
         pub(crate) scan: Scan,
         pub(crate) matcher: LiteralArguments,
     }
 
-    /// The parameter of kernels that run a Glushkov automaton.
+    /// Parameter of the kernels of a Glushkov automaton.
     pub(crate) struct GlushkovScan {
         pub(crate) scan: Scan,
         pub(crate) matcher: GlushkovArguments,
     }
 
-    /// The parameter of kernels that find several literals.
+    /// Parameter of the kernels of several packed literals.
     pub(crate) struct ShiftAndScan {
         pub(crate) scan: Scan,
         pub(crate) matcher: ShiftAndArguments,
     }
 }
 
-/// The arguments of one matcher.
+/// Arguments of a matcher.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Matcher {
     Dfa(DfaArguments),
@@ -171,7 +172,7 @@ pub(crate) enum Matcher {
     ShiftAnd(ShiftAndArguments),
 }
 
-/// The header that the kernels include.
+/// Returns the generated header that the kernels include.
 pub(crate) fn header() -> String {
     let structs = [
         DfaScan::header(),

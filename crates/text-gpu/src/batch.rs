@@ -1,7 +1,7 @@
-//! Groups queries into launches, and makes the tables that a launch reads.
+//! Groups queries into launches, and builds the tables of each launch.
 //!
-//! Queries of one launch share one pass over the bytes: literals are packed side by side into one word of bits,
-//! automata share the class of each byte. A query that cannot share has a launch alone.
+//! The queries of one launch share one pass over the bytes: literals are packed into one word of bits, automata share
+//! byte classes. A query that cannot share has its own launch.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use forebay_device::cuda::DeviceType;
 use forebay_text::SEPARATOR;
 use forebay_text::form::{DeviceForm, DfaForm, GlushkovForm, LiteralForm};
 
-/// Bits of the word that literals are packed into.
+/// Bits of the word that packed literals share.
 const PACKED_BITS: usize = 64;
 
-/// Alignment of the images of launches on a device.
+/// Alignment of launch images in device memory.
 pub(crate) const IMAGE_GRANULE_BYTES: usize = 256;
 
-/// The kernels, each with one entry for counts and one for lists.
+/// The kernels; each has an entry for counts and one for lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Dfa,
@@ -64,18 +64,18 @@ impl Kernel {
     }
 }
 
-/// One launch: its kernel, its tables, and the queries it answers.
+/// A kernel launch: kernel, tables, and the queries it answers.
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
-    /// Indexes of the forms, in the order of the queries of the launch.
+    /// Indexes of the forms, in the order of the launch's queries.
     pub(crate) forms: Vec<usize>,
-    /// Tables that every block copies to shared memory; a multiple of 16 bytes.
+    /// Tables that each block copies to shared memory; their length is a multiple of 16 bytes.
     pub(crate) image: Vec<u8>,
-    /// A table that stays in global memory.
+    /// Table that stays in global memory.
     pub(crate) table: Vec<u8>,
-    /// Arguments of the matcher; addresses are filled in at the launch.
+    /// Arguments of the matcher; the addresses are set at the launch.
     pub(crate) matcher: Matcher,
-    /// Where the matches of each query go.
+    /// Output of each query.
     pub(crate) outputs: [Output; QUERIES_MAX],
 }
 
@@ -125,7 +125,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// A literal alone.
+/// Returns the launch of a single literal.
 fn literal(index: usize, form: &LiteralForm) -> Launch {
     let mut probe = [0u8; 4];
     let mut mask = [0u8; 4];
@@ -145,7 +145,7 @@ fn literal(index: usize, form: &LiteralForm) -> Launch {
     Launch::new(kernel, vec![index], form.bytes.clone(), matcher)
 }
 
-/// Several literals in one word: each bit is one byte of one literal.
+/// Returns the launch of several literals packed into one word, where each bit is one byte of a literal.
 fn shift_and(literals: &[(usize, &LiteralForm)]) -> Launch {
     let mut takes = [0u64; 256];
     let mut arguments = ShiftAndArguments::default();
@@ -231,15 +231,15 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Classes of bytes that all automata of a launch treat alike.
+/// Byte classes that all automata of a launch share.
 struct Classes {
     of: [u8; 256],
-    /// A byte of each class.
+    /// One byte of each class.
     representatives: Vec<u8>,
 }
 
 impl Classes {
-    /// Returns the coarsest classes that refine both.
+    /// Returns the coarsest classes that refine both arguments.
     fn join(one: Option<&Classes>, other: &[u8; 256]) -> Classes {
         let mut known = HashMap::new();
         let mut representatives = Vec::new();
@@ -260,7 +260,7 @@ impl Classes {
         self.representatives.len()
     }
 
-    /// Returns the table of an automaton over these classes, row by row.
+    /// Returns an automaton's table over these classes, row by row.
     fn table<'a>(&'a self, form: &'a DfaForm) -> impl Iterator<Item = u16> + 'a {
         let states = form.next.chunks(form.classes_count);
         states.flat_map(|row| {
@@ -272,7 +272,7 @@ impl Classes {
     }
 }
 
-/// Automata with tables of bytes over common classes.
+/// Returns the launch of several automata with one-byte tables over shared classes.
 fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
     let kernel = match automata.len() {
         1 => Kernel::Dfa,
@@ -291,10 +291,10 @@ fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
             accepting: form.accepting.into(),
             table_offset: image.len() as u32,
         };
-        // States of these automata are numbered below 256.
+        // These automata have fewer than 256 states.
         image.extend(classes.table(form).map(|state| state as u8));
     }
-    // Unused slots run on the first table. Their results are ignored: no state reaches `accepting`.
+    // Unused slots run on the first table. They never match, because no state reaches `accepting`.
     let unused = DfaQuery {
         start: 0,
         accepting: u32::MAX,
@@ -305,7 +305,7 @@ fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
     Launch::new(kernel, forms, image, Matcher::Dfa(arguments))
 }
 
-/// An automaton with a table of sixteen-bit states, in shared memory if it fits.
+/// Returns the launch of one automaton with 16-bit states, whose table is in shared memory if it fits.
 fn wide(index: usize, form: &DfaForm, shared_bytes_max: usize) -> Launch {
     let table: Vec<u8> = form
         .next
@@ -335,12 +335,12 @@ fn wide(index: usize, form: &DfaForm, shared_bytes_max: usize) -> Launch {
 }
 
 impl Launch {
-    /// Returns whether any query wants a list.
+    /// Returns whether any query wants a list of rows.
     pub(crate) fn lists(&self) -> bool {
         self.outputs.iter().any(|output| output.wants_rows != 0)
     }
 
-    /// Bytes of both tables, rounded up so that the next launch's are aligned.
+    /// Returns the bytes of both tables, rounded up so that the next launch's tables are aligned.
     pub(crate) fn image_bytes(&self) -> usize {
         (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }
@@ -358,7 +358,7 @@ impl Launch {
     }
 }
 
-/// Words as a device reads them.
+/// Returns the bytes of words in the device's byte order.
 fn words(words: &[u64]) -> Vec<u8> {
     DeviceType::bytes_of(words)
 }

@@ -1,14 +1,15 @@
-//! Searching rows in the memory of NVIDIA GPUs.
+//! Searches rows in the memory of NVIDIA GPUs.
 //!
-//! [`TiledRows`] are the rows of a block on a device. A [`ScanTable`] is the blocks of one snapshot on a device. A
-//! [`ScanQueue`] takes searches for a device; searches that wait at the same time share a pass over its memory.
+//! [`TiledRows`] are the rows of a block on a device. A [`ScanTable`] lists the blocks of one snapshot on a device. A
+//! [`ScanQueue`] queues searches for a device; searches queued at the same time share a pass over its memory.
 //! [`Program::has_device_form`](forebay_text::Program::has_device_form) returns whether a device can run a program. The
 //! host engine gives the same answers, and tests compare the two.
 //!
-//! From the outside in: `queue` groups searches, `scanner` runs a pass on the device's thread (its launch is the only
-//! unsafe code), `batch` chooses kernels and makes their tables from the automata in [`forebay_text::form`], `policy`
-//! has the numbers of each architecture. `kernels/scan.cu` has the kernels: `tiles.cuh` walks the tiles, `dfa.cuh`,
-//! `literal.cuh` and `bits.cuh` match (`matcher.cuh` describes their interface), `report.cuh` counts and lists.
+//! Modules, from the outside in: `queue` groups searches; `scanner` runs a pass on the device's thread (its launch is
+//! the only unsafe code); `batch` chooses kernels and builds their tables from the automata in [`forebay_text::form`];
+//! `policy` has the tuning parameters of each architecture. Kernels are in `kernels/scan.cu`: `tiles.cuh` iterates over
+//! tiles; `dfa.cuh`, `literal.cuh` and `bits.cuh` match (`matcher.cuh` describes their interface); `report.cuh` counts
+//! and lists.
 
 #![deny(unsafe_code)]
 

@@ -1,57 +1,55 @@
-//! The numbers that fit the kernels to an architecture: compiled into the kernels, and used to launch them.
+//! Tuning parameters of the kernels for each architecture: compiled into the kernels, and used to launch them.
 
 use forebay_device::cuda::Arch;
 
 /// Lanes of a warp.
 const WARP_THREADS: u32 = 32;
 
-/// Bytes of shared memory that the driver uses in each block.
+/// Bytes of shared memory that the driver reserves in each block.
 #[cfg(test)]
 const SHARED_BYTES_RESERVED: usize = 1 << 10;
 
-/// How the kernels are compiled and launched.
+/// Compile and launch parameters of the kernels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Threads of a block; a multiple of 32.
+    /// Threads per block; a multiple of 32.
     pub threads: u32,
-    /// Blocks that run on a multiprocessor at the same time: the compiler limits the registers of a thread to allow
-    /// them.
+    /// Blocks that run on a multiprocessor at the same time; the compiler limits the registers per thread accordingly.
     pub blocks: u32,
-    /// Loads of one deterministic automaton.
+    /// Loads with one deterministic automaton.
     pub dfa: Reads,
-    /// Loads of several deterministic automata.
+    /// Loads with several deterministic automata.
     pub several_dfas: Reads,
-    /// Loads of one literal.
+    /// Loads with one literal.
     pub literal: Reads,
-    /// Loads of a Glushkov automaton.
+    /// Loads with a Glushkov automaton.
     pub glushkov: Reads,
-    /// Loads of several literals.
+    /// Loads with several literals.
     pub shift_and: Reads,
-    /// Maximum bytes of the tables that a block copies to shared memory; larger tables are read from global memory.
+    /// Maximum bytes of tables that a block copies to shared memory; larger tables are read from global memory.
     pub shared_table_bytes_max: usize,
-    /// Bytes of words in a chunk, which is the work that a block takes at a time. A chunk has at least a tile for each
-    /// warp.
+    /// Bytes of words per chunk, the unit of work of a block. A chunk has at least one tile for each warp.
     pub chunk_bytes: usize,
-    /// How row numbers get to the host.
+    /// How row numbers are written to the host.
     pub lists: Lists,
 }
 
-/// What a warp loads before it matches the first word.
+/// Amount of data that a warp loads before it matches the first word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reads {
-    /// Tiles of rows of one word.
+    /// Number of tiles, for rows of one word.
     pub short_tiles: u32,
-    /// Words of a longer row.
+    /// Number of words, for longer rows.
     pub words_ahead: u32,
 }
 
-/// How row numbers get to the host.
+/// How row numbers are written to the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lists {
     /// A warp writes the rows of a tile as soon as it has matched them.
     Direct,
     /// A warp collects rows in shared memory and writes 32 at a time. Searches that share a launch, or that end after
-    /// few matches, write directly.
+    /// few matches, still write directly.
     Staged,
 }
 
@@ -78,8 +76,8 @@ impl Policy {
         }
     }
 
-    /// Ampere. Nothing has been measured: the numbers are those of Hopper, but a multiprocessor has 164 KiB of shared
-    /// memory, so that four blocks have 40 KiB each, of which the driver keeps one.
+    /// Returns the policy of Ampere, which has not been measured: Hopper's parameters, except that a multiprocessor has
+    /// 164 KiB of shared memory, so four blocks have 40 KiB each, 1 KiB of it reserved by the driver.
     fn sm_80() -> Policy {
         Policy {
             shared_table_bytes_max: 37 << 10,
@@ -87,14 +85,14 @@ impl Policy {
         }
     }
 
-    /// Hopper.
+    /// Returns the policy of Hopper.
     ///
     /// PERF: `--bench policy` on an H100 80GB HBM3, 23 November 2026, GB/s of values
-    /// (`bench/record/2026-11-23-h100.jsonl`). Staged lists against direct ones: 4,331 and 1,800 where 1 % of rows of
-    /// 100 bytes match, 3,120 and 1,080 at 10 %; 1,712 and 509 at 1 % of rows of 8 bytes. One automaton over rows of
-    /// 100 bytes with 1, 2, 4 and 8 words ahead: 2,162, 2,464, 2,393 and 2,510; eight words take 64 registers, and
-    /// direct lists fall from 1,800 to 1,619. One literal: 2,343, 2,638, 2,720 and 2,697. No other number was better
-    /// in all cases when it alone was changed.
+    /// (`bench/record/2026-11-23-h100.jsonl`). Staged and direct lists: 4,331 and 1,800 where 1 % of rows of 100 bytes
+    /// match, 3,120 and 1,080 at 10 %; 1,712 and 509 at 1 % of rows of 8 bytes. One automaton over rows of 100 bytes
+    /// with 1, 2, 4 and 8 words ahead: 2,162, 2,464, 2,393 and 2,510; but eight words take 64 registers, and direct
+    /// lists drop from 1,800 to 1,619. One literal: 2,343, 2,638, 2,720 and 2,697. No other parameter, changed alone,
+    /// improved all cases.
     fn sm_90() -> Policy {
         Policy {
             threads: 256,
@@ -110,17 +108,18 @@ impl Policy {
         }
     }
 
-    /// Blackwell. Nothing has been measured: the numbers are those of Hopper, which has as much shared memory.
+    /// Returns the policy of Blackwell, which has not been measured: Hopper's parameters, because it has as much shared
+    /// memory.
     fn sm_100() -> Policy {
         Policy::sm_90()
     }
 
-    /// Warps of a block.
+    /// Returns the warps per block.
     pub(crate) fn warps(&self) -> usize {
         (self.threads / WARP_THREADS) as usize
     }
 
-    /// Returns the policy as options for the compiler; see `policy.cuh`.
+    /// Returns the policy as compiler options; see `policy.cuh`.
     pub(crate) fn options(&self) -> Vec<String> {
         vec![
             format!("-DFOREBAY_THREADS={}", self.threads),
@@ -142,8 +141,8 @@ impl Policy {
 mod tests {
     use super::*;
 
-    /// Shared memory of a multiprocessor, from the CUDA C++ Programming Guide, "Technical Specifications per Compute
-    /// Capability".
+    /// Shared memory of a multiprocessor by compute capability, from the CUDA C++ Programming Guide, "Technical
+    /// Specifications per Compute Capability".
     const SHARED_BYTES: [((u32, u32), usize); 3] = [
         ((8, 0), 164 << 10),
         ((9, 0), 228 << 10),
@@ -155,7 +154,7 @@ mod tests {
         for ((major, minor), bytes) in SHARED_BYTES {
             let policy = Policy::of(Arch { major, minor });
             let classes = 256;
-            // What lists are staged in: twice as many rows as each warp has lanes.
+            // Bytes of the stages for lists: each warp stages up to twice as many rows as it has lanes.
             let stages = policy.threads as usize * 2 * size_of::<u32>();
             let block = SHARED_BYTES_RESERVED + stages + classes + policy.shared_table_bytes_max;
             assert!(

@@ -1,4 +1,4 @@
-//! Searches that wait for a device, and the job that answers them in as few passes as possible.
+//! Queue of searches for a device, and the job that answers them in as few passes as possible.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,68 +14,67 @@ use crate::table::ScanTable;
 use crate::tuned::Tuned;
 use forebay_text::Program;
 
-/// The wanted result of a search.
+/// Kind of result that a search wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanWant {
-    /// The number of rows that match.
+    /// The number of matching rows.
     Count,
-    /// Their row numbers in the table: see [`ScanTable::locate`].
+    /// The numbers of the matching rows in the table; see [`ScanTable::locate`].
     Rows,
 }
 
-/// A search of a table on its device.
+/// A search of a table that is on a device.
 #[derive(Debug, Clone)]
 pub struct ScanOrder {
-    /// The rows to search.
+    /// Table to search.
     pub table: Arc<ScanTable>,
-    /// The pattern; [`Program::has_device_form`] holds.
+    /// Compiled pattern; [`Program::has_device_form`] must hold.
     pub program: Arc<Program>,
-    /// The wanted result.
+    /// Kind of result.
     pub want: ScanWant,
-    /// Matches after which the search may end.
+    /// Number of matches after which the search may end.
     pub limit: u64,
-    /// Cancellation token: a search that is cancelled or past its deadline while it waits is dropped.
+    /// Cancellation token: a search that is cancelled or past its deadline while queued is dropped.
     pub stop: Stop,
 }
 
-/// The result of a search on a device. If the program [confirms](Program::confirms_on_host) on the host, these rows may
-/// match; otherwise they match.
+/// Result of a search on a device. If the program [confirms on the host](Program::confirms_on_host), the rows are only
+/// candidates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScanFound {
-    /// Number of rows that match; if there are more than the limit, a number of at least the limit.
+    /// Number of matching rows. Above the limit, it is a number between the limit and the true count.
     pub matches: u64,
-    /// Row numbers in any order, if they were wanted.
+    /// Row numbers in any order, if wanted.
     pub list: Vec<u32>,
-    /// Milliseconds that the pass took, by the device's clock.
+    /// Device time of the pass in milliseconds.
     pub device_ms: f64,
-    /// Searches that shared the pass, this one included.
+    /// Number of searches that shared the pass, including this one.
     pub shared_by: usize,
 }
 
-/// Called with the result of a search; dropped without a call if the device is lost or has no room for the search.
+/// Callback for the result of a search; dropped without a call if the device is lost or too small for the search.
 type Answer = Box<dyn FnOnce(ScanFound) + Send>;
 
-/// The searches that wait for one device. Searches of one table that wait at the same time share a pass.
+/// Queue of the searches for one device. Queued searches of the same table share a pass.
 #[derive(Default)]
 pub struct ScanQueue {
     waiting: Mutex<Waiting>,
-    /// `None` for the policy of the device's architecture.
+    /// Policy of the kernels; `None` for that of the device's architecture.
     policy: Option<Policy>,
 }
 
 #[derive(Default)]
 struct Waiting {
     searches: Vec<(ScanOrder, Answer)>,
-    /// Whether the device has a job that will answer them. There is at most one: searches that arrive while it runs
-    /// wait together, and so share the next pass.
+    /// Whether the device has a job that will answer the searches. At most one exists at a time: searches that arrive
+    /// while it runs wait and share the next pass.
     has_job: bool,
 }
 
-/// Takes the memory that searches need on a GPU, and compiles their kernels. The caller must call it before it loads
-/// rows.
+/// Allocates the memory that searches need on a GPU, and compiles their kernels. Must be called before rows are loaded.
 ///
 /// # Errors
-/// As [`Device::submit`].
+/// As for [`Device::submit`].
 pub fn prepare(device: &Device) -> Result<(), SubmitError> {
     device.submit(Box::new(|context: &mut DeviceContext| {
         let parts = context.parts();
@@ -88,7 +87,7 @@ pub fn prepare(device: &Device) -> Result<(), SubmitError> {
             match scanner.prepare(cuda) {
                 Ok(()) => {}
                 Err(JobError::Failed(failure)) => {
-                    tracing::warn!(%failure, "no search will use the device")
+                    tracing::warn!(%failure, "searches will not use the device")
                 }
                 Err(fault) => return Err(fault),
             }
@@ -107,7 +106,7 @@ impl fmt::Debug for ScanQueue {
 }
 
 impl ScanQueue {
-    /// Makes a queue whose searches use a given policy instead of the architecture's, to measure it.
+    /// Returns a queue with a given policy instead of the architecture's, for measurements.
     pub fn with_policy(policy: Policy) -> ScanQueue {
         ScanQueue {
             policy: Some(policy),
@@ -115,7 +114,7 @@ impl ScanQueue {
         }
     }
 
-    /// Returns the policy for a device, with its program.
+    /// Returns the policy for a device, with its compiled program.
     fn tuned(&self, cuda: &Cuda) -> Arc<Tuned> {
         match &self.policy {
             Some(policy) => Tuned::new(policy),
@@ -123,10 +122,10 @@ impl ScanQueue {
         }
     }
 
-    /// Queues a search on the queue's device, which holds the table; returns at once.
+    /// Queues a search on the device that holds its table; returns at once.
     ///
     /// # Errors
-    /// As [`Device::submit`]; then `answer` is dropped, with those of all searches that wait.
+    /// As for [`Device::submit`]; `answer` is then dropped, and so are the callbacks of all queued searches.
     pub fn submit(
         self: &Arc<Self>,
         device: &Device,
@@ -145,7 +144,7 @@ impl ScanQueue {
         }))
     }
 
-    /// Takes the oldest search and all others of its table; drops cancelled searches.
+    /// Drops cancelled searches; then removes and returns the oldest search and all others of the same table.
     fn take(&self) -> Vec<(ScanOrder, Answer)> {
         let mut waiting = self.waiting.lock();
         waiting
@@ -164,8 +163,8 @@ impl ScanQueue {
     }
 }
 
-/// The job that answers the searches of a queue, one pass a step, until no search waits. If it is dropped earlier,
-/// because the device is lost or takes no more jobs, the waiting searches are dropped with it.
+/// Job that answers the searches of a queue, one pass per step, until the queue is empty. If the job is dropped
+/// earlier, because the device is lost or refuses jobs, the queued searches are dropped too.
 struct AnswerAll {
     queue: Arc<ScanQueue>,
     is_done: bool,
@@ -189,7 +188,7 @@ impl Job for AnswerAll {
                     answered.for_each(|(answer, found)| answer(found));
                 }
                 Err(JobError::Failed(failure)) => {
-                    tracing::warn!(%failure, "searches go to the host");
+                    tracing::warn!(%failure, "searches fall back to the host");
                 }
                 Err(fault) => return Err(fault),
             }
@@ -207,7 +206,7 @@ impl Job for AnswerAll {
 
 impl Drop for AnswerAll {
     fn drop(&mut self) {
-        // After its last step, another job may answer searches that arrived since.
+        // After this job's last step, another job may answer searches that arrived later.
         if !self.is_done {
             *self.queue.waiting.lock() = Waiting::default();
         }
@@ -262,7 +261,7 @@ mod tests {
         }
         assert_eq!(device.queued_jobs(), 2);
         drop((release, sender));
-        // A host device cannot run the searches: every answer is dropped.
+        // A host device cannot run the searches, so every callback is dropped.
         assert_eq!(answers.iter().count(), 0);
         assert!(queue.waiting.lock().searches.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Runs searches on a device, on the thread that owns it.
+//! Runs searches on a device's own thread.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,13 +19,13 @@ use crate::table::ScanTable;
 use crate::tuned::Tuned;
 use forebay_text::form::DeviceForm;
 
-/// Maximum bytes of the tables of automata and literals of one pass.
+/// Maximum bytes of the tables of all launches of one pass.
 const IMAGES_BYTES: usize = 32 << 20;
 
-/// Maximum row numbers that one pass lists: 64 MiB.
+/// Maximum row numbers that one pass can list (64 MiB).
 const LIST_CAPACITY: usize = 16 << 20;
 
-/// Maximum tables of blocks on the device at the same time.
+/// Maximum scan tables on the device at the same time.
 const TABLES_MAX: usize = 16;
 
 /// Maximum launches of one pass.
@@ -34,17 +34,17 @@ const LAUNCHES_MAX: usize = 256;
 /// Bytes of the counters of one launch.
 const COUNTER_BYTES: usize = size_of::<Counters>();
 
-/// What searches keep on a device: buffers of a size set at start, and the tables of blocks in use.
+/// State of searches on a device: buffers whose size is fixed at start, and the scan tables in use.
 #[derive(Default)]
 pub(crate) struct Scanner {
     buffers: Option<Buffers>,
     tables: VecDeque<Resident>,
 }
 
-/// A table that has been copied to the device.
+/// A scan table that has been copied to the device.
 struct Resident {
     table: Weak<ScanTable>,
-    /// The policy that cut the chunks.
+    /// Policy that determined the chunks.
     tuned: Arc<Tuned>,
     memory: DeviceMemory,
     segments_at: u64,
@@ -52,11 +52,11 @@ struct Resident {
 }
 
 struct Buffers {
-    /// Runs the passes one after the other.
+    /// Stream of all passes, which run one after another.
     stream: Stream,
-    /// The counters of the launches of a pass, then the tables of their queries.
+    /// Counters of a pass's launches, followed by the tables of their queries.
     pass: Mirrored,
-    /// Written by kernels.
+    /// List of row numbers, which kernels write.
     list: Pinned,
     began: Event,
     ended: Event,
@@ -76,7 +76,7 @@ impl Buffers {
     }
 }
 
-/// Addresses of a resident table.
+/// Device addresses of a resident table.
 #[derive(Clone)]
 struct Target {
     chunks_at: u64,
@@ -85,7 +85,7 @@ struct Target {
 }
 
 impl Scanner {
-    /// Takes the buffers. Callers do this before the device's memory is filled with other data.
+    /// Allocates the buffers. Callers do this before other data fills the device's memory.
     pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), JobError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);
@@ -93,7 +93,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Runs all orders, which have the same table. Blocks until it returns one answer for each, in their order.
+    /// Runs searches that share one table. Blocks; returns the results in the order of the searches.
     pub(crate) fn scan(
         &mut self,
         cuda: &mut Cuda,
@@ -127,7 +127,7 @@ impl Scanner {
                 orders,
             };
             if let Err(error) = pass.run(&mut launches, &mut found) {
-                // The orders keep the rows, which kernels of this pass may still read.
+                // The orders own the rows, which kernels of this pass may still read.
                 cuda.synchronize(&buffers.stream)?;
                 return Err(error);
             }
@@ -136,7 +136,7 @@ impl Scanner {
         Ok(found)
     }
 
-    /// Returns the table on the device; copies it there if it is not there yet.
+    /// Returns the device addresses of a table, after copying it to the device if necessary.
     fn target(
         &mut self,
         cuda: &Cuda,
@@ -195,7 +195,7 @@ impl Resident {
     }
 }
 
-/// Number of launches for which the buffers of one pass have room; at least one.
+/// Returns how many of the launches fit in the buffers of one pass; at least one.
 fn launches_that_fit(launches: &[Launch]) -> usize {
     let mut bytes = 0;
     let fits = |launch: &&Launch| {
@@ -210,7 +210,7 @@ fn launches_that_fit(launches: &[Launch]) -> usize {
         .max(1)
 }
 
-/// A query of a launch, the order that it answers, and the index of the list that it writes.
+/// A query of a launch, with the index of the order that it answers and of the list that it writes.
 struct Assigned {
     launch: usize,
     query: usize,
@@ -218,7 +218,7 @@ struct Assigned {
     list: Option<usize>,
 }
 
-/// Assigns a list to every query that wants one.
+/// Assigns a list to each query that wants one.
 fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
     let mut lists = 0..;
     let queries = launches.iter().enumerate().flat_map(|(launch, plan)| {
@@ -238,7 +238,7 @@ fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
     assigned.collect()
 }
 
-/// Launches over one table, which the device runs one after the other while the host waits for the last.
+/// A pass: launches over one table, which the device runs one after another while the host waits for the last.
 struct Pass<'a> {
     cuda: &'a mut Cuda,
     tuned: &'a Arc<Tuned>,
@@ -248,7 +248,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Searches the whole table; a list that did not fit is made again in parts.
+    /// Searches the whole table; a list that does not fit is collected again in ranges of chunks.
     fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), JobError> {
         let assigned = assign(launches, self.orders);
         let lists = assigned.iter().filter(|query| query.list.is_some()).count();
@@ -270,13 +270,13 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Returns whether a list lacks wanted row numbers.
+    /// Returns whether a list is incomplete.
     fn is_cut(&self, query: &Assigned, found: &ScanFound) -> bool {
         let wanted = self.orders[query.order].limit.min(found.matches);
         query.list.is_some() && (found.list.len() as u64) < wanted
     }
 
-    /// Lists one order in ranges of chunks whose rows fit the list.
+    /// Lists the matches of one order in ranges of chunks whose rows fit the list.
     fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, JobError> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
@@ -303,7 +303,7 @@ impl Pass<'_> {
         Ok(list)
     }
 
-    /// Runs the launches over some chunks and waits for them; their counters are then in host memory.
+    /// Runs the launches over a range of chunks and waits for them; their counters are then in host memory.
     fn search(
         &mut self,
         launches: &mut [Launch],
@@ -327,7 +327,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sets the counters of the launches to zero and copies their tables to the device; returns the address of each.
+    /// Zeroes the counters of the launches and copies their tables to the device; returns the address of each launch's
+    /// tables.
     fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, JobError> {
         let pass = &mut self.buffers.pass;
         let address = pass.address();
@@ -400,16 +401,16 @@ impl Pass<'_> {
         }
     }
 
-    /// Launches a kernel with the parameter that it takes.
+    /// Launches a kernel with its parameter.
     fn start<A: KernelArguments>(
         &self,
         kernel: &Kernel,
         shape: &LaunchShape,
         arguments: &A,
     ) -> Result<(), JobError> {
-        // SAFETY: `scan.cu` includes the header of these arguments, and names for each kernel the one that its matcher
-        // takes. The order holds the table, which holds its blocks; the buffers are the scanner's, and as large as the
-        // counts in the arguments say; all are kept until the pass is done. Each kernel of a pass writes to its own
+        // SAFETY: `scan.cu` includes the header of these arguments, and pairs each kernel with its matcher's parameter.
+        // The order holds the table, which holds its blocks; the scanner owns the buffers, which are as large as the
+        // counts in the arguments. All of them are kept until the pass is done. Each kernel of a pass writes to its own
         // counters and lists.
         unsafe {
             self.cuda
@@ -417,7 +418,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the result of a query, after its search.
+    /// Returns the result of a query after its search.
     fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, JobError> {
         let counters = Counters::read(&self.buffers.pass.host()[query.launch * COUNTER_BYTES..]);
         let listed = counters.listed[query.query] as usize;

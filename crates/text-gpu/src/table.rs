@@ -1,4 +1,4 @@
-//! The blocks on a device that searches of one snapshot read.
+//! Scan tables: the blocks on a device that the searches of one snapshot read.
 
 use std::sync::Arc;
 
@@ -9,38 +9,38 @@ use crate::policy::Policy;
 use crate::tiled::TiledRows;
 use crate::tiles::ChunkOfRows;
 
-/// Blocks on one device in the order of the search, with the deleted rows of each. The table is a description in host
-/// memory; the device's thread copies it to the device once, for all searches that use it.
+/// The blocks of one device in search order, with the deleted rows of each. The table is a description in host memory;
+/// the device's thread copies it to the device once, for all searches that use it.
 #[derive(Debug)]
 pub struct ScanTable {
     segments: Vec<ScanSegment>,
-    /// The number of the first row of each segment, then the number of rows.
+    /// Number of the first row of each segment, then the total number of rows.
     first_rows: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct ScanSegment {
     rows: Arc<TiledRows>,
-    /// Deleted rows as bits; empty if no row is deleted.
+    /// Bitmap of deleted rows; empty if no row is deleted.
     deleted: Vec<u32>,
 }
 
-/// The bytes of a table on a device.
+/// Content of a table in device memory.
 pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
-    /// Offset of the segments in bytes; chunks begin at 0.
+    /// Byte offset of the segments; the chunks start at 0.
     pub(crate) segments_at: usize,
 }
 
 impl ScanTable {
-    /// Maximum rows of a table, which are counted in 32 bits.
+    /// Maximum rows of a table, because row numbers have 32 bits.
     pub const ROWS_MAX: u64 = u32::MAX as u64;
 
-    /// Makes a table of blocks on one device. The second part of each block has bit `row % 32` of word `row / 32` set
-    /// if the row is deleted; it is empty if no row is.
+    /// Creates a table of blocks on one device. Each block comes with a bitmap of its deleted rows (bit `row % 32` of
+    /// word `row / 32`), which is empty if no row is deleted.
     ///
     /// # Panics
-    /// If there are more than [`ROWS_MAX`](ScanTable::ROWS_MAX) rows, or too few words for the rows of a block.
+    /// If there are more than [`ROWS_MAX`](ScanTable::ROWS_MAX) rows, or a bitmap is too short for its block.
     pub fn new(segments: impl IntoIterator<Item = (Arc<TiledRows>, Vec<u32>)>) -> ScanTable {
         let mut table = ScanTable {
             segments: Vec::new(),
@@ -56,25 +56,25 @@ impl ScanTable {
         table
     }
 
-    /// Number of rows of all blocks, including deleted rows and those left to the host.
+    /// Returns the number of rows of all blocks, including deleted rows and rows that stay on the host.
     pub fn row_count(&self) -> u32 {
         *self.first_rows.last().expect("there is one entry at least")
     }
 
-    /// Returns the block of a row of the table, and the row's number in the block.
+    /// Returns the index of the block that contains a row of the table, and the row's number in the block.
     pub fn locate(&self, row: u32) -> (usize, u32) {
         let segment = self.first_rows.partition_point(|&first| first <= row) - 1;
         (segment, row - self.first_rows[segment])
     }
 
-    /// Returns the rows that are left to the host, by block.
+    /// Returns the rows that stay on the host, by block.
     pub fn oversize_rows(&self) -> impl Iterator<Item = (usize, &[u32])> {
         let each = self.segments.iter().enumerate();
         each.map(|(index, segment)| (index, segment.rows.oversize_rows()))
             .filter(|(_, rows)| !rows.is_empty())
     }
 
-    /// Returns the chunks of work, with the segment of each.
+    /// Returns the chunks, each with the index of its segment.
     pub(crate) fn chunks(&self, policy: &Policy) -> Vec<(usize, ChunkOfRows)> {
         let segments = self.segments.iter().enumerate();
         let chunks = segments.flat_map(|(index, segment)| {
@@ -84,7 +84,7 @@ impl ScanTable {
         chunks.collect()
     }
 
-    /// Bytes of the table on a device, with `chunks` chunks.
+    /// Returns the bytes of a table with `chunks` chunks in device memory.
     pub(crate) fn image_bytes(&self, chunks: usize) -> usize {
         let deleted = self.segments.iter().map(|segment| segment.deleted.len());
         chunks * size_of::<Chunk>()
@@ -92,7 +92,7 @@ impl ScanTable {
             + deleted.sum::<usize>() * size_of::<u32>()
     }
 
-    /// Returns the bytes of the table at an address of the device: chunks, segments, deleted rows.
+    /// Returns the content of the table for a device address: chunks, segments, deleted rows.
     pub(crate) fn image(&self, address: u64, chunks: &[(usize, ChunkOfRows)]) -> Image {
         let mut bytes = Vec::with_capacity(self.image_bytes(chunks.len()));
         for (index, chunk) in chunks {

@@ -12,37 +12,37 @@ use crate::policy::Policy;
 use crate::tiles::{ChunkOfRows, Group, Layout, Part};
 use forebay_text::Rows;
 
-/// Maximum bytes of one copy to a device; longer blocks are copied in pieces.
+/// Maximum bytes of one copy to a device; larger blocks are copied in pieces.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// Bytes of the parts of a piece.
+/// Bytes of a part, the unit in which a piece is laid out.
 const PART_BYTES: usize = PIECE_BYTES / 16;
 
-/// The rows of a block in the memory of one GPU, in the layout of the module `tiles`; dropping them frees the memory.
-/// Values longer than 4,096 bytes are not among them: see [`oversize_rows`](TiledRows::oversize_rows).
+/// A block's rows in the memory of one GPU, in the layout of the module `tiles`; dropping them frees the memory. Values
+/// longer than 4,096 bytes are not included; see [`oversize_rows`](TiledRows::oversize_rows).
 #[derive(Debug)]
 pub struct TiledRows {
-    /// Shared with the job that copies, which may end a little after the copy.
+    /// Shared with the copy job, which may end shortly after the copy.
     memory: Arc<DeviceMemory>,
     rows: usize,
     groups: Vec<Group>,
-    /// Address of the row numbers; `None` if rows stand in order.
+    /// Address of the row numbers; `None` if positions equal row numbers.
     rows_at: Option<u64>,
     oversize_rows: Vec<u32>,
 }
 
-/// Why rows are not on a device.
+/// Why rows could not be loaded on a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The device has no room for them.
+    /// The device has too little memory for the rows.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// The device takes no more work.
+    /// The device refused the copy job.
     #[error(transparent)]
     Refused(#[from] SubmitError),
-    /// The device was lost during the copy, or has no pinned memory to copy from.
-    #[error("device {device} did not take the rows: {why}")]
+    /// The device was lost during the copy, or its pinned pool is too small.
+    #[error("device {device} did not load the rows: {why}")]
     Lost {
         /// Name of the device.
         device: String,
@@ -52,7 +52,8 @@ pub enum LoadError {
 }
 
 impl TiledRows {
-    /// Copies rows to a GPU. Blocks until they are there: not to be called on async threads or on the device's thread.
+    /// Copies rows to a GPU. Blocks until the copy is done, so it must not be called on async threads or on the
+    /// device's thread.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
@@ -60,8 +61,8 @@ impl TiledRows {
         TiledRows::begin(device, rows)?.wait()
     }
 
-    /// Begins to copy rows to a GPU. The rows are not read after this returns. Blocks while the device's pinned pool is
-    /// full: not to be called on async threads or on the device's thread.
+    /// Starts copying rows to a GPU. The rows are not read after this returns. Blocks while the device's pinned pool is
+    /// full, so it must not be called on async threads or on the device's thread.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
@@ -69,7 +70,7 @@ impl TiledRows {
         TiledRows::begin_in(device, rows, |bytes| device.allocate(bytes))
     }
 
-    /// As [`TiledRows::begin`], with memory of a tenant's pool.
+    /// As [`TiledRows::begin`], with memory from a tenant's pool.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
@@ -106,27 +107,27 @@ impl TiledRows {
         })
     }
 
-    /// Bytes of the device's memory.
+    /// Returns the bytes of device memory.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Number of rows, including those left to the host.
+    /// Returns the number of rows, including those that stay on the host.
     pub(crate) fn len(&self) -> usize {
         self.rows
     }
 
-    /// Rows left to the host, ascending.
+    /// Returns the rows that stay on the host, ascending.
     pub fn oversize_rows(&self) -> &[u32] {
         &self.oversize_rows
     }
 
-    /// Returns the rows as chunks of work.
+    /// Returns the rows as chunks (units of work).
     pub(crate) fn chunks(&self, policy: &Policy) -> impl Iterator<Item = ChunkOfRows> {
         self.groups.iter().flat_map(|group| group.chunks(policy))
     }
 
-    /// Returns a chunk as kernels read it.
+    /// Returns the kernels' description of a chunk.
     pub(crate) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_deleted: bool) -> Chunk {
         Chunk {
             words: DevicePointer::new(
@@ -140,7 +141,7 @@ impl TiledRows {
         }
     }
 
-    /// Returns the block as kernels read it.
+    /// Returns the kernels' description of the block.
     pub(crate) fn segment(&self, first_row: u32, deleted_at: u64) -> Segment {
         Segment {
             rows: DevicePointer::new(self.rows_at.unwrap_or(0)),
@@ -150,19 +151,19 @@ impl TiledRows {
     }
 }
 
-/// Rows that are being copied to a GPU. If this is dropped, the copies still run, and their memory is freed after.
+/// Rows that are being copied to a GPU. If this is dropped, the copies still run, and their memory is freed afterwards.
 #[derive(Debug)]
 pub struct Loading {
     tiled: TiledRows,
     device: Arc<Device>,
     /// Number of copies.
     pieces: usize,
-    /// Receives once for each finished copy.
+    /// Receives one message for each finished copy.
     copied: Receiver<()>,
 }
 
 impl Loading {
-    /// Blocks until the rows are there.
+    /// Blocks until the copy is done.
     ///
     /// # Errors
     /// [`LoadError::Lost`]; nothing stays on the device.
@@ -174,7 +175,8 @@ impl Loading {
     }
 }
 
-/// Begins to copy a block in pieces, each copied while the next one is written. Returns the number of pieces.
+/// Starts copying a block in pieces, each of which is copied while the next one is written. Returns the number of
+/// pieces.
 fn copy(
     device: &Device,
     layout: &Layout,
@@ -197,7 +199,7 @@ fn copy(
             layout.write(rows, part, out);
         }
         let done = done.clone();
-        // The receiver is gone if the loader gave up.
+        // The receiver is gone if the caller dropped the [`Loading`].
         let report = move |_, _| {
             let _ = done.send(());
         };

@@ -1,8 +1,8 @@
-//! The layout of rows on a device: tiles of 32 rows with the same number of words.
+//! Layout of rows on a device: tiles of 32 rows with equal numbers of words.
 //!
-//! Rows are grouped by their number of 8-byte words. A tile holds 32 rows of a group, their words interleaved: word `w`
-//! of row `r` stands at index `w * 32 + r`, so that the lanes of a warp read contiguous memory and end together. Bytes
-//! after a value are [`SEPARATOR`]s. Very long rows, whose padding would waste memory, are left to the host.
+//! Rows are grouped by their number of 8-byte words. A tile holds 32 rows of a group with their words interleaved: word
+//! `w` of row `r` has index `w * 32 + r`, so the lanes of a warp read contiguous memory and finish together.
+//! [`SEPARATOR`]s fill the bytes after a value. Very long rows, whose padding would waste memory, stay on the host.
 //!
 //! # Sources
 //! Sitaridi and Ross, "GPU-accelerated string matching for database applications", VLDB Journal 2016.
@@ -19,20 +19,22 @@ pub(crate) const TILE_ROWS: usize = 32;
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
 
-/// Rows with more words than this stay on the host: a tile of one such row would be 128 KiB of padding.
+/// Maximum words of a row on the device; longer rows stay on the host, because a tile with a single such row would be
+/// 128 KiB of padding.
 const WORDS_MAX: usize = 512;
 
-/// Maximum words for which each number of words has its own group; beyond it, groups grow by an eighth.
+/// Up to this many words, each number of words has its own group; beyond it, the word counts of groups grow by an
+/// eighth.
 const WORDS_EXACT_MAX: usize = 32;
 
-/// The rows of one number of words.
+/// The rows with one number of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     words: usize,
     rows: usize,
-    /// The position of its first row; positions of a group begin at a multiple of [`TILE_ROWS`].
+    /// Position of the group's first row, a multiple of [`TILE_ROWS`].
     position: usize,
-    /// The index of its first word.
+    /// Index of the group's first word.
     word: usize,
 }
 
@@ -41,10 +43,10 @@ impl Group {
         self.rows.div_ceil(TILE_ROWS)
     }
 
-    /// Returns the rows as chunks of work.
+    /// Returns the rows as chunks (units of work).
     pub(crate) fn chunks(&self, policy: &Policy) -> impl Iterator<Item = ChunkOfRows> {
         let tile_bytes = self.words.max(1) * TILE_ROWS * WORD_BYTES;
-        // At least a tile for each warp.
+        // At least one tile for each warp.
         let tiles = (policy.chunk_bytes / tile_bytes).max(policy.warps());
         let step = tiles * TILE_ROWS;
         (0..self.rows).step_by(step).map(move |from| ChunkOfRows {
@@ -56,47 +58,47 @@ impl Group {
     }
 }
 
-/// Some of a group's tiles: the work of one thread block at a time.
+/// A range of a group's tiles: the unit of work of a thread block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkOfRows {
-    /// The index of its first word.
+    /// Index of the chunk's first word.
     pub(crate) word: usize,
     pub(crate) words_per_row: usize,
     pub(crate) rows: usize,
-    /// The position of its first row.
+    /// Position of the chunk's first row.
     pub(crate) position: usize,
 }
 
-/// The places of a block's rows on a device.
+/// Positions of a block's rows on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) groups: Vec<Group>,
-    /// Rows left to the host, ascending.
+    /// Rows that stay on the host, ascending.
     pub(crate) oversize_rows: Vec<u32>,
     words: usize,
     positions: usize,
-    /// The row at each position, [`NO_ROW`] if there is none; empty if every row's position is its number.
+    /// Row number at each position, or [`NO_ROW`]; empty if positions equal row numbers.
     row_at: Vec<u32>,
-    /// The length of the values, if all have the same.
+    /// Length of all values in bytes; `None` if lengths differ.
     length: Option<usize>,
 }
 
-/// Marks positions without a row in the last tile of a group.
+/// Marks a position without a row in the last tile of a group.
 const NO_ROW: u32 = u32::MAX;
 
-/// Some bytes of a block on a device, which are written independently of the others.
+/// A range of a block's bytes on a device, which can be written independently of other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Their range on the device.
+    /// Byte range on the device.
     pub(crate) bytes: Range<usize>,
     content: Content,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Content {
-    /// Tiles of a group.
+    /// Index of a group, and a range of its tiles.
     Tiles(usize, Range<usize>),
-    /// The rows at some positions.
+    /// Row numbers of a range of positions.
     Rows(Range<usize>),
 }
 
@@ -120,7 +122,7 @@ impl Layout {
         layout
     }
 
-    /// Groups rows of different numbers of words.
+    /// Groups rows with different numbers of words.
     fn sort(&mut self, rows: Rows<'_>) {
         let mut counts = vec![0usize; WORDS_MAX + 1];
         for (row, length) in lengths(rows).enumerate() {
@@ -155,19 +157,19 @@ impl Layout {
         self.groups.push(group);
     }
 
-    /// Bytes on the device: words, then row numbers by position unless in order.
+    /// Returns the bytes on the device: words, then the row numbers by position if they differ from the positions.
     pub(crate) fn bytes(&self) -> usize {
         self.row_numbers().end
     }
 
-    /// Returns the range of the row numbers in bytes; empty if rows are in order.
+    /// Returns the byte range of the row numbers; empty if row numbers equal positions.
     pub(crate) fn row_numbers(&self) -> Range<usize> {
         let start = self.words * WORD_BYTES;
         start..start + self.row_at.len() * size_of::<u32>()
     }
 
-    /// Splits all bytes on the device, in order, into parts of about `bytes` bytes: whole tiles, or the row numbers of
-    /// whole tiles.
+    /// Splits all bytes on the device into consecutive parts of about `bytes` bytes; each part is whole tiles, or the
+    /// row numbers of whole tiles.
     pub(crate) fn parts(&self, bytes: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
@@ -192,10 +194,10 @@ impl Layout {
         parts
     }
 
-    /// Writes a part in the layout of the device.
+    /// Writes a part in the device's layout.
     ///
     /// # Panics
-    /// If `out` has another number of bytes, or the rows are not those of the layout.
+    /// If `out` and the part differ in length, or the rows are not those of the layout.
     pub(crate) fn write(&self, rows: Rows<'_>, part: &Part, out: &mut [u8]) {
         assert_eq!(out.len(), part.bytes.len());
         match &part.content {
@@ -214,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// Writes rows of one word that stand in order, from `first` on, and separators into the rest of `out`.
+    /// Writes one-word rows in order, starting with row `first`, and fills the rest of `out` with separators.
     fn write_words(&self, rows: Rows<'_>, first: usize, out: &mut [u8]) {
         let count = (rows.len() - first).min(out.len() / WORD_BYTES);
         let (out, rest) = out.split_at_mut(count * WORD_BYTES);
@@ -224,7 +226,7 @@ impl Layout {
         };
         let slots = out.chunks_exact_mut(WORD_BYTES);
         match self.length {
-            // The place of each value follows from the first one, so the offsets are not read.
+            // The offset of each value follows from the first one, so `offsets` need not be read.
             Some(length) => {
                 let start = rows.offsets[first] as usize;
                 for (start, slot) in (start..).step_by(length + 1).zip(slots) {
@@ -240,7 +242,7 @@ impl Layout {
         rest.fill(SEPARATOR);
     }
 
-    /// Writes the words of the rows at 32 positions from `position` on.
+    /// Writes the words of the rows at 32 positions, starting at `position`.
     fn write_tile(&self, rows: Rows<'_>, position: usize, out: &mut [u8]) {
         let mut lanes = [(0, 0); TILE_ROWS];
         let lane_of = |&[from, to]: &[u32; 2]| (from as usize, (to - from) as usize - 1);
@@ -265,7 +267,7 @@ impl Layout {
     }
 }
 
-/// Splits the numbers below `count` into ranges of `step`; at least one range.
+/// Splits `0..count` into ranges of at most `of`.
 fn pieces(count: usize, of: usize) -> impl Iterator<Item = Range<usize>> {
     let step = of.max(1);
     (0..count)
@@ -273,7 +275,7 @@ fn pieces(count: usize, of: usize) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..count.min(start + step))
 }
 
-/// Eight bytes of a value from `from` on, with separators after its end.
+/// Returns the eight bytes of a value at byte `from`, with separators after its end.
 #[inline]
 fn word_at(bytes: &[u8], start: usize, length: usize, from: usize) -> u64 {
     let left = length.saturating_sub(from);
@@ -305,11 +307,11 @@ fn write_numbers(out: &mut [u8], numbers: &[u32]) {
     }
 }
 
-/// The lengths of the shortest and the longest value.
+/// Returns the lengths of the shortest and the longest value.
 fn extremes(rows: Rows<'_>) -> (usize, usize) {
     let spans = rows.offsets.array_windows().map(|[start, end]| end - start);
     let first = spans.clone().next().unwrap_or(1);
-    // Vectorised by the compiler with instructions that every processor has.
+    // The compiler vectorises this with instructions that every processor has.
     let differences = spans.clone().fold(0, |all, span| all | (span ^ first));
     let (shortest, longest) = match differences {
         0 => (first, first),
@@ -320,14 +322,14 @@ fn extremes(rows: Rows<'_>) -> (usize, usize) {
     (shortest as usize - 1, longest as usize - 1)
 }
 
-/// Lengths of the values.
+/// Returns the lengths of the values.
 fn lengths(rows: Rows<'_>) -> impl Iterator<Item = usize> + '_ {
     rows.offsets
         .windows(2)
         .map(|pair| (pair[1] - pair[0]) as usize - 1)
 }
 
-/// Words of a value of `length` bytes on a device.
+/// Returns the words of a value of `length` bytes on a device.
 #[inline]
 fn words_of(length: usize) -> usize {
     let words = length.div_ceil(WORD_BYTES);
@@ -358,7 +360,7 @@ mod tests {
         u32::from_le_bytes(bytes[index * 4..index * 4 + 4].try_into().unwrap())
     }
 
-    /// The value at a lane of a chunk in the layout of the device.
+    /// Returns the value of row `row` of a chunk in the device's layout.
     fn read(out: &[u8], chunk: &ChunkOfRows, row: usize) -> Vec<u8> {
         let (tile, lane) = (row / TILE_ROWS, row % TILE_ROWS);
         let mut value = Vec::new();

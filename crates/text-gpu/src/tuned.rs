@@ -1,4 +1,4 @@
-//! The program of the kernels, compiled with a policy.
+//! The kernels' program, compiled with a policy.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::arguments;
 use crate::batch::Kernel;
 use crate::policy::Policy;
 
-/// A policy, and the program compiled with it. The process has one for each policy.
+/// A policy and the program compiled with it; created once per policy and process.
 pub(crate) struct Tuned {
     pub(crate) policy: Policy,
     pub(crate) program: Program,

@@ -1,7 +1,7 @@
-//! GPU, host engine and PCRE2 agree. Without a GPU the tests print `skipped: no GPU`, and fail if
+//! Tests that GPU, host engine and PCRE2 agree. Without a GPU the tests print `skipped: no GPU`, or fail if
 //! `FOREBAY_REQUIRE_GPU=1`.
 //!
-//! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared.
+//! `FOREBAY_TEST_SEED` sets the seed; `FOREBAY_GPU_PAIRS` sets how many pattern-value pairs are compared.
 
 #[path = "../../text/tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use forebay_text_gpu::{
     Lists, Policy, ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
 };
 
-/// A GPU and its queues, one for each way to write lists, the same for all tests of a process.
+/// A GPU and its queues, one for each kind of [`Lists`], shared by all tests of a process.
 struct Gpu {
     device: Arc<Device>,
     queues: Vec<Arc<ScanQueue>>,
@@ -73,7 +73,7 @@ impl Gpu {
         Arc::new(TiledRows::load(&self.device, block.rows()).expect("there is room"))
     }
 
-    /// Answers several programs that wait at the same time.
+    /// Runs several programs that are queued at the same time.
     fn scan(
         &self,
         queue: &Arc<ScanQueue>,
@@ -125,7 +125,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// Compares what the device finds for one program with the rows that match. A program that confirms on the host may
+    /// Compares the device's result for one program with the matching rows. A program that confirms on the host may
     /// find more.
     fn check_one(&self, table: &Arc<ScanTable>, program: Program, matching: &Vec<u32>, seed: u64) {
         let context = format!("FOREBAY_TEST_SEED={seed}");
@@ -166,8 +166,8 @@ fn pairs_wanted() -> usize {
     })
 }
 
-/// Returns the rows that a device must find for a program: the rows that the host engine finds. The program must not
-/// be one that confirms candidates on the host.
+/// Returns the rows that a device must find for a program, as found by the host engine. The program must not confirm
+/// candidates on the host.
 fn expected(program: &Program, block: &Block) -> Vec<u32> {
     assert!(!program.confirms_on_host());
     common::search(program, block.rows())
@@ -213,7 +213,7 @@ fn generated_pairs_agree_with_pcre2() {
         }
     }
     println!("{pairs} pairs, {tiers:?}");
-    // A short run does not reach every tier.
+    // A run with few pairs does not reach every tier.
     let every = [
         Tier::Suffix,
         Tier::Substring,
@@ -229,7 +229,7 @@ fn generated_pairs_agree_with_pcre2() {
     }
 }
 
-/// Words of three letters, so that short patterns match often.
+/// Returns random words of the letters a to c, so that short patterns match often.
 fn words(rng: &mut Rng, count: usize, longest: usize) -> Vec<String> {
     let word = |rng: &mut Rng| {
         let length = rng.usize(..=longest);
@@ -350,7 +350,7 @@ fn blocks_dead_rows_and_limits() {
     limits(gpu, &table, &programs, &rows);
 }
 
-/// A search with a limit finds at least as many rows as the limit, and only rows that match.
+/// A search with a limit must find at least as many rows as the limit, and only rows that match.
 fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[Vec<u32>]) {
     for (program, rows) in programs.iter().zip(rows) {
         let (sender, answer) = channel();

@@ -1,4 +1,4 @@
-//! The kernels of this crate compile for every supported architecture; no GPU is needed.
+//! Compiles this crate's kernels for every supported architecture; needs no GPU.
 
 use forebay_device::cuda::{Arch, Cubin, compile, nvrtc_version};
 

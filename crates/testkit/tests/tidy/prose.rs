@@ -31,17 +31,8 @@ const PHRASES: &[(&[&str], &str)] = &[
     (&["in", "vain"], "without effect"),
 ];
 
-/// Folders whose language is being mended elsewhere, each with the reason.
-const EXEMPT: &[(&str, &str)] = &[
-    (
-        "crates/device/",
-        "its language pass comes with the peers of GPUs",
-    ),
-    (
-        "crates/text-gpu/",
-        "its language pass comes with the policies of kernels",
-    ),
-];
+/// Folders exempt from the rule, each with the reason.
+const EXEMPT: &[(&str, &str)] = &[];
 
 /// A word as it stands, with the punctuation around it, and its line.
 type Word<'t> = (&'t str, usize);

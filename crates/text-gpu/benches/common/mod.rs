@@ -1,4 +1,4 @@
-//! Shared by the benchmarks of this crate: values, searches, and facts of the run.
+//! Helpers of this crate's benchmarks: values, searches, and properties of the run.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
@@ -13,19 +13,19 @@ use forebay_device::{Device, DeviceContext, Step};
 use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
 use forebay_text_gpu::{ScanTable, TiledRows};
 
-/// Rows of a block: those of a bucket.
+/// Rows per block, as in a bucket.
 pub const BLOCK_ROWS: usize = 131_072;
 
 /// Values in host memory, in blocks.
 pub struct Blocks {
-    /// Bytes and offsets of the rows of each.
+    /// Bytes and offsets of each block's rows.
     pub blocks: Vec<(Vec<u8>, Vec<u32>)>,
-    /// Bytes of all values.
+    /// Total bytes of all values.
     pub value_bytes: usize,
 }
 
 impl Blocks {
-    /// Random values of lower-case letters.
+    /// Returns random values of lower-case letters.
     pub fn of_letters(rows: usize, bytes: usize, sorted: bool) -> Blocks {
         let starts: Vec<usize> = (0..rows).step_by(BLOCK_ROWS).collect();
         let block = |start: usize| letters(start, BLOCK_ROWS.min(rows - start), bytes, sorted);
@@ -35,7 +35,7 @@ impl Blocks {
         }
     }
 
-    /// The lines of a file, sorted.
+    /// Returns the lines of a file, sorted.
     pub fn of_names(path: &str) -> Blocks {
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let mut names: Vec<&str> = text.lines().collect();
@@ -55,7 +55,7 @@ impl Blocks {
         }
     }
 
-    /// The rows of one block.
+    /// Returns the rows of one block.
     pub fn rows(&self, index: usize) -> Rows<'_> {
         let (bytes, offsets) = &self.blocks[index];
         Rows { bytes, offsets }
@@ -79,7 +79,7 @@ impl Blocks {
         Arc::new(ScanTable::new(segments))
     }
 
-    /// Rows that the host engine finds.
+    /// Returns the number of rows that the host engine finds.
     pub fn count(&self, program: &Program) -> u64 {
         let count = |index| {
             program
@@ -89,7 +89,7 @@ impl Blocks {
         in_parallel(self.blocks.len(), count).into_iter().sum()
     }
 
-    /// The numbers of the rows that the host engine finds, ascending, as a table of all blocks numbers them.
+    /// Returns the rows that the host engine finds, ascending, as numbered in a table of all blocks.
     pub fn find(&self, program: &Program) -> Vec<u32> {
         let find = |index| {
             let (first, mut found) = ((index * BLOCK_ROWS) as u32, Vec::new());
@@ -104,7 +104,7 @@ impl Blocks {
     }
 }
 
-/// A block of random letters; `start` is the seed.
+/// Returns a block of random letters; `start` is the seed.
 pub fn letters(start: usize, rows: usize, length: usize, sorted: bool) -> (Vec<u8>, Vec<u32>) {
     let mut rng = fastrand::Rng::with_seed(start as u64);
     let mut letters = || (0..length).map(|_| rng.u8(b'a'..=b'z')).collect();
@@ -121,7 +121,7 @@ pub fn letters(start: usize, rows: usize, length: usize, sorted: bool) -> (Vec<u
     (bytes, offsets)
 }
 
-/// The results of `work` for 0 to `count`, computed by all cores.
+/// Returns the results of `work` for 0 to `count - 1`, computed on all cores.
 pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
@@ -145,8 +145,8 @@ pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> V
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Parses a search: `=`, `<`, `>` or `*` before a literal means to equal it, or to begin with, end with or contain it;
-/// anything else is a pattern.
+/// Parses a search: a prefix `=`, `<`, `>` or `*` makes the rest a literal that the value must equal, begin with, end
+/// with or contain; anything else is a pattern.
 pub fn program(search: &str) -> Arc<Program> {
     let limits = Limits::default();
     let regex = |source: &str| {
@@ -162,7 +162,7 @@ pub fn program(search: &str) -> Arc<Program> {
     })
 }
 
-/// Waits until a device has run its jobs: the first time, compiling kernels takes seconds.
+/// Waits until a device has run its queued jobs; at first that takes seconds, because kernels are compiled.
 pub fn wait_for(device: &Device) {
     let (done, is_done) = channel();
     let report = move |_: &mut DeviceContext| {
@@ -173,7 +173,7 @@ pub fn wait_for(device: &Device) {
     is_done.recv().expect("the device works");
 }
 
-/// The output of a program, or `unknown`.
+/// Returns the output of a program, or `unknown`.
 pub fn said_by(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -1,10 +1,10 @@
-// Automata of at most 64 positions, whose set of positions is one word.
+// Matchers for automata of at most 64 positions, whose state is one 64-bit word.
 #pragma once
 
 #include "tiles.cuh"
 
-// A Glushkov automaton. The image has 256 words with the positions that take each byte; then, for each byte of the set
-// of positions, 256 words with the positions that may follow.
+// A Glushkov automaton. The image has 256 words with the positions that accept each byte, then, for each of the active
+// set's bytes, 256 words with the positions that may follow.
 struct Glushkov {
     using Arguments = GlushkovArguments;
 
@@ -53,8 +53,9 @@ struct Glushkov {
     __device__ bool matches_any(const State& state) const { return state.found; }
 };
 
-// Several literals side by side in one word (Baeza-Yates and Gonnet, "A new approach to text searching", 1992): bit i
-// is set if the literal of bit i has matched up to i. The image has the bits that take each byte.
+// Several literals packed into one word, the Shift-And algorithm (Baeza-Yates and Gonnet, "A new approach to text
+// searching", 1992): bit i is set if the literal that owns bit i has matched up to that byte. The image has the bits
+// that accept each byte.
 struct ShiftAnd {
     using Arguments = ShiftAndArguments;
 

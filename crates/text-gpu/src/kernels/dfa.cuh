@@ -1,10 +1,10 @@
-// Deterministic automata, several at a time: they share the class of each byte, and each has its own table.
+// Matcher for deterministic automata, several at a time: they share byte classes, and each has its own table.
 #pragma once
 
 #include "tiles.cuh"
 
-// The image is the classes of the 256 bytes, then the tables. State 0 rejects and the last state accepts, whatever
-// follows: both lead to themselves. A row matches if its last state is at least the query's `accepting`.
+// The image is the class of each of the 256 bytes, then the tables. State 0 rejects and the last state accepts,
+// whatever follows: both lead to themselves. A row matches if its last state is at least the query's `accepting`.
 template <class Entry, u32 kCount, bool kTableInShared>
 struct Dfa {
     using Arguments = DfaArguments;

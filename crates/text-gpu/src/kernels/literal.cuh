@@ -1,4 +1,5 @@
-// One literal: its first four bytes are compared at every place of a word in registers, the rest where those match.
+// Matcher for one literal: compares the literal's first four bytes at every byte of a word in registers, and the rest
+// where they match.
 #pragma once
 
 #include "tiles.cuh"
@@ -51,8 +52,8 @@ struct Literal {
         return false;
     }
 
-    // An empty literal, or one of padding alone, is found after the last word; so is a literal at the start of an empty
-    // row.
+    // Handles matches after the last word: an empty literal, a literal that is only a padding byte, and, for
+    // `kAtStart`, an empty row.
     __device__ void end(State& state, const Row& row) const {
         const bool here = kAtStart ? row.words == 0 : bytes <= 1;
         if (here && ((0xFFFFFFFFu ^ probe) & mask) == 0 && bytes <= 4) state.found = true;

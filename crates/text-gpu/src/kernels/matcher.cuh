@@ -1,4 +1,4 @@
-// The interface of matchers, which the walk over the tiles uses.
+// Interface between matchers and the iteration over tiles.
 #pragma once
 
 #include "device.cuh"
@@ -8,7 +8,7 @@
 // Eight bytes of padding after a value; UTF-8 never contains 0xFF.
 constexpr u64 kPadding = ~0ull;
 
-// The words of one row of a tile: see `tiles.cuh`.
+// The words of one row of a tile; see `tiles.cuh`.
 struct Row {
     const u64* first;
     u32 words;
@@ -27,26 +27,26 @@ constexpr bool kIsSame<T, T> = true;
 template <class T, class U>
 concept Same = kIsSame<T, U>;
 
-// Each thread makes one matcher, from the `Arguments` of the launch (`arguments.rs`) and the image: the tables that
-// the block has copied to shared memory. The matcher does not change afterwards; its `State` is the progress on a row.
+// Each thread constructs one matcher from the `Arguments` of the launch (`arguments.rs`) and the image: the tables that
+// the block has copied to shared memory. The matcher is then immutable; its `State` is the progress on a row.
 //
 // Constants:
-//   kQueries          maximum queries of a launch; each row is reported for each of them
-//   kQueriesUnrolled  queries that unrolled code reports. It is kQueries where the state is an array in registers: an
-//                     index that is only known at run time would put the array into local memory
-//   kShortTiles       tiles of one-word rows that a warp loads before it matches the first (a policy)
-//   kWordsAhead       words of a longer row that a lane loads before it matches the first (a policy)
-//   kFirstWordOnly    true if the words after the first are not loaded
+//   kQueries          maximum queries of a launch; each row is reported for each query
+//   kQueriesUnrolled  queries whose report is unrolled. Equals kQueries if the state is an array in registers, because
+//                     a run-time index would put the array into local memory
+//   kShortTiles       tiles of one-word rows that a warp loads before it matches the first (from the policy)
+//   kWordsAhead       words of a longer row that a lane loads before it matches the first (from the policy)
+//   kFirstWordOnly    true if only the first word of a row is loaded
 //   kEndsEarly        true if a warp stops reading its tile once `is_decided` holds in all lanes
 //
 // Functions:
-//   begin(state)                         sets the state before a row
-//   word(state, row, index, word, next)  takes word `index` of the row; `next` is the word after it, or padding
+//   begin(state)                         initialises the state of a row
+//   word(state, row, index, word, next)  consumes word `index` of the row; `next` is the following word, or padding
 //   end(state, row)                      ends the row; also called for rows without words. A value that fills its last
-//                                        word has shown no padding byte before
-//   is_decided(state)                    whether no further word changes the answer
-//   matches(state, query)                after `end`: whether the row matches the query
-//   matches_any(state)                   after `end`: whether it matches any query
+//                                        word has had no padding byte before this call
+//   is_decided(state)                    returns whether further words cannot change the result
+//   matches(state, query)                returns, after `end`, whether the row matches the query
+//   matches_any(state)                   returns, after `end`, whether the row matches any query
 template <class M>
 concept Matcher = requires(const M matcher, typename M::State& state, const Row& row, u32 index, u64 word, u32 query,
                            const typename M::Arguments& arguments, const u8* image) {

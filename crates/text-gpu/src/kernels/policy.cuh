@@ -1,18 +1,17 @@
-// The policy of the architecture (`policy.rs`), as the compiler's options give it.
+// Policy of the architecture (`policy.rs`), passed as compiler options.
 #pragma once
 
 #include "device.cuh"
 
-// Threads and warps of every block of a launch, and blocks that a multiprocessor has room for: the compiler gives a
-// thread as many registers as fit.
+// Threads and warps per block, and blocks per multiprocessor. The compiler gives each thread as many registers as fit.
 constexpr u32 kThreads = FOREBAY_THREADS;
 constexpr u32 kWarps = kThreads / kLanes;
 constexpr u32 kBlocks = FOREBAY_BLOCKS;
 
-// Whether lists of one query are staged in shared memory.
+// Whether lists of a single query are staged in shared memory.
 constexpr bool kStagedLists = FOREBAY_STAGED_LISTS;
 
-// What a warp loads before it matches the first word.
+// Amount of data that a warp loads before it matches the first word.
 struct Reads {
     u32 short_tiles;
     u32 words_ahead;

@@ -1,10 +1,10 @@
-// Reporting the rows that match: counted, and with `kList` also written out.
+// Reports matching rows: counts them, and writes them to lists if `kList`.
 #pragma once
 
 #include "matcher.cuh"
 
-// Row numbers that a warp collects for a list, in shared memory. They are written 32 at a time: with one addition to
-// the counter, and one write of 128 bytes.
+// Row numbers that a warp collects for a list, in shared memory. Writing 32 at a time takes one atomic addition to the
+// counter and one write of 128 bytes.
 template <bool kUsed>
 struct Stage {};
 
@@ -18,14 +18,14 @@ struct Stage<true> {
         return rows[this_warp()];
     }
 
-    // Takes a row of each lane that has one.
+    // Stores the row of each lane whose `matches` is set.
     __device__ void add(u32 matching, bool matches, u32 row) {
         if (matches) rows[held + place_in(matching, this_lane())] = row;
         held += __popc(matching);
         __syncwarp();
     }
 
-    // Removes the first rows: the first of lane 0, and so on. There are up to 32 left.
+    // Removes the first `count` rows and returns one to each lane, in order. At most 32 rows remain.
     __device__ u32 take(u32 count) {
         const u32 first = rows[this_lane()], rest = rows[this_lane() + kLanes];
         __syncwarp();
@@ -36,14 +36,14 @@ struct Stage<true> {
     }
 };
 
-// Where a warp writes what it finds for the queries of its launch.
+// Results of a warp for the queries of its launch.
 template <Matcher M, bool kList>
 struct Report {
-    // Lists of several queries would need a stage each.
+    // Lists of several queries would need one stage each.
     static constexpr bool kMayStage = kList && kStagedLists && M::kQueries == 1;
 
     const Scan& scan;
-    // Rows that match query `lane`.
+    // Number of rows that match query `lane`.
     u32 count = 0;
     Stage<kMayStage> stage = {};
     bool is_staged;
@@ -51,7 +51,7 @@ struct Report {
     __device__ explicit Report(const Scan& scan)
         : scan(scan), is_staged(kMayStage && scan.outputs[0].limit >= kStagedLimitMin) {}
 
-    // Takes what the lanes of a warp found for a query in one tile.
+    // Records the lanes' matches of a query in one tile.
     __device__ void add(u32 query, bool matches, const Chunk& chunk, u32 row) {
         if (matches && chunk.has_deleted) matches = !is_deleted(chunk, row);
         const u32 matching = ballot(matches);
@@ -65,12 +65,12 @@ struct Report {
         return segment.deleted[original / 32] >> (original % 32) & 1;
     }
 
-    // The number that the row at a position has in its segment.
+    // Returns the row number in the segment of the row at a position.
     __device__ static u32 row_in(const Segment& segment, u32 position) {
         return segment.rows != nullptr ? segment.rows[position] : position;
     }
 
-    // The number that a row of a chunk has in the table.
+    // Returns the row number in the table of a row of a chunk.
     __device__ u32 row_in_table(const Chunk& chunk, u32 row) const {
         const Segment& segment = scan.segments[chunk.segment];
         return segment.first_row + row_in(segment, chunk.position + row);
@@ -97,8 +97,8 @@ struct Report {
         if (this_lane() < rows && slot < output.capacity) output.rows[slot] = number;
     }
 
-    // Whether the one query has all that it wants. A value that is out of date does no harm: the block searches one
-    // more chunk, whose matches are counted and listed as any others.
+    // Returns whether the single query has reached its limit. A stale counter is harmless: the block searches one more
+    // chunk, whose matches are counted and listed as usual.
     __device__ bool is_enough() const {
         if (!kList || M::kQueries > 1) return false;
         const Output& output = scan.outputs[0];

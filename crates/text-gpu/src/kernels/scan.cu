@@ -1,4 +1,4 @@
-// The entries: for each matcher one that counts, and one that also lists rows.
+// Kernel entries: for each matcher one that counts, and one that also lists rows.
 #include "bits.cuh"
 #include "dfa.cuh"
 #include "literal.cuh"

@@ -1,13 +1,13 @@
-// Walking the tiles of a table of chunks.
+// Iterates over the tiles of a table's chunks.
 //
-// A tile is 32 rows of the same number of 8-byte words, interleaved: word w of row r stands at index w * 32 + r, so
-// that a warp reads 256 contiguous bytes a step and its lanes end together (Sitaridi and Ross, "GPU-accelerated string
+// A tile is 32 rows of the same number of 8-byte words, interleaved: word w of row r has index w * 32 + r, so a warp
+// reads 256 contiguous bytes per step and its lanes finish together (Sitaridi and Ross, "GPU-accelerated string
 // matching for database applications", VLDB Journal 2016). Bytes after a value are 0xFF, which UTF-8 never contains.
 #pragma once
 
 #include "report.cuh"
 
-// Copies the image, the tables for every row, to the start of shared memory.
+// Copies the image, the tables used for every row, to the start of shared memory.
 __device__ inline const u8* load_image(const Scan& scan) {
     extern __shared__ uint4 shared_image[];
     const uint4* image = reinterpret_cast<const uint4*>(scan.image);
@@ -16,7 +16,7 @@ __device__ inline const u8* load_image(const Scan& scan) {
     return reinterpret_cast<const u8*>(shared_image);
 }
 
-// Loads some words of a row; padding after the last word that is read.
+// Loads `kCount` words of a row, with padding from word `read` on.
 template <u32 kCount>
 __device__ void load_words(u64 (&words)[kCount], const Row& row, u32 first, u32 read) {
 #pragma unroll
@@ -34,7 +34,8 @@ __device__ void report_tile(const M& matcher, Report<M, kList>& report, const ty
             report.add(query, row < chunk.rows && matcher.matches(state, query), chunk, row);
 }
 
-// Rows of more than one word: one row per lane. The next words are loaded while the present ones are matched.
+// Scans a tile of rows of several words, one row per lane. The next words are loaded while the current ones are
+// matched.
 template <Matcher M, bool kList>
 __device__ void scan_tile(const M& matcher, Report<M, kList>& report, const Chunk& chunk, u32 tile) {
     constexpr u32 kAhead = M::kWordsAhead;
@@ -61,7 +62,7 @@ __device__ void scan_tile(const M& matcher, Report<M, kList>& report, const Chun
     report_tile(matcher, report, state, chunk, row);
 }
 
-// Rows of one word: several tiles a step, so that enough loads are in flight.
+// Scans several tiles of one-word rows at once, so that enough loads are in flight.
 template <Matcher M, bool kList>
 __device__ void scan_short_tiles(const M& matcher, Report<M, kList>& report, const Chunk& chunk, u32 first_tile) {
     constexpr u32 kTiles = M::kShortTiles;
@@ -85,7 +86,7 @@ __device__ void scan_short_tiles(const M& matcher, Report<M, kList>& report, con
         report_tile(matcher, report, states[index], chunk, first_row + index * step);
 }
 
-// Scans every chunk of the launch; the blocks take the chunks in turn.
+// Scans all chunks of the launch, distributed over the blocks round-robin.
 template <Matcher M, bool kList>
 __device__ void scan_chunks(const Scan& scan, const typename M::Arguments& arguments) {
     const M matcher(arguments, load_image(scan));
