@@ -1,4 +1,4 @@
-//! Measures matching a filter against documents: processor time per document, the fastest of several rounds.
+//! Measures the matching of filters against documents: processor time per document, in the fastest of several rounds.
 //!
 //! `cargo run --release -p forebay-documents-query --example filter`
 
@@ -44,7 +44,7 @@ fn document(number: usize) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&document).expect("names have no NUL")
 }
 
-/// The number of matching documents, and the processor time of the fastest round.
+/// Returns the number of matching documents, and the processor time of the fastest round in seconds.
 fn fastest(filter: &Document, documents: &[RawDocumentBuf]) -> (usize, f64) {
     let filter = RawDocumentBuf::try_from(filter).expect("names have no NUL");
     let filter = Filter::parse(&filter, &Limits::default()).expect("a valid filter");
@@ -60,7 +60,7 @@ fn fastest(filter: &Document, documents: &[RawDocumentBuf]) -> (usize, f64) {
     result
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread, in seconds.
 fn processor_seconds() -> f64 {
     let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
     let time = nix::time::clock_gettime(clock).expect("threads have clocks");

@@ -1,4 +1,4 @@
-//! The case files in `tests/cases`, each a table of inputs and what MongoDB makes of them.
+//! Runs the case files in `tests/cases`: tables of inputs and MongoDB's results.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use forebay_documents_query::{
 };
 use serde::Deserialize;
 
-/// The clock of all cases.
+/// Value of `$$NOW` in all cases, in milliseconds since 1970.
 const NOW_MS: i64 = 1_000_000;
 
 fn value(json: &str) -> RawBson {
@@ -40,7 +40,7 @@ fn shown(document: &RawDocumentBuf) -> String {
     forebay_documents_query::display::document(document)
 }
 
-/// Checks that `result` failed as a case says.
+/// Checks that `result` is the error that a case expects.
 fn check_error<T: Debug>(case: &str, result: Result<T, Error>, code: i32, message: Option<&str>) {
     let error = match result {
         Err(error) => error,

@@ -1,4 +1,4 @@
-//! Comparison and encoding agree: `memcmp` orders two keys as the two values.
+//! Comparison and encoding agree: `memcmp` orders two keys like their values.
 
 use std::cmp::Ordering;
 use std::str::FromStr;

@@ -7,7 +7,7 @@ use super::Value;
 use super::function::{Function, named};
 use crate::error::{Code, Error};
 
-/// Parameters of a date operator that is written as `{date, timezone}` instead of a date alone.
+/// Names of the operands of a date operator, which is written with a date alone or as `{date, timezone}`.
 const NAMES: &[&str] = &["date", "timezone"];
 
 pub(super) const FUNCTIONS: &[Function] = &[

@@ -1,6 +1,6 @@
-//! Hostile input: parsing and applying never panic, and nesting is bounded.
+//! Hostile input: parsing and applying never panic, and nesting is limited.
 //!
-//! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
+//! A failing test prints its seed; `FOREBAY_SEED` repeats the test with that seed.
 
 mod random;
 mod work;
@@ -74,12 +74,13 @@ fn nesting_is_bounded_everywhere() {
     );
 }
 
-/// `initial`, wrapped in `step` `levels` times; `step` refers to the value so far as `$$value`.
+/// Builds an expression that starts with `initial` and applies `step` `levels` times. `step` refers to the previous
+/// value as `$$value`.
 fn grown(levels: i32, initial: Bson, step: impl Into<Bson>) -> Document {
     doc! { "$reduce": { "input": { "$range": [0, levels] }, "initialValue": initial, "in": step.into() } }
 }
 
-/// The documents of a pipeline over `{_id: 1, x: [], s: 1}`, or its error code.
+/// Runs a pipeline on `{_id: 1, x: [], s: 1}`. Returns the output documents or the error code.
 pub(crate) fn run_stages(stages: &[Document]) -> Result<Vec<RawDocumentBuf>, Code> {
     let limits = Limits::default();
     let stages = RawArrayBuf::from_iter(stages.iter().map(raw));
@@ -167,7 +168,7 @@ fn a_thousand_stages_nest_no_deeper_than_a_document_may() {
         let stages = vec![stage.clone(); 1000];
         assert_eq!(run_stages(&stages), Err(Code::Overflow), "{stage}");
     }
-    // Through arrays, paths create documents inside values that are already deep.
+    // Paths through arrays create documents inside values that are already deep.
     let mut through = vec![doc! { "$set": { "x": "$s" } }];
     through.extend(vec![doc! { "$set": { "x": ["$x"] } }; 100]);
     through.push(doc! { "$set": { path("a"): 1 } });
@@ -233,7 +234,7 @@ fn documents_that_nest_too_deep_on_disk_are_refused_or_read() {
     }
 }
 
-/// `x` nested in itself 100,000 times, as a document or as an array.
+/// Builds a document with `x` nested in itself 100,000 times, as documents or as arrays.
 fn nested_bytes(arrays: bool) -> RawDocumentBuf {
     let mut writer = Writer::new();
     for level in 0..100_000 {

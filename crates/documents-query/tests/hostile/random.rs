@@ -1,4 +1,4 @@
-//! Random documents of names and values that mean something somewhere, and what is done with them.
+//! Random documents of names and values that some parser treats specially, and the functions that they are passed to.
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document};
@@ -175,7 +175,7 @@ pub(crate) fn raw(document: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(document).expect("names have no NUL")
 }
 
-/// Parses `hostile` in each role it could have, and applies what parses to `target`.
+/// Parses `hostile` as a filter, an update and every other kind of input, and applies the parsed results to `target`.
 pub(crate) fn exercise(hostile: &RawDocument, target: &RawDocument) {
     let limits = Limits::default();
     let now = DateTime::from_millis(0);

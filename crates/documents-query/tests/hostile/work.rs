@@ -1,4 +1,4 @@
-//! Work that a client could make endless: it is bounded by the size of the input, or stopped.
+//! Work that a client could make endless must be linear in the size of the input, or be stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,13 +27,13 @@ fn an_expression_may_bind_many_variables() {
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
 }
 
-/// As many names as a message of some MB can hold.
+/// Returns as many names as a message of some MB can hold.
 fn many_names() -> impl Iterator<Item = String> {
     (0..200_000).map(|number| format!("name{number}"))
 }
 
-/// Checks that work is linear in its input, not quadratic: it takes at most some seconds of processor time, while
-/// visiting each pair of names would take minutes.
+/// Checks that work is linear in its input, not quadratic: it may take a few seconds of processor time, while visiting
+/// each pair of names would take minutes.
 #[track_caller]
 fn assert_linear<T>(work: impl FnOnce() -> Result<T, Error>) -> T {
     let worked = time_worked();
@@ -230,13 +230,13 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
-/// PCRE2 takes hours over this text: its limit applies to each start of a match.
+/// Returns a text, and a filter that takes PCRE2 hours on the text: PCRE2's limit applies to each start of a match.
 fn endless() -> (String, Document) {
     let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
     ("a".repeat(100_000), pattern)
 }
 
-/// Limits of a command that has to end soon.
+/// Returns the limits of a command with a deadline in 20 ms.
 fn limits_that_end() -> Limits {
     let limits = Limits::default();
     let soon = Instant::now() + Duration::from_millis(20);
@@ -273,7 +273,7 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
     let outcome = std::thread::scope(|scope| {
         let held = Arc::strong_count(&first.cancelled);
         let matching = scope.spawn(|| filter.try_matches(&document));
-        // The match holds a copy of the token from its start to its end.
+        // The match holds a clone of the token from its start to its end.
         while Arc::strong_count(&first.cancelled) == held {
             std::thread::yield_now();
         }
@@ -284,7 +284,8 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
     assert_eq!(outcome.expect_err("stopped").code, Code::Interrupted);
 }
 
-/// Checks that work on one document, made of steps without patterns, ends soon after its command has to end.
+/// Checks that work on one document ends soon after its command is stopped. The work consists of steps without
+/// patterns.
 fn assert_is_stopped<T: std::fmt::Debug>(limits: &Limits, work: impl FnOnce() -> Result<T, Error>) {
     let soon = Instant::now() + Duration::from_millis(20);
     limits.stop().follow(&Stop::at(soon));
@@ -307,7 +308,7 @@ fn many_conditions_are_stopped_in_one_document() {
     let of_values = parse(&conditions("a"));
     assert_is_stopped(&limits, || of_values.try_matches(&elements));
     assert_is_stopped(&limits, || of_values.match_position(&elements));
-    // A field behind many others.
+    // A field that follows many other fields.
     let fields = raw(&(0..300_000)
         .map(|n| (format!("f{n}"), Bson::Int32(n)))
         .collect());
@@ -368,7 +369,7 @@ fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
     }
 }
 
-/// Checks that a run of a billion steps over one document ends soon after its command has to end.
+/// Checks that a pipeline that would take a billion steps on one document ends soon after its command is stopped.
 fn assert_stops(stages: &[Document], input: &RawDocument) {
     let limits = Limits::default();
     let worked = time_worked();
@@ -384,7 +385,7 @@ fn assert_stops(stages: &[Document], input: &RawDocument) {
     assert!(time_worked() - worked < Duration::from_millis(500));
 }
 
-/// Processor time of this thread, which does not depend on the machine's load.
+/// Returns the processor time of this thread, which does not depend on the machine's load.
 fn time_worked() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).expect("threads have clocks").into()
@@ -413,7 +414,7 @@ fn strings_that_are_not_utf8_survive_updates_and_match_nothing() {
     );
 }
 
-/// The document after `{$set: {n: 1}}`.
+/// Applies `{$set: {n: 1}}` to a document.
 fn with_n_set(document: &RawDocument) -> RawDocumentBuf {
     let update = raw(&doc! { "$set": { "n": 1 } });
     let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default());
