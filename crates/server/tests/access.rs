@@ -1,4 +1,4 @@
-//! Access: files, roles, users that are dropped, and places for clients that have not authenticated.
+//! Access control: file permissions, roles, dropped users, and connection permits for unauthenticated clients.
 
 mod raw;
 
@@ -20,13 +20,13 @@ use mongodb::error::{Error, ErrorKind};
 use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Timeout of an answer.
+/// Timeout for a reply.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 const CURSOR_NOT_FOUND: i32 = 43;
 
-/// Runs the program with a umask that lets other accounts read its files.
+/// Runs the program with a umask that lets other users read its files.
 fn with_open_umask(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -35,7 +35,7 @@ fn with_open_umask(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns a folder and all files and folders in it.
+/// Returns a path and, for a folder, all files and folders in it.
 fn all_below(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut found = vec![path.to_owned()];
     if path.is_dir() {
@@ -90,10 +90,10 @@ async fn with_root(arguments: &[&str]) -> Result<(Server, Client)> {
     Ok((server, root))
 }
 
-/// Connects as a user, whose password is `secret`.
+/// Connects as a user with the password `secret`.
 async fn login(server: &Server, user: &str) -> Result<Client> {
     let address = server.process().address();
-    // A single connection, so that the user of this connection changes.
+    // A single connection, so that a later login changes the user of the connection.
     let options = "authSource=admin&maxPoolSize=1&retryReads=false&retryWrites=false";
     Ok(Client::with_uri_str(format!("mongodb://{user}:secret@{address}/?{options}")).await?)
 }
@@ -290,7 +290,7 @@ impl Raw {
         Ok(Document::try_from(reply)?)
     }
 
-    /// Waits for the server to close the connection.
+    /// Waits until the server closes the connection.
     fn wait_for_end(&mut self) -> Result<()> {
         match self.0.read(&mut [0]) {
             Ok(0) => Ok(()),
@@ -333,7 +333,7 @@ impl Raw {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_do_not_keep_out_clients_with_a_password() -> Result<()> {
-    // A driver also monitors the server over a connection that never authenticates, a stranger.
+    // A driver also monitors the server over a connection that never authenticates.
     let (server, root) = with_root(&["--connections-max", "12"]).await?;
     drop(root);
     let mut strangers = Vec::new();
@@ -370,7 +370,7 @@ async fn a_stranger_that_claims_to_send_much_is_refused_without_a_wait_for_memor
     let claimed = HEADER_BYTES + size_of::<i32>();
     message[claimed..claimed + 4].copy_from_slice(&47_000_000_i32.to_le_bytes());
     stranger.send(&message)?;
-    // Had it waited for room, there would be a reply.
+    // A server that waited for memory would have sent an error reply.
     stranger.wait_for_end()?;
     server.stop()
 }
@@ -388,7 +388,7 @@ async fn a_connection_has_three_guesses() -> Result<()> {
     server.stop()
 }
 
-/// Returns the page for Prometheus.
+/// Returns the Prometheus metrics page.
 fn metrics(server: &Server) -> Result<String> {
     let page = server.process().status_page().context("a status page")?;
     let address = page.strip_prefix("http://").context("its protocol")?;

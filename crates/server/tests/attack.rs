@@ -1,7 +1,7 @@
-//! A mix of attacks on the server's memory, while another client works undisturbed. With `FOREBAY_TEST_FULL` it runs
-//! for ten minutes, and the latency of the other client is checked too.
+//! Runs a mix of attacks on the server's memory while another client works undisturbed. With `FOREBAY_TEST_FULL` it
+//! takes ten minutes, and also checks the other client's latency.
 //!
-//! The rule: the resident memory of the process, including code and caches, never exceeds 1.2 times
+//! The requirement: the resident memory of the process, including code and caches, never exceeds 1.2 times
 //! `--memory-bytes-max`.
 
 mod raw;
@@ -19,21 +19,21 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// Number of documents in the cached collection.
 const NAMES: i32 = 50_000;
-/// Number of documents in the other collection, and bytes of each. All of them fit in one batch.
+/// Number of documents in the collection of large documents, and bytes of each. All of them fit in one batch.
 const LARGE: i32 = 6;
 const LARGE_BYTES: usize = 15_000_000;
-/// Number of statements of one update.
+/// Number of statements in an update.
 const STATEMENTS: i32 = 100_000;
-/// Number of conditions of one search.
+/// Number of conditions in a search.
 const CONDITIONS: usize = 1000;
 /// Time for which an attacker makes the server hold memory.
 const HOLD: Duration = Duration::from_secs(2);
-/// Timeout of an answer.
+/// Timeout for a reply.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum p99 of a ping, on two cores.
 const PING_MAX: Duration = Duration::from_millis(100);
 const EXCEEDED_MEMORY_LIMIT: i32 = 146;
-/// A part of every name.
+/// A substring of every name.
 const ALPHABET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 fn connect(address: &str) -> Result<Raw> {
@@ -55,7 +55,7 @@ fn done(raw: &mut Raw, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
     Ok(reply)
 }
 
-/// Runs a command that must succeed once there is memory for it: what was written before it goes to the disk meanwhile.
+/// Runs a command that must succeed once memory is free: earlier writes are flushed to disk meanwhile.
 fn done_in_time(raw: &mut Raw, command: &RawDocumentBuf) -> Result<()> {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -95,7 +95,7 @@ fn prepare(address: &str) -> Result<()> {
         &mut raw,
         rawdoc! { "insert": "groups", "$db": "d", "documents": [value] },
     )?;
-    // Reading for the first time is not part of an attack.
+    // The first read, which loads caches, is not part of an attack.
     read_all(&mut raw)
 }
 
@@ -110,7 +110,7 @@ fn find_large(id: i32) -> RawDocumentBuf {
     rawdoc! { "find": "large", "filter": { "_id": id }, "$db": "d" }
 }
 
-/// Returns a search with [`CONDITIONS`] different conditions, all of which every name meets.
+/// Returns a search with [`CONDITIONS`] different conditions. Every name meets all of them.
 fn many_conditions() -> RawDocumentBuf {
     let begins = 0..ALPHABET.len();
     let parts = begins.flat_map(|begin| (begin + 2..=ALPHABET.len()).map(move |end| begin..end));
@@ -122,10 +122,10 @@ fn many_conditions() -> RawDocumentBuf {
     rawdoc! { "count": "names", "query": { "$and": conditions }, "$db": "d" }
 }
 
-/// Attacks the server at an address once. Returns whether the server executed all of the commands.
+/// Attacks the server at an address once. Returns whether the server executed all commands.
 type Attack = fn(&str) -> Result<bool>;
 
-/// The attacks, each with the number of clients that carry it out at the same time.
+/// The attacks, each with the number of clients that carry it out concurrently.
 const ATTACKS: [(&str, Attack, usize); 8] = [
     ("conditions", conditions, 2),
     ("inflated", inflated, 4),
@@ -142,7 +142,7 @@ fn conditions(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// A few hundred bytes that inflate to fifteen megabytes. The server holds them while it waits for a change.
+/// Sends a few hundred bytes that inflate to 15 MB. The server holds them while it waits for a change.
 fn inflated(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let open = rawdoc! { "aggregate": "quiet", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "d" };
@@ -157,7 +157,7 @@ fn inflated(address: &str) -> Result<bool> {
     Ok(succeeded(&raw.receive()?.body))
 }
 
-/// A message that stops after its header, or after ten megabytes.
+/// Sends a message that stops after its header, or after 10 MB.
 fn unfinished(address: &str) -> Result<bool> {
     for sent in [0, 10_000_000] {
         let mut raw = connect(address)?;
@@ -176,7 +176,7 @@ fn unfinished(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// A pattern of 8,000 groups, for which PCRE2 would take half a gigabyte to match four kilobytes.
+/// Searches with a pattern of 8,000 groups, for which PCRE2 would need 500 MB to match 4 KB.
 fn groups(address: &str) -> Result<bool> {
     let pattern = format!("(*ANYCRLF){}(?:(a)|(b))*\\1[yz]", "()".repeat(8000));
     let count =
@@ -184,7 +184,7 @@ fn groups(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(count)?))
 }
 
-/// Cursors over ninety megabytes of sorted documents, from which one document is fetched.
+/// Opens cursors over 90 MB of sorted documents, and fetches one document from each.
 fn cursors(address: &str) -> Result<bool> {
     let aggregate = rawdoc! {
         "aggregate": "large", "$db": "d", "cursor": { "batchSize": 0 },
@@ -204,7 +204,7 @@ fn cursors(address: &str) -> Result<bool> {
     Ok(fetched.into_iter().all(|fetched| fetched))
 }
 
-/// Replies of fifteen megabytes, which the client does not read.
+/// Requests a reply of 15 MB and does not read it.
 fn unread(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     raw.send(&message(find_large(1)))?;
@@ -212,7 +212,7 @@ fn unread(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Changes a document of fifteen megabytes and returns it. The command is numbered, so its reply is kept as well.
+/// Changes a document of 15 MB and returns it. The write is numbered, so its reply is also kept for retries.
 fn changed(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let change = rawdoc! {
@@ -227,7 +227,7 @@ fn changed(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// A command with the maximum number of numbered statements.
+/// Sends a command with the maximum number of numbered statements.
 fn updates(address: &str) -> Result<bool> {
     let update = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
     let updates = RawArrayBuf::from_iter((0..STATEMENTS).map(|_| update.clone()));
@@ -237,7 +237,7 @@ fn updates(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(command)?))
 }
 
-/// Returns the id of a new session, which no other command uses.
+/// Creates an id for a new session.
 fn session() -> Result<RawDocumentBuf> {
     let id = bson::Binary {
         subtype: bson::spec::BinarySubtype::Uuid,
@@ -264,7 +264,7 @@ struct Seen {
     resident_bytes: u64,
 }
 
-/// Returns the account of memory in `serverStatus`.
+/// Returns the memory account in `serverStatus`.
 fn account(raw: &mut Raw) -> Result<RawDocumentBuf> {
     let status = done(raw, rawdoc! { "serverStatus": 1, "$db": "admin" })?;
     Ok(status
@@ -277,13 +277,13 @@ fn was_full(raw: &mut Raw) -> Result<bool> {
     Ok(account(raw)?.get_i64("refused")? > 0)
 }
 
-/// Runs small commands, each of which must succeed.
+/// Runs small commands, all of which must succeed.
 fn work(server: &Server, time: Duration) -> Result<Seen> {
     let mut raw = connect(server.process().address())?;
     let mut seen = Seen::default();
     let until = Instant::now() + time;
     let mut id = 0;
-    // On a slow machine it takes longer until the account is full.
+    // On a slow machine it takes longer to fill the account.
     while Instant::now() < until || (!was_full(&mut raw)? && Instant::now() < until + TIMEOUT) {
         let began = Instant::now();
         done(&mut raw, rawdoc! { "ping": 1, "$db": "admin" })?;
@@ -333,13 +333,13 @@ fn withstand(attacks: &[(&str, Attack, usize)]) -> Result<()> {
     let account = account(&mut connect(&address)?)?;
     println!("attack: {account:?}");
     ensure!(account.get_i64("refused")? > 0, "{account:?}");
-    // The memory that the attackers held has been given back.
+    // The server has released the memory that the attackers held.
     read_all(&mut connect(&address)?)?;
     ensure!(changed(&address)?, "a large document cannot be changed");
     server.stop()
 }
 
-/// Checks the limits.
+/// Checks that latency and resident memory are within their limits.
 fn check_limits(seen: &Seen) -> Result<()> {
     let rank = |part: usize| seen.pings[(seen.pings.len() - 1) * part / 100];
     let (p50, p99) = (rank(50), rank(99));
@@ -376,7 +376,7 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
     withstand(&ATTACKS)
 }
 
-/// Only large writes, as small requests would take the room that large ones wait for.
+/// Only large writes: small requests would take the memory that large ones wait for.
 #[test]
 fn large_writes_stay_within_the_account() -> Result<()> {
     withstand(&[("changed", changed, 16), ("updates", updates, 6)])

@@ -1,5 +1,5 @@
-//! Bytes that no driver sends. The server answers each with a clear error, or closes that connection only. Another
-//! client works on and loses nothing.
+//! Sends bytes that no driver sends. The server answers with a clear error, or closes only that connection. Another
+//! client keeps working and loses nothing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,7 +15,7 @@ use forebay_wire_mongo::{
 };
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Timeout of an answer.
+/// Timeout for a reply.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client that can send any bytes.
@@ -90,7 +90,7 @@ fn code(reply: &RawDocumentBuf) -> Result<i32> {
     Ok(reply.get_i32("code")?)
 }
 
-/// Makes a body with `depth` nested documents, from bytes, as the library refuses some of them.
+/// Makes a body with `depth` nested documents. Uses raw bytes, because the BSON library refuses deep nesting.
 fn nested(depth: usize) -> Vec<u8> {
     let mut document = vec![5, 0, 0, 0, 0];
     for _ in 1..depth {
@@ -100,7 +100,7 @@ fn nested(depth: usize) -> Vec<u8> {
     document
 }
 
-/// Makes an `OP_MSG` with a body of any bytes.
+/// Makes an `OP_MSG` with these bytes as its body.
 fn around(body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header {
@@ -152,7 +152,7 @@ fn bad_content_is_answered_and_the_connection_stays_open() -> Result<()> {
     raw.ping()
 }
 
-/// `{insert: "c", $db: "d", pad: <17 MiB>}`.
+/// Returns `{insert: "c", $db: "d", pad: <17 MiB>}`.
 fn huge_body() -> Vec<u8> {
     let pad = "x".repeat(17 << 20);
     rawdoc! { "insert": "c", "$db": "d", "pad": pad }.into_bytes()
@@ -265,7 +265,7 @@ fn old_handshakes_are_answered() -> Result<()> {
     raw.ping()
 }
 
-/// `{name: 1}`.
+/// Returns `{name: 1}`.
 fn one(name: &str) -> Result<RawDocumentBuf> {
     Ok(RawDocumentBuf::try_from(doc! { name: 1 })?)
 }
@@ -410,7 +410,7 @@ fn throw_garbage(address: &str, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// An expression that takes years to evaluate.
+/// Returns an expression that takes years to evaluate.
 fn endless() -> Bson {
     (0..5).fold(Bson::from("$$value"), |inner, _| {
         bson!({ "$reduce": { "input": { "$range": [0, 10_000] }, "initialValue": 0, "in": inner } })

@@ -1,5 +1,5 @@
-//! Change streams beside random writers, over kills of the server: applying the events to an empty model gives the
-//! documents of the collections. No event is missing, and none comes twice.
+//! Follows change streams during random writes and kills of the server. Applying all events to an empty model results
+//! in the documents of the collections: no event is missing or repeated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const COLLECTIONS: [&str; 2] = ["a", "b"];
 const WRITERS: i32 = 3;
-/// Number of `_id`s of a writer.
+/// Number of distinct `_id`s of a writer.
 const IDS: i32 = 200;
-/// The `_id` of the document that marks the end of a round.
+/// `_id` of the document that marks the end of a round.
 const MARK: i32 = -1;
 
 /// Documents by collection and `_id`.
@@ -35,7 +35,7 @@ enum Scope {
     Everything,
 }
 
-/// A follower of changes: its model and its position.
+/// A follower of a change stream: its model and its position.
 #[derive(Debug)]
 struct Follower {
     scope: Scope,
@@ -54,7 +54,7 @@ impl Follower {
         }
     }
 
-    /// Opens the stream at the current position.
+    /// Opens the stream at the follower's position.
     async fn open(&mut self, client: &Client) -> Result<ChangeStream<ChangeStreamEvent<Document>>> {
         let db = client.database("streams");
         let collection = db.collection::<Document>(COLLECTIONS[0]);
@@ -101,7 +101,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Number of marks of a round: one in each collection.
+    /// Returns the number of marks in a round: one for each followed collection.
     fn marks(&self) -> usize {
         match self.scope {
             Scope::Collection => 1,
@@ -179,7 +179,7 @@ impl Follower {
     }
 }
 
-/// Returns whether the connection broke, rather than the server refused.
+/// Returns whether the connection broke; false if the server replied with an error.
 fn is_lost(error: &mongodb::error::Error) -> bool {
     matches!(
         *error.kind,
@@ -189,7 +189,7 @@ fn is_lost(error: &mongodb::error::Error) -> bool {
     )
 }
 
-/// Makes random writes to its own `_id`s, until a write is not acknowledged.
+/// Makes random writes to `_id`s of this writer, until a write is not acknowledged.
 async fn write_until_killed(
     db: Database,
     first: i32,
@@ -261,7 +261,7 @@ async fn mark(db: &Database, round: i32) -> Result<()> {
     Ok(())
 }
 
-/// Follows beside writers, until the server is killed after a number of writes.
+/// Runs followers and writers concurrently, and kills the server after a number of writes.
 async fn load_until_killed(
     server: &mut Server,
     followers: &mut [Follower],
@@ -367,7 +367,7 @@ async fn a_stream_ends_with_the_server_and_resumes_after_a_restart() -> Result<(
     while !is_waiting(&client).await? {
         ensure!(!waiting.is_finished(), "there is no change yet");
     }
-    // Within the timeout of stopping, which is far shorter than the wait.
+    // Takes at most the shutdown timeout, which is much shorter than the wait of the `getMore`.
     server.shutdown_and_restart()?;
     let batch = waiting.await??;
     ensure!(

@@ -1,4 +1,4 @@
-//! Acknowledged writes survive `kill -9`: the server is killed many times under load. After each start, all documents
+//! Acknowledged writes survive `kill -9`. The server is killed many times under load. After each start, all documents
 //! and all answers of the cache are compared with the acknowledged writes.
 
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use tokio::task::JoinHandle;
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Number of writers, each with its own `_id`s.
 const WRITERS: usize = 4;
-/// Number of `_id`s of a writer.
+/// Number of distinct `_id`s of a writer.
 const IDS: i32 = 2_000;
 /// Maximum documents of an insert.
 const BATCH_COUNT_MAX: usize = 40;
 /// Maximum age of lost writes without `j`, as documented.
 const LOSS_MAX: Duration = Duration::from_millis(100);
-/// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and Rust.
+/// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and in Rust's regex crate.
 const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
 
-/// The acknowledged writes of a writer, and its last write, whose outcome is unknown.
+/// A writer's acknowledged writes, and its last write if the outcome is unknown.
 #[derive(Debug, Default)]
 struct Acknowledged {
     model: Model,
-    /// The `_id`s of the last write, if it was not acknowledged, with the documents that it would have made.
+    /// `_id`s of the unacknowledged last write, and the documents that it would have written.
     in_doubt: Vec<(i32, Option<String>)>,
-    /// The error of the last write; `None` if the server was killed before.
+    /// Error of the last write; `None` if the server was killed before.
     refusal: Option<mongodb::error::Error>,
 }
 
@@ -69,7 +69,7 @@ async fn declare(server: &Server) -> Result<()> {
     declare_cache(&db, "names", "name").await
 }
 
-/// Connects a new client. Its timeouts are long, as on a busy machine a new server takes seconds to answer.
+/// Connects a new client with long timeouts, because a new server takes seconds to answer on a busy machine.
 async fn database(server: &Server) -> Result<Database> {
     Ok(server.client().await?.database("durability"))
 }
@@ -85,7 +85,7 @@ fn journalled(db: &Database) -> Collection<Document> {
     )
 }
 
-/// Runs the writers until `writes` are acknowledged, then kills the server during the next ones.
+/// Runs the writers until `writes` are acknowledged, and kills the server during later writes.
 async fn load_until_killed(
     server: &mut Server,
     writers: Vec<Acknowledged>,
@@ -123,7 +123,7 @@ async fn load_until_killed(
         .collect()
 }
 
-/// Waits for the time of the kill. Fails if the server refuses a write before.
+/// Waits until enough writes are acknowledged for the kill. Fails if the server refuses a write before.
 async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Acknowledged>]) -> Result<()> {
     tokio::select! {
         () = progress.reached.notified() => Ok(()),
@@ -133,7 +133,7 @@ async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Acknowledge
     }
 }
 
-/// Counts acknowledged writes down to the kill.
+/// Counts down acknowledged writes until the kill.
 #[derive(Debug)]
 struct Progress {
     left: AtomicU64,
@@ -153,7 +153,7 @@ impl Progress {
     }
 }
 
-/// Writes until a write is refused, or the server is killed, which the driver would take long to notice.
+/// Writes until a write fails, or until the test kills the server, which the driver would notice late.
 async fn write_until_killed(
     collection: Collection<Document>,
     mut told: Acknowledged,
@@ -188,7 +188,7 @@ fn apply(model: &mut Model, id: i32, name: Option<String>) {
     }
 }
 
-/// One write.
+/// A random write.
 #[derive(Debug)]
 enum Change {
     Insert(Vec<(i32, String)>),
@@ -206,7 +206,7 @@ impl Change {
         }
     }
 
-    /// Inserts documents from `id` on, up to the next `_id` in use.
+    /// Inserts documents from `id` upwards, up to the next existing `_id`.
     fn insert(model: &Model, id: i32, end: i32, random: &mut fastrand::Rng) -> Change {
         let count = random.usize(1..=BATCH_COUNT_MAX);
         let free = (id..end)
@@ -215,7 +215,7 @@ impl Change {
         Change::Insert(free.map(|id| (id, random_name(random))).collect())
     }
 
-    /// Returns each changed document after the change; `None` if it is deleted.
+    /// Returns the `_id` of each changed document, and its value after the change; `None` if it is deleted.
     fn effects(&self) -> Vec<(i32, Option<String>)> {
         match self {
             Change::Insert(documents) => documents
@@ -244,14 +244,14 @@ impl Change {
     }
 }
 
-/// Makes a short name of few letters, so that patterns match some.
+/// Makes a short name of few distinct letters, so that patterns match some names.
 fn random_name(random: &mut fastrand::Rng) -> String {
     (0..random.usize(..12))
         .map(|_| random.choice(*b"aab0129-").map_or('-', char::from))
         .collect()
 }
 
-/// Checks the documents of the unacknowledged write: each is as before or as after it. Records which.
+/// Checks the documents of the unacknowledged write: each has its state before or after the write. Records which.
 async fn settle(db: &Database, told: &mut Acknowledged) -> Result<()> {
     let collection = journalled(db);
     for (id, after) in std::mem::take(&mut told.in_doubt) {
@@ -273,7 +273,7 @@ async fn name_of(collection: &Collection<Document>, id: i32) -> Result<Option<St
         .transpose()?)
 }
 
-/// Compares all documents, by a scan, and all answers of the cache with the models.
+/// Compares the models with all documents, by a scan, and with all answers of the cache.
 async fn compare_answers(db: &Database, writers: &[Acknowledged]) -> Result<()> {
     caches_are_built(db, "names").await?;
     let mut expected = Model::default();

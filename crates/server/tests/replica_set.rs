@@ -1,4 +1,4 @@
-//! A server that describes itself as a replica set of one member: its hello, and writes that drivers retry.
+//! A server that describes itself as a replica set with one member: its hello, and retried writes.
 
 mod raw;
 
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Timeout of an answer.
+/// Timeout for a reply.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn connect(server: &Server) -> Result<Raw> {
@@ -33,7 +33,7 @@ fn flagged(body: RawDocumentBuf, flags: Flags) -> Vec<u8> {
     message.encode(1, 0)
 }
 
-/// Makes a hello that the server answers once its state differs from `known`.
+/// Makes a hello that the server answers once its topology version differs from `known`.
 fn awaiting(known: &RawDocumentBuf, max_await_ms: i64) -> Result<RawDocumentBuf> {
     let version = known.get_document("topologyVersion")?.to_owned();
     Ok(
@@ -59,7 +59,7 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
     let version =
         |reply: &RawDocumentBuf| reply.get_document("topologyVersion").map(ToOwned::to_owned);
     assert_eq!(version(&again)?, version(&answer)?);
-    // A client that knows another run of the server gets its answer at once.
+    // A client that knows another process of the server gets its reply at once.
     let stranger = rawdoc! { "topologyVersion": { "processId": bson::oid::ObjectId::new(), "counter": 0_i64 } };
     raw.ask(awaiting(&stranger, 3_600_000)?)?;
     let alone = raw.ask(rawdoc! { "hello": 1, "maxAwaitTimeMS": 5, "$db": "admin" })?;
@@ -70,7 +70,7 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
     for _ in 0..3 {
         assert!(continues(&streaming.receive()?)?);
     }
-    // The first answer comes at once, as the client knows another run; the second is held back.
+    // The first reply comes at once, because the client knows another process; the second is delayed.
     let mut held = connect(&server)?;
     held.send(&flagged(
         awaiting(&stranger, 50_000)?,
@@ -85,7 +85,7 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
     Ok(())
 }
 
-/// Returns whether a stream of hellos continues after this reply. Its last reply reports that the server stops.
+/// Returns whether more replies follow this hello reply. The last reply reports that the server stops.
 fn continues(reply: &OpMsg) -> Result<bool> {
     let more = reply.flags.has(Flags::MORE_TO_COME);
     if more {

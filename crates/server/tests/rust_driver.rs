@@ -17,7 +17,7 @@ use mongodb::{Client, Collection, IndexModel};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
-/// Number of documents of the search test.
+/// Number of documents in the search test.
 const DOCUMENTS: i32 = 5_000;
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn a_session_through_a_proxy() -> Result<()> {
     server.stop()
 }
 
-/// Runs a session for each compressor.
+/// Runs a session with each compressor.
 async fn sessions(uri: &str) -> Result<()> {
     for compressor in ["", "zlib", "snappy", "zstd"] {
         let options = match compressor {
@@ -58,7 +58,7 @@ async fn sessions(uri: &str) -> Result<()> {
     Ok(())
 }
 
-/// Counts the batches that cursors fetch after their first.
+/// Counts the batches that cursors fetch after their first batch.
 fn count_batches(batches: Arc<AtomicUsize>) -> EventHandler<CommandEvent> {
     EventHandler::callback(move |event| {
         if matches!(event, CommandEvent::Started(started) if started.command_name == "getMore") {

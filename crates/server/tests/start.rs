@@ -1,4 +1,4 @@
-//! Starting a server: settings from flags, environment and file, and one clear line if it cannot start.
+//! Server start: settings from flags, environment and file, and a one-line error if the server cannot start.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

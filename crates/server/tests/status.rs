@@ -1,4 +1,4 @@
-//! The status listener: metrics, health, the page; and the log of slow searches.
+//! The status listener (metrics, health and page), and the log of slow searches.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ fn start(arguments: &[&str]) -> Result<Server> {
     Server::start(BINARY, &[&STATUS, arguments].concat())
 }
 
-/// Returns host and port of the status listener.
+/// Returns `HOST:PORT` of the status listener.
 fn address(process: &ServerProcess) -> Result<String> {
     let page = process.status_page().context("a status page")?;
     let address = page.strip_prefix("http://").context("its protocol")?;
@@ -40,7 +40,7 @@ fn exchange(address: &str, request: &str) -> Result<String> {
     Ok(reply)
 }
 
-/// Sends a GET. Returns code, head and body of the answer.
+/// Sends a GET request. Returns status code, head and body of the answer.
 fn get(address: &str, path: &str) -> Result<(u16, String, String)> {
     let reply = exchange(
         address,
@@ -57,7 +57,7 @@ fn json(address: &str) -> Result<Value> {
     Ok(serde_json::from_str(&body)?)
 }
 
-/// Returns the value of a sample, by its name and labels as on its line.
+/// Returns the value of a sample, given its name and labels as in the metrics text.
 fn sample(address: &str, name: &str) -> Result<f64> {
     let (code, _, body) = get(address, "/metrics")?;
     ensure!(code == 200, "{code}: {body}");
@@ -69,7 +69,7 @@ fn sample(address: &str, name: &str) -> Result<f64> {
     Ok(line[name.len() + 1..].parse()?)
 }
 
-/// Makes a collection with a cached field. The cache is built when this returns.
+/// Creates a collection with a cached field, and waits until the cache is built.
 async fn cached(server: &Server) -> Result<Collection<Document>> {
     let things: Collection<Document> = server.client().await?.database("shop").collection("things");
     let documents = (0..2_000).map(|n| doc! { "_id": n, "name": format!("item-{n}"), "n": n });
@@ -135,7 +135,7 @@ async fn searches_are_counted_by_source() -> Result<()> {
         (counted("scan", "none")?, sample(&address, reason)?),
         (2.0, 2.0)
     );
-    // A find by _id, and one without a filter, are not counted as searches.
+    // A find by `_id`, and commands without a filter, are not counted as searches.
     things.find_one(doc! { "_id": 3 }).await?;
     things
         .update_one(doc! { "_id": 3 }, doc! { "$set": { "m": 2 } })
@@ -274,7 +274,7 @@ fn requests_that_are_wrong_or_harmful_get_clear_answers() -> Result<()> {
 fn silent_clients_do_not_delay_others() -> Result<()> {
     let server = start(&["--memory"])?;
     let address = address(server.process())?;
-    // More than the listener serves at the same time. They are disconnected after a while.
+    // More clients than the listener serves concurrently. It disconnects them after a timeout.
     let idle = (0..300)
         .map(|_| TcpStream::connect(&address))
         .collect::<Result<Vec<_>, _>>()?;
@@ -305,7 +305,7 @@ async fn the_health_of_the_upstream_is_reported() -> Result<()> {
     };
     assert_eq!((passed_on("ping")?, passed_on("other")?), (1.0, 1.0));
     drop(store);
-    // An answer is reused for a second.
+    // The server reuses a health result for a second.
     let (code, body) = loop {
         let (code, _, body) = get(&address, "/health")?;
         if code != 200 {
@@ -319,8 +319,8 @@ async fn the_health_of_the_upstream_is_reported() -> Result<()> {
     front.stop()
 }
 
-/// Returns the fields of the log line of a slow search that contains `part`. The server writes it before it replies,
-/// but it may arrive later.
+/// Waits for the log line of a slow search that contains `part`, and returns its fields. The server writes the line
+/// before it replies, but the line may arrive later.
 fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,7 +1,8 @@
-//! Searches and writes from several connections while devices join and leave: no search fails, none is wrong.
+//! Searches and writes from several connections while devices join and leave: no search fails or returns a wrong
+//! result.
 //!
-//! Each writer has its own values, which differ in their first letters, so it always knows the right result of a search
-//! for them. Readers search values that do not change.
+//! Each writer's values begin with its own prefix, so it knows the right results of searches for them. Readers search
+//! values that do not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ const READERS: usize = 3;
 const WRITERS: usize = 3;
 /// Number of devices at the start.
 const DEVICES: usize = 3;
-/// Patterns that match some of the unchanging values. They have the same meaning in PCRE2 and Rust.
+/// Patterns that match some of the unchanging values. They have the same meaning in PCRE2 and in Rust's regex crate.
 const PATTERNS: [&str; 6] = [
     "^s-1",
     "77$",
@@ -32,7 +33,7 @@ const PATTERNS: [&str; 6] = [
     "^s-[0-9]+-7",
 ];
 
-/// The size of the storm.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     documents: i32,
@@ -60,7 +61,7 @@ fn size() -> Size {
 async fn a_storm_gives_no_failed_search_and_no_wrong_answer() -> Result<()> {
     let seed = seed("storm");
     let size = size();
-    // Small buckets split and merge often.
+    // Small buckets, which split and merge often.
     let values_max = if is_full() { "131072" } else { "2000" };
     let server = Server::start(
         BINARY,
@@ -93,7 +94,7 @@ async fn a_storm_gives_no_failed_search_and_no_wrong_answer() -> Result<()> {
     server.stop()
 }
 
-/// The right results for the readers.
+/// The expected results for the readers.
 #[derive(Debug)]
 struct Storm {
     still: Vec<(&'static str, u64)>,
@@ -110,7 +111,7 @@ fn still_name(id: i32) -> String {
     )
 }
 
-/// Inserts the unchanging documents. Returns the right count of each pattern.
+/// Inserts the unchanging documents. Returns the expected count of each pattern.
 async fn prepare(db: &Database, documents: i32) -> Result<Vec<(&'static str, u64)>> {
     let raw = (0..documents).map(|id| rawdoc! { "_id": id, "name": still_name(id) });
     let collection: Collection<RawDocumentBuf> = db.collection("names");
@@ -240,7 +241,7 @@ async fn check_own(
     Ok(())
 }
 
-/// Lets a device join and another leave, repeatedly.
+/// Adds and removes a device, repeatedly.
 async fn join_and_leave(client: &Client, joins: usize) -> Result<()> {
     let admin = client.database("admin");
     for _ in 0..joins {

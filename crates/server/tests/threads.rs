@@ -1,5 +1,5 @@
-//! More endless commands than there are threads: other commands are still answered. The endless ones end when they are
-//! killed, when their clients leave, and with the server.
+//! Runs more endless commands than the server has threads. Other commands are still answered. The endless commands end
+//! when they are killed, when their clients disconnect, and when the server stops.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use tokio::time::timeout;
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Timeout of a short command.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Number of commands: more than a server has threads for them.
+/// Number of endless commands: more than the server has threads for them.
 const CROWD: usize = 640;
-/// Maximum processor time of the server from the moment at which a search has to end to its end. The promise is 100 ms;
-/// a server compiled without optimization is slower, and answers other clients in the meantime.
+/// Maximum processor time that the server uses between the moment when a search should stop and its end. The documented
+/// limit is 100 ms; a server compiled without optimization is slower, and answers other clients meanwhile.
 const LATE_MAX: Duration = Duration::from_secs(10);
-/// Number of searches: more than there are threads for them, all of which compute.
+/// Number of searches: more than there are threads, all of which compute.
 const SEARCHES: usize = 150;
-/// Bytes of a value that a large automaton reads for minutes.
+/// Bytes of a value that a large automaton needs minutes to scan.
 const LARGE_VALUE_BYTES: usize = 15 << 20;
 
-/// Held by a test with many clients: this process has file descriptors for one such test at a time.
+/// Held by each test with many clients: this process has file descriptors for one such test at a time.
 static CROWDS: Mutex<()> = Mutex::const_new(());
 
-/// Clients that wait for a reply; they leave when this is dropped.
+/// Clients that wait for a reply, and disconnect when this value is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// A sum over too many numbers to wait for.
+/// Returns a sum over so many numbers that it never finishes.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
@@ -96,7 +96,7 @@ async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     .with_context(|| format!("{wanted} operations"))
 }
 
-/// Waits until no value is left in the delta, as host threads search the delta and devices search buckets.
+/// Waits until the delta is empty: host threads search the delta, devices only search buckets.
 async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
     let explain = doc! { "explain": search.clone(), "$db": "test" };
     wait_for("an empty delta", TIMEOUT, async || {
@@ -124,7 +124,7 @@ async fn kill(server: &Server, operations: Vec<i32>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that must end by its time limit.
+/// Runs a command that must end at its time limit.
 async fn expire(server: &Server, command: &Document, limit: Duration) -> Result<()> {
     let mut limited = command.clone();
     limited.remove("$db");
@@ -139,8 +139,8 @@ async fn expire(server: &Server, command: &Document, limit: Duration) -> Result<
     Ok(())
 }
 
-/// Runs `work`, which ends when the server has stopped something. Checks that the server used at most `allowed` and
-/// [`LATE_MAX`] of processor time for it.
+/// Runs `work`, which ends when the server has stopped a command. Checks that the server used at most `allowed` plus
+/// [`LATE_MAX`] of processor time.
 async fn assert_soon(
     server: &Server,
     allowed: Duration,
@@ -154,14 +154,14 @@ async fn assert_soon(
     Ok(())
 }
 
-/// Random letters a and b: an automaton that looks far back is in a state of its own after each.
+/// Returns random letters a and b: an automaton that depends on many earlier letters reaches a new state after each.
 fn letters(bytes: usize) -> String {
     let mut random = fastrand::Rng::with_seed(7);
     let letter = || if random.bool() { 'a' } else { 'b' };
     std::iter::repeat_with(letter).take(bytes).collect()
 }
 
-/// Checks that a search that takes minutes ends by its time limit, when it is killed and when its client leaves.
+/// Checks that a search that takes minutes ends at its time limit, when it is killed and when its client disconnects.
 async fn assert_stops(server: &Server, search: &Document) -> Result<()> {
     let limit = Duration::from_millis(300);
     assert_soon(server, limit, expire(server, search, limit))
@@ -199,7 +199,7 @@ async fn many_slow_commands_do_not_delay_other_clients() -> Result<()> {
     insert(&server, vec![doc! { "_id": 1 }]).await?;
     let reads = doc! { "aggregate": "c", "pipeline": [{ "$project": { "y": endless() } }], "cursor": {}, "$db": "test" };
     let writes = doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] }], "$db": "test" };
-    // Writes continue without their clients, but not without the server.
+    // Writes continue after their clients disconnect, but not after the server stops.
     let crowd = send(&server, &reads, CROWD);
     until_there_are(&server, CROWD).await?;
     ping(&server).await?;
@@ -232,7 +232,7 @@ async fn writes_that_wait_for_a_collection_do_not_delay_other_collections() -> R
         let update = doc! { "q": { "_id": number }, "u": [{ "$set": { "y": change } }] };
         doc! { "update": collection, "updates": [update], "$db": "test" }
     };
-    // It holds the collection's write lock, and goes on without its client.
+    // Holds the collection's write lock, and continues after its client disconnects.
     let holder = send(&server, &update("c", 1, endless()), 1);
     until_there_are(&server, 1).await?;
     drop(holder);
@@ -300,7 +300,7 @@ async fn no_expression_is_evaluated_on_network_threads() -> Result<()> {
             .await
             .with_context(|| command.to_string())?;
     }
-    // The server ends although writes, which do not end with their clients, are in progress.
+    // The server ends although endless writes are in progress, which continue without their clients.
     let delete = doc! { "delete": "c", "deletes": [{ "q": by_id, "limit": 1 }], "$db": "test" };
     let waiting = send(&server, &delete, workers);
     until_there_are(&server, workers).await?;
@@ -312,7 +312,7 @@ async fn no_expression_is_evaluated_on_network_threads() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
-    // PCRE2's limit applies to each place at which a match may start, so these take hours.
+    // PCRE2's limit applies to each start position of a match, so these searches take hours.
     let text = "a".repeat(100_000);
     insert(
         &server,
@@ -380,7 +380,7 @@ async fn a_list_of_ten_thousand_patterns_ends_when_it_has_to() -> Result<()> {
         insert_into(&server, collection, documents.collect()).await?;
     }
     create_cache(&server, "cached", "v").await?;
-    // The first of them spend the budget of the command; PCRE2 judges the others.
+    // The first patterns use up the command's budget; PCRE2 evaluates the others.
     let patterns = (0..10_000).map(|n| {
         let pattern = CString::try_from(format!("(a|b)*{n}c.{{0,60}}(d|e)x"))?;
         let options = cstr!("").into();
@@ -394,7 +394,8 @@ async fn a_list_of_ten_thousand_patterns_ends_when_it_has_to() -> Result<()> {
     server.stop()
 }
 
-/// Backtracking points hold all groups of a pattern: without a limit, these take hundreds of megabytes for each thread.
+/// Each backtracking point stores all groups of a pattern. Without a limit, these patterns take hundreds of MB per
+/// thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn backtracking_for_many_clients_takes_bounded_memory() -> Result<()> {
     const CLIENTS: usize = 60;

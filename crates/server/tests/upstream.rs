@@ -1,4 +1,4 @@
-//! `forebay serve --upstream`: drivers in front of an upstream that stays where it is.
+//! `forebay serve --upstream`: drivers use an upstream through the proxy.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use mongodb::{Client, Collection};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
-/// A Forebay in front of `uri`, with further `arguments`.
+/// Starts a proxy to `uri`, with further `arguments`.
 fn in_front_of(uri: &str, arguments: &[&str]) -> Result<Server> {
     Server::start(BINARY, &[&["--upstream", uri][..], arguments].concat())
 }
@@ -68,7 +68,7 @@ async fn drivers_do_not_learn_where_the_upstream_is() -> Result<()> {
     }
     assert_eq!(hello.get_str("msg")?, "isdbgrid");
     assert!(hello.get_i32("maxWireVersion")? <= 21);
-    // A driver that looks for its deployment stays with us, and finds the upstream.
+    // A driver that discovers the topology stays with the proxy, and reaches the upstream through it.
     let direct = format!("{}/?directConnection=true", upstream.uri());
     assert_eq!(
         session(&things(proxy.uri()).await?).await?,

@@ -1,4 +1,4 @@
-//! Caches of an upstream: every answer through Forebay is the one that the upstream gives itself, whatever is written.
+//! Caches of an upstream: after any writes, every answer through the proxy equals the upstream's own answer.
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
@@ -10,7 +10,7 @@ use mongodb::options::ReturnDocument;
 use mongodb::{Client, Collection, Database};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Random writes in the differential test.
+/// Number of random writes in the differential test.
 const WRITES: usize = 150;
 
 struct Pair {
@@ -51,7 +51,7 @@ async fn declare(db: &Database, field: &str) -> Result<Document> {
         .await?)
 }
 
-/// Returns why the upstream answers a count by name, and not the cache.
+/// Returns why the upstream instead of the cache answers a count by name; `None` if the cache does.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;
@@ -111,7 +111,7 @@ fn filter(rng: &mut Rng) -> Document {
     }
 }
 
-/// Everything that searches say, and nothing of their order where none is asked for.
+/// Returns the results of all kinds of searches, sorted if the search does not define an order.
 async fn answers(db: &Database, filter: &Document) -> Result<Vec<String>> {
     let things = db.collection::<Document>("things");
     let count = db
@@ -147,10 +147,10 @@ async fn answers(db: &Database, filter: &Document) -> Result<Vec<String>> {
     ])
 }
 
-/// One random write through Forebay; the upstream may refuse it, or a part of it.
+/// Makes a random write through the proxy. The upstream may refuse all or part of it.
 async fn write(things: &Collection<Document>, rng: &mut Rng) {
     let (query, new) = (filter(rng), name(rng));
-    // A refusal is an answer like another: what counts is what the upstream holds afterwards.
+    // Ignores refusals: only the documents that the upstream holds afterwards are compared.
     let _refused = match rng.u8(0..12) {
         0 => things.insert_one(thing(rng)).await.is_err(),
         1 | 2 => {
@@ -226,7 +226,7 @@ async fn searches_through_forebay_are_those_of_the_upstream() -> Result<()> {
             .await?;
     }
     declare(&pair.proxied, "name").await?;
-    // Writes during the load count too.
+    // Some of the writes run during the load.
     for turn in 0..WRITES {
         write(&things, &mut rng).await;
         if turn == 20 {

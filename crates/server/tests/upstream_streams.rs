@@ -1,5 +1,6 @@
-//! A proxy of another Forebay, which is written to through the proxy and directly, while either is killed. Every client
-//! reads what it wrote through the proxy, and once the writers rest, searches through the proxy are the upstream's.
+//! A proxy to another Forebay. Clients write through the proxy and directly, while either server is killed. Every
+//! client reads its own writes through the proxy. Once the writers stop, searches through the proxy equal the
+//! upstream's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use tokio::task::JoinSet;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
-/// Number of writers through the proxy, and of direct ones.
+/// Number of writers through the proxy, and number of direct writers.
 const WRITERS: i32 = 3;
-/// `_id`s of one writer.
+/// Number of distinct `_id`s of a writer.
 const IDS: i32 = 300;
-/// Maximum time until the proxy equals the upstream, after the last write.
+/// Maximum time after the last write until the proxy equals the upstream.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Write commands that the upstream runs between two kills.
+/// Number of write commands that the upstream runs between two kills.
 const WRITES: i64 = 1_500;
 const PATTERNS: [&str; 4] = ["^web", "pool", "-pack$", "x.*x"];
 
@@ -59,7 +60,7 @@ async fn declare(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Returns why the upstream answers, and not the cache.
+/// Returns why the upstream instead of the cache answers a count by name; `None` if the cache does.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;
@@ -71,7 +72,7 @@ async fn wait_until_cached(db: &Database) -> Result<()> {
     let mut last = None;
     let cached = wait_for("a cache", PATIENCE, async || {
         last = match reason(db).await {
-            // A proxy looks for an upstream that is away once a second.
+            // A proxy retries an unreachable upstream once per second.
             Err(error) if format!("{error:#}").contains("(ShutdownInProgress)") => {
                 Some(error.to_string())
             }
@@ -89,7 +90,7 @@ fn name(rng: &mut Rng) -> String {
     words.collect::<Vec<_>>().join("-")
 }
 
-/// One write to the `_id`s from `first` on; says what the document of an `_id` is now, if it is known.
+/// Makes a random write to `_id`s from `first` upwards. Returns the `_id` and the new name of a document, if known.
 async fn write(
     things: &Collection<Document>,
     first: i32,
@@ -133,7 +134,7 @@ async fn write(
     Ok(None)
 }
 
-/// Writes until `stop` is set or a server is killed. A writer through the proxy searches for what it wrote.
+/// Writes until `stop` is set or a server is killed. With `looks`, searches for what it wrote.
 async fn write_on(
     db: Database,
     first: i32,
@@ -164,7 +165,7 @@ async fn write_on(
     Ok(written)
 }
 
-/// Writers on both sides, until the upstream has run [`WRITES`] of their commands; how much they wrote.
+/// Runs writers on both servers until the upstream has run [`WRITES`] commands. Returns the number of writes.
 async fn storm(pair: &Pair, seed: u64) -> Result<u32> {
     let upstream = pair.direct().await?;
     let before = write_commands(&upstream).await?;
@@ -192,7 +193,7 @@ async fn storm(pair: &Pair, seed: u64) -> Result<u32> {
     Ok(written)
 }
 
-/// Write commands that a server has run, as `serverStatus` counts them.
+/// Returns the number of write commands that a server has run, from `serverStatus`.
 async fn write_commands(db: &Database) -> Result<i64> {
     let status = db.run_command(doc! { "serverStatus": 1 }).await?;
     let counters = status.get_document("opcounters")?;
@@ -222,7 +223,7 @@ async fn counts(db: &Database) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// Waits until searches through the proxy are those of the upstream, and the cache gives them.
+/// Waits until the cache answers, and searches through the proxy equal the upstream's.
 async fn agree(pair: &Pair) -> Result<()> {
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     wait_until_cached(&proxied).await?;
@@ -235,14 +236,14 @@ async fn agree(pair: &Pair) -> Result<()> {
     agreed.with_context(|| format!("the upstream counts {:?}, the proxy {:?}", last.0, last.1))
 }
 
-/// A copy of the upstream's files, as the disk has them at a cut of power if nothing reached it later.
+/// A copy of the upstream's files, which simulates the disk after a power cut.
 struct Disk {
     folder: PathBuf,
     copy: tempfile::TempDir,
 }
 
 impl Disk {
-    /// Syncs the upstream, and takes the copy.
+    /// Syncs the upstream, and copies its files.
     async fn synced(pair: &Pair) -> Result<Disk> {
         let insert = doc! { "insert": "synced", "documents": [{}], "writeConcern": { "j": true } };
         pair.direct().await?.run_command(insert).await?;
@@ -252,7 +253,7 @@ impl Disk {
         Ok(Disk { folder, copy })
     }
 
-    /// What was written since is lost. The upstream does not run.
+    /// Restores the copy, which loses all later writes. The upstream must not be running.
     fn cut_power(&self) -> Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -280,7 +281,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes through the proxy what the upstream is going to lose, and looks for it there.
+/// Writes documents through the proxy that the upstream will lose, and checks that the proxy finds them.
 async fn write_in_vain(pair: &Pair) -> Result<()> {
     let proxied = pair.proxied().await?;
     let things = proxied.collection::<Document>("things");
@@ -311,7 +312,7 @@ async fn a_proxy_follows_direct_writes() -> Result<()> {
     wait_until_cached(&pair.proxied().await?).await?;
     ensure!(storm(&pair, seed).await? > 0, "there was no write");
     agree(&pair).await?;
-    // Writes while the proxy does not run are followed after its start.
+    // Writes made while the proxy is down are followed after its start.
     pair.proxy.kill();
     let things = pair.direct().await?.collection::<Document>("things");
     things
@@ -336,7 +337,7 @@ async fn a_restarted_proxy_has_nothing_that_its_upstream_lost() -> Result<()> {
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    // Until the proxy has noted its position.
+    // Runs until the proxy has stored its position.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
@@ -376,7 +377,7 @@ async fn a_proxy_answers_nothing_that_its_upstream_lost() -> Result<()> {
     pair.upstream.stop()
 }
 
-/// The position in the stream is noted with the replica, in no collection that clients could name.
+/// The stream position is stored with the replica, not in a collection that clients could access.
 #[tokio::test(flavor = "multi_thread")]
 async fn notes_of_a_proxy_are_in_no_collection() -> Result<()> {
     let seed = seed("upstream_streams_apart");
@@ -425,7 +426,7 @@ async fn a_proxy_serves_stale_answers_without_its_upstream() -> Result<()> {
     declare(&proxied).await?;
     agree(&pair).await?;
     pair.upstream.kill();
-    // Old connections and new ones: the upstream let all clients read.
+    // Existing and new connections: the upstream let all clients read.
     for db in [&proxied, &pair.proxied().await?] {
         ensure!(counts(db).await? == [0, 0, 0, 1]);
         let other = db.collection::<Document>("things");
@@ -462,7 +463,7 @@ async fn a_proxy_stops_without_its_upstream() -> Result<()> {
     pair.upstream.stop()
 }
 
-/// A collection that is large enough to be read by several cursors, with `_id`s of several sorts.
+/// A collection that is large enough to be read by parallel cursors, with `_id`s of several types.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
     let pair = Pair::start(&[])?;

@@ -1,4 +1,4 @@
-//! The rules of well-formed documents.
+//! Tests the rules for well-formed documents.
 use bson::{Bson, Document, RawDocumentBuf, cstr, doc};
 use forebay_wire_mongo::Limits;
 use forebay_wire_mongo::validate::{InvalidBson, validate_document};
@@ -47,7 +47,7 @@ fn no_truncation_is_valid() {
     }
 }
 
-/// The BSON library must be able to walk every valid document to the last leaf, apart from the UTF-8 of strings.
+/// The BSON library must be able to traverse every valid document completely, except that strings may not be UTF-8.
 #[test]
 fn valid_documents_can_be_walked() {
     let seed = fastrand::u64(..);
@@ -94,7 +94,7 @@ fn depth_is_limited() {
     ));
 }
 
-/// A walk over a million open arrays uses no stack, and at most 200 levels of its own.
+/// Validating a million nested arrays uses no stack, and stops after 200 levels.
 #[test]
 fn nesting_bombs_are_cheap() {
     let levels = 1_000_000_usize;

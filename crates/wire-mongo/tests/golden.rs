@@ -1,4 +1,4 @@
-//! Messages as bytes on the wire.
+//! Tests messages against their bytes on the wire.
 use bson::{RawDocumentBuf, rawdoc};
 use bytes::Bytes;
 use forebay_wire_mongo::{

@@ -1,4 +1,4 @@
-//! Hostile bytes: truncated, mutated and random messages never panic, and stay within the limits of memory.
+//! Hostile bytes: truncated, mutated and random messages never cause a panic, and stay within the memory limits.
 
 use bson::rawdoc;
 use bytes::Bytes;
@@ -12,10 +12,10 @@ const LIMITS: Limits = Limits {
     depth_max: 50,
 };
 
-/// Memory of a decompressor besides its output: zstd's window and tables, zlib's window.
+/// Maximum memory of a decompressor besides its output: zstd's window and tables, zlib's window.
 const DECOMPRESSOR_BYTES_MAX: usize = 1 << 20;
 
-/// Makes valid messages of every shape.
+/// Makes valid messages of different opcodes and structures.
 fn valid() -> Vec<Vec<u8>> {
     let body = rawdoc! { "insert": "c", "nested": { "a": [1, 2.5, "three", { "four": true }] }, "$db": "d" };
     let documents = [
@@ -128,7 +128,7 @@ fn mutations_never_panic() {
     }
 }
 
-/// Changes a byte or a length field, cuts out a piece, or repeats one.
+/// Changes a byte or a length field, or removes or repeats a range.
 fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let at = random
         .usize(..bytes.len().max(1))

@@ -9,7 +9,7 @@ use bson::RawDocumentBuf;
 use bytes::Bytes;
 use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
 
-/// A client that may leave a message unfinished, or a reply unread.
+/// A client that can send incomplete messages, and leave replies unread.
 pub struct Raw(pub TcpStream);
 
 impl Raw {
@@ -21,12 +21,12 @@ impl Raw {
         Ok(Raw(stream))
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.0.write_all(bytes)?)
     }
 
-    /// Reads the next reply, which may be a little larger than the maximum message of a client.
+    /// Reads the next reply, which may be slightly larger than the maximum message of a client.
     pub fn receive(&mut self) -> Result<OpMsg> {
         let limits = Limits {
             message_bytes_max: 49_000_000,
