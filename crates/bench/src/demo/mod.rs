@@ -33,7 +33,7 @@ const SCAN_REPEAT: Repeat = Repeat {
     budget: Duration::ZERO,
 };
 
-/// Import real data, search it in every way, print one table, and serve until Ctrl-C.
+/// Import real data, run each kind of search on it, print one table, and serve until Ctrl-C.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
     /// Exit after the table instead of serving until Ctrl-C.

@@ -23,7 +23,7 @@ use crate::record::Record;
 use figures::Figure;
 use session::Session;
 
-/// Measure Forebay beside other programs.
+/// Measure Forebay, and compare it with other programs.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArgs {
     /// What to measure.
@@ -34,11 +34,11 @@ pub struct BenchArgs {
 /// The groups of benchmarks.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Bench {
-    /// Searches and writes of the documents door.
+    /// Measure searches and writes of the documents door.
     Documents(DocumentsArgs),
     /// Draw the paper's figures from a record.
     Plot(PlotArgs),
-    /// Build FerretDB if it is missing, and print its path, for tests that compare with it.
+    /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
     Ferretdb,
     /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
     #[command(hide = true)]
@@ -57,22 +57,23 @@ pub struct DocumentsArgs {
     /// Measure GPUs: searches of random letters.
     #[arg(long, conflicts_with = "host")]
     pub cuda: bool,
-    /// Measure figures 6 to 13 of the paper, on the devices given.
+    /// Measure these figures of the paper, on the devices of `--devices`.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', conflicts_with_all = ["host", "cuda"])]
     pub figure: Vec<Figure>,
-    /// Devices of GPU measurements (cuda:0 by default) and of figures (host:2 by default).
+    /// Devices for `--cuda` (cuda:0 by default) and `--figure` (host:2 by default).
     #[arg(long, value_name = "LIST")]
     pub devices: Option<String>,
-    /// Number of documents of GPU measurements (100 million by default); maximum of a figure (the paper's by default).
+    /// Number of documents for `--cuda` (100 million by default); maximum for `--figure` (the paper's number by
+    /// default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
-    /// Smoke run: a quick run over little generated data that checks every definition; its figures mean nothing.
+    /// Quick run on little generated data that checks every definition; its figures mean nothing.
     #[arg(long)]
     pub smoke: bool,
     /// Print one JSON object per figure instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// Run only the sections named: counts, ferretdb, finds, import, inserts, memory, upstream.
+    /// Run only these sections.
     #[arg(long, value_name = "SECTION", value_delimiter = ',')]
     pub only: Vec<Section>,
     /// Draw the figures of the paper into this folder, with a page of their tables.
@@ -86,17 +87,17 @@ pub struct DocumentsArgs {
 /// The sections of a run, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Section {
-    /// Counts by pattern over all names, beside ripgrep.
+    /// Counts by pattern on all names, compared with ripgrep.
     Counts,
-    /// Counts by pattern over a million names, beside FerretDB on SQLite.
+    /// Counts by pattern on a million names, compared with FerretDB on SQLite.
     Ferretdb,
-    /// Exact finds with one client and with sixteen connections.
+    /// Exact finds by one client and over sixteen connections.
     Finds,
     /// Imports into a collection with one cached field.
     Import,
-    /// Inserts with zero and with five cached fields.
+    /// Inserts without cached fields and with five.
     Inserts,
-    /// Memory of a cache beyond the bytes of its values.
+    /// Memory of a cache in addition to the bytes of its values.
     Memory,
     /// As a proxy of FerretDB on SQLite: the cost of proxying, and counts by pattern over a million names cached from
     /// it.

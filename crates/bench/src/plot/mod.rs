@@ -17,7 +17,7 @@ use figures::{About, about};
 /// Draw the paper's figures from a record.
 #[derive(Args, Clone, Debug)]
 pub struct PlotArgs {
-    /// Files of JSON lines; of two lines for the same point, the later one counts.
+    /// Files of JSON lines; if two lines are for the same point, the later line is used.
     #[arg(required = true, value_name = "FILE")]
     pub records: Vec<PathBuf>,
     /// Folder of the plots and of FIGURES.md.

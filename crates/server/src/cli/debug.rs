@@ -17,7 +17,7 @@ pub struct DebugArgs {
 
 #[derive(Debug, Subcommand)]
 enum Subject {
-    /// Show how a regular expression is searched, and what keeps it from a faster tier; needs no server
+    /// Show on which tier a regular expression is searched, and why not on a faster tier; needs no server
     Pattern {
         /// The regular expression.
         regex: String,
@@ -29,7 +29,7 @@ enum Subject {
     Buckets {
         #[command(flatten)]
         server: ServerArgs,
-        /// The field, as DATABASE.COLLECTION.FIELD.
+        /// The cached field, as DATABASE.COLLECTION.FIELD.
         #[arg(value_name = "DB.COLL.FIELD")]
         field: String,
     },

@@ -22,7 +22,7 @@ pub struct DevicesArgs {
 enum Action {
     /// List devices, their memory and their state
     List {
-        /// Write JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -37,7 +37,7 @@ enum Action {
     },
     /// Remove a device; its buckets move to the others
     Remove {
-        /// Name or id, as `forebay devices list` shows it.
+        /// Name or id of the device, as shown by `forebay devices list`.
         #[arg(value_name = "NAME|ID")]
         device: String,
         /// Remove the device even if it is the last one; each search then uses one core.

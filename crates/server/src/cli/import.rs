@@ -35,7 +35,7 @@ pub struct ImportArgs {
     /// Field name for elements that are strings instead of documents.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// Delimiter of the columns of CSV files [default: comma; tab for .tsv files].
+    /// Delimiter between the columns of CSV files [default: comma; tab for .tsv files].
     #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
     /// Import all values of CSV files as strings.

@@ -24,7 +24,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct ArchArgs {
-    /// Architectures to compile for, as in `sm_90`; by default those of this machine's GPUs.
+    /// Architectures, such as `sm_90`, separated by commas; by default those of this machine's GPUs.
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
     archs: Vec<Arch>,
 }

@@ -43,7 +43,7 @@ enum Action {
     },
     /// List all users and their roles
     List {
-        /// Write JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -61,7 +61,7 @@ enum Action {
 /// Where the users are stored.
 #[derive(Debug, Args)]
 struct Place {
-    /// Data directory of a stopped server; by default, connects to a running one.
+    /// Data directory of a stopped server; without it, the command connects to a running server.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]

@@ -56,13 +56,13 @@ pub enum Figure {
     /// Regular expressions by documents and devices.
     #[value(name = "10")]
     RegexBySize,
-    /// Exact searches by documents, beside rivals with an index.
+    /// Exact searches by documents, compared with programs that have an index.
     #[value(name = "11")]
     ExactBesideRivals,
-    /// Regular expressions by documents, beside rivals.
+    /// Regular expressions by documents, compared with other programs.
     #[value(name = "12")]
     RegexBesideRivals,
-    /// Inserts with zero to five cached fields, beside indexed fields and rivals.
+    /// Inserts with none to five fields cached, compared with indexed fields and other programs.
     #[value(name = "13")]
     Writes,
     /// All figures.
