@@ -31,7 +31,7 @@ static CROWDS: Mutex<()> = Mutex::const_new(());
 /// Clients that wait for a reply, and disconnect when this value is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// Returns a sum over so many numbers that it never finishes.
+/// Returns a sum over too many numbers to ever finish.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }

@@ -4,8 +4,8 @@
 //!                declare            expect_resume
 //!   Undeclared ──────────▶ Off ──────────────────────▶ Invalid ◀─────────────────────────┐
 //!        ▲                  ▲      or invalidate        │   │                            │
-//!        │ undeclare        │ turn_off                  │   │ resume, of a copy          │
-//!    (any state)        (any declared)       begin_load │   │ that an earlier run left   │
+//!        │ undeclare        │ turn_off                  │   │ resume the copy of         │
+//!    (any state)        (any declared)       begin_load │   │ an earlier process         │
 //!                                                       ▼   │                            │
 //!                                     ┌───────────── Loading│                            │
 //!                                     │   finish_load   ▲ │ │                            │

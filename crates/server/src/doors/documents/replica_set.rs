@@ -5,7 +5,7 @@ use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// Election id, by which drivers order elections: constant, because there is only one member.
+/// Election id, which drivers use to order elections: constant, because there is only one member.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The replica set's name and the address of its only member.
@@ -29,7 +29,7 @@ impl ReplicaSet {
         })
     }
 
-    /// Adds the fields by which drivers recognise a replica set's primary to the reply to a hello.
+    /// Adds the fields of a replica set's primary, as drivers expect them, to the reply to a hello.
     pub fn append_to(&self, reply: &mut RawDocumentBuf, session: &Session) {
         let reached = || session.local_address.map(|address| address.to_string());
         let Some(me) = self.address.clone().or_else(reached) else {
