@@ -116,7 +116,7 @@ FINDS = {
     "many documents, cached fields only": ({"name": {"$regex": "7$"}}, {"projection": {"_id": 0, "name": 1}}),
 }
 FIND_RUNS = 5
-# Finds that take a millisecond are run until their medians stand still.
+# Short finds run more often, until their medians are stable.
 SHORT_FIND_MS = 20
 SHORT_FIND_RUNS = 300
 RATIO_MAX = 1.5
@@ -156,7 +156,7 @@ def find(report, case, direct, proxied, query, arguments):
             took, found = timed(lambda: run(collection))
             times.append((took, len(found)))
     if len({count for _, count in alone + cached}) > 1:
-        raise RuntimeError(f"{case}: FerretDB finds {alone}, the front {cached}")
+        raise RuntimeError(f"{case}: FerretDB finds {alone}, the proxy {cached}")
     expect = alone[0][1]
     alone, cached = ([took for took, _ in times] for times in (alone, cached))
     ratio = statistics.median(cached) / statistics.median(alone)
@@ -165,11 +165,11 @@ def find(report, case, direct, proxied, query, arguments):
     report.add(f"find: {case}", "forebay in front", "client_ms", cached, expect)
     report.add(f"find: {case}", "forebay in front", "of_ferretdb", [ratio], expect)
     if ratio > RATIO_MAX:
-        print(f"{case}: slower than {RATIO_MAX} times the store alone")
+        print(f"{case}: takes more than {RATIO_MAX} times as long as FerretDB alone")
 
 
 class Storm:
-    """A writer at a steady rate, direct; a proxied searcher; and a probe that measures the lag."""
+    """The threads of a storm: one writes directly at a steady rate; one either searches through the proxy or measures its lag."""
 
     WORDS = ["web", "pack", "pool", "stream", "x", "Ä", "mongo"]
 
@@ -251,7 +251,7 @@ def storm(options, report):
                 both = [pymongo.MongoClient(server.uri).shop for server in (store, front)]
                 counts = [db.command("count", "things", query=query)["n"] for db in both]
                 if counts[0] != counts[1]:
-                    raise SystemExit(f"/{pattern}/: the store counts {counts[0]}, the front {counts[1]}")
+                    raise SystemExit(f"/{pattern}/: the upstream counts {counts[0]}, the proxy {counts[1]}")
             status = proxied.admin.command("serverStatus")["forebayUpstream"]
             print(status, "errors in the log:", [line for line in front.lines if "ERROR" in line][:3])
             report.add("storm", "forebay in front", "writes_per_s", [it.written / options.seconds])
