@@ -17,7 +17,7 @@ use forebay_documents_cache::{
     Cache, CacheSettings, CollectionCache, Expr, FieldValue, Predicate, SearchRequest, Want,
 };
 
-/// Cached fields.
+/// Names of the cached fields.
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// For each field: a document's value is the line whose index is this factor times the document's number.
 const STEPS: [usize; FIELDS.len()] = [1, 7, 13, 31, 101];

@@ -1,4 +1,4 @@
-//! The cached fields of one collection.
+//! The cache of one collection's fields.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The buckets of a field in order of value.
+//! The directory of a field's buckets, in order of value.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

@@ -29,7 +29,9 @@ pub enum CacheError {
         number: u32,
     },
     /// The document does not hold the old value that the caller passed.
-    #[error("cached field {field} of document {number} does not hold the given old value")]
+    #[error(
+        "cached field {field} of document {number} does not hold the old value that the caller passed"
+    )]
     UnknownValue {
         /// The document number.
         number: u32,

@@ -1,4 +1,4 @@
-//! Which device owns which bucket.
+//! The placement of buckets: which device owns which bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,8 +63,8 @@ impl Owners {
     }
 }
 
-/// Keeps a bucket's id in the placement. When the last version of the bucket is dropped, the placement is told to
-/// remove the id at its next use.
+/// Keeps a bucket's id in the placement. After the last version of the bucket is dropped, the placement removes the id
+/// at its next use.
 #[derive(Debug)]
 pub(crate) struct BucketIdGuard {
     id: ShardId,

@@ -43,14 +43,14 @@ pub enum Expr {
 /// What to return about the documents found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Their count.
+    /// The number of documents found.
     Count,
-    /// Their document numbers.
+    /// The numbers of the documents found.
     Numbers {
         /// Maximum count of numbers to return. The cache chooses which ones.
         limit: Option<usize>,
     },
-    /// The distinct strings of a field in these documents, with the number of documents for each.
+    /// The distinct strings of a field in the documents found, with the number of documents for each.
     ValueCounts {
         /// Index of the field among the declared fields.
         field: usize,

@@ -105,7 +105,7 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
             () = std::future::ready(()) => {}
         }
     });
-    // Now only the search refers to the bucket, so that the search's drop drops the bucket.
+    // Now only the search refers to the bucket, so dropping the search drops the bucket.
     second.clear();
     in_time("a dropped search", move || drop(search));
 

@@ -105,7 +105,7 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => {
             a.code.cmp(b.code)
         }
-        // Length of the name first, then the bytes of the name and the id.
+        // Compared by the length of the name, then the bytes of the name and the id.
         (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
             let (a, b) = (value_bytes(a), value_bytes(b));
             a.len().cmp(&b.len()).then_with(|| a.cmp(&b))
@@ -122,7 +122,7 @@ pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
     }
 }
 
-/// Compares field by field: class, then name, then value. The document that ends first is smaller.
+/// Orders documents field by field: by class, then name, then value. A document that ends first is smaller.
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
     compare_elements(Pair::of_documents(a, b))
 }

@@ -60,8 +60,8 @@ macro_rules! codes {
     ($($name:ident = $number:literal),* $(,)?) => {
         /// A MongoDB error code: the `code` and `codeName` of an error reply.
         ///
-        /// Sources: `src/mongo/base/error_codes.yml` of the MongoDB server; codes without a name there are called
-        /// `Location<number>`, as the server does.
+        /// Sources: `src/mongo/base/error_codes.yml` of the MongoDB server. Codes without a name in that file are
+        /// called `Location<number>`, as in the server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
         #[expect(missing_docs, reason = "the names are MongoDB's own, and a client reads them as they are")]

@@ -1,4 +1,4 @@
-//! When work made of many small pieces checks the cancellation token.
+//! Decides when work made of many small pieces checks the cancellation token.
 
 use std::cell::Cell;
 

@@ -105,13 +105,13 @@ pub enum StoreError {
         /// Name of the index.
         index: String,
     },
-    /// No index of this name exists, or it cannot be scanned.
+    /// No index of this name exists, or the index cannot be scanned.
     #[error("index not found with name [{index}]")]
     IndexNotFound {
         /// Name of the index.
         index: String,
     },
-    /// The index is still being built, so it cannot answer yet.
+    /// The index is still being built, so it cannot be scanned yet.
     #[error("index {index} is still being built")]
     IndexNotReady {
         /// Name of the index.

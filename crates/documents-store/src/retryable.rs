@@ -530,7 +530,7 @@ mod tests {
         write
     }
 
-    /// Applies statements with these ids, each with an outcome of that many bytes.
+    /// Applies statements. Each is passed as its id and the number of bytes of its outcome.
     fn apply(write: &RetryableWrite, statements: &[(i32, usize)]) {
         let statements: Vec<_> = statements
             .iter()

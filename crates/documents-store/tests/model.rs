@@ -358,7 +358,8 @@ impl Run {
         assert_eq!(answers.len(), documents.len());
     }
 
-    /// Returns whether an injected fault caused one of the errors, not the request. Counts such calls.
+    /// Returns whether an injected fault caused one of the errors, as opposed to the request. Counts the calls that
+    /// return true.
     fn failed<'e>(&mut self, mut errors: impl Iterator<Item = &'e StoreError>) -> bool {
         let failed = errors
             .any(|error| matches!(error, StoreError::DiskFull { .. } | StoreError::Io { .. }));

@@ -1,4 +1,4 @@
-//! The background thread that flushes, and the signal that wakes it.
+//! The background thread that flushes deltas, and the signal that wakes it.
 
 use std::sync::Arc;
 use std::thread;

@@ -14,7 +14,7 @@ use crate::{CacheSettings, CollectionCache};
 const SEGMENTS_BUSY: usize = 8;
 /// Number of segments of one size tier at which they are merged while the collection is idle.
 const SEGMENTS_IDLE: usize = 2;
-/// Size ratio of neighbouring tiers, as a power of two.
+/// Size ratio of neighbouring tiers, as an exponent of two.
 const TIER_BITS: u32 = 3;
 /// A bucket is rewritten when at least one in this many of its rows is deleted.
 const DELETED_SHARE: usize = 4;

@@ -89,7 +89,7 @@ pub(super) fn apply_concurrent_deletes(
     for (before, now) in before.iter().zip(now) {
         debug_assert!(
             before.is_same_block(now),
-            "only maintenance changes which segments there are"
+            "only maintenance changes the list of segments"
         );
         for row in now.deleted_since(before) {
             let (value, number) = (now.block().value(row), now.block().number(row));

@@ -106,7 +106,7 @@ fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
             then: Vec::new(),
         });
     }
-    let last = parts.last_mut().expect("there is one now");
+    let last = parts.last_mut().expect("a part was just added");
     last.then.push(step);
 }
 
@@ -169,7 +169,9 @@ impl Combination {
     }
 
     fn pop(&mut self) -> RoaringBitmap {
-        self.sets.pop().expect("each step finds its sets")
+        self.sets
+            .pop()
+            .expect("each step has its sets on the stack")
     }
 
     /// Returns the documents that meet the expression. All parts must have been added.

@@ -37,7 +37,7 @@ impl GpuScan {
             return None;
         }
         let (sender, answer) = oneshot::channel();
-        // Sending fails if the search was dropped.
+        // Sending fails only if the search was dropped.
         let send = move |found| drop(sender.send(found));
         let submitted =
             shared
@@ -97,7 +97,7 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
         table: Arc::clone(&held.table),
         program: Arc::clone(&order.program),
         want,
-        // All candidates are needed, because only the host can tell which of them match.
+        // All candidates are needed, because only the host can decide which of them match.
         limit: if confirms {
             u64::MAX
         } else {
@@ -146,7 +146,8 @@ fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, Se
     Ok(sink)
 }
 
-/// Returns the documents of the rows that match. For such programs, the GPU returns a superset of the matching rows.
+/// Checks on the host which of the rows match, and returns their documents. Used for programs for which the GPU finds a
+/// superset of the matching rows.
 fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {

@@ -29,11 +29,11 @@ use crate::segment::Segment;
 /// What to compute from the matching rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// Their count.
+    /// Count the matching rows.
     Count,
-    /// Their documents.
+    /// Collect the documents of the matching rows.
     Numbers,
-    /// The documents of at least this many matching rows, or of all if fewer match.
+    /// Collect the documents of at least this many matching rows, or of all if fewer match.
     AtLeast(usize),
 }
 

@@ -166,8 +166,8 @@ impl<'a> Search<'a> {
         self.finish(numbers.len(), numbers, report)
     }
 
-    /// Returns the documents that meet the expression, without those to recheck. With a limit, may stop once it has
-    /// that many documents.
+    /// Returns the documents that meet the expression, without the documents to recheck. With a limit, may stop once
+    /// that many documents are found.
     async fn matches(
         &self,
         limit: Option<usize>,

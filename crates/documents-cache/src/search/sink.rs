@@ -30,7 +30,7 @@ pub(super) struct Numbers {
     set: RoaringBitmap,
 }
 
-/// Minimum of `fold_at`.
+/// Minimum value of `fold_at`.
 const FOLD_MIN: usize = 65_536;
 /// `fold_at` is the number of documents in the collection divided by this. The total cost of moving is then at most
 /// four times the cost of building the set itself, and `recent` takes at most four times the memory of the set.

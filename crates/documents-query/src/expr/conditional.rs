@@ -7,7 +7,7 @@ use super::{Node, Scope, Value};
 use crate::element::array_values;
 use crate::error::{Code, Error};
 
-/// `$cond`.
+/// A parsed `$cond`.
 #[derive(Debug, Clone)]
 pub(crate) struct Cond {
     condition: Node,
@@ -73,7 +73,7 @@ fn wrong_count(count: usize) -> Error {
     )
 }
 
-/// `$switch`.
+/// A parsed `$switch`.
 #[derive(Debug, Clone)]
 pub(crate) struct Switch {
     branches: Vec<(Node, Node)>,

@@ -45,7 +45,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     ),
 ];
 
-/// A point in time as a calendar day of the Gregorian calendar and milliseconds within it.
+/// A point in time, as a Gregorian calendar day and the milliseconds within the day.
 pub(super) struct Civil {
     days: i64,
     year: i64,

@@ -42,7 +42,7 @@ fn input_array<'v>(
     }
 }
 
-/// `$let`.
+/// A parsed `$let`.
 #[derive(Debug, Clone)]
 pub(crate) struct Let {
     variables: Vec<Node>,
@@ -118,7 +118,7 @@ fn variable_name(value: Option<RawBsonRef<'_>>, default: &str) -> Result<Box<str
     }
 }
 
-/// `$map`.
+/// A parsed `$map`.
 #[derive(Debug, Clone)]
 pub(crate) struct MapArray {
     input: Node,
@@ -161,7 +161,7 @@ impl MapArray {
     }
 }
 
-/// `$filter`.
+/// A parsed `$filter`.
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
     input: Node,
@@ -246,7 +246,7 @@ impl Filter {
     }
 }
 
-/// `$reduce`.
+/// A parsed `$reduce`.
 #[derive(Debug, Clone)]
 pub(crate) struct Reduce {
     input: Node,

@@ -36,20 +36,20 @@ pub enum Test {
     },
     /// `$in`: the value equals a value in the list or matches a pattern in it.
     In(InList),
-    /// `$regex`.
+    /// `$regex`: the value matches the pattern.
     Regex(Regex),
-    /// `{$exists: true}`.
+    /// `{$exists: true}`: the field exists.
     Exists,
-    /// `$type`.
+    /// `$type`: the value has one of the types.
     Type(TypeSet),
-    /// `$mod`.
+    /// `$mod`: the value divided by the divisor has the remainder.
     Mod {
         /// The divisor, never zero.
         divisor: i64,
         /// The remainder.
         remainder: i64,
     },
-    /// `$size` of an array.
+    /// `$size`: the value is an array with this number of elements.
     Size(u64),
     /// `$elemMatch` with operators: at least one element itself passes.
     ElemMatchValue(Box<Node>),

@@ -341,7 +341,7 @@ fn check_path(path: &str) -> Result<(), Error> {
     crate::path::Path::new(path).map(|_| ())
 }
 
-/// Adds the rule for one path.
+/// Adds a rule for a path.
 fn insert(rules: &mut Rules, path: &str, rule: Rule) -> Result<(), Error> {
     let (name, rest) = path
         .split_once('.')

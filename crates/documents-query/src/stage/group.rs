@@ -1,4 +1,4 @@
-//! `$group`.
+//! The `$group` stage.
 
 use std::collections::HashMap;
 

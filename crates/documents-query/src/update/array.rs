@@ -16,7 +16,7 @@ use crate::limits::Limits;
 use crate::number::Number;
 use crate::sort::Sort;
 
-/// `$push` with its modifiers.
+/// A parsed `$push` with its modifiers.
 #[derive(Debug, Clone)]
 pub(super) struct Push {
     values: Vec<RawBson>,
@@ -195,7 +195,7 @@ impl Order {
     }
 }
 
-/// `$addToSet`.
+/// A parsed `$addToSet`.
 #[derive(Debug, Clone)]
 pub(super) struct AddToSet {
     values: Vec<RawBson>,
@@ -275,7 +275,7 @@ impl AddToSet {
 pub(super) enum Pull {
     /// Elements that equal the value.
     Equal(RawBson),
-    /// Elements that pass operators.
+    /// Elements that pass the operators.
     Test(Filter),
     /// Elements that are documents and match a query.
     Query(Filter),
@@ -312,8 +312,8 @@ impl Pull {
     }
 }
 
-/// Returns whether a condition of `$pull` tests elements themselves. If the first name is one such as `$or`, the
-/// condition is a query on fields instead.
+/// Returns whether a condition of `$pull` tests elements themselves. A condition whose first name is `$or` or similar
+/// is a query on fields instead.
 fn is_test(condition: &RawDocument) -> bool {
     let first = elements(condition).next();
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))

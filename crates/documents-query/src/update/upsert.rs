@@ -1,4 +1,4 @@
-//! The document that an upsert inserts.
+//! Building the document that an upsert inserts.
 
 use bson::oid::ObjectId;
 use bson::raw::{RawBson, RawDocument, RawDocumentBuf};

@@ -231,8 +231,7 @@ impl Collection {
         Ok(())
     }
 
-    /// Builds the catalogue entry with this name and these indexes, of which those with an id in `multikey` become
-    /// multikey.
+    /// Builds the catalogue entry with this name and these indexes. Indexes whose id is in `multikey` become multikey.
     fn entry(
         &self,
         namespace: &Namespace,

@@ -62,7 +62,7 @@ impl Collection {
 
     /// Scans the numbers of the documents within bounds of an index, in index order, each number once.
     ///
-    /// While writers proceed, a document may be deleted or changed between its index entry's read and its own: callers
+    /// While writers proceed, a document may be deleted or changed after the scan has read its index entry: callers
     /// recheck each document against their filter.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Iterator for Scan {
 /// Decodes the number and the document of an engine entry.
 pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumber, Document)> {
     let number = record_number(&key).ok_or_else(|| StoreError::InvalidDocument {
-        why: format!("a record key of {} bytes", key.len()),
+        why: format!("a record key has {} bytes instead of 8", key.len()),
     })?;
     Ok((number, Document::new(value)?))
 }
@@ -143,7 +143,7 @@ impl IndexScan {
         self.index
             .entry_number(&key, &value)
             .ok_or_else(|| StoreError::InvalidDocument {
-                why: format!("a malformed entry of index {}", self.index.spec.name),
+                why: format!("index {} has a malformed entry", self.index.spec.name),
             })
     }
 }

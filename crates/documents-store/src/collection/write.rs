@@ -133,7 +133,7 @@ impl Collection {
         self.shared.engine.get(self.shared.catalogue, &key)
     }
 
-    /// Inserts documents, each with an `_id`. Results are those of [`Collection::write`].
+    /// Inserts documents, each with an `_id`, as [`Collection::write`] does. Returns the record number of each.
     pub fn insert_many(
         &self,
         documents: &[&RawDocument],
@@ -142,7 +142,8 @@ impl Collection {
         self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts documents, each with an `_id`. Results are those of [`Collection::write_numbered`].
+    /// Inserts documents, each with an `_id`, as [`Collection::write_numbered`] does. Returns the record number of
+    /// each.
     pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],

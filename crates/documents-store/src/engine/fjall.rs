@@ -366,7 +366,7 @@ impl FjallEngine {
         names
             .into_iter()
             .find(|name| !self.database.keyspace_exists(name))
-            .expect("numbers do not end")
+            .expect("some number is unused")
     }
 
     /// Frees a tree. A small tree is emptied by a batch, which needs no sync, and kept as a spare. Other trees are

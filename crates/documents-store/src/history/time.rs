@@ -52,7 +52,7 @@ impl ClusterTime {
 
     pub(crate) fn from_key(key: &[u8]) -> Result<Self> {
         let bytes = key.try_into().map_err(|_| StoreError::InvalidDocument {
-            why: format!("a key of the history of {} bytes", key.len()),
+            why: format!("a key of the history has {} bytes instead of 8", key.len()),
         })?;
         Ok(Self(u64::from_be_bytes(bytes)))
     }

@@ -113,7 +113,7 @@ enum Field<'a, 'p> {
     Known(Option<RawBsonRef<'a>>),
     /// A document, and the rest of the path from there.
     Open(&'a RawDocument, &'p str),
-    /// An array, and the rest of the path behind it.
+    /// An array, and the rest of the path after it.
     Array(&'a RawArray, Option<&'p str>),
 }
 

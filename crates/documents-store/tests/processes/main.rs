@@ -1,7 +1,7 @@
 //! Tests that need separate processes, to kill them or to run them under limits of the operating system.
 //!
-//! This target has its own `main`. With the argument `child`, it is such a process. Otherwise it runs the tests; with
-//! an argument, only tests whose name contains the argument.
+//! This target has its own `main`. With the argument `child`, the executable is the child process of a test. Otherwise
+//! it runs the tests: all of them, or those whose name contains the first argument.
 
 mod kill;
 mod limits;
