@@ -1,7 +1,7 @@
 //! The data of the demonstration and the benchmarks: real package names and films, or generated names.
 //!
-//! Real data comes through the npm client and stays in a folder of the user's cache, outside any checkout. The
-//! releases are pinned, so that the counts which benchmarks expect hold on every machine.
+//! Real data comes through the npm client and stays in a folder of the user's cache, outside any checkout. The releases
+//! are pinned, so that the counts that benchmarks expect hold on every machine.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use bson::Document;
 use forebay_peers::cache_folder;
 
-/// The npm package with the names of all npm packages, in the release for which the benchmarks have counts.
+/// npm package with the names of all npm packages, pinned to the release that the expected counts are for.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
-/// The npm package with the films.
+/// npm package with the films.
 const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
 /// Number of names in the pinned release.
 pub const NAMES_COUNT: usize = 4_499_322;
@@ -58,7 +58,8 @@ pub fn movies() -> Result<Vec<Document>> {
     serde_json::from_slice(&bytes).context("reading movies.json")
 }
 
-/// Generates names that look like package names, the same on every call, for machines without npm and for small runs.
+/// Generates names that look like package names, for machines without npm and for small runs. Every call generates the
+/// same names.
 pub fn generated_names(count: usize) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(GENERATED_SEED);
     (0..count)
@@ -86,7 +87,7 @@ fn generated_name(random: &mut fastrand::Rng, number: usize) -> String {
     name
 }
 
-/// Writes `lines` to `path`, whole or not at all.
+/// Writes `lines` to `path`; on failure, `path` is unchanged.
 ///
 /// # Errors
 /// If the disk is full or the folder cannot be written.
@@ -100,7 +101,7 @@ pub fn write_lines<'a>(path: &Path, lines: impl Iterator<Item = &'a str>) -> Res
     })
 }
 
-/// Writes the output of `write` to `path`, whole or not at all.
+/// Writes the output of `write` to `path`; on failure, `path` is unchanged.
 ///
 /// # Errors
 /// As for [`write_lines`].

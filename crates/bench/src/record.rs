@@ -1,4 +1,4 @@
-//! Results as JSON lines, as in `bench/record/`.
+//! Benchmark results as JSON lines, as in `bench/record/`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -13,37 +13,37 @@ use crate::statistics::Summary;
 /// One measured figure.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
-    /// The group of cases, as in `documents`.
+    /// Group of the benchmark, as in `documents`.
     pub bench: String,
-    /// The case, as in `count-literal`.
+    /// Name of the case, as in `count-literal`.
     pub case: String,
-    /// The program measured: `forebay`, `ripgrep 13.0.0`, ...
+    /// Program measured: `forebay`, `ripgrep 13.0.0`, ...
     pub engine: String,
-    /// The devices, and the processor or GPU.
+    /// Devices of the program, with the processor or GPU.
     pub device: String,
-    /// The version of the GPU's driver; `none` for the host.
+    /// Version of the GPU's driver; `none` for the host.
     pub driver: String,
-    /// What was measured, unit last, as in `client_ms`.
+    /// Quantity measured, unit last, as in `client_ms`.
     pub metric: String,
-    /// The median of the measurements.
+    /// Median of the measurements.
     pub median: f64,
-    /// The smallest measurement.
+    /// Smallest measurement.
     pub min: f64,
-    /// The largest measurement.
+    /// Largest measurement.
     pub max: f64,
     /// Number of measurements.
     pub n: usize,
-    /// The count that was checked, if the case has one.
+    /// Count that was checked, if the case has one.
     pub expect: Option<u64>,
-    /// The commit measured.
+    /// Commit measured.
     pub commit: String,
     /// Date and time in UTC.
     pub date: String,
-    /// The command line of the run.
+    /// Command line of the run.
     pub command: String,
 }
 
-/// The fields that all records of a run share.
+/// Fields that all records of a run share.
 #[derive(Clone, Debug)]
 pub struct Run {
     bench: &'static str,
@@ -62,7 +62,7 @@ struct Gpu {
 }
 
 impl Run {
-    /// Describes a run that starts now.
+    /// Returns the description of a run that starts now.
     pub fn begin(bench: &'static str) -> Run {
         let date = bson::DateTime::now()
             .try_to_rfc3339_string()
@@ -92,7 +92,7 @@ impl Run {
         }
     }
 
-    /// Makes a record of this run.
+    /// Returns a record of this run.
     pub fn record(&self, case: &str, by: Measured<'_>, metric: &str, summary: Summary) -> Record {
         let Summary {
             median,
@@ -119,20 +119,20 @@ impl Run {
         }
     }
 
-    /// The day of the run, as in `2026-11-21`.
+    /// Returns the day of the run, as in `2026-11-21`.
     pub fn day(&self) -> &str {
         self.date.split('T').next().unwrap_or(&self.date)
     }
 }
 
-/// The program and devices of a measurement, and the count that was checked.
+/// Program and devices of a measurement, and the count that was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// As in [`Record::engine`].
+    /// Program, as in [`Record::engine`].
     pub engine: &'a str,
-    /// As in `host:2`, `1 thread`.
+    /// Devices, as in `host:2` or `1 thread`.
     pub devices: &'a str,
-    /// As in [`Record::expect`].
+    /// Count that was checked, as in [`Record::expect`].
     pub expect: Option<u64>,
 }
 
@@ -154,8 +154,8 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns `FOREBAY_COMMIT` if it is set; else the commit of the current checkout, with `+` if files were changed; else
-/// `unknown`.
+/// Returns `FOREBAY_COMMIT` if set; otherwise the commit of the current checkout, with `+` if files were changed;
+/// otherwise `unknown`.
 fn commit() -> String {
     if let Ok(commit) = std::env::var("FOREBAY_COMMIT") {
         return commit;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 /// A summary of repeated measurements, in the unit of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// The middle measurement, or the mean of the two in the middle.
+    /// Middle measurement, or the mean of the two middle ones.
     pub median: f64,
-    /// The smallest measurement.
+    /// Smallest measurement.
     pub min: f64,
-    /// The largest measurement.
+    /// Largest measurement.
     pub max: f64,
     /// Number of measurements.
     pub count: usize,
@@ -31,7 +31,7 @@ impl Summary {
         })
     }
 
-    /// The summary of a single measurement.
+    /// Returns the summary of a single measurement.
     pub fn once(sample: f64) -> Summary {
         Summary {
             median: sample,
@@ -47,7 +47,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// When to stop repeating a measurement: after `count` runs, or once `budget` is spent, but after one run at least.
+/// Limit of the repetitions of a measurement: `count` runs, or the time `budget`; at least one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeat {
     /// Maximum runs.
@@ -57,7 +57,7 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Returns whether another run follows after `done` runs, the first of which began at `start`.
+    /// Returns whether another run should follow after `done` runs, the first of which began at `start`.
     pub fn continues(&self, done: usize, start: Instant) -> bool {
         done == 0 || (done < self.count && start.elapsed() < self.budget)
     }

@@ -1,4 +1,4 @@
-//! Counts, repeated and timed.
+//! Repeated, timed counts.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use mongodb::Database;
 
 use crate::statistics::{Repeat, Summary, milliseconds};
 
-/// Counts matching documents repeatedly. Returns the count, which must be the same each time, and the time of a run in
+/// Counts matching documents repeatedly. Returns the count, which must be equal in all runs, and the time of a run in
 /// milliseconds.
 ///
 /// # Errors
@@ -34,7 +34,7 @@ pub async fn count(
     summary(&counts, &samples)
 }
 
-/// Counts the lines of `file` that match with `rg -c -j1`. Returns the count and the time of a whole run in
+/// Counts the lines of `file` that match, with `rg -c -j1`. Returns the count and the wall time of a run in
 /// milliseconds.
 ///
 /// # Errors

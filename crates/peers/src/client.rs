@@ -1,4 +1,4 @@
-//! A client with the official driver: connects, imports, declares caches, counts, and reads plans.
+//! Client with the official driver: connects, imports, declares caches, counts, and reads plans.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ use indicatif::ProgressBar;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
-/// Documents sent in one insert.
+/// Documents per insert.
 const INSERT_BATCH_COUNT: usize = 10_000;
 /// Number of inserts in flight.
 const INSERTS_IN_FLIGHT: usize = 2;
 /// Maximum connections of a client; the driver's default is ten.
 const CONNECTIONS_MAX: u32 = 64;
-/// Timeout of finding the server.
+/// Timeout of server selection.
 const SERVER_SELECTION_SECONDS: u64 = 30;
 /// Timeout of building a cache.
 const CACHE_BUILD_SECONDS_MAX: u64 = 600;
 /// Interval of polling the state of a build.
 const BUILD_POLL_MILLISECONDS: u64 = 20;
 
-/// Connects to `uri` with the driver's default settings, but for the number of connections.
+/// Connects to `uri` with the driver's default settings, except the number of connections.
 ///
 /// # Errors
 /// If the connection string is malformed.
@@ -47,7 +47,7 @@ pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Removes the last device. Returns the time until its buckets were on the others.
+/// Removes the last device. Returns the time until its buckets were on the other devices.
 ///
 /// # Errors
 /// If the server refuses.
@@ -63,16 +63,16 @@ pub async fn remove_last_device(client: &Client) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// How the server shall answer a count.
+/// How the server should answer a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// As the server chooses: from its caches if it has them.
+    /// The server's choice: its caches, if it has any for the field.
     Chosen,
-    /// By reading every document of the collection, as a store without caches does.
+    /// A scan of the whole collection, as in a store without caches.
     Scan,
 }
 
-/// The `count` command for `filter`, the same for every server and for `explain`.
+/// Returns the `count` command for `filter`, the same for every server and for `explain`.
 pub fn count_command(collection: &str, filter: &Document, plan: Plan) -> Document {
     let mut command = doc! { "count": collection, "query": filter.clone() };
     if plan == Plan::Scan {
@@ -92,14 +92,14 @@ pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Pla
     integer(reply.get("n")).with_context(|| format!("a count without a number: {reply}"))
 }
 
-/// The part of an `explain` that the table of the demonstration shows.
+/// The data of an `explain` that the demonstration's table shows.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Explanation {
-    /// How the pattern was matched, as in `substring` or `dfa`; `scan` if no cache was used.
+    /// Tier of the pattern, as in `substring` or `dfa`; `scan` if no cache was used.
     pub tier: String,
-    /// Names of the devices that searched; empty if the host alone answered.
+    /// Names of the devices that searched; empty if only the host did.
     pub devices: Vec<String>,
-    /// Buckets that had to be searched, and all buckets of the fields.
+    /// Number of buckets searched, and total number of buckets of the fields.
     pub buckets: Option<(u64, u64)>,
 }
 
@@ -115,7 +115,7 @@ pub async fn explain(db: &Database, collection: &str, filter: &Document) -> Resu
     Ok(explanation(&reply))
 }
 
-/// Sums up the parts of a plan. Each leaf that was searched has buckets, and a tier unless it is a condition on null.
+/// Combines the parts of a plan. Each leaf that was searched has buckets, and a tier unless it is a condition on null.
 fn explanation(reply: &Document) -> Explanation {
     let mut tiers: Vec<String> = Vec::new();
     let mut buckets: Option<(u64, u64)> = None;
@@ -175,7 +175,7 @@ fn each_value(value: &Bson, visit: &mut impl FnMut(&Document)) {
     }
 }
 
-/// Reads a count, which servers send as any of BSON's numbers.
+/// Converts a count, which servers send as any of BSON's number types.
 pub fn integer(value: Option<&Bson>) -> Option<u64> {
     match value? {
         Bson::Int32(number) => u64::try_from(*number).ok(),
@@ -188,7 +188,7 @@ pub fn integer(value: Option<&Bson>) -> Option<u64> {
 /// Declares a cache of `field` and waits until it is built.
 ///
 /// # Errors
-/// If the server refuses, or the build fails or does not end.
+/// If the server refuses, or the build fails or times out.
 pub async fn declare_cache(db: &Database, collection: &str, field: &str) -> Result<()> {
     let index = doc! { "key": { field: "cache" }, "name": format!("{field}_cache") };
     db.run_command(doc! { "createIndexes": collection, "indexes": [index] })
@@ -199,7 +199,7 @@ pub async fn declare_cache(db: &Database, collection: &str, field: &str) -> Resu
 /// Waits until every cache of a collection is built.
 ///
 /// # Errors
-/// If a build fails or does not end.
+/// If a build fails or times out.
 pub async fn caches_are_built(db: &Database, collection: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(CACHE_BUILD_SECONDS_MAX);
     while build_in_progress(db, collection).await? {
@@ -224,7 +224,7 @@ async fn build_in_progress(db: &Database, collection: &str) -> Result<bool> {
     Ok(states.iter().any(|state| state == "building"))
 }
 
-/// Returns the whole reply of `$indexStats`.
+/// Returns the complete reply of `$indexStats`.
 ///
 /// # Errors
 /// If the server refuses.
@@ -234,7 +234,7 @@ pub async fn index_stats(db: &Database, collection: &str) -> Result<Document> {
     Ok(db.run_command(pipeline).await?)
 }
 
-/// Inserts `documents` in large unordered batches, several at the same time.
+/// Inserts `documents` in large unordered batches, several of them concurrently.
 ///
 /// # Errors
 /// If an insert fails.
@@ -274,7 +274,7 @@ async fn insert_batch(
     Ok(())
 }
 
-/// The documents `{_id: n, name: …}` of the names, in their order.
+/// Returns the documents `{_id: n, name: …}` of the names, in order.
 pub fn name_documents(names: &[String]) -> impl Iterator<Item = RawDocumentBuf> + '_ {
     names
         .iter()

@@ -1,8 +1,8 @@
-//! Programs that hold a column in memory and count the values that match: Rust's `regex`, value by value, and
-//! Hyperscan or Vectorscan over all bytes; both on all cores.
+//! Programs that hold a column in memory and count matching values on all cores: Rust's `regex`, value by value, and
+//! Hyperscan or Vectorscan over all bytes.
 //!
-//! Each runs in a process of its own, reads one pattern per line, and writes the count and the milliseconds of the
-//! scan alone. The first line of its output is its version.
+//! Each program runs in its own process. It prints its version, then reads one pattern per line, and prints the count
+//! and the milliseconds of the scan alone.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -17,10 +17,10 @@ use regex::Regex;
 
 use crate::cache_folder;
 
-/// The program around libhs, compiled on first use.
+/// Source of the program around libhs, compiled on first use.
 const LIBHS_SOURCE: &str = include_str!("libhs.c");
 
-/// A program that searches a column.
+/// A program that searches a column, in a child process.
 #[derive(Debug)]
 pub struct ColumnSearch {
     name: String,
@@ -30,7 +30,7 @@ pub struct ColumnSearch {
 }
 
 impl ColumnSearch {
-    /// Rust's `regex`: `command` starts a program that calls [`serve_regex_crate`].
+    /// Starts `command`, which must call [`serve_regex_crate`], to search with Rust's `regex`.
     ///
     /// # Errors
     /// If it does not start.
@@ -38,7 +38,7 @@ impl ColumnSearch {
         ColumnSearch::start(command, "Rust regex")
     }
 
-    /// Hyperscan or Vectorscan, whichever is installed.
+    /// Starts a search with Hyperscan or Vectorscan, whichever is installed.
     ///
     /// # Errors
     /// If neither is installed with its header, or there is no C compiler.
@@ -65,7 +65,7 @@ impl ColumnSearch {
         Ok(search)
     }
 
-    /// Name and version.
+    /// Returns name and version of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -97,7 +97,7 @@ impl Drop for ColumnSearch {
     }
 }
 
-/// The path of the program around libhs, compiled into the cache folder on first use.
+/// Returns the path of the program around libhs, compiled into the cache folder on first use.
 fn libhs_binary() -> Result<PathBuf> {
     let folder = cache_folder()?;
     let mut hasher = DefaultHasher::new();
@@ -120,7 +120,7 @@ fn libhs_binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Searches the values of `file`, one per line: the process of [`ColumnSearch::regex_crate`].
+/// Searches the values of `file`, one per line. Runs in the process of [`ColumnSearch::regex_crate`].
 ///
 /// # Errors
 /// If the file cannot be read, or a pattern is invalid.
@@ -143,7 +143,7 @@ pub fn serve_regex_crate(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives each thread a copy of the program, as they would otherwise contend for its scratch memory.
+/// Counts matches on all cores. Each thread has a copy of the regex; otherwise threads contend for its scratch memory.
 fn count_on_all_cores(values: &[&str], regex: &Regex) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let share = values.len().div_ceil(cores).max(1);

@@ -1,4 +1,4 @@
-//! FerretDB 1.24.2 on SQLite: a MongoDB-compatible server that runs anywhere, built from its Go module.
+//! FerretDB 1.24.2 on SQLite: a MongoDB-compatible server that needs no other program, built from its Go module.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::cache_folder;
 use crate::process::ServerProcess;
 
-/// The release.
+/// Version of FerretDB.
 pub const VERSION: &str = "v1.24.2";
 const MODULE: &str = "github.com/FerretDB/FerretDB";
 
@@ -23,7 +23,7 @@ pub struct FerretDb {
 }
 
 impl FerretDb {
-    /// Starts the server, building it first if this machine has not done so before (minutes).
+    /// Starts the server. Builds it first if this machine has no binary yet, which takes minutes.
     ///
     /// # Errors
     /// If Go is missing, the build fails or the server does not start.
@@ -34,7 +34,7 @@ impl FerretDb {
     /// As [`FerretDb::start`], with further arguments.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`FerretDb::start`].
     pub fn start_with(arguments: &[&str]) -> Result<FerretDb> {
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(binary()?);
@@ -54,7 +54,7 @@ impl FerretDb {
         })
     }
 
-    /// The connection string.
+    /// Returns the connection string.
     pub fn uri(&self) -> &str {
         self.process.uri()
     }
@@ -66,7 +66,7 @@ fn uri_in_line(line: &str) -> Option<String> {
     Some(format!("mongodb://{address}"))
 }
 
-/// The path of the server's binary, built into the cache folder on first use.
+/// Returns the path of the server's binary, which is built into the cache folder on first use.
 ///
 /// # Errors
 /// If Go is missing or the build fails.
@@ -78,7 +78,7 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The folder of a module, as `go mod download` reports it.
+/// Folder of a module, as `go mod download` reports it.
 #[derive(Deserialize)]
 struct Download {
     #[serde(rename = "Dir")]
@@ -101,7 +101,7 @@ fn build(path: &Path) -> Result<()> {
         serde_json::from_slice(&download).context("reading what go mod download says")?;
     let source = folder.path().join("source");
     copy_writable(&download.dir, &source)?;
-    // The release's own build writes this file. Without it the server does not start.
+    // The release's own build writes this file, without which the server does not start.
     fs::write(source.join("build/version/version.txt"), VERSION)?;
     let built = folder.path().join("ferretdb");
     let arguments = ["build", "-trimpath", "-o"].map(OsStr::new);
@@ -114,7 +114,7 @@ fn build(path: &Path) -> Result<()> {
     fs::rename(built, path).with_context(|| format!("moving the binary to {}", path.display()))
 }
 
-/// Modules lie read-only in Go's cache: the copy must be writable.
+/// Copies a folder. Modules in Go's cache are read-only, but the copy must be writable.
 fn copy_writable(from: &Path, to: &Path) -> Result<()> {
     let status = Command::new("cp")
         .args(["-r", "--no-preserve=mode"])
@@ -126,7 +126,7 @@ fn copy_writable(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs Go, a second time if that fails: Go does not retry failed downloads of modules.
+/// Runs Go, and retries once if that fails, because Go does not retry failed downloads of modules.
 fn go<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) -> Result<Vec<u8>> {
     let mut command = Command::new("go");
     command
@@ -136,7 +136,7 @@ fn go<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) ->
     let mut run = || {
         command
             .output()
-            .context("Go is needed to build FerretDB, and did not start")
+            .context("Go is needed to build FerretDB, but did not start")
     };
     let mut output = run()?;
     if !output.status.success() {

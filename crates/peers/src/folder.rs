@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// Returns the folder for fetched data and built programs: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
+/// Returns the folder for fetched data and built programs: `$XDG_CACHE_HOME/forebay`, or `~/.cache/forebay` if unset.
 ///
 /// # Errors
 /// If neither `XDG_CACHE_HOME` nor `HOME` is set, or the folder cannot be created.

@@ -1,8 +1,8 @@
-//! Other programs, started as separate processes, and clients of servers, for tests and benchmarks.
+//! Other programs as separate processes, and clients of servers, for tests and benchmarks.
 //!
 //! A Forebay server ([`process`]), the official driver ([`client`]), a bare connection ([`wire`]), and the programs
-//! that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`], [`mod@column`]), each set up as its
-//! documentation says. This crate neither measures nor asserts.
+//! that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`], [`mod@column`]), each set up according to
+//! its documentation. This crate neither measures nor asserts.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -12,7 +12,7 @@
 
 enum { THREADS_MAX = 256, PATTERN_BYTES_MAX = 4096 };
 
-// A part of the file, which ends with a line, and the number of its lines that match.
+// A range of the file that ends at a line end, and the number of matching lines in it.
 struct part {
     const char *begin, *end;
     const char *line_end; // of the last counted line
@@ -29,7 +29,7 @@ static void check(int ok, const char *what) {
     }
 }
 
-// Matches come in order of their ends. Further matches in a counted line are skipped.
+// Matches come in the order of their ends. Further matches in a counted line are ignored.
 static int on_match(unsigned id, unsigned long long from, unsigned long long to, unsigned flags, void *context) {
     (void)id, (void)from, (void)flags;
     struct part *part = context;
@@ -40,7 +40,7 @@ static int on_match(unsigned id, unsigned long long from, unsigned long long to,
     return part->line_end == NULL;
 }
 
-// A scan takes at most 4 GiB.
+// Scans a part, which must have at most 4 GiB.
 static void *scan(void *context) {
     struct part *part = context;
     part->count = 0, part->line_end = NULL;

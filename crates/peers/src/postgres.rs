@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Where Debian keeps the programs of each release, which are not on the path.
+/// Debian's folder of the programs of each release, which are not on the path.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 /// Timeout of starting the server.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Printed after every statement, to mark its end.
+/// Text printed after every statement to mark the end of its output.
 const END: &str = "-- end --";
-/// Settings that differ from the defaults, which are for small machines: memory as the manual advises, and commits that
-/// are on disk a moment later, as ours are.
+/// Settings that differ from the defaults, which suit small machines: memory as the manual advises, and commits that
+/// reach the disk shortly after the reply, as in Forebay.
 const SETTINGS: [&str; 6] = [
     "shared_buffers=2GB",
     "maintenance_work_mem=1GB",
@@ -37,7 +37,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Makes a cluster and starts its server.
+    /// Creates a cluster and starts its server.
     ///
     /// # Errors
     /// If PostgreSQL is not installed, or does not start.
@@ -87,12 +87,12 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Name and version.
+    /// Returns name and version.
     pub fn name(&self) -> &str {
         &self.version
     }
 
-    /// Runs a statement, or a command of psql. Returns its output and the time that psql reports, in milliseconds.
+    /// Runs a statement, or a command of psql. Returns the output and the time that psql reports, in milliseconds.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -100,10 +100,10 @@ impl Postgres {
         self.session.execute(statement)
     }
 
-    /// Runs a statement that counts.
+    /// Runs a statement whose result is a count; returns the count and the time in milliseconds.
     ///
     /// # Errors
-    /// If the server refuses it, or it does not count.
+    /// If the server refuses it, or the result is not a count.
     pub fn count(&mut self, statement: &str) -> Result<(u64, f64)> {
         let (count, time) = self.execute(statement)?;
         Ok((
@@ -121,14 +121,14 @@ impl Drop for Postgres {
     }
 }
 
-/// Ends all processes of a server at once with SIGQUIT. After SIGKILL, the others would run until they notice.
+/// Ends all processes of a server with SIGQUIT. With SIGKILL, the child processes would run on until they notice.
 fn quit(server: &mut Child) {
     let id = server.id().to_string();
     let _ = Command::new("kill").args(["-QUIT", &id]).status();
     let _ = server.wait();
 }
 
-/// The folder with `initdb` and `postgres`: the newest release of Debian's, or one on the path.
+/// Returns the folder of `initdb` and `postgres`: Debian's newest release, or a folder on the path.
 fn programs_folder() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -143,7 +143,7 @@ fn programs_folder() -> Result<PathBuf> {
     found.context("PostgreSQL is not installed (on Debian: postgresql)")
 }
 
-/// The account that runs the server, as PostgreSQL refuses to run as root.
+/// Account that runs the server, because PostgreSQL refuses to run as root.
 struct User {
     ids: Option<(u32, u32)>,
 }
@@ -164,7 +164,7 @@ impl User {
             0 => Some(
                 ids_of("postgres")
                     .or_else(|| ids_of("nobody"))
-                    .context("no user to be")?,
+                    .context("no account to run PostgreSQL as")?,
             ),
             _ => None,
         };
@@ -188,7 +188,7 @@ impl User {
     }
 }
 
-/// Tries until the server answers, has ended or takes too long.
+/// Retries until the server answers, has ended or takes too long.
 fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
     let end = Instant::now() + READY_WITHIN;
     while Instant::now() < end {
@@ -204,7 +204,7 @@ fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
     bail!("postgres does not answer")
 }
 
-/// A `psql` that stays open.
+/// A `psql` process that stays open.
 #[derive(Debug)]
 struct Session {
     child: Child,

@@ -1,4 +1,4 @@
-//! Server processes: started from a binary, watched, stopped or killed.
+//! Server processes: start, output, stop and kill.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Timeout of starting a server, including recovery of a large data directory.
+/// Timeout of starting a server, including recovery of a large data folder.
 const READY_SECONDS_MAX: u64 = 120;
 /// Timeout of stopping a server.
 const STOP_SECONDS_MAX: u64 = 60;
-/// Number of last lines of output kept, for messages.
+/// Number of the last output lines kept, for messages.
 const LINES_KEPT: usize = 40;
-/// Timeout of waiting for a server's background work.
+/// Timeout of waiting until a server is idle.
 const REST_SECONDS_MAX: u64 = 60;
-/// A server is idle if it uses hardly any processor time in this many milliseconds.
+/// Interval in milliseconds over which an idle server uses hardly any processor time.
 const REST_MILLISECONDS: u64 = 300;
-/// Maximum processor time of an idle server in that time.
+/// Maximum processor time of an idle server in that interval.
 const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
-/// A tick of Linux's processor times.
+/// Milliseconds per tick of Linux's processor times.
 const TICK_MILLISECONDS: u64 = 10;
 
-/// A server process; it is killed when this value is dropped.
+/// A server process, killed when this value is dropped.
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
@@ -37,16 +37,16 @@ impl ServerProcess {
     /// Starts `binary serve` on a free port of the loopback interface and waits until it listens.
     ///
     /// `arguments` are those of `serve`, for example `["--data", "/var/lib/forebay"]`. Without `--mongodb-listen`, the
-    /// server picks a free port. It stops by itself when this program has ended in any way.
+    /// server picks a free port. The server stops when this program ends, for whatever reason.
     ///
     /// # Errors
-    /// If the binary cannot be started, or ends or stays silent instead of listening; its last lines are in the error.
+    /// If the binary cannot be started, ends, or does not listen in time. The error contains its last lines of output.
     pub fn serve(binary: &Path, arguments: &[&str]) -> Result<ServerProcess> {
         let mut command = Command::new(binary);
         command
             .args(["serve", "--until-stdin-ends"])
             .args(arguments);
-        // Settings in the environment are the user's own server's, for example FOREBAY_UPSTREAM.
+        // Remove settings in the environment, for example FOREBAY_UPSTREAM, which are for the user's own server.
         let settings = std::env::vars_os().map(|(name, _)| name).filter(|name| {
             name != "FOREBAY_KERNEL_CACHE" && name.as_encoded_bytes().starts_with(b"FOREBAY_")
         });
@@ -56,11 +56,12 @@ impl ServerProcess {
         if !arguments.contains(&"--mongodb-listen") {
             command.args(["--mongodb-listen", "127.0.0.1:0"]);
         }
-        // The handle of the child keeps the pipe open; the system closes it when this program ends.
+        // The server stops when its input ends. The child's handle keeps the pipe open; the system closes it when this
+        // program ends.
         ServerProcess::start_with_input(command, Stdio::piped(), uri_in_line)
     }
 
-    /// Starts `command` and waits for the line in which `uri_of` finds a connection string.
+    /// Starts `command` and waits for a line of output in which `uri_of` finds a connection string.
     ///
     /// # Errors
     /// As for [`ServerProcess::serve`].
@@ -91,36 +92,36 @@ impl ServerProcess {
         }
     }
 
-    /// The connection string clients use, as `mongodb://127.0.0.1:41234`.
+    /// Returns the clients' connection string, as in `mongodb://127.0.0.1:41234`.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// Host and port, as `127.0.0.1:41234`.
+    /// Returns host and port, as in `127.0.0.1:41234`.
     pub fn address(&self) -> &str {
         let rest = self.uri.strip_prefix("mongodb://").unwrap_or(&self.uri);
         rest.split(['/', '?']).next().unwrap_or(rest)
     }
 
-    /// The operating system's number of the process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. Call it before the
-    /// server has written many more lines.
+    /// Returns the address of the server's status page, as in `http://127.0.0.1:41235/`, if it has one. Only finds it
+    /// among the last lines of output, so it must be called early.
     pub fn status_page(&self) -> Option<String> {
         let lines = self.last_lines();
         let (_, rest) = lines.split_once("The status page is at ")?;
         rest.lines().next().map(str::to_owned)
     }
 
-    /// The last lines that the server wrote, for messages.
+    /// Returns the last lines of output, for messages.
     pub fn last_lines(&self) -> String {
         self.lines.last()
     }
 
-    /// Resident memory of the process in bytes, if the system reports it.
+    /// Returns the resident memory of the process in bytes, if the system reports it.
     pub fn resident_bytes(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -128,8 +129,8 @@ impl ServerProcess {
         Some(kibibytes * 1024)
     }
 
-    /// Waits, at most a minute, until the server has no background work left, so that it does not disturb the next
-    /// measurement. Returns at once if the system does not report processor times.
+    /// Waits, at most a minute, until the server has no background work that could disturb the next measurement.
+    /// Returns at once if the system does not report processor times.
     pub async fn wait_until_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(REST_SECONDS_MAX);
         let mut before = self.processor_time();
@@ -143,7 +144,7 @@ impl ServerProcess {
         }
     }
 
-    /// Processor time of all its threads so far, to 10 ms, if the system reports it.
+    /// Returns the processor time of all threads so far, to 10 ms, if the system reports it.
     pub fn processor_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         let (_, figures) = stat.rsplit_once(')')?;
@@ -159,21 +160,21 @@ impl ServerProcess {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends the process at once, as `kill -9` does, and waits until it is gone.
+    /// Kills the process, as `kill -9` does, and waits until it has ended.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Asks the process to stop and waits until it has.
+    /// Asks the process to stop and waits until it has ended.
     ///
     /// # Errors
-    /// If it does not stop in time (it is killed then) or ends with a failure.
+    /// If the process does not stop in time (it is then killed) or ends with a failure.
     pub fn stop(mut self) -> Result<()> {
         self.terminate()
     }
 
-    /// As [`ServerProcess::stop`], but keeps the value.
+    /// As [`ServerProcess::stop`], but keeps `self`.
     ///
     /// # Errors
     /// As for [`ServerProcess::stop`].
@@ -203,7 +204,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// The connection string in a line of Forebay's log, if there is one.
+/// Returns the connection string in a line of Forebay's log, if there is one.
 fn uri_in_line(line: &str) -> Option<String> {
     let start = line.find("mongodb://")?;
     let uri: String = line[start..]
@@ -214,7 +215,7 @@ fn uri_in_line(line: &str) -> Option<String> {
         .then(|| uri.trim_end_matches(['.', '/']).to_owned())
 }
 
-/// Waits for the connection string, or for the end of both output pipes, which means that the server is gone.
+/// Waits for the connection string, or for the end of both output pipes, which means that the server has ended.
 fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
     match found.recv_timeout(Duration::from_secs(READY_SECONDS_MAX)) {
         Ok(uri) => Ok(uri),
@@ -223,7 +224,7 @@ fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
     }
 }
 
-/// The last lines of both outputs. They are read until the process ends, as its pipes would fill up otherwise.
+/// The last lines of both outputs, which are read until the process ends, because full pipes would block it.
 #[derive(Clone, Debug, Default)]
 struct Lines {
     kept: Arc<Mutex<VecDeque<String>>>,
@@ -254,7 +255,7 @@ impl Lines {
                 .map_while(std::result::Result::ok)
             {
                 if let Some(uri) = uri_of(&line) {
-                    // The receiver takes only the first one, and is gone after it.
+                    // The receiver takes only the first URI and is then dropped.
                     let _ = found.send(uri);
                 }
                 self.keep(line);

@@ -1,11 +1,11 @@
-//! ripgrep: the fastest way to count lines that match, with one thread over one file.
+//! ripgrep, run on one file with one thread, as the fastest way to count matching lines.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The first line of `rg --version`.
+/// Returns the first line of `rg --version`.
 ///
 /// # Errors
 /// If ripgrep is not installed.
@@ -21,7 +21,7 @@ pub fn version() -> Result<String> {
         .context("rg --version says nothing")
 }
 
-/// Counts the lines of `file` that match, with `rg -c -j1`.
+/// Counts the matching lines of `file`, with `rg -c -j1`.
 ///
 /// # Errors
 /// If ripgrep is not installed or refuses the pattern.

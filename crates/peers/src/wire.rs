@@ -32,10 +32,10 @@ impl WireClient {
         })
     }
 
-    /// Sends a command, which names its database in `$db`, and waits for the reply.
+    /// Sends a command, which must name its database in `$db`, and waits for the reply.
     ///
     /// # Errors
-    /// If the connection ends, the reply is malformed or not `ok`.
+    /// If the connection ends, or the reply is malformed or not `ok`.
     pub async fn run(&mut self, command: &Document) -> Result<RawDocumentBuf> {
         self.request_id = self.request_id.wrapping_add(1);
         let message = OpMsg::new(RawDocumentBuf::try_from(command)?).encode(self.request_id, 0);

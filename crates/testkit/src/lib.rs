@@ -1,4 +1,4 @@
-//! Helpers of tests of the whole server: server processes, a model of the right answers, and waiting.
+//! Helpers for tests of the whole server: server processes, a model with the expected results, and waiting.
 #![forbid(unsafe_code)]
 
 mod model;

@@ -1,4 +1,4 @@
-//! A model of a collection of `{_id, name}`: its documents, and the right results of searches.
+//! Model of a collection of `{_id, name}`: its documents, and the expected results of searches.
 
 use std::collections::BTreeMap;
 
@@ -21,25 +21,25 @@ impl Model {
         self.documents.remove(&id);
     }
 
-    /// Returns the value of `name`; `None` if there is no such document.
+    /// Returns the value of `name`; the outer `None` means that there is no such document.
     pub fn get(&self, id: i32) -> Option<&Option<String>> {
         self.documents.get(&id)
     }
 
-    /// All documents in order of `_id`.
+    /// Returns all documents in the order of `_id`.
     pub fn iter(&self) -> impl Iterator<Item = (i32, Option<&str>)> {
         self.documents
             .iter()
             .map(|(id, name)| (*id, name.as_deref()))
     }
 
-    /// Number of documents.
+    /// Returns the number of documents.
     pub fn count(&self) -> usize {
         self.documents.len()
     }
 
-    /// Returns the `_id`s of documents whose name matches a pattern, which must have the same meaning in PCRE2 and
-    /// Rust.
+    /// Returns the `_id`s of documents whose name matches a pattern. The pattern must have the same meaning in PCRE2
+    /// and Rust.
     ///
     /// # Panics
     /// If the pattern is invalid.

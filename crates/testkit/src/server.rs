@@ -1,4 +1,4 @@
-//! A Forebay server with its own data folder. It can be killed and started again.
+//! A Forebay server with its own data folder, which can be killed and restarted.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use forebay_peers::client;
 use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 
-/// A server and its data folder. Dropping it ends the server and removes the folder.
+/// A server and its data folder. Dropping it stops the server and removes the folder.
 #[derive(Debug)]
 pub struct Server {
     binary: PathBuf,
@@ -39,12 +39,12 @@ impl Server {
         })
     }
 
-    /// The connection string.
+    /// Returns the connection string.
     pub fn uri(&self) -> &str {
         self.process.uri()
     }
 
-    /// The process.
+    /// Returns the server's process.
     pub fn process(&self) -> &ServerProcess {
         &self.process
     }
@@ -57,7 +57,7 @@ impl Server {
         client::connect(self.uri()).await
     }
 
-    /// The data folder.
+    /// Returns the data folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -67,16 +67,16 @@ impl Server {
         self.process.kill();
     }
 
-    /// Stops the server cleanly and starts it again on the same data, on another port.
+    /// Stops the server cleanly and restarts it on the same data, on a different port.
     ///
     /// # Errors
-    /// If the server does not stop, fails, or does not start.
+    /// If the server fails, or does not stop or start.
     pub fn shutdown_and_restart(&mut self) -> Result<()> {
         self.process.terminate()?;
         self.restart()
     }
 
-    /// Kills the server if it runs, and starts it again on the same data, on another port.
+    /// Kills the server if it is running, and restarts it on the same data, on a different port.
     ///
     /// # Errors
     /// As for [`Server::start`].
@@ -89,7 +89,7 @@ impl Server {
     /// Stops the server cleanly.
     ///
     /// # Errors
-    /// If the server does not stop, or fails.
+    /// If the server fails or does not stop.
     pub fn stop(self) -> Result<()> {
         self.process.stop()
     }
@@ -97,8 +97,8 @@ impl Server {
 
 /// Returns an address that no other process uses, so that a server can listen on it again after it was killed.
 ///
-/// A free port of 127.0.0.1 may be in use a moment later: by another server, or by an outgoing connection, even one to
-/// this very port. So each call returns another host of 127.0.0.0/8, all of which are this machine.
+/// A free port of 127.0.0.1 may soon be taken by another server or by an outgoing connection, even by one to this very
+/// port. So each call returns a different host of 127.0.0.0/8, which all belong to this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.

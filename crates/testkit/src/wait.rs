@@ -1,17 +1,17 @@
-//! Waiting in tests: for a condition, with a timeout. The test `tidy` refuses every other kind of waiting.
+//! Waits in tests: for a condition, with a timeout. The test `tidy` refuses every other way of waiting.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// Interval of checking a condition.
+/// Interval between checks of a condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until `value` returns `Some`.
 ///
 /// # Errors
-/// As `value`, or if it returned `None` until `timeout`.
+/// The error of `value`, or a timeout if it still returns `None` after `timeout`.
 pub async fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -28,7 +28,7 @@ pub async fn wait_for<T>(
     }
 }
 
-/// Pauses, to set the pace of a simulated client. Not for waiting until something has happened.
+/// Pauses, to set the pace of a simulated client. Must not be used to wait for an event.
 pub fn pace(time: Duration) {
     thread::sleep(time);
 }

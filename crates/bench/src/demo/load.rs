@@ -1,4 +1,4 @@
-//! Imports the data, unless an earlier run did.
+//! Imports the demonstration's data, unless an earlier run has imported it.
 
 use anyhow::Result;
 use bson::{Document, RawDocumentBuf, doc};
@@ -12,7 +12,7 @@ use crate::data;
 pub const NAMES: &str = "names";
 /// The collection of films.
 pub const MOVIES: &str = "movies";
-/// Number of generated names if the real ones cannot be fetched.
+/// Number of names to generate if the real ones cannot be fetched.
 const GENERATED_COUNT: usize = 500_000;
 /// Cached fields of the films.
 const MOVIE_FIELDS: [&str; 3] = ["Title", "Director", "Distributor"];
@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Fetches the real data. Generates names instead if `generated` is given or npm fails.
+    /// Fetches the real data. Generates names instead if `generated` is set or npm fails.
     pub fn find(generated: Option<usize>) -> Source {
         if let Some(count) = generated {
             return Source::generated(count);
@@ -80,7 +80,7 @@ pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Imports a collection, unless it has `count` documents already.
+/// Imports a collection, unless it already has `count` documents.
 async fn import(
     db: &Database,
     name: &str,

@@ -62,24 +62,24 @@ pub struct DemoArgs {
     pub generated: Option<usize>,
 }
 
-/// The result of a search.
+/// Result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The search, as a filter for a shell.
+    /// The search as a filter for a shell.
     pub search: String,
-    /// Exact, prefix, suffix, substring, regex, ...
+    /// Kind of search: exact, prefix, suffix, substring, regex, ...
     pub kind: &'static str,
     /// Number of matching documents.
     pub matches: u64,
-    /// How the pattern was matched.
+    /// Tier of the pattern, or how else it was matched.
     pub tier: String,
     /// Devices that searched.
     pub devices: Vec<String>,
-    /// Number of buckets searched, and of all.
+    /// Number of buckets searched, and total number of buckets.
     pub buckets: Option<(u64, u64)>,
-    /// Median time measured by the client, in milliseconds.
+    /// Median latency measured by the client, in milliseconds.
     pub median_ms: f64,
-    /// Time of the same search by reading every document, in milliseconds.
+    /// Latency of the same search as a scan of all documents, in milliseconds.
     pub scan_ms: f64,
 }
 
@@ -110,7 +110,7 @@ pub async fn run(args: DemoArgs) -> Result<()> {
     server.map_or(Ok(()), ServerProcess::stop)
 }
 
-/// Starts this program as a server, unless one is given.
+/// Starts this program as a server, unless the user gave a connection string.
 fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
     if args.uri.is_some() {
         return Ok(None);
@@ -159,7 +159,7 @@ async fn search_all(client: &Client, source: &Source, args: &DemoArgs) -> Result
     Ok(outcomes)
 }
 
-/// Measures a search with the caches and by a scan, and compares the counts.
+/// Measures a search with the caches and as a scan, and compares the counts.
 async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
     let db = client.database(DATABASE);
     let filter: &Document = &search.filter;

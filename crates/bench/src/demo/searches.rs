@@ -4,20 +4,20 @@ use bson::{Document, doc};
 
 use super::load::{MOVIES, NAMES, Source};
 
-/// One search.
+/// A search of the demonstration.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// The collection searched.
+    /// Collection to search.
     pub collection: &'static str,
-    /// The kind of search, in the words of the documentation.
+    /// Kind of search, in the words of the documentation.
     pub kind: &'static str,
-    /// The filter, for a shell's `find` or `countDocuments`.
+    /// The filter as text, for a shell's `find` or `countDocuments`.
     pub text: String,
     /// The filter.
     pub filter: Document,
 }
 
-/// Returns the searches for the data.
+/// Returns the searches for a data source.
 pub fn of(source: &Source) -> Vec<Search> {
     let mut searches = over_names();
     if source.has_movies() {

@@ -1,4 +1,4 @@
-//! The table of the demonstration, and hints on what to do next.
+//! The demonstration's table, and instructions for further use.
 
 use super::Outcome;
 use super::searches::Search;
@@ -11,7 +11,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the heading. Columns are as wide as their widest cell of `searches`.
+    /// Prints the heading. Each column is as wide as its widest cell in `searches`.
     pub fn begin(searches: &[Search]) -> Table {
         let width = |of: fn(&Search) -> &str| {
             searches
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Formats the devices; `(host)` for exact and prefix searches, which need none.
+/// Formats the devices; `(host)` for exact and prefix searches, which use no device.
 fn devices(names: &[String]) -> String {
     if names.is_empty() {
         "(host)".to_owned()
@@ -78,7 +78,7 @@ fn duration(milliseconds: f64) -> String {
     }
 }
 
-/// Prints how to reach the server.
+/// Prints how to connect to the server.
 pub fn print_invitation(uri: &str, database: &str, status_page: Option<&str>) {
     println!();
     println!("Serving at {uri}/{database} until Ctrl-C.");

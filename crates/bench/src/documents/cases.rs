@@ -1,22 +1,22 @@
-//! The patterns of the counts, each with its right count.
+//! Patterns of the count benchmarks, each with its expected count.
 
 use bson::{Document, doc};
 
-/// One count by pattern over the field `name`.
+/// A count by pattern over the field `name`.
 #[derive(Clone, Copy, Debug)]
 pub struct CountCase {
-    /// Its name in the record.
+    /// Name in the record.
     pub case: &'static str,
-    /// A pattern with the same meaning in PCRE2 and ripgrep: ASCII classes only, and no `$` where newlines matter.
+    /// Pattern with the same meaning in PCRE2 and ripgrep: only ASCII classes, and no `$` where newlines matter.
     pub pattern: &'static str,
-    /// Option `i`.
+    /// Whether letters match in either case (option `i`).
     pub ignore_case: bool,
-    /// Number of the real names that match, by `rg -c` on the pinned release and by Python's `re`.
+    /// Number of matching real names, according to `rg -c` on the pinned release and Python's `re`.
     pub expect: u64,
 }
 
 impl CountCase {
-    /// The filter of the command.
+    /// Returns the filter of the command.
     pub fn filter(&self) -> Document {
         if self.ignore_case {
             doc! { "name": { "$regex": self.pattern, "$options": "i" } }
@@ -35,7 +35,7 @@ const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCa
     }
 }
 
-/// Counts over all names: patterns with one literal, with several, with none.
+/// Counts over all names: patterns with one required literal, with several, and with none.
 pub const COUNT_CASES: [CountCase; 12] = [
     case("substring-rare", "kubernetes-dashboard", 2),
     case("substring-common", "react", 229_265),
@@ -61,8 +61,8 @@ pub const COUNT_CASES: [CountCase; 12] = [
     case("regex-vowels", "[aeiou]{5}", 1_550),
 ];
 
-/// Counts that are also measured with FerretDB, which takes half a minute for each.
+/// Counts that are also measured with FerretDB, which takes half a minute for each count.
 pub const FERRETDB_CASES: [&str; 3] = ["substring-rare", "regex-literal", "regex-no-literal"];
 
-/// Number of names for FerretDB.
+/// Number of names that FerretDB searches.
 pub const FERRETDB_NAMES: usize = 1_000_000;

@@ -1,4 +1,4 @@
-//! Counts by pattern, beside ripgrep over a file and beside FerretDB over a million documents.
+//! Counts by pattern, beside ripgrep on a file and FerretDB on a million documents.
 
 use std::time::Duration;
 
@@ -16,19 +16,20 @@ use crate::record::Measured;
 use crate::statistics::{Repeat, Summary};
 use crate::timed;
 
-/// Rounds in which one device, ripgrep and two devices take turns, so that load on the machine affects all of them.
+/// Number of rounds. One device, ripgrep and two devices alternate in each round, so that load on the machine affects
+/// all of them.
 const ROUNDS: usize = 9;
-/// Repetitions of each in a round.
+/// Repetitions of each count in a round.
 const ROUND_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(5),
 };
-/// Repetitions of FerretDB: each takes half a minute.
+/// Repetitions of a count with FerretDB, which takes half a minute for each.
 const FERRETDB_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(20),
 };
-/// The collection of the million names.
+/// Collection of the million names.
 const MILLION: &str = "million";
 
 /// Measures every case with one device, with ripgrep on one thread, and with two devices, in every round.
@@ -57,7 +58,7 @@ pub async fn beside_ripgrep(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The times of a case, one per round, in milliseconds.
+/// Latencies of a case in milliseconds, one per round.
 #[derive(Default)]
 struct CaseTimes {
     one: Vec<f64>,
@@ -66,7 +67,7 @@ struct CaseTimes {
     count: u64,
 }
 
-/// Counts with Forebay. Returns the count and the median time.
+/// Counts with Forebay. Returns the count and the median latency.
 async fn count_with_forebay(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
     let (db, filter) = (session.database(), case.filter());
     let (count, time) = timed::count(&db, NAMES, &filter, Plan::Chosen, ROUND_REPEAT).await?;
@@ -74,7 +75,7 @@ async fn count_with_forebay(session: &Session, case: &CountCase) -> Result<(u64,
     Ok((count, time.median))
 }
 
-/// Counts with ripgrep, which must find the same. Returns the median time.
+/// Counts with ripgrep, which must find the same count. Returns the median time.
 fn count_with_ripgrep(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
     let (pattern, ignore_case) = (case.pattern, case.ignore_case);
     let (expected, time) =
@@ -113,7 +114,7 @@ fn report(session: &mut Session, case: &str, times: &CaseTimes) -> Result<()> {
     Ok(())
 }
 
-/// Checks the count of the real names, which is known.
+/// Checks a count of the real names against the expected count.
 fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<()> {
     let known = !session.smoke && session.names.len() == NAMES_COUNT;
     ensure!(
@@ -146,7 +147,7 @@ pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Number of names for the comparison with FerretDB.
+/// Returns the number of names for the comparison with FerretDB.
 pub fn million(session: &Session) -> usize {
     if session.smoke {
         session.names.len() / 10
@@ -155,7 +156,7 @@ pub fn million(session: &Session) -> usize {
     }
 }
 
-/// Counts with Forebay and with FerretDB alone over the same names. `prefix` starts the names of the cases.
+/// Counts the same names with Forebay and with FerretDB alone. The names of the cases start with `prefix`.
 ///
 /// # Errors
 /// If a count fails, or the two differ.

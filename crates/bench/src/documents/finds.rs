@@ -1,8 +1,8 @@
 //! Exact finds: the rate over sixteen connections, and the latency of one client.
 //!
-//! Both are measured with two clients: the official driver, and a bare connection that uses the codec only. As the
-//! client shares the cores with the server, the bare connection shows more of the server. Each connection has a task of
-//! its own, as in a program that serves users.
+//! Each is measured with two clients: the official driver, and a bare connection that only encodes and decodes
+//! messages. Client and server share the cores, so the bare connection leaves more of them to the server. Each
+//! connection has its own task, as in a program that serves users.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,11 +22,11 @@ const CONNECTIONS: usize = 16;
 const RATE_SECONDS: u64 = 5;
 /// Number of measurements of a rate.
 const RATE_ROUNDS: usize = 3;
-/// Number of finds for the median of one client.
+/// Number of finds for the latency of one client.
 const LATENCY_COUNT: usize = 5_000;
 const SEED: u64 = 20;
 
-/// Names to find.
+/// A sequence of names to find.
 type Names = Box<dyn Iterator<Item = String> + Send>;
 
 /// Measures exact finds.
@@ -70,7 +70,7 @@ fn find_command(name: &str) -> Document {
     doc! { "find": NAMES, "filter": { "name": name }, "$db": DATABASE }
 }
 
-/// An endless sequence of names, the same in every run.
+/// Returns an endless random sequence of names; the same seed gives the same sequence.
 fn random_names(names: &Arc<[String]>, seed: u64) -> impl Iterator<Item = String> + use<> {
     let mut random = fastrand::Rng::with_seed(seed);
     let names = Arc::clone(names);
@@ -154,8 +154,8 @@ async fn driver_finds_until(
     Ok(finds)
 }
 
-/// Measures finds per second of all connections together. `finds_until` runs one connection: it finds the given names
-/// until the given time, and returns the number of finds.
+/// Measures the finds per second of all connections together. `finds_until` runs one connection: it finds the names one
+/// after the other until the given time, and returns the number of finds.
 async fn rate<F>(session: &Session, finds_until: impl Fn(Names, Instant) -> F) -> Result<Summary>
 where
     F: Future<Output = Result<u64>> + Send + 'static,

@@ -25,19 +25,19 @@ use crate::timed;
 const COLLECTION: &str = "letters";
 /// Number of documents in a smoke run.
 const SMOKE_DOCUMENTS: usize = 20_000;
-/// Number of documents if none is given.
+/// Default number of documents.
 const DOCUMENTS: usize = 100_000_000;
-/// The devices if none are given.
+/// Default devices.
 const DEVICES: &str = "cuda:0";
-/// Number of clients that search at the same time.
+/// Number of clients that search concurrently.
 const CLIENTS: usize = 64;
 /// Number of clients that search while a device leaves and joins.
 const STORM_CLIENTS: usize = 16;
-/// Number of times that it leaves and joins.
+/// Number of times that the device leaves and joins.
 const MOVES: usize = 5;
-/// Duration of the searches of all clients.
+/// Duration of the measurement with all clients.
 const CLIENTS_SECONDS: u64 = 3;
-/// How often a search is timed, after a first run that is not timed.
+/// Timed runs of a search, after one untimed run.
 const REPEAT: Repeat = Repeat {
     count: 41,
     budget: Duration::from_secs(10),
@@ -49,9 +49,9 @@ const REGEXES: [&str; 4] = [
     "^[a-m]{3}.*z$",
     "[aeiou]{3}[^aeiou]{2}[aeiou]",
 ];
-/// A suffix and a substring. Exact values and prefixes need no device.
+/// A suffix and a substring. Exact and prefix searches need no device.
 const LITERALS: [&str; 2] = ["bay$", "eba"];
-/// A substring of about a thousand of 100 million values.
+/// A substring that occurs in about a thousand of 100 million values.
 const THOUSAND: &str = "fore";
 
 /// A server on a GPU, filled with documents `{_id: n, v: …}`.
@@ -64,7 +64,7 @@ struct Letters {
     report: Report,
 }
 
-/// Fills a server in memory and runs all searches.
+/// Fills a server that keeps documents in memory, and runs all searches.
 pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
     let mut letters = Letters::start(args).await?;
     letters.fill().await?;
@@ -107,7 +107,7 @@ impl Letters {
         })
     }
 
-    /// The name of a case, as in `regex-100m-8b: a.*b`.
+    /// Returns the name of a case, as in `regex-100m-8b: a.*b`.
     fn case(&self, sort: &str, pattern: &str) -> String {
         let documents = match self.documents {
             count if count % 1_000_000 == 0 => format!("{}m", count / 1_000_000),
@@ -157,7 +157,7 @@ impl Letters {
             Summary::once(rate),
             Some(documents as u64),
         )?;
-        // Buckets that grew are still being merged.
+        // The server may still be merging buckets that grew during the load.
         self.server.wait_until_idle().await;
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Letters {
         timed::count(&self.db, COLLECTION, filter, Plan::Chosen, repeat).await
     }
 
-    /// Finds all documents with a rare substring, their `_id` only.
+    /// Measures a find of all documents with a rare substring, returning only `_id`.
     async fn find(&mut self) -> Result<()> {
         let expect = expected(self.documents, &[program(THOUSAND)?])[0];
         let collection: Collection<Document> = self.db.collection(COLLECTION);
@@ -217,7 +217,7 @@ impl Letters {
         )
     }
 
-    /// Measures the searches per second of one client, and of many together. Each search has another pattern.
+    /// Measures the searches per second of one client, and of many together. Each search uses a different pattern.
     async fn clients(&mut self, sort: &'static str) -> Result<()> {
         let searches = Searches::new(sort, self.documents)?;
         for clients in [1, CLIENTS] {
@@ -265,7 +265,7 @@ impl Letters {
     }
 }
 
-/// Patterns and their right counts.
+/// Patterns and their expected counts.
 struct Searches {
     patterns: Arc<[String]>,
     expect: Arc<[u64]>,
@@ -282,7 +282,7 @@ impl Searches {
         })
     }
 
-    /// Starts clients that search for one pattern after the other while `is_running`. Each returns its number of
+    /// Starts clients that search for the patterns in rotation while `is_running`. Each client returns its number of
     /// searches.
     fn begin(
         &self,
@@ -313,7 +313,7 @@ impl Searches {
     }
 }
 
-/// Makes different patterns of one sort, the same in every run.
+/// Returns different patterns of one kind; the same in every run.
 fn patterns(sort: &str) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(CLIENTS as u64);
     let mut word =

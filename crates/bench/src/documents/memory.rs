@@ -9,7 +9,7 @@ use crate::record::Measured;
 use crate::statistics::Summary;
 
 /// Measures bytes per document beyond the values, for a cache of one field with integer `_id`: as the server accounts
-/// for them, and by the growth of the process while the cache was built.
+/// for them, and as growth of the process while it builds the cache.
 pub async fn of_one_field(session: &mut Session) -> Result<()> {
     let documents = session.names.len() as f64;
     let values: usize = session.names.iter().map(String::len).sum();
@@ -35,7 +35,7 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
     )
 }
 
-/// The overhead that the server reports.
+/// Returns the overhead in bytes per document that the server reports.
 async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     let stats = client::index_stats(&session.database(), NAMES).await?;
     let mut overhead = None;
@@ -46,7 +46,7 @@ async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     Ok(overhead as f64)
 }
 
-/// Builds the cache again. Returns the growth of the resident memory of the process.
+/// Rebuilds the cache. Returns the growth of the process's resident memory.
 async fn resident_growth_bytes(session: &Session) -> Result<f64> {
     let db = session.database();
     db.run_command(doc! { "dropIndexes": NAMES, "index": "name_cache" })

@@ -1,4 +1,4 @@
-//! `forebay bench documents`: the definitions, and the order in which they run.
+//! `forebay bench documents`: its options, its sections, and their order.
 
 mod cases;
 mod counts;
@@ -84,7 +84,7 @@ pub struct DocumentsArgs {
     pub record: Option<PathBuf>,
 }
 
-/// The sections of a run, in their order.
+/// The sections of a run, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Section {
     /// Counts by pattern on all names, compared with ripgrep.

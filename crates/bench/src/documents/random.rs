@@ -1,4 +1,4 @@
-//! Random letters: the data of the paper, the same on every machine, and the right counts of searches.
+//! Random letters: the data of the paper, equal on every machine, and expected counts of searches.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,20 +17,21 @@ use tokio::task::JoinSet;
 
 use crate::data;
 
-/// Number of letters of a value.
+/// Letters per value.
 pub const LETTERS: usize = 8;
 /// Fields of a document of [`five_fields`].
 pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Documents of one insert; also the step between the seeds of the values.
+/// Documents per insert; also the step between the seeds of the values.
 pub const BATCH: usize = 20_000;
 /// Number of connections that insert.
 const WRITERS: usize = 12;
-/// Timeout of moving all values of the cache to devices.
+/// Timeout for moving all values of a cache to devices.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
-/// Seeds of the values of [`five_fields`] lie beyond those of [`values`].
+/// Offset of the seeds of [`five_fields`], beyond those of [`values`].
 const FIVE_FIELDS_SEED: u64 = 1 << 40;
 
-/// The letters of `count` values, without separators. The first is number `start`, a multiple of [`BATCH`].
+/// Returns the letters of `count` values, without separators. The first value has number `start`, a multiple of
+/// [`BATCH`].
 pub fn values(start: usize, count: usize) -> Vec<u8> {
     letters(start as u64, count * LETTERS)
 }
@@ -40,12 +41,12 @@ fn letters(seed: u64, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.u8(b'a'..=b'z')).collect()
 }
 
-/// The text of a value.
+/// Returns a value as text.
 pub fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value).expect("letters are ASCII")
 }
 
-/// `count` documents `{_id: n, v: …}`, the first with number `start`.
+/// Returns `count` documents `{_id: n, v: …}`, the first with number `start`.
 pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = values(start, count);
     let ids = start as i32..;
@@ -55,7 +56,7 @@ pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// `count` documents of `_id` and five fields, the first with number `start`, as in the paper's section 4.4.
+/// Returns `count` documents with `_id` and five fields, the first with number `start`, as in the paper's section 4.4.
 pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = letters(
         FIVE_FIELDS_SEED + start as u64,
@@ -75,7 +76,7 @@ pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// The batches of a range of documents: first number and count of each.
+/// Splits a range of documents into batches; returns first number and count of each.
 pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
     range
@@ -83,7 +84,7 @@ pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, BATCH.min(end - start)))
 }
 
-/// Inserts the documents of a range over several connections. `documents` makes a batch.
+/// Inserts the documents of a range over several connections. `documents` returns the documents of a batch.
 ///
 /// # Errors
 /// If an insert fails.
@@ -131,7 +132,7 @@ pub fn write_values(path: &Path, documents: usize) -> Result<()> {
 /// Waits until all values of `field` are in buckets on devices.
 ///
 /// # Errors
-/// If that takes too long.
+/// If the wait times out.
 pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Result<()> {
     let end = Instant::now() + SETTLED_WITHIN;
     let filter = doc! { field: { "$regex": "a.*b" } };
@@ -157,7 +158,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
     }
 }
 
-/// Picks `count` values, spread over all documents, each with the number of documents that have it.
+/// Returns `count` values, spread over all documents, each with the number of documents that have it.
 pub fn known_values(documents: usize, count: usize) -> Vec<(String, u64)> {
     let step = documents.div_ceil(BATCH).div_ceil(count).max(1);
     let mut chosen = Vec::new();
@@ -183,14 +184,14 @@ pub fn known_values(documents: usize, count: usize) -> Vec<(String, u64)> {
 /// Compiles a pattern as the server does.
 ///
 /// # Errors
-/// If it is not a pattern.
+/// If the pattern is invalid.
 pub fn program(pattern: &str) -> Result<Program> {
     let limits = Limits::default();
     let pattern = Pattern::new(pattern, Options::default(), &limits)?;
     Ok(Program::compile(pattern, &limits))
 }
 
-/// Counts the values that match each program, with the host's engine in this process, on all cores.
+/// Counts the values that match each program, with the host engine in this process, on all cores.
 pub fn expected(documents: usize, programs: &[Program]) -> Vec<u64> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let counted = thread::scope(|scope| {

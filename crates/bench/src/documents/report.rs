@@ -1,4 +1,4 @@
-//! The report of a run: prints and keeps figures, and appends them to the record.
+//! Report of a run: prints and keeps figures, and appends them to the record.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Begins a run. `args` has the outputs.
+    /// Starts the report of a run with the outputs in `args`.
     pub fn begin(args: &DocumentsArgs) -> Report {
         Report {
             json: args.json,
@@ -28,12 +28,12 @@ impl Report {
         }
     }
 
-    /// Returns whether only lines of JSON are printed.
+    /// Returns whether standard output has only JSON lines.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Prints and keeps a figure, and appends it to the record at once, so that an aborted run leaves its figures.
+    /// Prints and keeps a figure, and appends it to the record at once, so that an aborted run keeps its figures.
     ///
     /// # Errors
     /// If the record cannot be written, or a number is not finite, which JSON cannot represent.

@@ -1,4 +1,4 @@
-//! One run: the server, the data, and the figures so far.
+//! State of a benchmark run: server, data, and figures so far.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::report::Report;
 use crate::data;
 use crate::record::Record;
 
-/// The database of the benchmarks.
+/// Database of the benchmarks.
 pub const DATABASE: &str = "bench";
-/// The collection of all names, with `name` cached.
+/// Collection of all names, with `name` cached.
 pub const NAMES: &str = "names";
 /// Number of names in a smoke run.
 const SMOKE_NAMES: usize = 20_000;
-/// Devices of the host engine. The targets are stated for two cores.
+/// Devices of the host engine; the performance targets are stated for two cores.
 pub const HOST_DEVICES: &str = "host:2";
 
-/// The state that the sections share.
+/// State that the sections of a run share.
 #[derive(Debug)]
 pub struct Session {
     /// Whether this is a smoke run.
@@ -35,9 +35,9 @@ pub struct Session {
     pub names_file: PathBuf,
     /// The Forebay server.
     pub server: ServerProcess,
-    /// A client of it.
+    /// Client of that server.
     pub client: Client,
-    /// The figures so far.
+    /// Figures so far.
     pub report: Report,
     has_cached_names: bool,
     _folder: tempfile::TempDir,
@@ -68,10 +68,10 @@ impl Session {
         })
     }
 
-    /// Imports the names and caches them, unless that was done before.
+    /// Imports the names and caches them, unless an earlier section did.
     ///
     /// # Errors
-    /// If the server refuses, or not all of them arrive.
+    /// If the server refuses, or the number of imported names is wrong.
     pub async fn cache_names(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.has_cached_names, true) {
             return Ok(());
@@ -94,17 +94,17 @@ impl Session {
         Ok(())
     }
 
-    /// The database of the benchmarks.
+    /// Returns the database of the benchmarks.
     pub fn database(&self) -> Database {
         self.client.database(DATABASE)
     }
 
-    /// Documents of the first `count` names.
+    /// Returns documents of the first `count` names.
     pub fn some_names(&self, count: usize) -> impl Iterator<Item = RawDocumentBuf> + '_ {
         client::name_documents(&self.names[..count.min(self.names.len())])
     }
 
-    /// A progress bar for `count` documents, hidden if the output is JSON or not a terminal.
+    /// Returns a progress bar for `count` documents, hidden if the output is JSON or not a terminal.
     pub fn progress(&self, count: usize) -> ProgressBar {
         if self.report.is_json() {
             ProgressBar::hidden()
@@ -116,7 +116,7 @@ impl Session {
     /// Stops the server and returns the figures.
     ///
     /// # Errors
-    /// If the server does not stop in good order.
+    /// If the server fails or does not stop in time.
     pub fn finish(self) -> Result<Vec<Record>> {
         self.server.stop()?;
         Ok(self.report.finish())

@@ -1,4 +1,4 @@
-//! As a proxy: the cost of passing commands on to the upstream, and the gain by caches of its collections.
+//! Forebay as a proxy: the cost of forwarding commands to the upstream, and the gain from caches of its collections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,22 +16,22 @@ use super::session::{DATABASE, HOST_DEVICES, Session};
 use crate::record::Measured;
 use crate::statistics::{Summary, milliseconds};
 
-/// The collection of names.
+/// Collection of names.
 const COLLECTION: &str = "million";
-/// The collection for the cost of passing on. It is small, as FerretDB on SQLite reads all of it for any find.
+/// Collection for the cost of forwarding. It is small, because FerretDB on SQLite reads all of it for any find.
 const FEW_COLLECTION: &str = "few";
-/// Number of its documents.
+/// Number of documents in that collection.
 const FEW: usize = 100;
-/// Rounds, in which direct and proxied finds take turns.
+/// Number of rounds, each with direct and proxied finds.
 const ROUNDS: usize = 15;
 /// Finds by one client in a round.
 const FINDS: usize = 500;
-/// Connections of a measurement of a rate.
+/// Number of connections of a rate measurement.
 const CONNECTIONS: usize = 8;
-/// Duration of a measurement of a rate.
+/// Duration of a rate measurement.
 const RATE_DURATION: Duration = Duration::from_secs(1);
 
-/// The measurements of one route to the upstream, one per round.
+/// Measurements of one route to the upstream, one per round.
 #[derive(Default)]
 struct Route {
     median_us: Vec<f64>,
@@ -74,7 +74,7 @@ pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
     front.stop()
 }
 
-/// Measures finds by `_id`, which the upstream answers, direct and proxied in turns.
+/// Measures finds by `_id`, which the upstream answers, direct and proxied alternately.
 async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -> Result<()> {
     let (rounds, finds, duration) = if session.smoke {
         (1, 20, Duration::from_millis(50))
@@ -94,7 +94,7 @@ async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -
     report(session, &routes)
 }
 
-/// Reports the routes. The names of metrics are those of earlier records.
+/// Reports both routes. The names of the metrics are those of earlier records.
 fn report(session: &mut Session, [direct, proxied]: &[Route; 2]) -> Result<()> {
     let each = |by: fn(f64, f64) -> f64, one: &[f64], other: &[f64]| -> Vec<f64> {
         let pairs = one.iter().zip(other);
@@ -133,7 +133,7 @@ fn report(session: &mut Session, [direct, proxied]: &[Route; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Measures the median time of finds by one client, in microseconds.
+/// Measures the median latency of finds by one client, in microseconds.
 async fn latency(db: &Database, finds: usize) -> Result<f64> {
     let mut random = fastrand::Rng::with_seed(7);
     let mut times = Vec::with_capacity(finds);

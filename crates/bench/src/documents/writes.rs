@@ -1,4 +1,4 @@
-//! Imports into a collection with one cached field, and the cost of cached fields for inserts.
+//! Imports into a collection with one cached field, and the cost of cached fields on inserts.
 
 use std::time::Instant;
 
@@ -17,10 +17,10 @@ const IMPORT_COUNT: usize = 1_000_000;
 const IMPORT_ROUNDS: usize = 3;
 /// Number of documents of a round of inserts.
 const INSERT_COUNT: usize = 400_000;
-/// Number of rounds of inserts, in which the two collections take turns. A single round says little on a shared
+/// Number of rounds of inserts, alternating between the two collections. A single round says little on a shared
 /// machine.
 const INSERT_ROUNDS: usize = 25;
-/// Fields of the documents inserted.
+/// Fields of the inserted documents.
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// Measures imports into an empty collection with `name` cached.
@@ -54,7 +54,7 @@ pub async fn import(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Measures inserts into a collection without caches and into one with five, in turns.
+/// Measures inserts into a collection without caches and one with five, alternately.
 pub async fn inserts(session: &mut Session) -> Result<()> {
     let count = if session.smoke { 2_000 } else { INSERT_COUNT };
     let (mut plain, mut cached) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
         expect: None,
     };
     for (case, metric, figures) in figures {
-        // A figure is missing if the system does not report the processor time.
+        // No figure if the system does not report processor time.
         if let Some(summary) = Summary::of(&figures) {
             session.report.add(case, by, metric, summary)?;
         }
@@ -90,7 +90,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// One round of inserts.
+/// A round of inserts.
 struct Round {
     /// Documents per second.
     rate: f64,
@@ -124,7 +124,7 @@ async fn insert_round(session: &Session, cached: &[&str], count: usize) -> Resul
     })
 }
 
-/// A document with five fields of real values.
+/// Returns a document with five fields of real values.
 fn five_fields(names: &[String], number: usize) -> RawDocumentBuf {
     let name = |step: usize| names[number.wrapping_mul(step) % names.len()].as_str();
     let id = i32::try_from(number).expect("rounds hold far fewer than 2^31 documents");

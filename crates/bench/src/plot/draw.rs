@@ -1,4 +1,4 @@
-//! A plot as SVG.
+//! Draws a plot as SVG.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,11 +12,11 @@ use super::{Plot, Point};
 const SIZE: (u32, u32) = (860, 460);
 const FONT: (&str, i32) = ("sans-serif", 14);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
-/// Room for the numbers beside the axes.
+/// Pixels for the numbers beside the axes.
 const LABEL_PIXELS: (i32, i32) = (48, 78);
-/// Height of a line of the legend, as a share of the height of the plotting area.
+/// Height of a legend line, as a share of the height of the plotting area.
 const LEGEND_LINE_SHARE: f64 = 0.055;
-/// Colours that colour-blind people can distinguish too (Okabe and Ito).
+/// Colours that are distinct for colour-blind people too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -28,7 +28,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 impl Axis {
-    /// Returns the place of a value on the axis.
+    /// Returns the position of a value on the axis.
     fn place(self, value: f64) -> f64 {
         match self {
             Axis::Linear => value,
@@ -37,7 +37,7 @@ impl Axis {
         }
     }
 
-    /// Formats the value at a place on the axis.
+    /// Formats the value at a position on the axis.
     fn label(self, place: f64) -> String {
         match self {
             Axis::Linear => short(place),
@@ -46,7 +46,7 @@ impl Axis {
         }
     }
 
-    /// Returns the range of the axis: minimum to maximum with a margin. A linear axis begins at zero.
+    /// Returns the range of the axis: minimum to maximum with a margin. A linear axis starts at zero.
     fn range(self, values: impl Iterator<Item = f64>) -> Range<f64> {
         let places = values.map(|value| self.place(value));
         let (least, most) = places.fold((f64::MAX, f64::MIN), |(least, most), place| {
@@ -82,10 +82,10 @@ fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Draws a plot to a file: a line for each series, and a bar from the minimum to the maximum of each point.
+/// Draws a plot to a file: a line for each series, and at each point a bar from minimum to maximum.
 pub fn svg(plot: &Plot, path: &Path) -> Result<()> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    // The backend's error borrows from the plot.
+    // The backend's error borrows from the plot, so convert it to text.
     draw(plot, &root).map_err(|error| anyhow!("{error}"))
 }
 
@@ -142,14 +142,14 @@ fn draw(
     Ok(())
 }
 
-/// Extends the range above all lines, for a legend of `lines` lines.
+/// Extends the range at the top, for a legend of `lines` lines.
 fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
     let share = (0.05 + LEGEND_LINE_SHARE * lines as f64).min(0.8);
     let headroom = (range.end - range.start) * share / (1.0 - share);
     range.start..range.end + headroom
 }
 
-/// Returns the title, with the part of the plot's name after the figure's number.
+/// Returns the title, followed by the plot name's part after the figure number.
 fn title(plot: &Plot) -> String {
     let about = plot.about;
     match plot.name.splitn(3, '-').nth(2) {

@@ -1,4 +1,4 @@
-//! The figures: title, axes, and the paper's result in words, as its plots have no numbers.
+//! The paper's figures: title, axes, and the paper's result in words, because its plots have no numbers.
 
 /// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,24 +11,24 @@ pub enum Axis {
     Log10,
 }
 
-/// A figure of the paper.
+/// Description of a figure of the paper.
 #[derive(Debug)]
 pub struct About {
-    /// Its number.
+    /// Number of the figure.
     pub number: u32,
-    /// Its title.
+    /// Title of the figure.
     pub title: &'static str,
-    /// The label of the x axis.
+    /// Label of the x axis.
     pub x: &'static str,
-    /// The scale of the x axis.
+    /// Scale of the x axis.
     pub x_axis: Axis,
-    /// The label of the y axis.
+    /// Label of the y axis.
     pub y: &'static str,
-    /// The scale of the y axis.
+    /// Scale of the y axis.
     pub y_axis: Axis,
-    /// Whether y is a rate, to which times of one client are converted.
+    /// Whether y is a rate; times of a single client are then converted to rates.
     pub is_rate: bool,
-    /// The result in the paper.
+    /// Result in the paper.
     pub paper: &'static str,
 }
 

@@ -35,7 +35,7 @@ struct Point {
     n: usize,
 }
 
-/// A plot, such as `figure-12-regex`, with a line for each program.
+/// A plot, such as `figure-12-regex`, with one line for each program.
 #[derive(Debug)]
 struct Plot {
     name: String,
@@ -64,7 +64,7 @@ pub fn run(args: &PlotArgs) -> Result<()> {
 /// Writes a plot for each figure, and `FIGURES.md` with all plots and their tables.
 ///
 /// # Errors
-/// If there is nothing to draw, or the folder cannot be written.
+/// If no record belongs to a figure, or the folder cannot be written.
 pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
     let records: Vec<&Record> = records
         .iter()
@@ -81,7 +81,7 @@ pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
     Ok(())
 }
 
-/// Groups lines by figure and program, in the order of the figures' numbers.
+/// Groups records by figure and program, in the order of the figures' numbers.
 fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     let mut plots: BTreeMap<(u32, String), Plot> = BTreeMap::new();
     let ours = records.iter().filter(|record| record.engine == "forebay");
@@ -104,7 +104,8 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     Ok(plots.into_values().collect())
 }
 
-/// Splits a case, such as `figure-8: it leaves/1024`, into the plot, an optional kind of line, and the x value.
+/// Splits a case, such as `figure-8: it leaves/1024`, into the name of the plot, an optional kind of line, and the x
+/// value.
 fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
     let (line, x) = case.rsplit_once('/')?;
     let x = x.parse().ok()?;
@@ -114,12 +115,13 @@ fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
     })
 }
 
-/// Splits a device, such as `cuda:0 of NVIDIA H200`, into the devices and their hardware.
+/// Splits a device text, such as `cuda:0 of NVIDIA H200`, into the devices and their hardware.
 fn hardware(device: &str) -> (&str, &str) {
     device.split_once(" of ").unwrap_or((device, device))
 }
 
-/// The label of a line, such as `forebay on host:2: cached`. Names the machine if Forebay ran on several.
+/// Returns the label of a line, such as `forebay on host:2: cached`. `with_machine` adds the machine, for plots with
+/// several.
 fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
     let devices = if with_machine && record.engine == "forebay" {
         record.device.as_str()
@@ -133,7 +135,7 @@ fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
     label
 }
 
-/// Converts a record to a point. Times of one client become searches/s if the paper plots rates.
+/// Converts a record to a point. Latencies of a single client become searches/s if the paper plots rates.
 fn point(record: &Record, x: u64, about: &About) -> Point {
     let rate = |milliseconds: f64| 1e3 / milliseconds;
     let (median, min, max) = match (record.metric.as_str(), about.is_rate) {

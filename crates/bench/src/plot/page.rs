@@ -1,4 +1,4 @@
-//! `FIGURES.md`: each plot, its table, and the result in the paper.
+//! `FIGURES.md`: each plot with its table and the paper's result.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,7 +18,7 @@ The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeFor
 20 Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.
 ";
 
-/// Returns the page of these plots, which were made from these records.
+/// Returns the page for plots made from `records`.
 pub fn of(plots: &[Plot], records: &[&Record]) -> String {
     let mut page = format!("{HEAD}\n{}\n", ours(records));
     for plot in plots {
@@ -27,7 +27,7 @@ pub fn of(plots: &[Plot], records: &[&Record]) -> String {
     page
 }
 
-/// The machines and commits of the records.
+/// Returns the machines and commits of the records.
 fn ours(records: &[&Record]) -> String {
     let set = |of: fn(&Record) -> String| -> String {
         let all: BTreeSet<String> = records.iter().map(|record| of(record)).collect();

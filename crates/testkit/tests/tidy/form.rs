@@ -1,4 +1,4 @@
-//! The form of the code: how long functions, files and comments are, how tests wait, and which kernels there are.
+//! Form of the code: lengths of functions, files and comments, how tests wait, and unused kernel files.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 720;
 const COMMENT_COLUMNS_MAX: usize = 120;
 
-/// Where tests wait: each file is a helper that checks a condition until a deadline.
+/// Helpers with which tests wait; each checks a condition until a deadline.
 const WAITING: [&str; 2] = [
     "crates/testkit/src/wait.rs",
     "tests/drivers/python/waiting.py",
 ];
 
-/// Names that let a thread or task rest, in the languages of the tests. Written in two halves, or this file would
-/// break the rule.
+/// Functions that pause a thread or task, in the languages of the tests. Split in two, so that this file does not break
+/// the rule.
 const SLEEPS: [(&str, &str); 4] = [
     ("sl", "eep"),
     ("sl", "eep_until"),
@@ -26,7 +26,7 @@ const SLEEPS: [(&str, &str); 4] = [
 /// A function of formatted Rust source: its name, first line and number of lines.
 type Function<'a> = (&'a str, usize, usize);
 
-/// The functions of formatted Rust source. A function ends at the first line that closes its indentation.
+/// Returns the functions of formatted Rust source. A function ends at the first line that closes its indentation.
 fn functions(text: &str) -> Vec<Function<'_>> {
     let lines: Vec<&str> = text.lines().collect();
     let found = lines.iter().enumerate().filter_map(|(first, line)| {
@@ -42,7 +42,7 @@ fn functions(text: &str) -> Vec<Function<'_>> {
     found.collect()
 }
 
-/// The name of the function that begins on this line.
+/// Returns the name of the function that begins on this line.
 fn function_name(line: &str) -> Option<&str> {
     let (before, after) = line.trim_start().split_once("fn ")?;
     let is_keyword = |word: &str| {
@@ -125,7 +125,7 @@ fn comments_fit_on_a_screen() {
     assert_none(&complaints);
 }
 
-/// Returns whether a name stands in the text as a word of its own.
+/// Returns whether a name occurs in the text as a whole word.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -134,7 +134,7 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The tests in a file: all of a file of tests, else the module at its end.
+/// Returns the tests in a file: the whole file if it is in a folder of tests, otherwise the module at its end.
 fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
     if file.iter().any(|part| part == "tests") {
         return text;
@@ -143,7 +143,7 @@ fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
         .map_or("", |(_, tests)| tests)
 }
 
-/// Returns whether tests use a function of `SLEEPS`. Its import counts too, so an alias does not hide it.
+/// Returns whether tests use a function of `SLEEPS`. An import counts too, so an alias does not hide it.
 fn rests(tests: &str) -> bool {
     SLEEPS
         .iter()

@@ -1,4 +1,4 @@
-//! The rules of the house that a compiler does not check.
+//! Rules of this repository that the compiler does not check.
 
 mod form;
 mod prose;
@@ -10,12 +10,12 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// Documents longer than this are more than one subject.
+/// Maximum lines of a document; a longer one covers more than one subject.
 const DOCUMENT_LINES_MAX: usize = 1_200;
-/// Larger files do not belong in a repository of source.
+/// Maximum bytes of a file in the repository.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What each crate may depend on, among ours.
+/// The workspace crates that each crate may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
@@ -88,7 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Where `unsafe` may stand, and why.
+/// Where `unsafe` code is allowed, and why.
 const UNSAFE_PLACES: [(&str, &str); 3] = [
     (
         "crates/device/",
@@ -101,7 +101,7 @@ const UNSAFE_PLACES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Licences that a dependency may offer; with several, one of them is enough.
+/// Accepted licences of dependencies; with a choice of licences, one of them is enough.
 const LICENCES: [&str; 12] = [
     "Apache-2.0",
     "MIT",
@@ -117,7 +117,7 @@ const LICENCES: [&str; 12] = [
     "Apache-2.0 WITH LLVM-exception",
 ];
 
-/// Dependencies under another licence, and why they are here.
+/// Dependencies with other licences, and why they are accepted.
 const LICENCE_EXCEPTIONS: [(&str, &str); 1] = [(
     "webpki-roots",
     "CDLA-Permissive-2.0: a list of certificates, data and not code",
@@ -197,7 +197,7 @@ fn metadata() -> Metadata {
     serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
 }
 
-/// Every file in git, by its path from the root.
+/// Returns every file in git, by its path from the root.
 fn files() -> Vec<PathBuf> {
     let mut command = Command::new("git");
     command
@@ -230,7 +230,7 @@ fn read(file: &Path) -> String {
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// Fails with every complaint at once.
+/// Panics with all complaints, if there are any.
 fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
@@ -304,10 +304,11 @@ fn every_licence_is_one_that_we_accept() {
     assert_none(&complaints);
 }
 
-/// `A AND (B OR C)` and `A/B` as packages write them: every part of AND, any part of OR.
+/// Returns whether an expression such as `A AND (B OR C)` or `A/B` is accepted: every part of AND, any part of OR.
 fn is_accepted(expression: &str) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
-    // AND binds tighter than OR in SPDX, but packages parenthesise OR inside of AND: both readings must be accepted.
+    // In SPDX, AND binds tighter than OR, but packages parenthesise OR inside AND. So this requires that both readings
+    // are accepted.
     plain.split(" AND ").all(|part| {
         part.split(" OR ")
             .any(|licence| LICENCES.contains(&licence.trim()))
@@ -343,7 +344,7 @@ fn dependencies_are_used() {
     assert_none(&complaints);
 }
 
-/// All Rust source of a crate, in one string.
+/// Returns all Rust source of a crate as one string.
 fn source_beside(manifest: &Path) -> String {
     let folder = manifest.parent().expect("a manifest lies in a folder");
     let folder = folder
@@ -482,7 +483,7 @@ fn links_in_the_documentation_lead_somewhere() {
     assert_none(&complaints);
 }
 
-/// Targets of `[text](target)` that are files of ours, without what follows `#`.
+/// Returns the targets of `[text](target)` that are files of this repository, without the part after `#`.
 fn local_links(text: &str) -> Vec<String> {
     let targets = text
         .split("](")

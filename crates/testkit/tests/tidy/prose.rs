@@ -1,10 +1,10 @@
-//! The language of comments, documents and messages: phrases that STYLE.md's rules replace.
+//! Wording of comments, documents and messages: phrases that the style rules replace.
 
 use std::path::Path;
 
 use super::{assert_none, files_of, read};
 
-/// Phrases that a reader has to translate, and what to write. In halves, or this file would break the rule.
+/// Refused phrases, and what to write instead. Split in two, so that this file does not break the rule.
 const PHRASES: &[(&[&str], &str)] = &[
     (&[concat!("an", "ew")], "again"),
     (
@@ -34,10 +34,10 @@ const PHRASES: &[(&[&str], &str)] = &[
 /// Folders exempt from the rule, each with the reason.
 const EXEMPT: &[(&str, &str)] = &[];
 
-/// A word as it stands, with the punctuation around it, and its line.
+/// A word with the punctuation around it, and its line number.
 type Word<'t> = (&'t str, usize);
 
-/// The words of a file, those of a comment or string that goes on in the next line one behind the other.
+/// Returns the words of a file. A comment or string that continues on the next line yields consecutive words.
 fn words(text: &str) -> Vec<Word<'_>> {
     let lines = text.lines().zip(1..);
     let words = lines.flat_map(|(line, number)| {
@@ -48,8 +48,8 @@ fn words(text: &str) -> Vec<Word<'_>> {
     words.collect()
 }
 
-/// Returns whether words are the phrase: punctuation may stand before the first and behind the last. A single word in
-/// quotes is a name, such as that of a user.
+/// Returns whether words are the phrase, ignoring punctuation before the first and after the last word. A single word
+/// in quotes is a name, such as a user's, and does not count.
 fn is_phrase(words: &[Word<'_>], phrase: &[&str]) -> bool {
     if let ([(word, _)], [wanted]) = (words, phrase)
         && word.contains(&format!("\"{wanted}\""))
@@ -73,12 +73,12 @@ fn is_phrase(words: &[Word<'_>], phrase: &[&str]) -> bool {
             } else {
                 word
             };
-            // `None` is a value of Rust and of Python.
+            // `None` is a value in Rust and Python.
             word != "None" && word.eq_ignore_ascii_case(wanted)
         })
 }
 
-/// The phrases in a text, each with its line and what to write.
+/// Returns the refused phrases in a text, each with its line and what to write instead.
 fn found(text: &str) -> Vec<(usize, String, &'static str)> {
     let words = words(text);
     let mut found = Vec::new();

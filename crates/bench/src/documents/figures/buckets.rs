@@ -1,4 +1,4 @@
-//! Figures 6, 7 and 8: exact searches, regular expressions, and joining and leaving devices, by bucket size.
+//! Figures 6, 7 and 8: exact searches, regular expressions, and devices joining and leaving, by bucket size.
 
 use anyhow::Result;
 
@@ -16,12 +16,12 @@ pub const FIGURES: [Figure; 3] = [
 ];
 /// Number of documents in the paper's figures.
 const DOCUMENTS: usize = 10_000_000;
-/// Maximum values of a bucket, as powers of two.
+/// Maximum values per bucket, as exponents of two.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=19;
-/// The same in a smoke run.
+/// The exponents in a smoke run.
 const SMOKE_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=11;
 
-/// Measures those figures of the run that are in [`FIGURES`], in one sweep.
+/// Measures the figures of the run that are in [`FIGURES`], in one sweep.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     if figures.wants(&[Figure::JoinLeave]) && figures.devices.len() < 2 {
         figures.report.note("skipped: figure 8 needs two devices");
@@ -49,7 +49,7 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Measures one bucket size, with one device, with two, and so on.
+/// Measures one bucket size, with one device, two devices, and so on.
 async fn sweep_devices(
     figures: &Figures,
     mut server: RunningServer,

@@ -1,4 +1,4 @@
-//! The fixture of a figure: documents in a data folder, and a server that runs on it with the settings of a point.
+//! Fixture of a figure: documents in a data folder, and a server on that folder with the settings of a point.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::documents::session::DATABASE;
 use crate::statistics::{Repeat, milliseconds};
 use crate::timed;
 
-/// The collection of all documents.
+/// Collection of all documents.
 pub const COLLECTION: &str = "letters";
-/// Number of connections that search for exact values at the same time.
+/// Number of connections that search for exact values concurrently.
 const CONNECTIONS: usize = 16;
 /// Repetitions of a regular expression in a round.
 const REPEAT: Repeat = Repeat {
@@ -27,13 +27,13 @@ const REPEAT: Repeat = Repeat {
 };
 
 /// Memory per document: 195 bytes in a server that keeps documents in memory and caches their values (resident memory
-/// with ten million documents, two cores, November 2026), and 34 in the rivals that hold all values.
+/// with ten million documents, two cores, November 2026), plus 34 bytes in the rivals that hold all values.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 
-/// Splits a list into single devices: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.
+/// Splits a device list into single devices: `host:2,cuda:0` becomes `host:1`, `host:1`, `cuda:0`.
 ///
 /// # Errors
-/// If the list does not name each device, as `auto` and `cuda` do not.
+/// If the list does not name each device, as with `auto` and `cuda`.
 pub fn each_device(list: &str) -> Result<Vec<String>> {
     let mut devices = Vec::new();
     for part in list.split(',') {
@@ -50,7 +50,7 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
     Ok(devices)
 }
 
-/// A data folder that grows, and servers that run on it.
+/// A growing data folder, on which servers run.
 pub struct Fixture {
     folder: tempfile::TempDir,
     devices: Vec<String>,
@@ -59,7 +59,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Creates an empty folder, for documents made by `make`.
+    /// Creates an empty folder for documents that `make` returns.
     ///
     /// # Errors
     /// If the folder cannot be created.
@@ -75,7 +75,7 @@ impl Fixture {
         })
     }
 
-    /// Inserts documents until there are `documents`.
+    /// Inserts documents until the collection has `documents` documents.
     ///
     /// # Errors
     /// If a server fails.
@@ -86,10 +86,10 @@ impl Fixture {
         server.stop()
     }
 
-    /// Starts a server with the first device. Its caches are built when this returns.
+    /// Starts a server with the first device and waits until its caches are built.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the server does not start.
     pub async fn serve(&self, settings: &[&str]) -> Result<RunningServer> {
         let folder = self.folder.path().to_str().context("a folder of UTF-8")?;
         let mut arguments = vec!["--data", folder];
@@ -106,17 +106,17 @@ impl Fixture {
 pub struct RunningServer {
     process: ServerProcess,
     client: Client,
-    /// The database of the documents.
+    /// Database of the documents.
     pub db: Database,
     devices: Vec<String>,
     joined: usize,
 }
 
 impl RunningServer {
-    /// Starts an empty server that keeps documents in memory only, with the first device.
+    /// Starts an empty server with the first device, which keeps documents only in memory.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the server does not start.
     pub async fn in_memory(devices: &[String]) -> Result<RunningServer> {
         RunningServer::start(devices, &["--memory"]).await
     }
@@ -147,7 +147,7 @@ impl RunningServer {
         random::insert(&self.db.collection(COLLECTION), range, make).await
     }
 
-    /// Caches a field, unless it is cached, and waits until all of it is on devices and the server is idle.
+    /// Caches a field, unless it is cached, and waits until all its values are on devices and the server is idle.
     ///
     /// # Errors
     /// If the server refuses, or the wait times out.
@@ -158,7 +158,7 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Lets devices join or leave until the first `count` have joined.
+    /// Lets devices join or leave until the first `count` devices of the list have joined.
     ///
     /// # Errors
     /// If the server refuses.
@@ -173,7 +173,7 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Lets the next device join. Returns the time until its buckets were on it, in milliseconds.
+    /// Lets the next device join. Returns the time in milliseconds until its buckets were on it.
     ///
     /// # Errors
     /// If the server refuses.
@@ -183,7 +183,7 @@ impl RunningServer {
         Ok(milliseconds(time))
     }
 
-    /// Lets the last device leave. Returns the time until its buckets were on other devices, in milliseconds.
+    /// Lets the last device leave. Returns the time in milliseconds until its buckets were on other devices.
     ///
     /// # Errors
     /// If the server refuses.
@@ -193,7 +193,7 @@ impl RunningServer {
         Ok(milliseconds(time))
     }
 
-    /// The devices that have joined, as in `host:2` or `cuda:0,cuda:1`.
+    /// Returns the devices that have joined, as in `host:2` or `cuda:0,cuda:1`.
     pub fn devices(&self) -> String {
         let joined = &self.devices[..self.joined];
         let hosts = joined.iter().filter(|device| *device == "host:1").count();
@@ -208,10 +208,10 @@ impl RunningServer {
         names.join(",")
     }
 
-    /// Measures exact searches per second over several connections. Checks each count against `known`.
+    /// Measures exact searches per second over several connections, and checks each count against `known`.
     ///
     /// # Errors
-    /// If a search counts anything else.
+    /// If a count is wrong.
     pub async fn exact_rate(&self, known: &[(String, u64)], duration: Duration) -> Result<f64> {
         let known: Arc<[(String, u64)]> = known.into();
         let start = Instant::now();
@@ -227,10 +227,10 @@ impl RunningServer {
         Ok(searches as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Measures the median time of a count by regular expression, in milliseconds.
+    /// Measures the median latency of a count by regular expression, in milliseconds.
     ///
     /// # Errors
-    /// If it does not count `expect`.
+    /// If the count is not `expect`.
     pub async fn regex_time(&self, pattern: &str, expect: u64) -> Result<f64> {
         let filter = doc! { "v": { "$regex": pattern } };
         let (count, time) =
@@ -242,13 +242,13 @@ impl RunningServer {
     /// Stops the server.
     ///
     /// # Errors
-    /// If it does not stop in good order.
+    /// If the server fails or does not stop in time.
     pub fn stop(self) -> Result<()> {
         self.process.stop()
     }
 }
 
-/// Returns a note that the memory of this machine is too small for `documents` more documents; `None` if it suffices.
+/// Returns a note if this machine's memory is too small for `documents` more documents; otherwise `None`.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
     let available = available_memory_bytes()?;
@@ -262,7 +262,7 @@ pub fn cannot_hold(documents: usize) -> Option<String> {
     })
 }
 
-/// Memory that programs can still allocate, if the system reports it.
+/// Returns the memory that programs can still allocate, if the system reports it.
 fn available_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -272,7 +272,7 @@ fn available_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Searches for one value after the other until `end`. Returns the number of searches.
+/// Searches for the values in rotation until `end`. Returns the number of searches.
 async fn exact_until(
     db: Database,
     known: Arc<[(String, u64)]>,

@@ -1,5 +1,4 @@
-//! `forebay bench documents --figure`: the measurements of figures 6 to 13 of the paper, on the devices of this
-//! machine.
+//! `forebay bench documents --figure`: measures figures 6 to 13 of the paper on the devices of this machine.
 //!
 //! The documents, the searches and the sizes are the paper's (section 4): random values of eight letters, an exact
 //! search and a regular expression, buckets of 2^10 to 2^19 values, 100 thousand to 100 million documents.
@@ -23,19 +22,19 @@ use super::report::Report;
 use crate::record::Record;
 use crate::statistics::Repeat;
 
-/// The devices if none are given.
+/// Default devices.
 const DEVICES: &str = "host:2";
-/// The regular expression of figures 7 and 10; the paper does not print its own. Its automaton has no literal to search
-/// for.
+/// Regular expression of figures 7 and 10; the paper does not print its own. The expression has no required literal
+/// that a search could use.
 const REGEX: &str = "a.*[xyz].*q";
-/// The patterns of figure 12 by name: the regular expression above, one with alternatives, and a rare literal, which an
-/// index of trigrams finds without reading the values.
+/// Patterns of figure 12 by name: the regular expression above, one with alternatives, and a rare literal, which a
+/// trigram index finds without reading the values.
 const PATTERNS: [(&str, &str); 3] = [
     ("regex", REGEX),
     ("alternatives", "(ab|cd|ef)[aeiou]"),
     ("substring", "fore"),
 ];
-/// Number of values that exact searches look for in turn.
+/// Number of values that exact searches look for in rotation.
 const KNOWN_VALUES: usize = 64;
 
 /// A figure of the paper.
@@ -69,7 +68,7 @@ pub enum Figure {
     All,
 }
 
-/// A run: its figures, its size, and the results so far.
+/// A run: figures to measure, size, and results so far.
 struct Figures {
     wanted: Vec<Figure>,
     smoke: bool,
@@ -104,13 +103,13 @@ pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
 }
 
 impl Figures {
-    /// Returns whether any of these figures is part of the run.
+    /// Returns whether the run includes any of these figures.
     fn wants(&self, any: &[Figure]) -> bool {
         let all = self.wanted.contains(&Figure::All);
         all || any.iter().any(|figure| self.wanted.contains(figure))
     }
 
-    /// Returns the paper's number of documents, reduced to the limit of the run.
+    /// Returns `documents`, reduced to the limit of the run.
     fn at_most(&self, documents: usize) -> usize {
         match (self.smoke, self.documents_max) {
             (true, _) => BATCH,
@@ -119,12 +118,12 @@ impl Figures {
         }
     }
 
-    /// Number of rounds, in each of which all programs are measured once.
+    /// Returns the number of rounds; each round measures all programs once.
     fn rounds(&self) -> usize {
         if self.smoke { 1 } else { 3 }
     }
 
-    /// Repetitions of a search in a round.
+    /// Returns the repetitions of a search in a round.
     fn repeat(&self, repeat: Repeat) -> Repeat {
         let once = Repeat {
             count: 1,
@@ -133,13 +132,13 @@ impl Figures {
         if self.smoke { once } else { repeat }
     }
 
-    /// Duration of the measurement of a rate.
+    /// Returns the duration of a rate measurement.
     fn rate_duration(&self) -> Duration {
         Duration::from_millis(if self.smoke { 50 } else { 1_000 })
     }
 }
 
-/// The right counts for a number of documents.
+/// Expected counts for a number of documents.
 struct ExpectedCounts {
     /// Values, each with the number of documents that have it.
     known: Vec<(String, u64)>,
@@ -157,7 +156,7 @@ impl ExpectedCounts {
         })
     }
 
-    /// Number of documents that match [`REGEX`].
+    /// Returns the number of documents that match [`REGEX`].
     fn regex(&self) -> u64 {
         self.patterns[0]
     }

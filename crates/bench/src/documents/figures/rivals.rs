@@ -21,40 +21,40 @@ use crate::documents::session::DATABASE;
 use crate::record::Measured;
 use crate::statistics::{Repeat, Summary, milliseconds};
 
-/// Maximum documents for FerretDB: it takes half a minute per million for a regular expression.
+/// Maximum documents for FerretDB, which takes half a minute per million documents for a regular expression.
 const FERRETDB_DOCUMENTS_MAX: usize = 1_000_000;
-/// The same in a smoke run.
+/// Maximum documents for FerretDB in a smoke run.
 const FERRETDB_SMOKE_MAX: usize = random::BATCH;
-/// Maximum documents for PostgreSQL: building its index of trigrams takes minutes per ten million.
+/// Maximum documents for PostgreSQL, which takes minutes per ten million documents to build its trigram index.
 const POSTGRES_DOCUMENTS_MAX: usize = 10_000_000;
-/// A program that takes longer for a search is measured once only.
+/// Latency in milliseconds above which a program is measured only once.
 const SLOW_MS: f64 = 5_000.0;
-/// Repetitions of exact searches in a round.
+/// Repetitions of an exact search in a round.
 const EXACT_REPEAT: Repeat = Repeat {
     count: 200,
     budget: Duration::from_secs(1),
 };
-/// Repetitions of searches by pattern in a round.
+/// Repetitions of a search by pattern in a round.
 const PATTERN_REPEAT: Repeat = Repeat {
     count: 7,
     budget: Duration::from_secs(2),
 };
 
-/// A search: counts the values that equal a value, or that match a pattern.
+/// A search: counts the values that equal a value or match a pattern.
 #[derive(Clone, Copy)]
 enum Search<'a> {
     Exact(&'a str),
     Pattern(&'a str),
 }
 
-/// A program that is compared.
+/// A program in the comparison.
 struct Engine {
     name: String,
     devices: String,
     access: Access,
 }
 
-/// How a program is queried, and the process that it needs.
+/// How a program is queried, and its process.
 enum Access {
     /// Through the official driver.
     Driver {
@@ -69,7 +69,7 @@ enum Access {
     Column(ColumnSearch),
 }
 
-/// Measures Forebay with all devices and those rivals that are installed, in turns.
+/// Measures Forebay with all devices and the installed rivals, interleaved.
 pub async fn measure(
     figures: &mut Figures,
     server: &mut RunningServer,
@@ -123,7 +123,7 @@ pub async fn measure(
     samples.report(&mut figures.report)
 }
 
-/// Starts all programs with all values. Reports and omits a rival that cannot be started.
+/// Starts all programs with all values. Reports and skips rivals that cannot be started.
 async fn engines(
     figures: &Figures,
     server: &RunningServer,
@@ -209,7 +209,7 @@ fn ripgrep() -> Result<Engine> {
     })
 }
 
-/// Returns the search of Rust's `regex` crate, in a child process that runs this executable.
+/// Returns a searcher that uses Rust's `regex` crate, in a child process that runs this executable.
 fn regex_crate(file: &Path) -> Result<ColumnSearch> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "column-regex"]).arg(file);
@@ -225,7 +225,7 @@ fn column(search: ColumnSearch) -> Result<Engine> {
 }
 
 impl Engine {
-    /// Returns whether the program has an index for exact searches. The others read every value.
+    /// Returns whether the program has an index for exact searches. Programs without one read every value.
     fn has_index(&self) -> bool {
         matches!(self.access, Access::Driver { .. } | Access::Psql(_))
     }
@@ -263,7 +263,7 @@ fn timed_ripgrep(file: &Path, pattern: &str) -> Result<(u64, f64)> {
     Ok((count, milliseconds(start.elapsed())))
 }
 
-/// Measures every program in every round, after one search that is not timed. A slow program is measured once only.
+/// Measures every program in every round, after one untimed search. A slow program is measured only once.
 async fn in_turns(
     figures: &Figures,
     engines: Vec<&mut Engine>,
@@ -294,7 +294,7 @@ async fn in_turns(
     Ok(())
 }
 
-/// Measures the median time of a search in a round. Checks every count.
+/// Measures the median latency of the searches in a round, and checks every count.
 async fn round(
     engine: &mut Engine,
     searches: &[(Search<'_>, u64)],

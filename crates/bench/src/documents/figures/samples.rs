@@ -1,4 +1,4 @@
-//! Measurements taken in rounds, grouped by point of a figure.
+//! Measurements in rounds, grouped by point of a figure.
 
 use anyhow::{Context, Result};
 
@@ -44,7 +44,7 @@ impl Samples {
         }
     }
 
-    /// Reports every point, in order of first measurement.
+    /// Reports every point, in the order of the points' first measurements.
     ///
     /// # Errors
     /// As for [`Report::add`].

@@ -1,4 +1,4 @@
-//! Figures 9 to 12: exact searches and regular expressions by number of documents, by devices and beside rivals.
+//! Figures 9 to 12: exact searches and regular expressions by number of documents and devices, and beside rivals.
 
 use anyhow::Result;
 
@@ -17,10 +17,10 @@ pub const FIGURES: [Figure; 4] = [
 ];
 /// Numbers of documents in the paper's figures.
 const DOCUMENTS: [usize; 4] = [100_000, 1_000_000, 10_000_000, 100_000_000];
-/// The same in a smoke run.
+/// Numbers of documents in a smoke run.
 const SMOKE_DOCUMENTS: [usize; 2] = [random::BATCH, 2 * random::BATCH];
 
-/// Measures those figures of the run that are in [`FIGURES`], in one sweep over a growing collection.
+/// Measures the figures of the run that are in [`FIGURES`], in one sweep over a growing collection.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     let mut server = RunningServer::in_memory(&figures.devices).await?;
     let mut filled = 0;
@@ -58,7 +58,7 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
     server.stop()
 }
 
-/// Measures one number of documents, with one device, with two, and so on.
+/// Measures one number of documents, with one device, two devices, and so on.
 async fn sweep_devices(
     figures: &mut Figures,
     server: &mut RunningServer,

@@ -21,16 +21,16 @@ use crate::record::Measured;
 
 /// Number of documents before the first measurement, as in the paper.
 const DOCUMENTS: usize = 10_000_000;
-/// The same of FerretDB, which inserts slowly.
+/// Maximum documents before the first measurement for FerretDB, which inserts slowly.
 const FERRETDB_DOCUMENTS_MAX: usize = 100_000;
 /// Number of documents inserted for one measurement.
 const INSERTED: usize = 5 * BATCH;
-/// The same of FerretDB.
+/// Number of documents inserted for one measurement of FerretDB.
 const FERRETDB_INSERTED: usize = 5_000;
-/// The same in a smoke run.
+/// Number of documents inserted for one measurement in a smoke run.
 const SMOKE_INSERTED: usize = BATCH / 40;
 
-/// Measures Forebay and those rivals that are installed.
+/// Measures Forebay and the installed rivals.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     let documents = figures.at_most(DOCUMENTS);
     forebay(figures, documents).await?;
@@ -73,7 +73,7 @@ struct GrowingCollection {
 }
 
 impl GrowingCollection {
-    /// Inserts the next documents, and adds the rate per second to a point of the figure.
+    /// Inserts the next documents, and adds the documents per second to a point of the figure.
     async fn insert(&mut self, samples: &mut Samples, point: &str, by: Measured<'_>) -> Result<()> {
         let start = Instant::now();
         let range = self.documents..self.documents + self.inserted;
@@ -109,7 +109,7 @@ impl GrowingCollection {
     }
 }
 
-/// Measures cached fields, then indexed ones, in every round.
+/// Measures cached fields and then indexed fields in every round.
 async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
     let mut fixture = Fixture::new(&figures.devices, random::five_fields)?;
     fixture.grow(documents).await?;
@@ -182,7 +182,8 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Measures fields with a B-tree, then with an index of trigrams, in every round. Rows are copied in, the fastest way.
+/// Measures fields with a B-tree and then with a trigram index in every round. Rows are loaded with `COPY`,
+/// PostgreSQL's fastest way.
 fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let mut postgres = Postgres::start()?;
@@ -231,14 +232,14 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Copies rows into PostgreSQL. Returns the time in milliseconds.
+/// Loads rows into PostgreSQL with `COPY`. Returns the time in milliseconds.
 fn copy_in(postgres: &mut Postgres, folder: &Path, start: usize, count: usize) -> Result<f64> {
     let file = rows_file(folder, start, count)?;
     let (_, time) = postgres.execute(&format!("\\copy letters FROM '{}'", file.display()))?;
     Ok(time)
 }
 
-/// Writes the same documents to a file as rows, their fields separated by tabs.
+/// Writes the same documents to a file as rows of tab-separated fields.
 fn rows_file(folder: &Path, start: usize, count: usize) -> Result<PathBuf> {
     let path = folder.join("rows.txt");
     data::write_file(&path, |writer| {
