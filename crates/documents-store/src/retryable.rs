@@ -83,8 +83,8 @@ struct Session {
     number: i64,
     /// Number of stored parts.
     parts: u32,
-    /// The number of the write that the parts describe: an earlier write's until the last write has applied a
-    /// statement.
+    /// The number of the write that the parts describe. Until the session's last write has applied a statement, this is
+    /// an earlier write.
     described: i64,
     /// Total bytes of the parts.
     bytes: u64,
@@ -195,7 +195,7 @@ impl RetryableWrites {
         drop(sessions);
         let state = Mutex::new(Progress {
             session,
-            // The parts of an earlier write are removed together with the commit of this write's first part.
+            // Parts of an earlier write are removed in the batch that stores this write's first part.
             obsolete: (before.described != number).then_some(before.parts),
         });
         Ok(Some(RetryableWrite {

@@ -351,7 +351,7 @@ impl Store {
         self.drop_listed(&names, Some(db))
     }
 
-    /// Drops collections in one batch. `db` says that they are all collections of that database. The caller holds the
+    /// Drops collections in one batch. If `db` is set, they are all collections of that database. The caller holds the
     /// definition lock.
     fn drop_listed(&self, names: &[Namespace], db: Option<&str>) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {

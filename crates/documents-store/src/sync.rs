@@ -253,8 +253,7 @@ mod tests {
             while group.changed.notify_all() < 8 {
                 std::thread::yield_now();
             }
-            // Sends more permissions to end than syncs are expected, so that extra syncs fail the test instead of
-            // hanging it.
+            // Lets more syncs end than are expected, so that extra syncs fail the test instead of hanging it.
             for _ in 0..9 {
                 end.send(()).expect("syncs end");
             }

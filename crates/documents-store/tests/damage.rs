@@ -221,7 +221,7 @@ fn missing_files_are_noticed() {
     each_file(judge, remove, 1);
 }
 
-/// Returns the path of the journal of an open store's copy, and the end of its synced part.
+/// Returns the path of a store's first journal, and the end of the journal's synced part.
 fn unsynced_tail(directory: &Path) -> (PathBuf, u64) {
     let journal = directory.join("tables/0.jnl");
     let note = std::fs::read(directory.join("tables/synced")).expect("a sync is noted");

@@ -105,7 +105,7 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
         },
         stop: Stop {
             deadline: order.stop.deadline,
-            // Not the search's own token: a cancelled search is dropped soon after, which sets this flag.
+            // The search's own token is not needed: a cancelled search is soon dropped, which sets this flag.
             cancelled: Arc::clone(&order.abandoned),
         },
     }

@@ -43,8 +43,8 @@ impl Regex {
     /// Compiles a pattern with its options.
     ///
     /// # Errors
-    /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either. An
-    /// error if the command is stopped.
+    /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the
+    /// error of a stopped command.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(

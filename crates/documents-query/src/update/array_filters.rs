@@ -20,7 +20,7 @@ impl ArrayFilters {
     ///
     /// # Errors
     /// `FailedToParse` for a filter that does not have exactly one identifier, or whose identifier is already in use.
-    /// The errors of filters.
+    /// The errors of [`Filter::parse`].
     pub fn parse(filters: Option<&RawArray>, limits: &Limits) -> Result<ArrayFilters, Error> {
         let mut parsed = ArrayFilters::default();
         for value in filters.into_iter().flat_map(array_values) {

@@ -13,8 +13,8 @@ use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Removes collections from the catalogue in one batch. `db` says that they are all collections of that database.
-    /// Waiting writers then fail.
+    /// Removes collections from the catalogue in one batch. If `db` is set, they are all collections of that database,
+    /// and the batch records that the database was dropped. Writers that wait for the lock then fail.
     pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());

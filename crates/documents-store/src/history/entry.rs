@@ -172,7 +172,7 @@ impl Changes {
         self.namespaces.push(namespace);
     }
 
-    /// Adds a change of a document in the first collection.
+    /// Adds a change of a document. Its collection is the first in `namespaces`.
     pub(crate) fn document(&mut self, kind: ChangeKind, uuid: Uuid, detail: &RawDocument) {
         let value = encode(kind, &self.namespaces[0], Some(uuid), detail);
         self.values.push(value);
@@ -215,7 +215,8 @@ fn encode(
     value
 }
 
-/// Fills in the fields that are known only when the batch is ordered: the bytes before the entry, and the time.
+/// Fills in the fields that are known only when the change is committed: the total bytes of earlier entries, and the
+/// time.
 pub(super) fn stamp(value: &mut [u8], bytes_before: u64, now: DateTime) {
     value[..8].copy_from_slice(&bytes_before.to_le_bytes());
     value[8..16].copy_from_slice(&now.timestamp_millis().to_le_bytes());

@@ -12,7 +12,7 @@ use crate::common::operations::{Model, apply_to_model, apply_to_store, contents,
 use crate::common::{assert_clean, create_index, small_buffers};
 
 const ROUNDS: usize = 20;
-/// Maximum number of operations between two syncs. These may or may not survive a kill, like the one in progress.
+/// Maximum number of operations between two syncs. A kill may lose these operations and the one in progress.
 const UNSYNCED_MAX: u64 = 8;
 
 /// Returns options with a history that is never trimmed.
