@@ -1,8 +1,8 @@
 //! Proxy to an upstream: a MongoDB-compatible server that owns the documents.
 //!
 //! Each client has its own `connection` to the [upstream](Upstream), and its messages pass through. `replicas` hold the
-//! `_id`s and cached fields of the collections with caches, and follow the upstream's writes. They answer the reads
-//! that need no other fields, and find the `_id`s for reads that do.
+//! `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers reads
+//! that need no other fields, and finds the `_id`s for reads that do.
 //!
 //! [`Proxy::serve`] serves a client's stream that the server has accepted. [`Proxy`] counts commands and reads by
 //! outcome. Decision 0009 has the reasons for this design.

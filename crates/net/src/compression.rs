@@ -1,4 +1,4 @@
-//! Compresses and decompresses messages; large ones where the thread may block.
+//! Compresses and decompresses messages. Uses a blocking section for large messages.
 
 use bytes::Bytes;
 use forebay_wire_mongo::{Compressor, Error, Limits, compress, inflated_bytes, uncompressed};

@@ -1,7 +1,7 @@
 //! Handles requests to stop the process: Ctrl-C, SIGTERM, and the end of standard input.
 //!
-//! Signals are blocked in all threads except one, which waits for them. Signal handlers would not work: NVRTC installs
-//! its own while it compiles, and they end the process.
+//! Signals are blocked in all threads except one, which waits for them. Signal handlers would not work: while NVRTC
+//! compiles, it installs its own handlers, which end the process.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -55,7 +55,7 @@ fn done(raw: &mut Raw, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
     Ok(reply)
 }
 
-/// Runs a command that must succeed once memory is free: earlier writes are flushed to disk meanwhile.
+/// Retries a command until the server has memory for it: earlier writes are flushed to disk meanwhile.
 fn done_in_time(raw: &mut Raw, command: &RawDocumentBuf) -> Result<()> {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -142,7 +142,8 @@ fn conditions(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// Sends a few hundred bytes that inflate to 15 MB. The server holds them while it waits for a change.
+/// Sends a few hundred bytes that inflate to 15 MB. The server holds the inflated message while the command waits for a
+/// change.
 fn inflated(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let open = rawdoc! { "aggregate": "quiet", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "d" };

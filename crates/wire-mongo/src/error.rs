@@ -76,7 +76,7 @@ pub enum Error {
         /// Maximum number of sections.
         max: usize,
     },
-    /// Two sequences have the same name, or a sequence and a field of the body have.
+    /// Two sequences, or a sequence and a field of the body, have the same name.
     #[error("OP_MSG names the document sequence '{identifier}' twice")]
     DuplicateSequence {
         /// The repeated name.

@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drop_indexes(replicas, &replica, request, &message)
                     .await
             }
-            // A change stream reports expired documents, so this is needed only without streams.
+            // Without a change stream, nothing reports expired documents: the reload turns the caches off.
             ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
                 self.run_unfollowed(replicas, request, message).await
             }
@@ -326,7 +326,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Asks the upstream while holding the guards `held`. Returns `held`, or drops it if the upstream takes too long.
+    /// Asks the upstream while holding the guards `held`. Returns `held`, but drops it earlier if the upstream takes
+    /// too long.
     async fn ask_while_held<H>(
         &mut self,
         message: &OpMsg,
@@ -390,7 +391,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Checks whether the upstream lets the client write to the collection, with an update of a document that does not
-    /// exist. Returns the upstream's error reply if it does not.
+    /// exist. Returns the upstream's error reply if the client may not write.
     pub(super) async fn prove_write(
         &mut self,
         namespace: &Namespace,

@@ -169,8 +169,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// Returns the account from which the client's messages take memory. Clients need not authenticate if the upstream
-    /// does not require it.
+    /// Returns the account from which the client's messages take memory. If the upstream requires authentication,
+    /// unauthenticated clients share a smaller account.
     fn memory(&self) -> &Account {
         if self.proxy.upstream.has_credential() && !self.may_be_authenticated {
             &self.proxy.strangers
@@ -260,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(reply) = self.receive(asked).await? else {
                 return Ok(Next::Close);
             };
-            // Of several replies, each refers to the id of the one before it.
+            // Of several replies to one request, each has the previous reply's id as its `responseTo`.
             asked = header_number(&reply, REQUEST_ID);
             let peeked = Peek::new(&reply);
             more = peeked.is_some_and(|reply| reply.flags.has(Flags::MORE_TO_COME));
@@ -410,7 +410,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends a hello to the upstream and returns the reply, which the upstream may delay until its topology changes.
     /// Returns `None` if the upstream or the client closed its connection, or the server shuts down. If the upstream is
-    /// away, the client is cut off: caches answer it if they may.
+    /// away, marks the client as cut off: caches then answer the client where they may.
     async fn ask_hello(
         &mut self,
         hello: &[u8],
@@ -481,7 +481,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns what the upstream sent. If it closed the connection, starts a check whether it was restarted.
+    /// Returns `frame`. If the upstream closed the connection, starts a check whether the upstream was restarted.
     fn note_loss(
         &self,
         frame: Result<Option<Frame>, FrameError>,
@@ -501,8 +501,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
-    /// Returns the answer and its share of memory, to hold until it is sent. Returns an error reply instead if the
-    /// answer does not fit in memory. An upstream's reply already has its share.
+    /// Returns the answer with a share of memory to hold until the answer is sent, or an error reply if the answer does
+    /// not fit in memory. An upstream's reply already has its share.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);

@@ -52,8 +52,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes on a command that stops operations of sessions. Runs it on replicas too if the upstream allows it.
-    /// Replicas know session ids but no users, so a command that names users stops nothing on them.
+    /// Passes on a command that stops operations of sessions. If the upstream succeeds, runs the command on replicas
+    /// too. Replicas know session ids but no users, so a command that names users stops nothing on them.
     pub(super) async fn kill_sessions(
         &mut self,
         request: Request,
@@ -129,7 +129,7 @@ pub fn lists_operations(body: &RawDocument) -> bool {
 }
 
 /// Returns whether this is a client's operation on a replica, other than listing operations. Returns false if the
-/// pipeline removed the fields that show it.
+/// pipeline removed the fields needed to tell.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {

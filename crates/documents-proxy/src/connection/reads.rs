@@ -85,7 +85,8 @@ pub async fn answer(
     }
 }
 
-/// Returns an error if the read would be passed on although it is strict and has a condition on a cached field.
+/// Returns an error for a strict read with a condition on a cached field, instead of passing it on; `None` for other
+/// reads.
 pub async fn refusal(
     replicas: &Replicas,
     client: &ClientContext,

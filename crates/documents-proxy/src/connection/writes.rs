@@ -13,7 +13,7 @@ pub const TOUCHED_MAX: usize = 10_000;
 
 /// Error codes which prove that an upstream changed nothing: Unauthorized, NamespaceNotFound, NamespaceExists,
 /// CommandNotFound, InvalidNamespace, an unknown field (40415) and a missing field (40414). Other codes prove nothing:
-/// FerretDB 1 reports a malformed query only when it reaches it, after earlier statements may have written.
+/// FerretDB 1 may run the first statements of a command before it rejects a malformed one.
 const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];
 
 /// Error codes of an invalid statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and NotImplemented.

@@ -76,8 +76,8 @@ impl Replicas {
         });
     }
 
-    /// Marks the upstream as away, and retries until it is back. If replicas follow no change streams, all are then
-    /// loaded again, because the upstream may have changed.
+    /// Marks the upstream as away, and retries until it can be reached. Then reloads all replicas if they do not follow
+    /// change streams, because the upstream may have changed.
     pub fn mark_away(self: &Arc<Self>) {
         let is_new = self.lost_at.send_if_modified(|lost_at| {
             let is_new = lost_at.is_none();

@@ -20,7 +20,7 @@ impl Replicas {
     ///
     /// # Errors
     /// If a replica cannot answer for the collection, the upstream does not answer, or the list of caches cannot be
-    /// written. A wrong definition is not an error here: the reply reports it.
+    /// written. A wrong definition is not an error; the reply reports it.
     pub async fn create_caches(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -54,8 +54,8 @@ impl Replicas {
         Ok(reply)
     }
 
-    /// Declares the cache indexes that the replica has, and starts to load it. The caller holds the apply lock
-    /// exclusively.
+    /// Makes the replica's cache indexes its declared caches, and starts to load the replica. The caller holds the
+    /// apply lock exclusively.
     async fn declare(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<(), ReplicaError> {
         let definitions = self.cache_definitions(&replica.namespace).await?;
         if definitions.is_empty() {

@@ -145,7 +145,8 @@ fn read(
         Ok(token) => Some(token.to_owned()),
         Err(_) => last.map(|event: &Event| event.token.clone()),
     };
-    // The upstream limits the number of events in the first batch, so it may split events of one cluster time.
+    // The upstream limits the number of events in the first batch, which may therefore end between events of one
+    // cluster time.
     let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
     let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
     let at = token.as_deref().and_then(time_of);

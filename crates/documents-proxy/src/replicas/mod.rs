@@ -93,11 +93,12 @@ pub struct Replicas {
     pub compare_percent: u8,
     /// May complete copies answer while the upstream cannot be reached?
     pub serve_stale: bool,
-    /// When the upstream was lost; `None` while it can be reached. A task retries until the upstream is back.
+    /// When the upstream became unreachable; `None` while it can be reached. A task then retries until the upstream
+    /// answers.
     lost_at: watch::Sender<Option<Instant>>,
     /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
-    /// Each client with a connection to the upstream holds a reference, to count such clients.
+    /// Reference count of the clients that have a connection to the upstream.
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,

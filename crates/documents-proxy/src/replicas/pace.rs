@@ -16,7 +16,7 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 pub const ONE_BY_ONE_MAX: usize = 16;
 /// Time below which a strategy is taken without a comparison.
 const SHORT: Duration = Duration::from_millis(10);
-/// Maximum time for which a read waits for the first measurement. After it, the upstream searches by itself.
+/// Timeout of a read that waits for the first measurement. On timeout, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time of one measurement; longer times count as this long.
 const MEASURED_MAX: Duration = Duration::from_millis(MEASURED_MAX_MS as u64);
@@ -26,8 +26,8 @@ const MEASURED_MAX_MS: i64 = 60_000;
 const MAX_TIME_EXPIRED: i32 = 50;
 /// Minimum interval between measurements while the upstream searches by itself because that is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Minimum interval between measurements, as a multiple of a measurement's duration: they take at most 1/50 of the
-/// time.
+/// Minimum interval between measurements, as a multiple of a measurement's duration, so that measuring takes at most
+/// 1/50 of the time.
 const INTERVAL_TIMES: u32 = 50;
 
 /// How the proxy gets documents from the upstream after a replica has found their `_id`s.
@@ -55,7 +55,7 @@ pub struct Wanted {
 pub struct Pace {
     /// Time of a query for one `_id`.
     one: Duration,
-    /// Number of `_id`s in a query for several, and its time.
+    /// Number of `_id`s in a query for several documents, and the time of that query.
     several: (usize, Duration),
     /// Time of a search of the whole collection; `None` if queries by `_id` were so fast that it was not measured.
     search: Option<Duration>,
@@ -142,7 +142,7 @@ impl Measurement {
         }
     }
 
-    /// Begins a measurement if one is due. Returns true if it is: the caller has to measure.
+    /// Begins a measurement if one is due. Returns true if so: the caller then has to measure.
     fn begin(&self) -> bool {
         let mut state = self.0.lock();
         let is_due = state.next.is_none_or(|next| next <= Instant::now());

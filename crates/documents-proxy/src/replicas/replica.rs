@@ -103,7 +103,8 @@ impl Replica {
         Some(Answering { fields, epoch })
     }
 
-    /// Returns the collection that writes are applied to: the one that a load fills, if the load keeps the older copy.
+    /// Returns the collection that writes are applied to: the temporary collection of a load that keeps the older copy,
+    /// otherwise the replica's own.
     pub(super) fn applied_in(&self) -> &Namespace {
         if self.inner.lock().life.loads_beside() {
             &self.beside
@@ -160,7 +161,8 @@ impl Replica {
         self.wake();
     }
 
-    /// Makes the loader resume the copy that an earlier process left, or load the collection if it cannot.
+    /// Makes the loader resume the copy that an earlier process left, or load the collection if the copy cannot be
+    /// resumed.
     pub(super) fn expect_resume(&self, reason: &str) {
         self.inner.lock().life.expect_resume(reason);
         self.wake();
@@ -316,8 +318,8 @@ impl Replica {
         }
     }
 
-    /// Records that documents with these `_id`s were written. Returns the fields that the replica holds if the caller
-    /// has to apply the write to it.
+    /// Records that documents with these `_id`s were written. Returns the replica's fields if the caller has to apply
+    /// the write to the replica.
     pub fn note_written<'a>(
         &self,
         ids: impl Iterator<Item = RawBsonRef<'a>>,

@@ -4,7 +4,7 @@
 //! The stream is opened before the collection is read, and its events are applied over the copied documents. An event
 //! has the document as of the write or later; if later, another event follows. The replica therefore equals the
 //! upstream once the stream has been read to its end. The stream's position is written in one batch with the changes
-//! before it, so a restart never finds one without the other.
+//! before it, so the two match after a restart.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -301,7 +301,8 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Returns whether it is time to store a position if there are no changes.
+    /// Returns whether a position without changes is to be stored: the last one was stored at least `NOTE_INTERVAL`
+    /// ago.
     fn is_note_due(&mut self) -> bool {
         let is_due = self.noted_at.elapsed() >= NOTE_INTERVAL;
         if is_due {

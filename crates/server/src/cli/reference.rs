@@ -32,7 +32,7 @@ This page is printed by `forebay reference commands`. The flags of `forebay serv
 /// Prints the page.
 ///
 /// # Errors
-/// Never; the signature is that of every command.
+/// Never returns an error.
 pub fn run(args: &ReferenceArgs) -> Result<()> {
     match args.page {
         Page::Settings => print!("{}", reference_page()),

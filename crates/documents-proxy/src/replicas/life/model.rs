@@ -51,7 +51,8 @@ struct Model {
     answered: u64,
     /// Cluster time of the last write whose client waits for the change stream.
     waiting: u64,
-    /// The copy that answers, and the cluster time at which the upstream had it; `None` if it is not consistent.
+    /// The copy that answers, and the cluster time at which the upstream had the same documents; `None` if the copy is
+    /// not consistent.
     copy: Documents,
     copy_at: Option<u64>,
     /// Cluster time from which the copy is consistent: a load reads documents at different times.

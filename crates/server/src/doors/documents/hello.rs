@@ -152,8 +152,8 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(cstr!("readOnly"), false);
 }
 
-/// Adds the authentication mechanisms if the client asks for a user's. They are the same for unknown users, so that
-/// clients cannot find out which users exist.
+/// Adds the authentication mechanisms if the client asks for those of a user. Unknown users have the same mechanisms,
+/// so that clients cannot find out which users exist.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
         reply.append(
