@@ -233,7 +233,7 @@ fn caches(page: &mut Page, snapshot: &Snapshot) {
     }
     let mut conditions = page.counter(
         "forebay_documents_cache_conditions_total",
-        "Conditions on a field that its cache answered, by tier.",
+        "Conditions on a field that its cache evaluated, by tier.",
     );
     for (collection, field) in fields(status) {
         for (tier, count) in &field.searches {
@@ -309,17 +309,17 @@ fn store(page: &mut Page, status: &Status) {
     for (name, help, figure) in [
         (
             "forebay_documents_store_collections",
-            "Collections.",
+            "Collections of the store.",
             store.collections,
         ),
         (
             "forebay_documents_store_documents",
-            "Documents.",
+            "Documents of the store.",
             store.documents,
         ),
         (
             "forebay_documents_store_document_bytes",
-            "Size of all documents.",
+            "Bytes of all documents of the store.",
             store.document_bytes,
         ),
     ] {
@@ -337,7 +337,7 @@ fn store(page: &mut Page, status: &Status) {
 fn upstream_lag(page: &mut Page, proxy: &Proxy) {
     let mut lags = page.gauge(
         "forebay_documents_upstream_lag_seconds",
-        "Delay of the caches of a collection behind the upstream.",
+        "Lag of the caches of a collection behind the upstream.",
     );
     for (namespace, lag) in proxy.lags() {
         lags.sample(&[("namespace", &namespace)], lag.as_secs_f64());
