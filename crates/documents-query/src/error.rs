@@ -22,7 +22,7 @@ impl Error {
         }
     }
 
-    /// Builds a `BadValue` error, which most parse errors in filters are.
+    /// Builds a `BadValue` error, the code of most parse errors in filters.
     pub(crate) fn bad_value(message: impl Into<String>) -> Error {
         Error::new(Code::BadValue, message)
     }
