@@ -1,5 +1,5 @@
-# Two commands: `make run` shows Forebay on real data, `make test` tests everything.
-# `make check` is exactly what CI runs. One profile (release) builds once for all of them.
+# Two main commands: `make run` shows Forebay on real data, `make test` runs all tests.
+# `make check` is exactly what CI runs. One profile (release) builds once for all commands.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR
 FOREBAY := $(CARGO_TARGET_DIR)/release/forebay
 PYTHON_ENV := $(CARGO_TARGET_DIR)/python
 NVRTC_ENV := $(CARGO_TARGET_DIR)/nvrtc
-# Tests compile every kernel, with a GPU or without; what they compile is kept beside them.
+# Tests compile every kernel, with or without a GPU, and keep the compiled kernels in the target folder.
 KERNEL_ENV := LD_LIBRARY_PATH=$(NVRTC_ENV)/libraries$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
     FOREBAY_REQUIRE_NVRTC=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
 CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
@@ -57,14 +57,15 @@ $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
 	$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-# The compiler alone, from PyPI. Its libraries lie in a folder that has Python's version in its path.
+# Installs only the kernel compiler, from PyPI. The link makes the path of its libraries independent of Python's
+# version.
 $(NVRTC_ENV)/installed: tests/kernels/requirements.txt
 	python3 -m venv $(NVRTC_ENV)
 	$(NVRTC_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	ln -sfn $(NVRTC_ENV)/lib/python3*/site-packages/nvidia/cu13/lib $(NVRTC_ENV)/libraries
 	touch $@
 
-# Modules are found beside the file that imports them, so the tests are linked to where npm installs.
+# Node finds modules beside the importing file, so the tests are copied to the folder where npm installs.
 $(NODE_FOLDER)/installed: $(DRIVERS)/node/package.json $(DRIVERS)/node/package-lock.json
 	mkdir -p $(NODE_FOLDER)
 	cp $(DRIVERS)/node/package.json $(DRIVERS)/node/package-lock.json $(NODE_FOLDER)

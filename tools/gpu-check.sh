@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one
-# call.
+# Runs on a machine with a GPU, in one call: the tests that need a GPU, compute-sanitizer on the same code, and the
+# benchmarks.
 #
-#   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
-#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck
-#                                         racecheck initcheck demo scan policy documents figures two; the last four
-#                                         only by name. sanitizer is memcheck racecheck initcheck
+#   tools/gpu-check.sh collect FOLDER     builds all binaries on this machine and copies them, stripped, to FOLDER
+#   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device text cache
+#                                         memcheck racecheck initcheck demo scan policy documents figures two. The last
+#                                         four run only if named. sanitizer means memcheck racecheck initcheck
 #
-# Figures are appended to $OUT/<date>-<device>.jsonl, and a line for each check with its outcome, device and commit to
-# $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both belong in bench/record/. NAMES may name a file of
-# package names.
+# Appends figures to $OUT/<date>-<device>.jsonl, and for each check a line with outcome, device and commit to
+# $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both files belong in bench/record/. NAMES may name a
+# file of package names.
 set -euo pipefail
 
 collect() {
@@ -17,13 +17,13 @@ collect() {
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     cd "$root"
     mkdir -p "$folder"
-    # One call for all: packages by themselves would be built again, each with features of their own.
+    # A single call, because crates built alone would be rebuilt with different features.
     local built
     built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
         --test values --test storm --bench scan --bench policy --message-format json)
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
-    # `name=crate:target`; cargo has said where it put each binary.
+    # Entries `name=crate:target`; cargo's messages name the path of each binary.
     local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
         test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
         bench-policy=text-gpu:policy)
@@ -37,7 +37,7 @@ collect() {
     du -sh "$folder"
 }
 
-# Prints the path of a crate's test or benchmark, from what cargo said of all that it built.
+# Prints the path of a crate's test or benchmark, from cargo's messages on standard input.
 binary() {
     python3 -c 'import json, sys
 crate, target = sys.argv[1:]
@@ -46,7 +46,7 @@ print([each["executable"] for each in built if each.get("executable") and each["
        and f"/crates/{crate}/" in each["manifest_path"]][-1])' "$1" "$2"
 }
 
-# Runs a command and appends its outcome to the record of checks. The command has no quotation marks.
+# Runs a command and appends its outcome to the record of checks. The command must not contain quotation marks.
 check() {
     local name=$1 began=$SECONDS outcome=passed
     shift
@@ -57,8 +57,8 @@ check() {
     [[ $outcome == passed ]]
 }
 
-# Runs a tool of compute-sanitizer over device, text-gpu and the cache; all three, also if one fails. The tests of lost
-# devices are left out: their faults are meant. Errors that the driver returns are the tests' own business.
+# Runs a tool of compute-sanitizer on device, text-gpu and the cache; runs all three even if one fails. Skips the tests
+# of lost devices, whose faults are intended. Ignores errors that the driver returns, which the tests check themselves.
 sanitize() {
     local tool=$1 all_passed=true
     local run=(compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that the tools which the build and the tests call are there. What Debian packages is installed where one
-# may; Rust, Go and Node are asked for by name, as people have their own ways to install those.
+# Checks for the tools that the build and the tests call. Installs missing Debian packages if it runs as root. Rust, Go
+# and Node are only named if missing, because users install those in different ways.
 set -euo pipefail
 
 missing=()

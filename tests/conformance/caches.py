@@ -1,7 +1,7 @@
 """A pytest plugin that makes a proxying Forebay cache every string field that a test writes.
 
-After each command that inserts or changes documents, it declares a cache for every new string field of the collection, and
-waits until the cache is loaded. So the cache answers the next searches of the test if it can.
+After each command that inserts or changes documents, the plugin declares a cache for every new string field of the
+collection, and waits until the cache is loaded. So caches answer the test's next searches if they can.
 """
 
 import os
@@ -70,5 +70,5 @@ def fields(command, argument):
 
 
 def pytest_configure(config):
-    """Registers the listener for all clients created later, except those with listeners of their own."""
+    """Registers the listener for all clients created later, except those with their own listeners."""
     monitoring.register(Caches(f"mongodb://{os.environ['DB_IP']}:{os.environ['DB_PORT']}"))

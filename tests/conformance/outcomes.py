@@ -1,4 +1,4 @@
-"""A pytest plugin that writes the outcome of each test as a line of JSON, so that a crash of the process loses none."""
+"""A pytest plugin that writes the outcome of each test as a JSON line, so that a crash of the process loses none."""
 
 import json
 import os
@@ -7,7 +7,7 @@ SEVERITY = ["passed", "skipped", "failed", "error", "timeout"]
 
 
 class Outcomes:
-    """The outcome of the current test, and the file of all outcomes."""
+    """Outcome of the current test, and the file of all outcomes."""
 
     def __init__(self, path):
         self.lines = open(path, "w")
@@ -45,7 +45,7 @@ def outcome_of(report):
 
 
 def reason_of(report):
-    """Returns the message of the exception in one line."""
+    """Returns the message of the exception as one line."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2]
     crash = getattr(report.longrepr, "reprcrash", None)

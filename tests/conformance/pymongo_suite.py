@@ -1,8 +1,8 @@
 """Runs pymongo's own tests in three modes and records the outcomes.
 
-The modes: directly on FerretDB, on Forebay as a proxy of FerretDB, and on Forebay's own store. A test must have the same
-outcome directly and proxied. `reasons.toml` must explain each other outcome, and each failure of our own store. The
-environment names the servers' binaries: FOREBAY and FERRETDB.
+The modes are: directly on FerretDB, on Forebay as a proxy of FerretDB, and on Forebay's own store. Directly and
+proxied, a test must have the same outcome. `reasons.toml` must explain each difference between the two, and each
+failure on Forebay's own store. Environment variables name the servers' binaries: FOREBAY and FERRETDB.
 """
 
 import argparse
@@ -27,7 +27,8 @@ MODES = ["direct", "proxied", "embedded"]
 TEST_SECONDS_MAX = 60
 FILE_SECONDS_MAX = 1_200
 
-# The files of which outcomes are counted, and further ones that use a server, most from the drivers' specifications.
+# The files whose outcomes are counted, and further files that use a server, most of them from the drivers'
+# specifications.
 COUNTED = ["collection", "cursor", "crud_unified", "collation"]
 FURTHER = [
     "bulk", "change_stream", "collection_management", "command_monitoring", "comment", "custom_types", "database",
@@ -35,18 +36,19 @@ FURTHER = [
     "run_command", "session", "sessions_unified", "transactions_unified", "unified_format", "versioned_api_integration",
 ]  # fmt: skip
 
-# Its tests check all listeners of a client, and the one that declares caches would disturb them.
+# These tests check all listeners of a client, so the listener that declares caches would disturb them.
 WITHOUT_CACHES = ["session"]
 
-# Our own store runs as a replica set of one member, with a history of changes and fail points, as most tests need.
+# Forebay's own store runs as a replica set of one member, with a history of changes and fail points, as most tests
+# need.
 EMBEDDED = ["--memory", "--mongodb-replica-set", "forebay", "--documents-change-history-bytes-max", "256MiB", "--mongodb-test-commands"]
 
-# FerretDB does not have this parameter, without which no test starts.
+# FerretDB lacks this parameter, without which no test starts.
 PATCH = ('server_parameters["enableTestCommands"]', 'server_parameters.get("enableTestCommands")')
 
 
 def unpack(source, folder):
-    """Unpacks the tests of the source distribution. The driver itself is the installed one."""
+    """Unpacks the tests of the source distribution; the tests use the installed driver."""
     with tarfile.open(source) as archive:
         for member in archive.getmembers():
             member.name = member.name.partition("/")[2]
@@ -61,7 +63,7 @@ def unpack(source, folder):
 
 @contextlib.contextmanager
 def server(mode, proxied):
-    """Starts an empty server of this mode. Yields its address."""
+    """Starts an empty server of this mode and yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         started = []
         try:
@@ -98,7 +100,7 @@ def run(folder, name, mode, address, only=()):
 
 
 def outcomes(entries):
-    """Reads the entries of the plugin. Tests that did not end, or did not start, have an outcome too."""
+    """Reads the entries of the plugin. Returns an outcome also for tests that did not start or did not end."""
     found = {}
     for entry in entries:
         found |= {test: ("error", "the process ended before it") for test in entry.get("collected", [])}
@@ -110,8 +112,8 @@ def outcomes(entries):
 
 
 def second_chance(folder, name, direct, proxied, reasons):
-    """Runs tests again on FerretDB alone that it failed, that passed proxied, and that no entry of `reasons` explains, as they
-    may have failed by chance. Returns the new outcomes."""
+    """Reruns tests on FerretDB alone, because they may have failed by chance: those that failed directly and passed
+    proxied, and that no entry of `reasons` explains. Returns the new outcomes."""
     tests = [
         test
         for test, (outcome, error) in direct.items()
@@ -127,8 +129,8 @@ def second_chance(folder, name, direct, proxied, reasons):
 
 
 def run_all(source, files, proxied, reasons):
-    """Runs all files, each with new servers. Returns the outcomes, mode -> test -> (outcome, reason), and the numbers of reads
-    by how they were answered."""
+    """Runs all files, each with new servers. Returns the outcomes (mode -> test -> (outcome, reason)), and the
+    number of reads for each way in which the proxy answered them."""
     found = {mode: {} for mode in MODES}
     answered = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +151,7 @@ def run_all(source, files, proxied, reasons):
 
 
 def counters(address):
-    """Returns the numbers of reads on cached collections, by how they were answered."""
+    """Returns the number of reads on cached collections, for each way in which the proxy answered them."""
     with pymongo.MongoClient(f"mongodb://{address}") as client:
         return collections.Counter(client.admin.command("serverStatus")["forebayUpstream"])
 
@@ -187,12 +189,13 @@ def passed(of_mode):
 
 
 def same(direct, proxied, test):
-    """Returns whether the outcomes of a test are equal. Errors may differ in ports, addresses and times."""
+    """Returns whether the outcomes of a test are equal. The errors need not be, because they contain ports,
+    addresses and times."""
     return direct.get(test, ("absent",))[0] == proxied.get(test, ("absent",))[0]
 
 
 def complaints(found, record, reasons):
-    """Yields unexplained differences of the proxy and unexplained failures of our own store."""
+    """Yields unexplained differences between proxied and direct, and unexplained failures on Forebay's own store."""
     if not record["proxied_reads"].get("answered"):
         yield "proxied: no cache has answered a read"
     for part in (record, record["further"]):

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// startForebay starts a server in memory, or a proxy of another. The environment names the binary.
+// startForebay starts a server in memory, or a proxy of another server. Environment variables name the binary.
 func startForebay(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := append([]string{"serve", "--mongodb-listen", "127.0.0.1:0"}, arguments...)
@@ -24,8 +24,8 @@ func startFerretDB(t *testing.T) string {
 	return start(t, command, `Listening on TCP ([0-9.]+:[0-9]+)`)
 }
 
-// start runs a server until the end of the test and returns its connection string, from the server's output. It reads
-// later output too, as the server would block otherwise.
+// start runs a server until the end of the test and returns its connection string, which the server prints. It keeps
+// reading the output, because a full pipe would block the server.
 func start(t *testing.T, command *exec.Cmd, ready string) string {
 	t.Helper()
 	output, err := command.StdoutPipe()

@@ -18,7 +18,7 @@ func TestSession(t *testing.T) {
 	t.Run("upstream", func(t *testing.T) { session(t, startForebay(t, "--memory", "--upstream", startFerretDB(t))) })
 }
 
-// In a replica set of one, the driver numbers its writes and repeats one whose reply it did not get.
+// In a replica set of one member, the driver numbers its writes and retries a write whose reply was lost.
 func TestReplicaSet(t *testing.T) {
 	uri := startForebay(t, "--memory", "--mongodb-replica-set", "rs0", "--mongodb-test-commands",
 		"--documents-change-history-bytes-max", "64MiB")
@@ -66,7 +66,7 @@ func session(t *testing.T, uri string) {
 	}
 }
 
-// connect counts the commands that the driver sends.
+// connect returns a client, and counts the commands that the driver sends in sent.
 func connect(t *testing.T, uri, compressor string, sent map[string]int) *mongo.Client {
 	settings := options.Client().ApplyURI(uri).SetMonitor(&event.CommandMonitor{
 		Started: func(_ context.Context, started *event.CommandStartedEvent) { sent[started.CommandName]++ },

@@ -35,7 +35,7 @@ test("a change stream follows", async () => {
   const things = client.db("test").collection("followed");
   const stream = things.watch();
   const next = stream.next();
-  // The stream opens when the server has answered. It may miss earlier writes, so this writes repeatedly.
+  // The stream opens when the server has answered. It may miss earlier writes, so the test writes repeatedly.
   const writing = setInterval(() => things.insertOne({}).catch(() => {}), 100);
   assert.equal((await next).operationType, "insert");
   clearInterval(writing);

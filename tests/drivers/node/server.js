@@ -1,4 +1,4 @@
-// Starts servers for a test file. The environment names the binaries.
+// Starts servers for a test file. Environment variables name the binaries.
 
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";

@@ -1,4 +1,4 @@
-"""The cases run on both servers. Documents have no nested arrays and no decimals, which FerretDB cannot store."""
+"""Cases that run on both servers. Documents have no nested arrays and no decimals, which FerretDB cannot store."""
 
 import datetime
 

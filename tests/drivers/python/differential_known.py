@@ -9,13 +9,13 @@ FILTERS = {
     "regex-look-ahead": [5],
     # `$mod` looks into arrays.
     "mod": [9, 10, 11, 12, 20, 22, 23],
-    # `$elemMatch` needs one element that meets all conditions, and accepts conditions on fields.
+    # `$elemMatch` requires one element that meets all conditions, and accepts conditions on fields.
     "elem-match-operators": [20],
     "elem-match-fields": [29],
     # In an array without documents, no `a` can be null.
     "dotted-null": [*range(19), 27, 30, 31, 32, 100],
     "not-of-nothing": {"code": 2},
-    # 0 is false.
+    # `$exists: 0` means that the field must be absent.
     "exists-number": [100],
 }
 
@@ -46,7 +46,7 @@ PIPELINES = {"unknown": {"code": 40324}}
 
 
 def counted(answer):
-    """The count for a find that returns `answer`."""
+    """Returns the expected count of a find that returns `answer`."""
     return len(answer) if isinstance(answer, list) else answer
 
 

@@ -1,4 +1,4 @@
-"""The servers of tests: Forebay and FerretDB, each a process on a free loopback port."""
+"""Servers for tests: Forebay and FerretDB, each a process on a free loopback port."""
 
 import atexit
 import collections
@@ -19,13 +19,13 @@ READY_SECONDS_MAX = 60
 
 
 class Server:
-    """A server process that prints its address; killed at the end."""
+    """A server process that prints its address; killed when the tests end."""
 
     def __init__(self, command, ready):
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        # Also after a test that failed.
+        # Also kills the server after a failed test.
         atexit.register(self.process.kill)
         self.lines = []
         self.address = None
@@ -52,7 +52,7 @@ class Server:
 
 
 def start_forebay(*arguments, address="127.0.0.1:0"):
-    """Starts Forebay, on a free port if no address is given. The environment names the binary."""
+    """Starts Forebay, on a free port if no address is given. An environment variable names the binary."""
     command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", address, *arguments]
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
@@ -61,7 +61,7 @@ TCP_ESTABLISHED, TCP_CLOSE_WAIT = "01", "08"
 
 
 def open_connections(address):
-    """Returns the number of open connections of a server on this machine at `address`."""
+    """Returns the number of open connections of a local server at `address`."""
     port = int(address.split(":")[1])
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [line.split() for line in table.readlines()[1:]]
@@ -73,10 +73,11 @@ OWN_HOSTS = itertools.count(2)
 
 
 def own_host():
-    """Returns a loopback host that no other process uses: all of 127.0.0.0/8 is this machine.
+    """Returns a loopback host that no other process uses, so that a server can listen on the same port again after
+    it stopped.
 
-    A server can have a port there again after it was stopped; one of 127.0.0.1 may then be another's, or that of a
-    connection, even one to this very port.
+    All of 127.0.0.0/8 is this machine. A port of 127.0.0.1 may meanwhile be taken by another server or by an
+    outgoing connection, even by one to this very port.
     """
     high, low = divmod(os.getpid() & 0xFFFF, 256)
     return f"127.{high}.{low}.{next(OWN_HOSTS) % 256}"
@@ -98,7 +99,7 @@ def start_ferretdb(folder, address=None):
 
 
 class RefusingStore:
-    """A proxy of the store at `address` that refuses some commands, as for lack of rights.
+    """A proxy of the store at `address` that refuses some commands, as if the user lacked the privilege.
 
     `refused` is the name of a command, or a function that returns whether to refuse a command.
     """
@@ -118,7 +119,7 @@ class RefusingStore:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close_connections(self):
-        """Closes all connections, as a restarted store does."""
+        """Closes all connections, as a restarting store does."""
         open_now, self.connections = self.connections, []
         for connection in open_now:
             with contextlib.suppress(OSError):
@@ -156,7 +157,7 @@ class RefusingStore:
                     store.sendall(header + body)
 
     def _refused(self, body):
-        """Returns whether to refuse a message. Flags and the kind of the section come before its document."""
+        """Returns whether to refuse a message. The flags and the section's kind precede the document."""
         (length,) = struct.unpack_from("<i", body, 5)
         command = bson.decode(body[5 : 5 + length])
         self.commands.append(command)

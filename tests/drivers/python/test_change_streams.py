@@ -1,4 +1,4 @@
-"""Change streams on the embedded store: events, resuming, ends, and waiting."""
+"""Change streams on the embedded store: events, resumption, ends, and waiting."""
 
 import random
 import tempfile
@@ -32,12 +32,12 @@ def client(server):
 
 
 def take(stream, count):
-    """Returns the next events of a stream."""
+    """Returns the next `count` events of a stream."""
     return [stream.next() for _ in range(count)]
 
 
 def rest(stream):
-    """Returns all events so far."""
+    """Returns all events that are available now."""
     events = []
     while (event := stream.try_next()) is not None:
         events.append(event)

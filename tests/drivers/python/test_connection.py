@@ -64,7 +64,7 @@ def test_an_unknown_command_is_named(client):
 def test_unacknowledged_writes_arrive(db):
     unacknowledged = db.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
     unacknowledged.insert_one({"_id": 1})
-    # A later command on the same connection runs after the write. This client has one connection only.
+    # A later command on the same connection runs after the write; this client has only one connection.
     for _ in range(1_000):
         if db.things.count_documents({}) == 1:
             return

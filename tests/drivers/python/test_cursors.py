@@ -1,4 +1,4 @@
-"""Cursors: batches, limits, ends, and closed cursors."""
+"""Cursors: batches, limits, exhausted and closed cursors."""
 
 import pymongo
 import pytest

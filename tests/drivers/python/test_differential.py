@@ -1,5 +1,5 @@
-"""The same cases on Forebay and on FerretDB. Where FerretDB breaks MongoDB's rules, the difference is pinned: a pinned
-case fails if the two agree, and if Forebay's answer changes."""
+"""Compares Forebay and FerretDB on the same cases. Where FerretDB breaks MongoDB's rules, Forebay's answer is
+pinned: a pinned case fails if the two agree, or if Forebay's answer changes."""
 
 import pytest
 from differential_cases import (
@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 
 @pytest.fixture(scope="module")
 def pair(client, ferretdb):
-    """The two databases with the same documents; those in Forebay are also cached."""
+    """The two databases with the same documents. Forebay also caches them."""
     databases = (client.differential, ferretdb.differential)
     for database in databases:
         database.things.drop()
@@ -27,7 +27,7 @@ def pair(client, ferretdb):
 
 
 def outcome(ask):
-    """Returns the answer, or the code of the error."""
+    """Returns the answer, or the error code."""
     try:
         return ask()
     except OperationFailure as error:

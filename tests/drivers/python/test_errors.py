@@ -1,4 +1,4 @@
-"""Wrong input: a clear error with MongoDB's code, and a server that keeps working."""
+"""Invalid input: the server returns a clear error with MongoDB's code, and keeps working."""
 
 import socket
 import struct
@@ -75,7 +75,7 @@ def test_deep_nesting_is_refused(coll):
 
 
 def raw_exchange(server, data):
-    """Sends bytes on a new connection. Returns what comes back until it is closed or a second has passed."""
+    """Sends bytes on a new connection. Returns the bytes received until the connection is closed, or for a second."""
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=1) as connection:
         connection.sendall(data)

@@ -1,4 +1,4 @@
-"""Searches of every kind over cached fields, compared with Python, during writes and changes of devices."""
+"""Searches of every kind on cached fields, compared with Python, also during writes and changes of devices."""
 
 import random
 import re
@@ -15,7 +15,7 @@ BUILD_SECONDS_MAX = 60
 
 
 def declare(coll, *fields):
-    """Declares caches and waits until they answer."""
+    """Declares caches and waits until searches use them."""
     for field in fields:
         coll.create_index([(field, "cache")])
     end = time.monotonic() + BUILD_SECONDS_MAX
@@ -24,7 +24,7 @@ def declare(coll, *fields):
 
 
 def stages(explanation):
-    """Returns all stages named in an explanation."""
+    """Returns the names of all stages in an explanation."""
     return set(re.findall(r"'stage': '(\w+)'", str(explanation)))
 
 
@@ -41,7 +41,7 @@ def names(coll):
 
 
 def expected(coll, predicate):
-    """Returns the right result, by reading all documents."""
+    """Returns the expected result, from a scan of all documents."""
     return sorted(doc["_id"] for doc in coll.find(hint=[("$natural", 1)]) if predicate(doc))
 
 

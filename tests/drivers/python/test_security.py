@@ -1,4 +1,4 @@
-"""Users with SCRAM-SHA-256, TLS, and the refusal to listen on public addresses without them."""
+"""Users with SCRAM-SHA-256, TLS, and the refusal to listen on public addresses without both."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ PASSWORD = "correct horse"
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A self-signed certificate for the loopback address: the file with both parts, and each part alone."""
+    """A self-signed certificate for the loopback address: the paths of certificate and key."""
     folder = tmp_path_factory.mktemp("tls")
     key, cert = folder / "key.pem", folder / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]

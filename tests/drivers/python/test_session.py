@@ -1,4 +1,4 @@
-"""A session of pymongo, on Forebay's own store and as a proxy of FerretDB, with each compressor."""
+"""A session of pymongo, with Forebay's own store and as a proxy of FerretDB, with each compressor."""
 
 import collections
 import tempfile

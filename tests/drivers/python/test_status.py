@@ -13,7 +13,7 @@ import pytest
 from conftest import start_forebay
 from prometheus_client.parser import text_string_to_metric_families
 
-# Names come from users. These would end a label, a tag and a string early if they were not escaped.
+# Users choose names. Without escaping, these would end a label, a tag and a string.
 COLLECTION = 'things"<img src=x onerror=alert(1)>'
 FIELD = 'na"me\\<script>alert(2)</script>'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -22,7 +22,7 @@ ROWS = 3_000
 
 @pytest.fixture(scope="module")
 def watched():
-    """The address of a server with a status listener, and a collection with a cached field of hostile name."""
+    """The address of a server with a status listener and a cached field with a hostile name."""
     server = start_forebay(
         "--memory", "--devices", "host:3", "--documents-bucket-values-max", "100", "--status-listen", "127.0.0.1:0"
     )
@@ -50,7 +50,7 @@ def get(address, path):
 
 
 def families(address):
-    """Returns the metrics by name, read with Prometheus' own parser."""
+    """Returns the metrics by name, parsed with Prometheus' own parser."""
     headers, text = get(address, "metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     return {family.name: family for family in text_string_to_metric_families(text)}
@@ -80,7 +80,7 @@ def buckets_by_device(found):
 def test_metrics_agree_with_the_server(watched):
     address, things = watched
     found = families(address)
-    # Inserted values move to the devices in the background.
+    # Inserted values move to devices in the background.
     while "host" in buckets_by_device(found):
         found = families(address)
     field = (("field", FIELD), ("namespace", f"shop.{COLLECTION}"))

@@ -1,4 +1,4 @@
-"""The first lines at a terminal."""
+"""The first lines of output at a terminal."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""Forebay in front of an upstream: what pymongo sees proxied is what it sees direct."""
+"""Forebay as a proxy: pymongo must see the same proxied as direct."""
 
 import contextlib
 import re
@@ -90,12 +90,12 @@ def test_writes_without_a_reply_arrive(pair):
     things = proxied.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
     for number in range(100):
         things.insert_one({"_id": number})
-    # On the same connection: the upstream runs them in order.
+    # On the same connection, so the upstream runs the commands in order.
     assert proxied.things.count_documents({}) == direct.things.count_documents({}) == 100
 
 
 def cache(collection):
-    """Declares a cache of `name`, and waits until it answers."""
+    """Declares a cache of `name`, and waits until searches use it."""
     collection.create_index({"name": "cache"})
     until(lambda: is_cached(collection))
 
@@ -107,7 +107,7 @@ def is_cached(collection):
 
 @pytest.fixture
 def exclusive(tmp_path):
-    """FerretDB in a folder, a proxy through which all writes come, and a cached collection behind it."""
+    """A FerretDB, a proxy of it that receives all writes, and a collection with a cached field."""
     upstream = start_ferretdb(tmp_path)
     proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-writes", "exclusive")
     with pymongo.MongoClient(proxy.uri) as client:
@@ -123,11 +123,11 @@ def test_writes_of_a_failed_bulk_are_found(exclusive):
     _, _, names = exclusive
     verbose = {"$regex": "n", "$options": "x"}
     bulks = [
-        # The first upserts, the second fails: `name` is no number.
+        # The first update upserts; the second fails, because `name` is not a number.
         ("x", [({"name": "x"}, {"$set": {"n": 1}}, True), ({"_id": 2}, {"$inc": {"name": 1}}, False)]),
-        # The first writes, the second has an unknown operator.
+        # The first update writes; the second has an unknown operator.
         ("y", [({"_id": 1}, {"$set": {"name": "y"}}, False), ({"name": {"$foo": 1}}, {"$set": {"n": 1}}, False)]),
-        # The same with an option that FerretDB 1 does not have.
+        # The same, with an option that FerretDB 1 does not support.
         ("z", [({"_id": 3}, {"$set": {"name": "z"}}, False), ({"name": verbose}, {"$set": {"n": 1}}, False)]),
     ]
     for written, bulk in bulks:
@@ -185,7 +185,7 @@ def test_cursors_of_caches_and_of_the_upstream_are_distinguished(exclusive):
         # The end of a session closes its cursors.
         cached = find(filter=NAMES, projection={"name": 1})
         with contextlib.suppress(OperationFailure):
-            # FerretDB 1 does not have it.
+            # FerretDB 1 does not support `endSessions`.
             db.client.admin.command("endSessions", [session.session_id])
         with pytest.raises(CursorNotFound):
             db.command("getMore", cached, collection="names", session=session)
@@ -196,7 +196,8 @@ def test_sessions_of_other_clients_are_not_stopped(exclusive):
     fill(names, 300)
     found = names.find(NAMES, {"name": 1}, batch_size=10)
     next(found)
-    # An empty list means all sessions of the client. Replicas do not know which those are, and must not stop all.
+    # An empty list means all sessions of the client. The proxy does not know which sessions these are, and must not
+    # stop the sessions of other clients.
     with pymongo.MongoClient(proxy.uri) as other, contextlib.suppress(OperationFailure):
         other.admin.command("killSessions", [])
     assert len(list(found)) == 299
@@ -255,7 +256,7 @@ def test_a_malformed_stage_is_the_same_error_as_at_the_upstream(exclusive):
 
 
 def settled(names, find):
-    """Returns the reason of a find, once the upstream has been measured for it."""
+    """Returns the reason why the upstream answers a find, once the proxy has measured the upstream for it."""
     until(lambda: "being measured" not in (explained(names, find) or ""))
     return explained(names, find)
 
@@ -302,7 +303,7 @@ def test_a_find_whose_limit_the_first_documents_fill_is_passed_on(exclusive):
     first = "the upstream finds enough documents for limit {} among its first {}"
     find = {"find": "names", "filter": NAMES}
     for limit in (1, 20, 500):
-        # The search stops at the limit: all 5,000 would be too many to ask for by their _id.
+        # The search stops at the limit; all 5,000 documents would be too many to fetch by `_id`.
         assert explained(names, find | {"limit": limit}) == first.format(limit, limit)
         assert len(list(names.find(NAMES, limit=limit))) == limit
     other = {"find": "names", "filter": NAMES | {"n": 3}, "limit": 2}
@@ -322,7 +323,7 @@ def test_an_upstream_that_is_slow_by_id_is_left_to_search(tmp_path):
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
         find = {"find": "names", "filter": NAMES}
-        # The upstream's own search has no such condition, and takes a moment.
+        # The upstream's own search has no `_id` in its filter, so `slow` does not delay it.
         took = "the upstream takes [0-9.]+ ms to search, and about [0-9,]+ ms to give 10 documents by their _id"
         assert re.fullmatch(took, settled(names, find))
         assert len(list(names.find(NAMES))) == 10
@@ -339,7 +340,7 @@ SLOW = {"name": {"$regex": r"^(a+)+\1$"}}
 
 @pytest.fixture
 def slow(exclusive):
-    """A collection of which a search takes minutes."""
+    """A collection on which a search takes minutes."""
     _, proxy, names = exclusive
     names.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
     until(lambda: is_cached(names))
@@ -384,7 +385,7 @@ def test_searches_of_caches_are_in_session_kills_and_aggregations_of_operations(
         return list(admin.aggregate([{"$currentOp": {"allUsers": True}}, last]))
 
     for kill in ({"killAllSessions": []}, {"killAllSessionsByPattern": []}):
-        # All sessions of the upstream are stopped, also that of the change stream which the cache follows.
+        # All sessions of the upstream are stopped, including the session of the change stream that the cache follows.
         until(lambda: is_cached(names))
         caught = []
 
@@ -422,7 +423,7 @@ def found(names):
 
 
 def test_strict_refuses_what_the_cache_does_not_answer(upstreams):
-    # FerretDB has no change streams, so that caches are off.
+    # FerretDB has no change streams, so caches are disabled.
     proxy = start_forebay("--memory", "--documents-strict", "--upstream", upstreams["ferretdb"].uri)
     with pymongo.MongoClient(proxy.uri) as client:
         names = client[f"strict_{next(NUMBERS)}"].names
@@ -484,7 +485,7 @@ def test_a_cache_begins_to_answer_during_writes_and_has_them(streamed):
             number += 1
             updates = [UpdateOne({"_id": first + i}, {"$set": {"name": f"y {number}"}}) for i in range(100)]
             direct.bulk_write(updates)
-            # The stream is not read during the load: its history must not run full.
+            # The proxy does not read the stream during the load, so a pause keeps the history from overflowing.
             done.wait(0.01)
 
     writers = [threading.Thread(target=write, args=(first,)) for first in (1_000, 2_000)]
@@ -492,7 +493,7 @@ def test_a_cache_begins_to_answer_during_writes_and_has_them(streamed):
         writer.start()
     try:
         names.create_index({"name": "cache"})
-        # The load takes five seconds, and has read this document before it is written.
+        # The load takes five seconds; it has read this document before the document is updated.
         until(lambda: loaded(names) >= 1_000)
         direct.update_one({"_id": 0}, {"$set": {"name": "written during the load"}})
         until(lambda: is_cached(names))

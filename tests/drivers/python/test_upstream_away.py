@@ -82,7 +82,7 @@ def test_an_upstream_that_is_about_to_stop_is_away_for_new_clients(tmp_path):
 def test_an_upstream_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
     upstream = start_ferretdb(tmp_path)
     proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
-    # The driver itself gives a command up after that; the upstream's silence is noticed within six seconds.
+    # The driver gives a command up after these times; the proxy notices within six seconds that the upstream is silent.
     uri = f"{proxy.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
     with pymongo.MongoClient(uri, maxPoolSize=1) as client, pymongo.MongoClient(uri) as open_before:
         names = client["exclusive"].names
@@ -169,7 +169,7 @@ def test_a_whole_copy_is_kept_when_the_upstream_goes_during_a_load(tmp_path):
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10_000)])
         cache(names)
         for _ in range(2):
-            # The second time, the upstream goes during a load.
+            # In the second round, the upstream stops during a load.
             assert found(names) == 10_000
             upstream.stop()
             assert found(names) == 10_000, "the whole copy is kept"
@@ -242,7 +242,7 @@ def has_concern(command):
 
 def test_a_load_reads_with_a_majority_after_the_stream_was_opened(tmp_path):
     upstream = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
-    # The second upstream refuses the read concern: ReadConcernMajorityNotEnabled.
+    # In the second round, the upstream refuses the read concern: ReadConcernMajorityNotEnabled.
     for knows, refused in [(True, ""), (False, has_concern)]:
         between = RefusingStore(upstream.address, refused, 148)
         proxy = start_forebay("--memory", "--upstream", between.uri)
@@ -261,7 +261,7 @@ def test_a_load_reads_with_a_majority_after_the_stream_was_opened(tmp_path):
     upstream.stop()
 
 
-# Two starts of an upstream that are less than a tenth of a second apart count as one.
+# Minimum uptime before a restart; the proxy takes two starts less than 100 ms apart for one.
 STARTS_APART_MS = 200
 
 
