@@ -31,10 +31,10 @@ pub enum UpstreamError {
     #[error("--upstream must name one server by host and port")]
     OneServer,
     /// The address of this server itself.
-    #[error("--upstream names this server itself: name the server that it is a proxy of")]
+    #[error("--upstream names this server itself: name another server")]
     Itself,
     /// A TLS option that skips certificate verification or sets a client certificate.
-    #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
+    #[error("--upstream: the only supported TLS options are tls and tlsCAFile")]
     TlsOption,
     /// The file of CA certificates cannot be read.
     #[error("--upstream: {0}")]

@@ -57,7 +57,7 @@ const CLOSED: &str = "the server closed the connection, often because only one s
 /// Returns the sentence for an error text of the driver, which may describe every server of the topology.
 fn of_connection(text: &str) -> String {
     let known = [
-        ("Connection refused", "nothing listens there"),
+        ("Connection refused", "no server listens there"),
         ("unexpected end of file", CLOSED),
         ("handshake eof", CLOSED),
         ("Connection reset", CLOSED),
@@ -97,7 +97,7 @@ mod tests {
     fn nothing_of_the_driver_is_shown() {
         let topology = "Server selection timeout: No available servers. Topology: { Type: Unknown, Servers: [ { Address: \
                         127.0.0.1:9, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {} } ] }";
-        assert_eq!(of_connection(topology), "nothing listens there");
+        assert_eq!(of_connection(topology), "no server listens there");
         assert_eq!(of_connection("Kind: odd, labels: {}, source: None"), "odd");
         let error = Error::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
         assert!(sentence(&error).contains("TLS"), "{}", sentence(&error));

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build();
-    let runtime = runtime.expect("the system gives threads and an event queue to a fresh process");
+    let runtime = runtime.expect("a new process can start threads and create an event queue");
     let ended = runtime.block_on(cli::run(cli, &stop));
     runtime.shutdown_background();
     match ended {

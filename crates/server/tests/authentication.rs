@@ -69,7 +69,7 @@ async fn a_server_with_auth_accepts_the_right_password_only() -> Result<()> {
     assert_eq!(
         find_code(&with_credentials(&server, "guess")).await?,
         18,
-        "there is no user yet"
+        "no user exists yet"
     );
 
     let added = user(&["add", "ada", "--uri", server.uri()], PASSWORD)?;

@@ -324,7 +324,7 @@ def test_an_upstream_that_is_slow_by_id_is_left_to_search(tmp_path):
         cache(names)
         find = {"find": "names", "filter": NAMES}
         # The upstream's own search has no `_id` in its filter, so `slow` does not delay it.
-        took = "the upstream takes [0-9.]+ ms to search, and about [0-9,]+ ms to give 10 documents by their _id"
+        took = "the upstream takes [0-9.]+ ms to search, and about [0-9,]+ ms to return 10 documents by their _id"
         assert re.fullmatch(took, settled(names, find))
         assert len(list(names.find(NAMES))) == 10
         reads = counters(names)

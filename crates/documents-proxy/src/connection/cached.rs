@@ -627,7 +627,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for replica in declared() {
             let is_new = !known.iter().any(|known| Arc::ptr_eq(known, &replica));
             if replicas.exclusive && is_new {
-                replicas.reload(&replica, "it may have been read before it was dropped");
+                replicas.reload(&replica, "it may have been loaded before the drop");
             }
         }
         self.reply_to_write(reply, &request, flags).await
@@ -705,7 +705,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
 async fn forget(replicas: &Replicas, replica: &Replica) {
     if let Err(error) = replicas.forget(replica).await {
-        tracing::error!(namespace = %replica.namespace, %error, "the caches of a dropped collection are still listed");
+        tracing::error!(namespace = %replica.namespace, %error, "the caches of a dropped collection cannot be removed from the list");
     }
 }
 

@@ -85,7 +85,7 @@ impl Reason {
                 by_id,
                 search,
             } => format!(
-                "the upstream takes {} ms to search, and about {} ms to give {count} documents by their _id",
+                "the upstream takes {} ms to search, and about {} ms to return {count} documents by their _id",
                 ms(*search),
                 ms(*by_id)
             ),
@@ -105,7 +105,7 @@ pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
         None => (wanted.together, ""),
     };
     let text = format!(
-        "the cache finds {count} documents, and the upstream is asked for them by their _id{how}"
+        "the cache finds {count} documents, and the upstream returns them by their _id{how}"
     );
     let Some(pace) = pace else {
         return text;
@@ -113,7 +113,7 @@ pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     let took = ms(pace.by_id(wanted).1);
     match pace.search() {
         Some(search) => format!(
-            "{text}: about {took} ms, and a search of its own takes {} ms",
+            "{text}: about {took} ms, while a search by the upstream takes {} ms",
             ms(search)
         ),
         None => format!("{text}: about {took} ms"),

@@ -16,7 +16,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Guard that counts a client as connected to the upstream until it is dropped.
 #[derive(Debug)]
-pub struct Registered(#[expect(dead_code, reason = "it is there to be counted")] Arc<()>);
+pub struct Registered(#[expect(dead_code, reason = "held only to be counted")] Arc<()>);
 
 impl Replicas {
     /// Returns whether the upstream is known to be unreachable.

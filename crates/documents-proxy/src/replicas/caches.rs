@@ -9,8 +9,8 @@ use super::reply::{first_batch, succeeded};
 use super::{Replica, ReplicaError, Replicas, fields, is_code};
 
 /// Reason to refuse `--upstream-writes exclusive` for an upstream that has transactions.
-const HAS_STREAMS: &str = "the upstream has transactions, which cannot be followed one by one, and change streams, which report \
-    them: leave --upstream-writes at shared";
+const HAS_STREAMS: &str = "the upstream has transactions, which only its change streams report: \
+    leave --upstream-writes at shared";
 /// Error code NamespaceNotFound, for a collection that the upstream does not have.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
@@ -63,7 +63,7 @@ impl Replicas {
         }
         replica.declare(definitions);
         self.record()?;
-        self.reload(replica, "it is declared");
+        self.reload(replica, "caches were declared");
         Ok(())
     }
 

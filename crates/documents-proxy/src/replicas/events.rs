@@ -119,7 +119,7 @@ pub(super) fn read_events(mut cursor: RawBatchCursor, fields: Arc<ReplicaFields>
 async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ReplicaError> {
     let next = timeout(SILENCE_MAX, cursor.next()).await;
     let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
-    let ended = || ReplicaError::Changed("its stream ended".to_owned());
+    let ended = || ReplicaError::Changed("the change stream ended".to_owned());
     Ok(next.ok_or_else(ended)??)
 }
 

@@ -115,7 +115,7 @@ pub fn document_of(elements: &[&[u8]]) -> RawDocumentBuf {
     bytes.push(0);
     let length = bytes.len() as i32;
     bytes[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
-    RawDocumentBuf::from_bytes(bytes).expect("its length is in front and a zero at the end")
+    RawDocumentBuf::from_bytes(bytes).expect("the bytes have a length and a terminator")
 }
 
 /// Returns the raw elements of a document.

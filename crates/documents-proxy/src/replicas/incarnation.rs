@@ -70,7 +70,7 @@ impl Replicas {
             Ok(Some(now)) => {
                 let known = self.incarnation.lock().replace(now);
                 if !known.is_some_and(|known| known.is(now)) {
-                    self.reload_all("the upstream was started again");
+                    self.reload_all("the upstream was restarted");
                 }
             }
             Err(_) => self.mark_away(),

@@ -74,9 +74,9 @@ impl Replicas {
     fn log_load(&self, replica: &Replica, why: &str) {
         let namespace = &replica.namespace;
         if self.exclusive {
-            tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
+            tracing::info!(%namespace, why, "loading the caches of a collection; all writes must pass through this server (--upstream-writes exclusive)")
         } else {
-            tracing::info!(%namespace, why, "the caches of a collection are loaded")
+            tracing::info!(%namespace, why, "loading the caches of a collection")
         }
     }
 

@@ -168,7 +168,7 @@ impl Replicas {
         for (namespace, definitions) in replicas.recorded()? {
             let replica = replicas.replica(&namespace);
             replica.declare(definitions);
-            replicas.resume_or_load(&replica, "it was declared before the start");
+            replicas.resume_or_load(&replica, "caches were declared before the start");
         }
         replicas.warn_if_away();
         if replicas.serve_stale {

@@ -239,7 +239,7 @@ impl Follower<'_> {
         let mut batches = Vec::with_capacity(BATCHES_MAX);
         while self.replica.is_current(self.epoch) {
             if self.events.recv_many(&mut batches, BATCHES_MAX).await == 0 {
-                return Err(ReplicaError::Changed("its stream has no reader".to_owned()));
+                return Err(ReplicaError::Changed("its stream reader ended".to_owned()));
             }
             let mut changes = Changes::default();
             for batch in batches.drain(..) {

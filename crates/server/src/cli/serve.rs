@@ -263,7 +263,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
 fn warn_without_users(settings: &Settings, documents: &Documents) {
     if settings.auth && !auth::any(documents).unwrap_or(true) {
         tracing::warn!(
-            "there is no user yet: create the first one with `forebay user add NAME` on this machine"
+            "no user exists yet: create the first one with `forebay user add NAME` on this machine"
         );
     }
 }

@@ -38,7 +38,7 @@ fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, Strin
     let declared = usize::try_from(i32::from_le_bytes(length)).unwrap_or(0);
     if !(5..=DOCUMENT_BYTES_MAX).contains(&declared) {
         return Ok(Err(format!(
-            "a length of {} bytes",
+            "invalid length: {} bytes",
             i32::from_le_bytes(length)
         )));
     }
@@ -75,7 +75,7 @@ mod tests {
             .expect_err("too long");
         assert!(
             wild.to_string()
-                .starts_with("document 1: a length of 2147483647")
+                .starts_with("document 1: invalid length: 2147483647")
         );
     }
 }

@@ -186,7 +186,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let mut addresses = text.to_socket_addrs().map_err(wrong)?;
     addresses
         .next()
-        .ok_or_else(|| "names a host without an address".to_owned())
+        .ok_or_else(|| "must name a host that has an address".to_owned())
 }
 
 fn is_replica_set(text: &str) -> bool {

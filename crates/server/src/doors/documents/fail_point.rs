@@ -147,7 +147,7 @@ impl FailPoints {
 
 impl Mode {
     fn read(value: Option<RawBsonRef<'_>>) -> Result<Mode, Refusal> {
-        let wrong = || Refusal::new(Code::BadValue, "unknown mode of a fail point");
+        let wrong = || Refusal::new(Code::BadValue, "unknown mode for a fail point");
         match value {
             Some(RawBsonRef::String("off")) => Ok(Mode::Off),
             Some(RawBsonRef::String("alwaysOn")) => Ok(Mode::AlwaysOn),

@@ -96,7 +96,7 @@ impl Listener {
         connections: &mut JoinSet<()>,
     ) {
         let Some(place) = door.places.enter() else {
-            tracing::warn!(%peer, "connection refused: connections-max is reached");
+            tracing::warn!(%peer, "connection refused: connections-max has been reached");
             return;
         };
         let door = door.clone();
@@ -137,7 +137,7 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
 /// Logs a connection's panic, which does not affect other connections.
 fn log_panic(ended: &Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a connection ended by a panic");
+        tracing::error!(%error, "a connection's task panicked");
     }
 }
 

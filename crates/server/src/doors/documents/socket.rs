@@ -27,7 +27,7 @@ impl Socket {
     /// Takes over an accepted socket.
     pub fn new(stream: TcpStream) -> Socket {
         if let Err(error) = tcp::prepare(&stream) {
-            tracing::debug!(%error, "options of a socket cannot be set");
+            tracing::debug!(%error, "the TCP options of a socket cannot be set");
         }
         Socket(Arc::new(stream))
     }

@@ -41,7 +41,7 @@ impl Page {
     }
 
     fn line(&mut self, line: impl Display) {
-        writeln!(self.text, "{line}").expect("memory takes every text");
+        writeln!(self.text, "{line}").expect("writing to a string does not fail");
     }
 }
 
