@@ -74,7 +74,7 @@ impl Upstream {
             Some(Tls::Disabled) | None => None,
         };
         let port = port.unwrap_or(27017);
-        // A name that cannot be resolved now may be resolved later.
+        // Ignores a failed lookup: the name may become resolvable later.
         let addresses = lookup_host((host.as_str(), port)).await;
         if addresses.is_ok_and(|mut all| all.any(|address| is_same(address, own))) {
             return Err(UpstreamError::Itself);

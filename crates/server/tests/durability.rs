@@ -251,7 +251,8 @@ fn random_name(random: &mut fastrand::Rng) -> String {
         .collect()
 }
 
-/// Checks the documents of the unacknowledged write: each has its state before or after the write. Records which.
+/// Checks each document of the unacknowledged write: it has its state before or after the write. Records that state in
+/// the model.
 async fn settle(db: &Database, told: &mut Acknowledged) -> Result<()> {
     let collection = journalled(db);
     for (id, after) in std::mem::take(&mut told.in_doubt) {

@@ -313,8 +313,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Returns the reply to a hello. With `--upstream-serve-stale`, omits `topologyVersion`, so that drivers poll. A
-    /// driver that streams hello replies would drop all its connections as soon as the upstream goes away, and with
-    /// them the proof of what the client may read.
+    /// driver that receives hello replies as a stream would drop all its connections as soon as the upstream goes away,
+    /// and with them the proof of what the client may read.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
         if self.replicas.serve_stale {

@@ -315,7 +315,7 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // A search for a whole value is faster than a scan of documents, and often finds few documents.
+        // Patterns only: the replica finds a whole value faster than `early` scans documents.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));

@@ -250,7 +250,7 @@ impl Write {
                 let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
                 Effect::Touched(ids.map(Into::into).collect())
             }
-            // A reply with errors may omit earlier upserts: FerretDB 1's does.
+            // A reply with errors may omit earlier upserts, as FerretDB 1's replies do.
             Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
             Plan::Touch { mut ids, .. } => {
                 ids.extend(upserted(reply));

@@ -70,7 +70,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Reads documents back from the upstream, and makes the replica's copies equal.
+    /// Reads documents back from the upstream, and updates or deletes them in the replica.
     async fn apply_ids(&self, replica: &Replica, ids: Vec<RawBson>) -> Result<(), ReplicaError> {
         let Some(fields) = replica.note_written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
             return Ok(());

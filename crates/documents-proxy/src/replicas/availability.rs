@@ -132,8 +132,8 @@ impl Replicas {
         }
     }
 
-    /// Registers a client that has a connection to the upstream. The first client at a time checks whether the upstream
-    /// was restarted, because no other client could have noticed a restart.
+    /// Registers a client that has a connection to the upstream. If no other client is connected, first checks whether
+    /// the upstream was restarted, because no other client could have noticed a restart.
     pub async fn register_client(self: &Arc<Self>) -> Registered {
         let clients = self.clients.lock().await;
         // Only `self.clients` holds a reference: no other client is connected.

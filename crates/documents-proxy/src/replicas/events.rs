@@ -27,7 +27,7 @@ const AWAIT: Duration = Duration::from_millis(50);
 /// Maximum time without a reply. An upstream whose machine disappeared may come back without its last writes; the
 /// replica answers until this timeout. If the upstream was only busy, the stream resumes at its last position.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Maximum batches that are read before earlier batches are applied.
+/// Maximum batches that wait to be applied.
 const BATCHES_AHEAD: usize = 2;
 /// A batch of at least this many bytes may have been split between two events with the same cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;

@@ -19,7 +19,7 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 
 /// Number of documents per copied batch.
 const BATCH_DOCUMENTS: usize = 1_000;
-/// Maximum batches that are read before earlier batches are copied.
+/// Maximum batches that wait to be copied.
 const BATCHES_AHEAD: usize = 4;
 /// Minimum documents of a collection for parallel cursors. The upstream must have an ordered index on `_id`, as all
 /// upstreams with change streams do. FerretDB 1 would scan the collection once for each cursor.

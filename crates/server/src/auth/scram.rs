@@ -117,7 +117,7 @@ pub struct Exchange {
     credentials: Credentials,
     nonce: String,
     binding: &'static str,
-    /// The client's first message without its GS2 header, a comma, and the server's first message.
+    /// The client's first message (without its GS2 header) and the server's first message, joined by a comma.
     transcript: String,
 }
 

@@ -116,11 +116,11 @@ settings! {
     mongodb_listen: SocketAddr = "mongodb-listen", Kind::Address, "127.0.0.1:27017";
 
     /// Name of the replica set of which the server reports to be the only member; without it, the server reports to be
-    /// a standalone. Drivers then retry a write whose reply was lost, and the server applies the write only once, even
-    /// after a restart: it keeps the outcome of a write until the client's session ends, or for half an hour. Drivers
-    /// connect to HOST:PORT instead of the address in their connection string, so every client must be able to reach
-    /// it. Without HOST:PORT, drivers use the address at which they reached the server, which is wrong behind a port
-    /// mapping. Not supported with `upstream`.
+    /// a standalone. Drivers of a replica set retry a write whose reply was lost, and the server applies the write only
+    /// once, even after a restart: it keeps the outcome of a write until the client's session ends, or for half an
+    /// hour. Drivers connect to HOST:PORT instead of the address in their connection string, so every client must be
+    /// able to reach it. Without HOST:PORT, drivers use the address at which they reached the server, which is wrong
+    /// behind a port mapping. Not supported with `upstream`.
     mongodb_replica_set: String = "mongodb-replica-set", Kind::ReplicaSet, "";
 
     /// Allow `configureFailPoint`, which makes commands fail on demand, for tests of drivers and applications. Not for
