@@ -65,7 +65,7 @@ impl Compressor {
         }
     }
 
-    /// Returns the compressor with an id.
+    /// Returns the compressor with this id.
     ///
     /// # Errors
     /// [`Error::UnknownCompressor`] if no compressor has this id.
@@ -89,7 +89,7 @@ impl Compressor {
         }
     }
 
-    /// Returns the offered compressor with a name.
+    /// Returns the offered compressor with this name; `None` if there is none.
     pub fn from_name(name: &str) -> Option<Compressor> {
         Compressor::OFFERED
             .into_iter()

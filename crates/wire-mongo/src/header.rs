@@ -30,7 +30,7 @@ impl OpCode {
         }
     }
 
-    /// Returns the opcode with a number.
+    /// Returns the opcode with the number `code`.
     ///
     /// # Errors
     /// [`Error::UnknownOpCode`], also for opcodes that MongoDB 5.1 removed (insert, getMore and others).

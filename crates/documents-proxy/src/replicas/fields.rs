@@ -63,7 +63,7 @@ impl ReplicaFields {
         self.roots().any(|held| held == root(path))
     }
 
-    /// Returns how much of `filter` the replica can evaluate. `None` if no condition has a cached field.
+    /// Returns how much of `filter` the replica can evaluate; [`Judgement::None`] if no condition has a cached field.
     pub fn judge(&self, filter: &RawDocument) -> Judgement {
         let mut conditions = RawArrayBuf::new();
         let (mut whole, mut cached) = (true, false);

@@ -48,13 +48,13 @@ enum Standing {
 /// Counters of the connection permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Permits held now.
+    /// Number of permits held now.
     pub taken: usize,
-    /// Maximum permits.
+    /// Maximum number of permits.
     pub max: usize,
-    /// Connections refused so far.
+    /// Number of connections refused so far.
     pub refused: u64,
-    /// Strangers disconnected so far.
+    /// Number of strangers disconnected so far.
     pub evicted: u64,
 }
 
