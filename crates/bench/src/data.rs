@@ -127,7 +127,7 @@ fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
-    let folder = path.parent().context("a file in the cache has a folder")?;
+    let folder = path.parent().context("the file has no folder")?;
     tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("writing to {}", folder.display()))
 }

@@ -57,12 +57,12 @@ pub fn ripgrep_count(
 }
 
 fn summary(counts: &[u64], samples: &[f64]) -> Result<(u64, Summary)> {
-    let first = *counts.first().context("at least one run")?;
+    let first = *counts.first().context("no run was timed")?;
     ensure!(
         counts.iter().all(|count| *count == first),
-        "the same search counted {counts:?}"
+        "runs of the same search disagree: {counts:?}"
     );
-    Ok((first, Summary::of(samples).context("at least one run")?))
+    Ok((first, Summary::of(samples).context("no run was timed")?))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub enum DeviceError {
         count: usize,
     },
     /// The specification names a GPU twice, or a GPU that is already in the set.
-    #[error("{name} is already in use; a GPU can be added once")]
+    #[error("{name} is already in use; a GPU can be added only once")]
     Taken {
         /// Name of the device.
         name: String,

@@ -21,7 +21,7 @@ const DEVICES_MAX: usize = 1024;
 /// let spec: DeviceSpec = "cuda:0, host:2".parse().unwrap();
 /// assert_eq!(spec.to_string(), "cuda:0,host:2");
 /// assert_eq!("gpu".parse::<DeviceSpec>().unwrap_err().to_string(),
-///     "`gpu` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`");
+///     "`gpu` is not a device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
@@ -44,7 +44,7 @@ pub enum SpecError {
     #[error("no device is named; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Empty,
     /// An entry has none of the known forms.
-    #[error("`{entry}` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
+    #[error("`{entry}` is not a device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Unknown {
         /// The entry that is not understood.
         entry: String,
@@ -58,7 +58,7 @@ pub enum SpecError {
         max: usize,
     },
     /// The ordinal of a GPU is not a number.
-    #[error("`{entry}`: GPUs are numbered from 0, as in `cuda:0`; `cuda` is all of them")]
+    #[error("`{entry}`: GPUs are numbered from 0, as in `cuda:0`; `cuda` means all GPUs")]
     Ordinal {
         /// The entry with the ordinal.
         entry: String,

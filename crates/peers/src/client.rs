@@ -54,7 +54,7 @@ pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
 pub async fn remove_last_device(client: &Client) -> Result<Duration> {
     let admin = client.database("admin");
     let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
-    let devices = reply.get_array("devices").context("a list of devices")?;
+    let devices = reply.get_array("devices").context("no list of devices")?;
     let last = devices.last().and_then(|device| device.as_document());
     let id = last.and_then(|device| device.get("id"));
     let command = doc! { "forebayDevices": 1, "remove": id.context("a device without an id")? };

@@ -53,8 +53,8 @@ impl ColumnSearch {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {command:?}"))?;
-        let patterns = child.stdin.take().context("its input is a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let patterns = child.stdin.take().context("its input is no pipe")?;
+        let answers = BufReader::new(child.stdout.take().context("its output is no pipe")?);
         let mut search = ColumnSearch {
             name: String::new(),
             child,
@@ -77,14 +77,14 @@ impl ColumnSearch {
     pub fn count(&mut self, pattern: &str) -> Result<(u64, f64)> {
         writeln!(self.patterns, "{pattern}")?;
         let line = self.line()?;
-        let (count, time) = line.split_once(' ').context("a count and a time")?;
+        let (count, time) = line.split_once(' ').context("no count and time")?;
         Ok((count.parse()?, time.parse()?))
     }
 
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
-            bail!("a search of a column ended: {}", self.child.wait()?);
+            bail!("the column search ended with {}", self.child.wait()?);
         }
         Ok(line.trim().to_owned())
     }

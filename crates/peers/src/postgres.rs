@@ -235,8 +235,8 @@ impl Session {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut child = command.spawn().context("starting psql")?;
-        let statements = child.stdin.take().context("its input is a pipe")?;
-        let lines = BufReader::new(child.stdout.take().context("its output is a pipe")?);
+        let statements = child.stdin.take().context("its input is no pipe")?;
+        let lines = BufReader::new(child.stdout.take().context("its output is no pipe")?);
         Ok(Session {
             child,
             statements,

@@ -18,7 +18,7 @@ pub fn version() -> Result<String> {
     text.lines()
         .next()
         .map(str::to_owned)
-        .context("rg --version says nothing")
+        .context("rg --version prints nothing")
 }
 
 /// Counts the matching lines of `file`, with `rg -c -j1`.

@@ -113,7 +113,7 @@ pub fn own_address() -> Result<SocketAddr> {
 fn serve(binary: &Path, folder: &Path, arguments: &[String]) -> Result<ServerProcess> {
     let folder = folder
         .to_str()
-        .context("temporary folders have plain names")?;
+        .context("the name of the folder is not UTF-8")?;
     let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if !all.contains(&"--memory") {
         all.extend(["--data", folder]);

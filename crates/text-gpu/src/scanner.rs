@@ -113,7 +113,7 @@ impl Scanner {
         assert_eq!(
             forms.len(),
             orders.len(),
-            "every program has a form for devices"
+            "every program must have a device form"
         );
         let mut found = vec![ScanFound::default(); orders.len()];
         let mut launches = batch::launches(&forms, &tuned.policy);

@@ -49,7 +49,7 @@ impl ScanTable {
         for (rows, deleted) in segments {
             assert!(deleted.is_empty() || deleted.len() * 32 >= rows.len());
             let first = u64::from(table.row_count()) + rows.len() as u64;
-            let next = u32::try_from(first).expect("the caller keeps to the most rows of a table");
+            let next = u32::try_from(first).expect("the caller respects the maximum rows");
             table.first_rows.push(next);
             table.segments.push(ScanSegment { rows, deleted });
         }

@@ -203,7 +203,7 @@ impl<'a> Compiler<'a> {
     fn literal(&self) -> Result<Plan, String> {
         let analysis = self.exact()?;
         let (place, text) =
-            lower::literal(&analysis.tree).ok_or_else(|| "not one literal".to_owned())?;
+            lower::literal(&analysis.tree).ok_or_else(|| "not a single literal".to_owned())?;
         Ok(literal_plan(place, text.as_bytes()))
     }
 
@@ -270,7 +270,7 @@ impl<'a> Compiler<'a> {
     fn approximate(&self) -> Result<Plan, String> {
         let analysis = self.analysis()?;
         if analysis.rules_out_nothing() {
-            return Err("nothing in the pattern rules out any value".to_owned());
+            return Err("the over-approximation of the pattern matches every value".to_owned());
         }
         let main = || analysis.main();
         let loose = self

@@ -89,7 +89,7 @@ async fn import(
     quiet: bool,
 ) -> Result<()> {
     if client::count(db, name, &doc! {}, Plan::Chosen).await? == count as u64 {
-        eprintln!("{name}: {count} documents are there from an earlier run.");
+        eprintln!("{name}: {count} documents from an earlier run are used.");
         return Ok(());
     }
     db.collection::<Document>(name).drop().await?;

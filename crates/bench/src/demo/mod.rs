@@ -94,7 +94,7 @@ pub async fn run(args: DemoArgs) -> Result<()> {
         .uri
         .clone()
         .or_else(|| server.as_ref().map(|server| server.uri().to_owned()));
-    let uri = uri.context("there is a server, started or given")?;
+    let uri = uri.context("no server was started or named")?;
     let client = client::connect(&uri).await?;
     let source = Source::find(args.generated);
     load::load(&client.database(DATABASE), &source, args.json).await?;
@@ -169,7 +169,7 @@ async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
         timed::count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
     anyhow::ensure!(
         matches == scanned,
-        "{}: {matches} by the cache, {scanned} by a scan",
+        "{}: the cache counts {matches}, a scan {scanned}",
         search.text
     );
     let Explanation {

@@ -83,7 +83,7 @@ pub fn print_invitation(uri: &str, database: &str, status_page: Option<&str>) {
     println!();
     println!("Serving at {uri}/{database} until Ctrl-C.");
     if let Some(page) = status_page {
-        println!("Devices, buckets and searches as they happen: {page}");
+        println!("Live page of devices, buckets and searches: {page}");
     }
     println!();
     println!("mongosh \"{uri}/{database}\"");

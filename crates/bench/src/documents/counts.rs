@@ -108,7 +108,7 @@ fn report(session: &mut Session, case: &str, times: &CaseTimes) -> Result<()> {
             devices,
             expect: Some(times.count),
         };
-        let summary = Summary::of(samples).context("at least one round")?;
+        let summary = Summary::of(samples).context("no round was timed")?;
         session.report.add(case, by, metric, summary)?;
     }
     Ok(())
@@ -119,7 +119,7 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
     let known = !session.smoke && session.names.len() == NAMES_COUNT;
     ensure!(
         !known || count == case.expect,
-        "{}: {count} instead of {}",
+        "{}: counted {count}, expected {}",
         case.case,
         case.expect
     );

@@ -86,7 +86,7 @@ async fn wire_latency(session: &Session) -> Result<Summary> {
         samples.push(start.elapsed().as_secs_f64() * 1e6);
         ensure!(found == 1, "{name} was found {found} times");
     }
-    Summary::of(&samples).context("at least one find")
+    Summary::of(&samples).context("no find was timed")
 }
 
 async fn driver_latency(session: &Session) -> Result<Summary> {
@@ -98,7 +98,7 @@ async fn driver_latency(session: &Session) -> Result<Summary> {
         samples.push(start.elapsed().as_secs_f64() * 1e6);
         ensure!(found.is_some(), "{name} was not found");
     }
-    Summary::of(&samples).context("at least one find")
+    Summary::of(&samples).context("no find was timed")
 }
 
 async fn wire_rate(session: &Session) -> Result<Summary> {
@@ -122,7 +122,7 @@ async fn wire_finds_until(
         }
         ensure!(
             client.find_count(&find_command(&name)).await? == 1,
-            "{name} was not found once"
+            "{name} was not found exactly once"
         );
         finds += 1;
     }
@@ -175,5 +175,5 @@ where
             .collect::<Result<_>>()?;
         rates.push(finds.iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64());
     }
-    Summary::of(&rates).context("at least one round")
+    Summary::of(&rates).context("no round was timed")
 }

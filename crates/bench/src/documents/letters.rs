@@ -208,7 +208,7 @@ impl Letters {
                 found.len()
             );
         }
-        let summary = Summary::of(&samples).context("at least one find")?;
+        let summary = Summary::of(&samples).context("no find was timed")?;
         self.report(
             &self.case("find", THOUSAND),
             "client_ms",
@@ -258,7 +258,7 @@ impl Letters {
             .into_iter()
             .sum::<Result<u64>>()?;
         for (case, times) in [("leave-in-storm", leave), ("join-in-storm", join)] {
-            let summary = Summary::of(&times).context("at least one move")?;
+            let summary = Summary::of(&times).context("no move was timed")?;
             self.report(case, "client_ms", summary, Some(self.documents as u64))?;
         }
         self.report("storm", "searches", Summary::once(searches as f64), None)

@@ -52,7 +52,7 @@ impl Session {
         let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
         let (names, names_file) = names(args.smoke, folder.path())?;
         let data = folder.path().join("data");
-        let data = data.to_str().context("the cache folder's name is UTF-8")?;
+        let data = data.to_str().context("the folder is not UTF-8")?;
         let binary = std::env::current_exe().context("finding this program")?;
         let server = ServerProcess::serve(&binary, &["--data", data, "--devices", HOST_DEVICES])?;
         let client = client::connect(server.uri()).await?;

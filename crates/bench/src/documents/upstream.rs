@@ -120,7 +120,7 @@ fn report(session: &mut Session, [direct, proxied]: &[Route; 2]) -> Result<()> {
         ("forebay in front", "times_straight", &ratio),
     ];
     for (engine, metric, samples) in figures {
-        let summary = Summary::of(samples).context("a turn was taken")?;
+        let summary = Summary::of(samples).context("no round was run")?;
         let by = Measured {
             engine,
             devices: "none",

@@ -71,7 +71,7 @@ pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
         .filter(|record| record.case.starts_with("figure-"))
         .collect();
     let plots = plots(&records)?;
-    ensure!(!plots.is_empty(), "the record has no line of a figure");
+    ensure!(!plots.is_empty(), "no record belongs to a figure");
     fs::create_dir_all(folder)?;
     for plot in &plots {
         let path = folder.join(format!("{}.svg", plot.name));

@@ -29,7 +29,7 @@ impl fmt::Display for Arch {
 
 /// A text that is not an architecture name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` names no architecture; they are written as in `sm_90`")]
+#[error("`{name}` is not the name of an architecture, such as `sm_90`")]
 pub struct ArchError {
     /// The text.
     pub name: String,

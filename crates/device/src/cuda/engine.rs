@@ -173,7 +173,7 @@ impl Cuda {
         arguments: &A,
         stream: &Stream,
     ) -> Result<(), JobError> {
-        assert!(kernel.is_of(&self.context), "a kernel of another device");
+        assert!(kernel.is_of(&self.context), "kernel of another device");
         self.own_stream(stream);
         let blocks = kernel.checked_blocks(shape)?;
         if blocks == 0 {
@@ -410,7 +410,7 @@ impl Cuda {
 
     /// Asserts that the stream belongs to this device, and returns it.
     pub(super) fn own_stream<'a>(&self, stream: &'a Stream) -> &'a Stream {
-        assert!(stream.is_of(&self.context), "a stream of another device");
+        assert!(stream.is_of(&self.context), "stream of another device");
         stream
     }
 

@@ -109,7 +109,7 @@ impl LaunchShape {
         }
         if self.cluster > CLUSTER_MAX || !self.blocks.is_multiple_of(self.cluster.max(1).into()) {
             return Err(format!(
-                "a cluster has at most {CLUSTER_MAX} blocks, and the number of blocks is a multiple of it"
+                "a cluster has at most {CLUSTER_MAX} blocks, and the grid is a multiple of the cluster"
             ));
         }
         Ok(self.blocks as u32)

@@ -29,7 +29,7 @@ pub enum CudaUnavailable {
     #[error("libcuda.so.1 cannot be loaded; install the NVIDIA driver, or use `host:<count>`")]
     NoDriver,
     /// The driver lacks required functions.
-    #[error("the NVIDIA driver supports CUDA {found}, and {needed} is needed; install a newer one")]
+    #[error("the NVIDIA driver supports CUDA {found}, but {needed} is needed; update the driver")]
     DriverTooOld {
         /// CUDA version of the driver, as in `12.4`.
         found: String,

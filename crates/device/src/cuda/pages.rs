@@ -35,7 +35,7 @@ impl Pages {
         let pointer = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = Pages { pointer, bytes };
         if let Err(error) = pages.prefer(node) {
-            tracing::warn!(%error, node, "pinned memory cannot be taken from the node of the GPU");
+            tracing::warn!(%error, node, "pinned memory cannot be allocated on the NUMA node of the GPU");
         }
         Ok(pages)
     }

@@ -254,7 +254,7 @@ unsafe fn enqueue(
     let own = |memory| matches!(memory, Memory::Device(memory) if cuda.owns(memory));
     assert!(
         own(from.memory) || own(to.memory),
-        "neither end is of this device"
+        "neither end is memory of this device"
     );
     let (bytes, raw) = (to.bytes, cuda.own_stream(stream).raw());
     if bytes == 0 {

@@ -243,7 +243,7 @@ fn crates_depend_only_downwards() {
     for package in members(&metadata) {
         let Some(allowed) = arrows.get(package.name.as_str()) else {
             complaints.push(format!(
-                "{} has no arrows: add it to ARROWS and to ARCHITECTURE.md",
+                "{} is not in ARROWS: add it there and to ARCHITECTURE.md",
                 package.name
             ));
             continue;
@@ -296,7 +296,7 @@ fn every_licence_is_one_that_we_accept() {
     let complaints: Vec<String> = wrong
         .map(|package| {
             format!(
-                "{}: {:?} is no licence of ours",
+                "{}: {:?} is not an accepted licence",
                 package.name, package.license
             )
         })
@@ -369,7 +369,7 @@ fn unsafe_stays_behind_its_fence() {
     let holders =
         outside.filter(|file| openings.iter().any(|opening| read(file).contains(opening)));
     let complaints: Vec<String> = holders
-        .map(|file| format!("{}: {keyword} outside of its fence", file.display()))
+        .map(|file| format!("{}: {keyword} outside of UNSAFE_PLACES", file.display()))
         .collect();
     assert_none(&complaints);
 }

@@ -120,7 +120,7 @@ impl Table {
             || states_count * stride > ENTRIES
         {
             return Err(format!(
-                "{states_count} states of {} classes, {bytes} bytes",
+                "a table of {states_count} states and {} classes has {bytes} bytes",
                 columns.len()
             ));
         }

@@ -125,7 +125,7 @@ impl Parser<'_> {
                     return self.cursor.unknown("the option xx");
                 }
                 Some(letter) if set_flag(&mut flags, letter, on) => {}
-                _ => return self.cursor.unknown("a kind of group"),
+                _ => return self.cursor.unknown("an unknown kind of group"),
             }
         }
     }

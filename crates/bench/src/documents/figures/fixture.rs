@@ -43,7 +43,7 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
                 devices.extend(std::iter::repeat_n("host:1".to_owned(), count));
             }
             Some(("cuda", _)) => devices.push(part.to_owned()),
-            _ => bail!("name each device of a figure, as in host:2 or cuda:0,cuda:1, not {part}"),
+            _ => bail!("list the devices of a figure as in host:2 or cuda:0,cuda:1, not {part}"),
         }
     }
     ensure!(!devices.is_empty(), "a figure needs a device");
@@ -91,7 +91,7 @@ impl Fixture {
     /// # Errors
     /// If the server does not start.
     pub async fn serve(&self, settings: &[&str]) -> Result<RunningServer> {
-        let folder = self.folder.path().to_str().context("a folder of UTF-8")?;
+        let folder = self.folder.path().to_str().context("not UTF-8")?;
         let mut arguments = vec!["--data", folder];
         arguments.extend(settings);
         let server = RunningServer::start(&self.devices, &arguments).await?;

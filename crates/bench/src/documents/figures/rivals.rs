@@ -319,6 +319,6 @@ async fn round(
             break;
         }
     }
-    let summary = Summary::of(&times).context("at least one search")?;
+    let summary = Summary::of(&times).context("no search was timed")?;
     Ok(summary.median)
 }

@@ -55,7 +55,7 @@ impl Samples {
                 devices: &point.devices,
                 expect: point.expect,
             };
-            let summary = Summary::of(&point.values).context("a point has a measurement")?;
+            let summary = Summary::of(&point.values).context("a point has no measurement")?;
             report.add(&point.case, by, point.metric, summary)?;
         }
         Ok(())
