@@ -377,7 +377,7 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
     withstand(&ATTACKS)
 }
 
-/// Only large writes: small requests would take the memory that large ones wait for.
+/// Runs only large writes, because small requests would take the memory that large ones wait for.
 #[test]
 fn large_writes_stay_within_the_account() -> Result<()> {
     withstand(&[("changed", changed, 16), ("updates", updates, 6)])

@@ -463,7 +463,7 @@ async fn a_proxy_stops_without_its_upstream() -> Result<()> {
     pair.upstream.stop()
 }
 
-/// A collection that is large enough to be read by parallel cursors, with `_id`s of several types.
+/// Loads a collection that is large enough for parallel cursors, with `_id`s of several types.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
     let pair = Pair::start(&[])?;

@@ -47,7 +47,7 @@ fn no_truncation_is_valid() {
     }
 }
 
-/// The BSON library must be able to traverse every valid document completely, except that strings may not be UTF-8.
+/// Checks that the BSON library can traverse every valid document completely, except that strings may not be UTF-8.
 #[test]
 fn valid_documents_can_be_walked() {
     let seed = fastrand::u64(..);

@@ -1,6 +1,6 @@
-//! A client's connection and its own connection to the upstream. Each client has a separate one, so that
-//! authentication, sessions, cursors and transactions work as without the proxy. Messages pass unchanged in both
-//! directions, except for the handshake and for compression, which each side negotiates separately.
+//! A client's connection and its own connection to the upstream. Upstream connections are not shared between clients,
+//! so that authentication, sessions, cursors and transactions work as without the proxy. Messages pass unchanged in
+//! both directions, except for the handshake and for compression, which each side negotiates separately.
 
 mod cached;
 mod catch_up;

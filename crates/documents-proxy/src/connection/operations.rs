@@ -11,7 +11,7 @@ use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{first_batch, succeeded};
 
-/// Prefix of the operation ids. A router's begin with the name of a shard.
+/// Prefix of the operation ids. A router's operation ids begin with the name of a shard.
 const PREFIX: &str = "forebay:";
 /// Stages that process each document independently of the others.
 const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];

@@ -158,8 +158,8 @@ fn read(
 }
 
 impl Event {
-    /// Returns `None` for an update whose document was deleted before the upstream looked it up: a separate event
-    /// reports the deletion.
+    /// Parses an event. Returns `None` for an update whose document was deleted before the upstream looked it up: a
+    /// separate event reports the deletion.
     fn read(event: &RawDocument, fields: &ReplicaFields) -> Result<Option<Event>, ReplicaError> {
         let kind = event.get_str("operationType").map_err(unreadable)?;
         let new = event.get_document("fullDocument").ok();

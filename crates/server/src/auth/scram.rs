@@ -248,7 +248,7 @@ fn constant_time_eq(left: &Hash, right: &Hash) -> bool {
 mod tests {
     use super::*;
 
-    /// The example of RFC 7677, section 3.
+    /// Runs the example of RFC 7677, section 3.
     #[test]
     fn the_rfc_example_succeeds() {
         let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");

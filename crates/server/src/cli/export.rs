@@ -110,7 +110,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
 mod tests {
     use super::*;
 
-    /// A store from before the depth limit may hold such a document.
+    /// Such a document may be in a store that is older than the depth limit.
     #[test]
     fn what_nests_too_deep_is_exported_as_bson_only() {
         const LEVELS: usize = 100_000;
