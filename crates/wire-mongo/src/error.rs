@@ -85,7 +85,7 @@ pub enum Error {
     /// A collection or sequence name is not UTF-8.
     #[error("{what} is not valid UTF-8")]
     NameNotUtf8 {
-        /// The field with the name.
+        /// The field that contains the name.
         what: &'static str,
     },
     /// The compressor id is unknown.

@@ -142,7 +142,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = taken.strangers.remove(&self.number).is_some();
-        // Neither applies if the permit was revoked: `enter` has already counted it.
+        // If neither holds, the permit was revoked, and `enter` has already decremented the count.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }
