@@ -296,7 +296,7 @@ impl Device {
         self.memory.budget().budget_bytes()
     }
 
-    /// Returns the bytes that reservations and allocations hold now.
+    /// Returns the number of bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
         self.memory.budget().used_bytes()
     }

@@ -50,7 +50,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Returns the bytes of memory of this machine; 8 GiB if the system does not report them.
+/// Returns the number of bytes of memory of this machine; 8 GiB if the system does not report them.
 fn host_memory_bytes() -> u64 {
     const UNKNOWN_BYTES: u64 = 8 << 30;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();

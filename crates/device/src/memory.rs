@@ -23,7 +23,7 @@ struct Share {
 }
 
 impl Share {
-    /// Returns the bytes that other tenants cannot take.
+    /// Returns the number of bytes that other tenants cannot take.
     fn held_bytes(&self) -> u64 {
         self.used_bytes.max(self.min_bytes)
     }
@@ -59,17 +59,17 @@ impl Budget {
         shares.iter().map(|share| share.used_bytes).sum()
     }
 
-    /// Returns the bytes that a share can take now.
+    /// Returns the number of bytes that a share can take now.
     pub(crate) fn available_bytes(&self, share: ShareId) -> u64 {
         self.available_in(&self.shares.lock(), share)
     }
 
-    /// Returns the bytes that a share uses.
+    /// Returns the number of bytes that a share uses.
     pub(crate) fn used_bytes_of(&self, share: ShareId) -> u64 {
         self.shares.lock()[share.0].used_bytes
     }
 
-    /// Returns the bytes that a share uses above its minimum.
+    /// Returns the number of bytes that a share uses above its minimum.
     pub(crate) fn excess_bytes(&self, share: ShareId) -> u64 {
         let share = self.shares.lock()[share.0];
         share.used_bytes.saturating_sub(share.min_bytes)
@@ -132,7 +132,7 @@ impl Budget {
     }
 }
 
-/// Returns the bytes that all shares hold; at most the budget.
+/// Returns the number of bytes that all shares hold; at most the budget.
 fn held_bytes(shares: &[Share]) -> u64 {
     shares.iter().map(Share::held_bytes).sum()
 }
@@ -146,7 +146,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Returns the bytes of this reservation.
+    /// Returns the number of bytes of this reservation.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

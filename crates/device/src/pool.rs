@@ -132,7 +132,7 @@ impl MemoryPool {
         &self.name
     }
 
-    /// Returns the bytes that the tenant uses.
+    /// Returns the number of bytes that the tenant uses.
     pub fn used_bytes(&self) -> u64 {
         self.memory.budget.used_bytes_of(self.share)
     }

@@ -140,7 +140,7 @@ fn an_injected_fault_loses_the_device_and_wakes_all_waiters() {
 /// A job's step.
 type Run = fn() -> Result<Step, JobError>;
 
-/// A job whose step fails as `Run` says; it reports the failure.
+/// A job whose step `run` fails; it reports the failure.
 struct Failing {
     run: Run,
     report: Sender<String>,

@@ -76,7 +76,7 @@ impl Tenant {
         self.used().saturating_sub(self.min)
     }
 
-    /// Returns the bytes that other tenants cannot take.
+    /// Returns the number of bytes that other tenants cannot take.
     fn held(&self) -> u64 {
         let min = self.pool.as_ref().map_or(0, |_| self.min);
         self.used().max(min)
@@ -126,7 +126,7 @@ impl Model {
         self.tenants.iter().map(Tenant::held).sum()
     }
 
-    /// Returns the bytes that a tenant can take now.
+    /// Returns the number of bytes that a tenant can take now.
     fn available(&self, tenant: &Tenant) -> u64 {
         let others = self.held() - tenant.held();
         let max = tenant.max.max(tenant.min).min(BUDGET_BYTES - others);

@@ -53,8 +53,8 @@ impl ColumnSearch {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {command:?}"))?;
-        let patterns = child.stdin.take().context("its input is no pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("its output is no pipe")?);
+        let patterns = child.stdin.take().context("its input is not a pipe")?;
+        let answers = BufReader::new(child.stdout.take().context("its output is not a pipe")?);
         let mut search = ColumnSearch {
             name: String::new(),
             child,

@@ -235,8 +235,8 @@ impl Session {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut child = command.spawn().context("starting psql")?;
-        let statements = child.stdin.take().context("its input is no pipe")?;
-        let lines = BufReader::new(child.stdout.take().context("its output is no pipe")?);
+        let statements = child.stdin.take().context("its input is not a pipe")?;
+        let lines = BufReader::new(child.stdout.take().context("its output is not a pipe")?);
         Ok(Session {
             child,
             statements,

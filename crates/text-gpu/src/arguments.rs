@@ -117,7 +117,7 @@ kernel_arguments! {
         pub(crate) enter: u64,
         /// Further positions that may be entered only at the start of a row.
         pub(crate) enter_start: u64,
-        /// Positions whose activity means that the row matches.
+        /// Accepting positions: the row matches if one of them is active.
         pub(crate) accept: u64,
         /// Number of follower tables in the image.
         pub(crate) follow_count: u32,

@@ -340,7 +340,7 @@ impl Launch {
         self.outputs.iter().any(|output| output.wants_rows != 0)
     }
 
-    /// Returns the bytes of both tables, rounded up so that the next launch's tables are aligned.
+    /// Returns the number of bytes of both tables, rounded up so that the next launch's tables are aligned.
     pub(crate) fn image_bytes(&self) -> usize {
         (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }

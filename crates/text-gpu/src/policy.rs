@@ -16,15 +16,15 @@ pub struct Policy {
     pub threads: u32,
     /// Blocks that run on a multiprocessor at the same time; the compiler limits the registers per thread accordingly.
     pub blocks: u32,
-    /// Loads with one deterministic automaton.
+    /// Loads of the kernels for one deterministic automaton.
     pub dfa: Reads,
-    /// Loads with several deterministic automata.
+    /// Loads of the kernels for several deterministic automata.
     pub several_dfas: Reads,
-    /// Loads with one literal.
+    /// Loads of the kernels for one literal.
     pub literal: Reads,
-    /// Loads with a Glushkov automaton.
+    /// Loads of the kernels for a Glushkov automaton.
     pub glushkov: Reads,
-    /// Loads with several literals.
+    /// Loads of the kernels for several literals.
     pub shift_and: Reads,
     /// Maximum bytes of tables that a block copies to shared memory; larger tables are read from global memory.
     pub shared_table_bytes_max: usize,
@@ -108,8 +108,8 @@ impl Policy {
         }
     }
 
-    /// Returns the policy of Blackwell, which has not been measured: Hopper's parameters, because it has as much shared
-    /// memory.
+    /// Returns the policy of Blackwell, which has not been measured: Hopper's parameters, because the multiprocessors
+    /// of both have equal shared memory.
     fn sm_100() -> Policy {
         Policy::sm_90()
     }

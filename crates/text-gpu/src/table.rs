@@ -84,7 +84,7 @@ impl ScanTable {
         chunks.collect()
     }
 
-    /// Returns the bytes of a table with `chunks` chunks in device memory.
+    /// Returns the number of bytes of a table with `chunks` chunks in device memory.
     pub(crate) fn image_bytes(&self, chunks: usize) -> usize {
         let deleted = self.segments.iter().map(|segment| segment.deleted.len());
         chunks * size_of::<Chunk>()

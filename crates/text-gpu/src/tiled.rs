@@ -107,7 +107,7 @@ impl TiledRows {
         })
     }
 
-    /// Returns the bytes of device memory.
+    /// Returns the number of bytes of device memory.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.bytes()
     }

@@ -157,7 +157,8 @@ impl Layout {
         self.groups.push(group);
     }
 
-    /// Returns the bytes on the device: words, then the row numbers by position if they differ from the positions.
+    /// Returns the number of bytes on the device: words, then row numbers by position if they differ from the
+    /// positions.
     pub(crate) fn bytes(&self) -> usize {
         self.row_numbers().end
     }
@@ -329,7 +330,7 @@ fn lengths(rows: Rows<'_>) -> impl Iterator<Item = usize> + '_ {
         .map(|pair| (pair[1] - pair[0]) as usize - 1)
 }
 
-/// Returns the words of a value of `length` bytes on a device.
+/// Returns the number of words of a value of `length` bytes on a device.
 #[inline]
 fn words_of(length: usize) -> usize {
     let words = length.div_ceil(WORD_BYTES);

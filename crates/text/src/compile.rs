@@ -70,7 +70,7 @@ impl Analysis {
         let mut parts = Parts::of(&tree);
         if let Some(why) = parsed.less {
             parts.inexact = Some(why);
-            // PCRE2 may match fewer values than a condition describes; its negation may then exclude rows that PCRE2
+            // PCRE2 may match fewer values than the tree. A negated condition could then exclude rows that PCRE2
             // matches.
             parts.parts.retain(|part| !part.negated);
         }

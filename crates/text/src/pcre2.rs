@@ -170,7 +170,7 @@ impl Compiled {
             })
     }
 
-    /// Returns the bytes of one backtracking frame, which holds all groups.
+    /// Returns the number of bytes of one backtracking frame, which holds all groups.
     fn frame_bytes(&self) -> usize {
         let mut bytes: usize = 0;
         // SAFETY: the code is live, and the result is a live local of the type documented for this query.
@@ -503,7 +503,8 @@ mod tests {
         });
     }
 
-    /// Asserts that a match ends at a deadline that passes while it runs; returns how much later it ended.
+    /// Matches with a deadline that passes during the match, and asserts that the match was stopped. Returns the time
+    /// from the deadline to the stop.
     fn stopped(code: &Code, subject: &[u8]) -> Duration {
         let deadline = Instant::now() + Duration::from_millis(20);
         let stopped = code.is_match_until(subject, &Stop::at(deadline));

@@ -133,7 +133,7 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
-    /// Returns the approximate bytes of the program's tables in host memory, without per-thread caches.
+    /// Returns the approximate number of bytes of the program's tables in host memory, without per-thread caches.
     pub fn host_bytes(&self) -> usize {
         self.host_bytes
     }

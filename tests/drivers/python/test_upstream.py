@@ -30,7 +30,7 @@ def upstreams():
 
 @pytest.fixture(params=["ferretdb", "forebay"])
 def pair(request, upstreams):
-    """A database, direct and proxied, of clients with default settings."""
+    """One database through two clients with default settings: direct and proxied."""
     upstream = upstreams[request.param]
     proxy = start_forebay("--memory", "--upstream", upstream.uri)
     name = f"upstream_{next(NUMBERS)}"

@@ -1,4 +1,4 @@
-//! Counts by pattern, beside ripgrep on a file and FerretDB on a million documents.
+//! Counts by pattern, compared with ripgrep on a file and FerretDB on a million documents.
 
 use std::time::Duration;
 

@@ -30,5 +30,6 @@ __device__ inline u32 warp_add(u32* counter, u32 count) {
     return __shfl_sync(kAllLanes, before, 0);
 }
 
-// Reads a counter that other blocks increment concurrently. The value may be stale, but the counter has had it.
+// Reads a counter that other blocks increment concurrently. The value may be stale, but is one that the counter has
+// held.
 __device__ inline u32 load_relaxed(const u32* counter) { return *static_cast<const volatile u32*>(counter); }

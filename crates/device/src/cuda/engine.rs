@@ -1,4 +1,4 @@
-//! The interface of jobs to the GPU whose thread they run on.
+//! The GPU interface of jobs on a device's thread.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -118,7 +118,7 @@ impl Cuda {
         self.gpu.shared_bytes_per_block_max
     }
 
-    /// Returns the bytes of L2 cache.
+    /// Returns the number of bytes of L2 cache.
     pub fn l2_bytes(&self) -> u64 {
         self.gpu.l2_bytes
     }

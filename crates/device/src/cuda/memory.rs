@@ -77,7 +77,7 @@ impl Arena {
         })
     }
 
-    /// Returns the bytes of the largest request of a share that would succeed now.
+    /// Returns the number of bytes of the largest request of a share that would succeed now.
     fn free_bytes(&self, share: ShareId) -> u64 {
         let largest = self.ranges.lock().largest_free_bytes();
         largest.min(self.budget.available_bytes(share))
@@ -179,7 +179,7 @@ impl DeviceMemory {
         self.address + offset as u64
     }
 
-    /// Returns the requested bytes; the budget is charged for the next multiple of 256.
+    /// Returns the requested number of bytes; the budget is charged for the next multiple of 256.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -33,7 +33,7 @@ impl Ranges {
         ranges
     }
 
-    /// Returns the bytes that a request of `bytes` takes: whole granules, at least one; `None` on overflow.
+    /// Returns the number of bytes that a request of `bytes` takes: whole granules, at least one; `None` on overflow.
     pub(crate) fn rounded(&self, bytes: u64) -> Option<u64> {
         bytes.max(1).checked_next_multiple_of(self.granule_bytes)
     }
@@ -67,7 +67,7 @@ impl Ranges {
         self.insert(offset, bytes);
     }
 
-    /// Returns the bytes of the largest request that would succeed.
+    /// Returns the number of bytes of the largest request that would succeed.
     pub(crate) fn largest_free_bytes(&self) -> u64 {
         self.by_bytes.last().map_or(0, |(bytes, _)| *bytes)
     }

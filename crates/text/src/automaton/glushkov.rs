@@ -122,7 +122,7 @@ impl Glushkov {
         sets.len()
     }
 
-    /// Returns the bytes of the tables.
+    /// Returns the number of bytes of the tables.
     pub(crate) fn table_bytes(&self) -> usize {
         size_of::<[u64; 256]>() * (1 + self.follow.len())
     }
@@ -155,7 +155,7 @@ struct Builder {
     follow: Vec<u64>,
     /// Positions that consume the separator.
     ends: u64,
-    /// Whether an item follows such a position.
+    /// Whether an item follows a position that consumes the separator.
     beyond_end: bool,
 }
 

@@ -104,7 +104,8 @@ impl Table {
         self.classes_count
     }
 
-    /// Returns the bytes of the class-compressed table on a device: one byte per entry if it suffices, otherwise two.
+    /// Returns the number of bytes of the class-compressed table on a device: one byte per entry if that suffices,
+    /// otherwise two.
     pub(crate) fn device_bytes(&self) -> usize {
         device_bytes(self.states_count, self.classes_count)
     }

@@ -42,7 +42,7 @@ impl RequiredLiterals {
             .map(|span| span.start)
     }
 
-    /// Returns the bytes of the longest literal.
+    /// Returns the number of bytes of the longest literal.
     pub(crate) fn bytes_max(&self) -> usize {
         self.literals.iter().map(Vec::len).max().unwrap_or(0)
     }

@@ -102,7 +102,7 @@ impl Fixture {
     }
 }
 
-/// A server with the first devices of the list.
+/// A running server that uses the first devices of a list.
 pub struct RunningServer {
     process: ServerProcess,
     client: Client,
@@ -113,10 +113,7 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Starts an empty server with the first device, which keeps documents only in memory.
-    ///
-    /// # Errors
-    /// If the server does not start.
+    /// Starts an empty server with the first device; the server keeps documents only in memory.
     pub async fn in_memory(devices: &[String]) -> Result<RunningServer> {
         RunningServer::start(devices, &["--memory"]).await
     }

@@ -1,4 +1,4 @@
-//! Figures 11 and 12: exact searches and regular expressions beside other programs, on the same values.
+//! Figures 11 and 12: exact searches and regular expressions compared with other programs, on the same values.
 
 use std::path::Path;
 use std::process::Command;

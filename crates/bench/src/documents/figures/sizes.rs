@@ -1,4 +1,5 @@
-//! Figures 9 to 12: exact searches and regular expressions by number of documents and devices, and beside rivals.
+//! Figures 9 to 12: exact searches and regular expressions by number of documents and devices, and compared with
+//! rivals.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! Figure 13: inserts into a large collection with zero to five cached fields, beside indexed fields and rivals.
+//! Figure 13: inserts into a large collection with zero to five cached fields, compared with indexed fields and rivals.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
