@@ -277,7 +277,7 @@ impl CollectionCache {
 }
 
 impl State {
-    /// Adds all numbers, or none if one is in use.
+    /// Adds all numbers; adds no number if one of them is in use.
     fn add_numbers(&mut self, numbers: &[u32]) -> Result<(), CacheError> {
         for (index, number) in numbers.iter().enumerate() {
             if !self.live.insert(*number) {

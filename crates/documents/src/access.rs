@@ -289,7 +289,7 @@ fn current_op(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listCollections` needs: none if it asks only for the names of collections that the user
+/// Returns the privileges that `listCollections` needs: empty if it asks only for the names of collections that the user
 /// may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;

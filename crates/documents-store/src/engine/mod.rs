@@ -206,7 +206,7 @@ pub trait Engine: Send + Sync + 'static {
     fn bytes(&self, partition: PartitionId) -> u64;
 }
 
-/// Kind of a partition's content, by which the engine tunes the partition.
+/// Kind of a partition's content, used to tune the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionKind {
     /// Documents in ascending order of record numbers, mostly appended and scanned. Keys are the numbers, eight bytes

@@ -48,7 +48,7 @@ impl Buffer {
     }
 }
 
-/// Returns whether the partition has so many sealed buffers that the background thread must flush some before another
+/// Returns whether a partition has too many sealed buffers: the background thread must flush some before another
 /// buffer may be sealed.
 pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
     keyspace.tree.sealed_memtable_count() >= SEALED_MAX

@@ -45,7 +45,7 @@ pub struct MatchStream {
     _held: Option<Arc<Share>>,
 }
 
-/// The method by which documents are read.
+/// How documents are read.
 enum ReadStrategy {
     /// One by one, by record number.
     Fetch(IntoIter),

@@ -130,7 +130,7 @@ impl PlanSummary {
     }
 }
 
-/// The method by which documents are read after a search.
+/// How documents are read after a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Not at all, except for documents that the cache cannot evaluate.
@@ -190,7 +190,7 @@ pub struct ExecutionReport {
     pub found: u64,
     /// Number of documents that the cache could not evaluate.
     pub recheck: u64,
-    /// The method by which documents were read after the cache's search.
+    /// How documents were read after the cache's search.
     pub access: Access,
     /// Counts of the documents read.
     pub tally: Arc<Tally>,
