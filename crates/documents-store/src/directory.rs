@@ -12,6 +12,16 @@ use crate::error::{Result, StoreError};
 const FORMAT: &str = "forebay store 1\n";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
+/// Names in a directory whose store is not created yet, or not completely: what creation makes before `FORMAT`, what a
+/// proxy keeps in its data directory, and what file systems make in the root of a disk.
+const NAMES_WITHOUT_STORE: [&str; 6] = [
+    "LOCK",
+    "FORMAT.new",
+    "upstream-caches",
+    "upstream-caches.jsonl",
+    "upstream-caches.new",
+    "lost+found",
+];
 /// Mode of the directories that the store creates.
 const OWNER_ONLY: u32 = 0o700;
 
@@ -23,19 +33,24 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, locks it and checks its format.
+    /// Creates the directory if it does not exist, locks it and checks its format. Changes nothing in a directory that
+    /// it refuses for its content.
     ///
     /// # Errors
-    /// [`StoreError::NotWritable`], [`StoreError::Locked`] or [`StoreError::UnknownFormat`].
+    /// [`StoreError::ForeignFiles`], [`StoreError::UnknownFormat`], [`StoreError::NotWritable`] or
+    /// [`StoreError::Locked`].
     pub fn open(path: &Path) -> Result<Self> {
         let not_writable = |source| not_writable(path, source);
+        holds_store(path)?;
         create(path).map_err(not_writable)?;
-        let lock = lock(path)?;
         let directory = Self {
             path: path.to_owned(),
-            _lock: lock,
+            _lock: lock(path)?,
         };
-        directory.check_format()?;
+        // Again, as another server may have created a store before this one had the lock.
+        if !holds_store(path)? {
+            directory.write_format().map_err(not_writable)?;
+        }
         directory.create_tables().map_err(not_writable)?;
         Ok(directory)
     }
@@ -54,43 +69,68 @@ impl Directory {
         sync(&self.path)
     }
 
-    fn check_format(&self) -> Result<()> {
-        let file = self.path.join("FORMAT");
-        match std::fs::read(&file) {
-            Ok(found) if found == FORMAT.as_bytes() => Ok(()),
-            Ok(found) => Err(StoreError::UnknownFormat {
-                why: format!(
-                    "its format is {:?}, and this release reads {:?}; open it with the release that wrote it",
-                    String::from_utf8_lossy(&found).trim_end(),
-                    FORMAT.trim_end()
-                ),
-                file,
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_format(&file),
-            Err(error) => Err(not_writable(&self.path, error)),
-        }
+    /// Marks a new directory as a store.
+    fn write_format(&self) -> io::Result<()> {
+        sync_ancestors(&self.path)?;
+        let temporary = self.path.join("FORMAT.new");
+        let mut mark = File::create(&temporary)?;
+        mark.write_all(FORMAT.as_bytes())?;
+        mark.sync_all()?;
+        std::fs::rename(&temporary, self.path.join("FORMAT"))?;
+        sync(&self.path)
     }
+}
 
-    /// Writes the `FORMAT` file of a new directory. Refuses an existing engine subdirectory without that file: either
-    /// another program wrote the subdirectory, or the file was lost.
-    fn write_format(&self, file: &Path) -> Result<()> {
-        if self.tables().exists() {
+/// Returns whether there is a store in a directory. False if the directory does not exist, has no files, or only those
+/// of a store whose creation was cut short, or of a proxy. Changes nothing.
+///
+/// # Errors
+/// [`StoreError::ForeignFiles`], [`StoreError::UnknownFormat`], or [`StoreError::NotWritable`] if the directory cannot
+/// be read.
+pub fn holds_store(path: &Path) -> Result<bool> {
+    let file = path.join("FORMAT");
+    match std::fs::read(&file) {
+        Ok(found) if found == FORMAT.as_bytes() => Ok(true),
+        Ok(found) => Err(StoreError::UnknownFormat {
+            why: format!(
+                "its format is {:?}, and this release reads {:?}; open it with the release that wrote it",
+                String::from_utf8_lossy(&found).trim_end(),
+                FORMAT.trim_end()
+            ),
+            file,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            refuse_foreign(path)?;
+            Ok(false)
+        }
+        Err(error) => Err(not_writable(path, error)),
+    }
+}
+
+/// Refuses a directory without `FORMAT` in which there are files. Tables without it are another program's, or the file
+/// was lost.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    let not_writable = |source| not_writable(path, source);
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(not_writable)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(not_writable)?.file_name();
+        if name == TABLES {
             return Err(StoreError::UnknownFormat {
-                file: file.to_owned(),
+                file: path.join("FORMAT"),
                 why: "the file is missing, but there are tables in the directory".to_owned(),
             });
         }
-        let write = || {
-            sync_ancestors(&self.path)?;
-            let temporary = self.path.join("FORMAT.new");
-            let mut mark = File::create(&temporary)?;
-            mark.write_all(FORMAT.as_bytes())?;
-            mark.sync_all()?;
-            std::fs::rename(&temporary, file)?;
-            sync(&self.path)
-        };
-        write().map_err(|source| not_writable(&self.path, source))
+        if NAMES_WITHOUT_STORE.iter().all(|own| name != *own) {
+            return Err(StoreError::ForeignFiles {
+                directory: path.to_owned(),
+                name,
+            });
+        }
     }
+    Ok(())
 }
 
 /// Creates a directory that only its owner may enter, and its missing parents, and syncs each parent. If the directory

@@ -1,5 +1,6 @@
 //! Errors of the store.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,12 +133,20 @@ pub enum StoreError {
         process: Option<u32>,
     },
     /// The data directory cannot be created or written.
-    #[error("cannot write to data directory {}: {source}; give this user write permission, or choose another directory", directory.display())]
+    #[error("cannot write to data directory {}: {source}; {}", directory.display(), remedy(source))]
     NotWritable {
         /// The data directory.
         directory: PathBuf,
         /// The operating system's error.
         source: Arc<io::Error>,
+    },
+    /// The directory holds files, but no store.
+    #[error("{} holds files that are not Forebay's, such as {name:?}; choose an empty or new directory", directory.display())]
+    ForeignFiles {
+        /// The directory.
+        directory: PathBuf,
+        /// Name of one of the files.
+        name: OsString,
     },
     /// This release cannot read the format of the directory.
     #[error("{} is not a store this release can open: {why}", file.display())]
@@ -232,6 +241,15 @@ impl From<bson::error::Error> for StoreError {
         Self::InvalidDocument {
             why: error.to_string(),
         }
+    }
+}
+
+/// What the operator can do about a data directory that cannot be written.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotADirectory => "it is a file, or lies below one: choose another directory",
+        io::ErrorKind::PermissionDenied => "give this user write permission, or choose another directory",
+        _ => "choose another directory",
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use bson::spec::BinarySubtype;
 use bson::{Binary, rawdoc};
 use common::{assert_clean, create_index, insert, small_buffers};
-use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
+use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions, holds_store};
 
 #[test]
 fn everything_is_there_again() {
@@ -69,6 +70,11 @@ fn a_directory_that_cannot_be_written_is_named() {
         matches!(failed, Some(StoreError::NotWritable { .. })),
         "{failed:?}"
     );
+    let message = failed.expect("is refused").to_string();
+    assert!(
+        message.ends_with("it is a file, or lies below one: choose another directory"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -91,6 +97,67 @@ fn an_unknown_format_is_refused() {
         matches!(unmarked, Some(StoreError::UnknownFormat { .. })),
         "{unmarked:?}"
     );
+}
+
+/// Mode and names of a directory.
+fn state(directory: &Path) -> (u32, Vec<OsString>) {
+    let mode = std::fs::metadata(directory)
+        .expect("is there")
+        .permissions()
+        .mode();
+    let entries = std::fs::read_dir(directory).expect("lists");
+    let names = entries.map(|entry| entry.expect("lists").file_name());
+    (mode, names.collect())
+}
+
+#[test]
+fn a_directory_of_another_program_is_left_as_it_is() {
+    for (name, is_format) in [("WiredTiger", false), (".profile", false), ("FORMAT", true)] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let public = Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), public).expect("is ours");
+        std::fs::write(directory.path().join(name), "another's").expect("writes");
+        let before = state(directory.path());
+        let refused = Store::open(StoreOptions::directory(directory.path())).err();
+        match refused {
+            Some(StoreError::UnknownFormat { .. }) => assert!(is_format, "{name}"),
+            Some(error @ StoreError::ForeignFiles { .. }) => {
+                let message = format!(
+                    "{} holds files that are not Forebay's, such as {name:?}; choose an empty or new directory",
+                    directory.path().display()
+                );
+                assert_eq!(error.to_string(), message);
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_eq!(state(directory.path()), before, "{name}");
+    }
+}
+
+#[test]
+fn a_directory_without_another_programs_files_becomes_a_store() {
+    for names in [
+        &["LOCK"][..],
+        &["LOCK", "FORMAT.new"],
+        &["lost+found"],
+        &["upstream-caches", "upstream-caches.jsonl"],
+    ] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for name in names {
+            std::fs::write(directory.path().join(name), "").expect("writes");
+        }
+        assert!(
+            !holds_store(directory.path()).expect("is ours"),
+            "{names:?}"
+        );
+        drop(Store::open(StoreOptions::directory(directory.path())).expect("opens"));
+        assert!(holds_store(directory.path()).expect("is ours"), "{names:?}");
+    }
+    let new = tempfile::tempdir()
+        .expect("a temporary directory")
+        .path()
+        .join("new");
+    assert!(!holds_store(&new).expect("is not there") && !new.exists());
 }
 
 #[test]

@@ -100,6 +100,25 @@ fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
     )
 }
 
+/// As a store, and as a proxy, which keeps its list of caches there.
+#[test]
+fn data_of_another_program_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("mongod.lock"), "")?;
+    let data = folder.path().to_string_lossy();
+    let own = ["--data", &data, "--mongodb-listen", "127.0.0.1:0"];
+    let upstream = ["--upstream", "mongodb://127.0.0.1:9/"];
+    let expected = [
+        "files that are not Forebay's",
+        "mongod.lock",
+        "empty or new",
+    ];
+    refused(&own, &expected)?;
+    refused(&[&own[..], &upstream].concat(), &expected)?;
+    ensure!(std::fs::read_dir(&folder)?.count() == 1);
+    Ok(())
+}
+
 #[test]
 fn wrong_settings_are_named() -> Result<()> {
     refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{Documents, Location};
+use forebay_documents::{Documents, Location, holds_store};
 use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
@@ -68,6 +68,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     logging::start(&settings)?;
     settings.connections_max = connections_max(&settings)?;
     refuse_open_door(&settings)?;
+    refuse_foreign_data(&settings)?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
     let listener = Listener::bind(settings.mongodb_listen, tls).await?;
@@ -143,6 +144,15 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
          or listen on 127.0.0.1",
         settings.data.display()
     )
+}
+
+/// Refuses a data directory with the files of another program. The store does the same, but a proxy also keeps files
+/// outside its store.
+fn refuse_foreign_data(settings: &Settings) -> Result<()> {
+    if !settings.memory {
+        holds_store(&settings.data)?;
+    }
+    Ok(())
 }
 
 /// Parses the upstream of the settings, if there is one.
