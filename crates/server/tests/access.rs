@@ -61,13 +61,6 @@ fn other_accounts_cannot_read_the_data() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let path = data.to_str().context("a plain name")?;
-    let added = with_open_umask(&["user", "add", "ada", "--data", path])
-        .env("FOREBAY_PASSWORD", "secret")
-        .output()?;
-    ensure!(added.status.success(), "{added:?}");
-    ensure_private(&data)?;
-
-    fs::remove_dir_all(&data)?;
     let mut server = with_open_umask(&["serve", "--until-stdin-ends"])
         .args(["--data", path, "--mongodb-listen", "127.0.0.1:0"])
         .stdin(Stdio::piped())
@@ -75,6 +68,12 @@ fn other_accounts_cannot_read_the_data() -> Result<()> {
         .spawn()?;
     drop(server.stdin.take());
     ensure!(server.wait()?.success());
+    ensure_private(&data)?;
+
+    let added = with_open_umask(&["user", "add", "ada", "--data", path])
+        .env("FOREBAY_PASSWORD", "secret")
+        .output()?;
+    ensure!(added.status.success(), "{added:?}");
     ensure_private(&data)
 }
 

@@ -1,7 +1,7 @@
 //! Users, passwords and TLS, through the official Rust driver.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Result, ensure};
 use bson::{Document, doc};
@@ -71,6 +71,12 @@ async fn a_server_with_auth_accepts_the_right_password_only() -> Result<()> {
         18,
         "no user exists yet"
     );
+    let listed = user(&["list", "--uri", server.uri()], "")?;
+    ensure!(
+        text(&listed).contains("no user exists yet") && text(&listed).contains("user add NAME"),
+        "{}",
+        text(&listed)
+    );
 
     let added = user(&["add", "ada", "--uri", server.uri()], PASSWORD)?;
     ensure!(
@@ -132,7 +138,20 @@ fn users_are_kept_in_the_data_directory() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let data = data.to_str().unwrap_or_default();
-    let steps: [(&[&str], bool, &str); 9] = [
+    for action in [&["list"][..], &["add", "ada"], &["remove", "ada"]] {
+        let output = user(&[action, &["--data", data]].concat(), "secret")?;
+        ensure!(!output.status.success() && !Path::new(data).exists());
+        let no_store = format!("there is no store in {data}");
+        ensure!(text(&output).contains(&no_store), "{}", text(&output));
+    }
+    let served = Command::new(BINARY)
+        .args(["serve", "--until-stdin-ends", "--data", data])
+        .args(["--mongodb-listen", "127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(served.status.success(), "{}", text(&served));
+    let steps: [(&[&str], bool, &str); 11] = [
+        (&["list", "--data", data], true, "no user exists yet"),
         (&["add", "ada", "--data", data], true, "user ada added"),
         (&["add", "ada", "--data", data], false, "already exists"),
         (
@@ -151,8 +170,17 @@ fn users_are_kept_in_the_data_directory() -> Result<()> {
             true,
             r#"{"user":"ada","db":"admin","roles":["root@admin"]}"#,
         ),
-        (&["remove", "ada", "--data", data], true, "user ada removed"),
+        (
+            &["remove", "ada", "--data", data],
+            true,
+            "user ada removed\nwarning: no user with the role root@admin is left",
+        ),
         (&["remove", "ada", "--data", data], false, "not found"),
+        (
+            &["remove", "eve", "--data", data],
+            true,
+            "user eve removed\nwarning: no user is left",
+        ),
         (
             &["add", "", "--data", data],
             false,

@@ -31,6 +31,11 @@ def add_user(folder, name):
 def secured(certificate, tmp_path_factory):
     """A server that requires authentication and TLS."""
     folder = str(tmp_path_factory.mktemp("secured"))
+    # A server creates the store, and users can be added to it when the server is stopped.
+    subprocess.run(
+        [os.environ["FOREBAY"], "serve", "--data", folder, "--mongodb-listen", "127.0.0.1:0", "--until-stdin-ends"],
+        stdin=subprocess.DEVNULL, check=True, capture_output=True,
+    )
     add_user(folder, "ada")
     cert, key = certificate
     server = start_forebay("--data", folder, "--auth", "--tls-cert", str(cert), "--tls-key", str(key))

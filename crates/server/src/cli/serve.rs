@@ -139,10 +139,9 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
         bail!("{listen} can be reached from other machines: with --upstream, listen on 127.0.0.1");
     }
     bail!(
-        "{listen} can be reached from other machines, so clients must authenticate: create a user with \
-         `forebay user add NAME --data {}` and start with --auth (and, better, --tls-cert and --tls-key), \
-         or listen on 127.0.0.1",
-        settings.data.display()
+        "{listen} can be reached from other machines, so clients must authenticate: start with --auth (and, better, \
+         --tls-cert and --tls-key) and add the first user with `forebay user add NAME` on this machine, or listen on \
+         127.0.0.1"
     )
 }
 
@@ -273,7 +272,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
 fn warn_without_users(settings: &Settings, documents: &Documents) {
     if settings.auth && !auth::any(documents).unwrap_or(true) {
         tracing::warn!(
-            "no user exists yet: create the first one with `forebay user add NAME` on this machine"
+            "no user exists yet: add the first one with `forebay user add NAME` on this machine"
         );
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! Works with a running server over the network, or on the data directory of a stopped one.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{Documents, Location, Role, Settings};
+use forebay_documents::{Documents, Location, Role, Settings, User, holds_store};
+use mongodb::Client;
 
 use super::client::ServerArgs;
 use crate::auth;
@@ -19,6 +20,9 @@ use crate::logging::one_line;
 
 /// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
+
+/// How the first user is added: without a password of another.
+const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
 /// Add, list or remove the users of a server
 #[derive(Debug, Args)]
@@ -61,7 +65,8 @@ enum Action {
 /// Where the users are stored.
 #[derive(Debug, Args)]
 struct Place {
-    /// Data directory of a stopped server; without it, the command connects to a running server.
+    /// Data directory of a stopped server that has run there before; without it, the command connects to a running
+    /// server.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -74,21 +79,53 @@ struct Place {
 /// Runs the command.
 ///
 /// # Errors
-/// If the data is in use, the server refuses, or the password is invalid.
+/// If the data is in use or holds no store, the server refuses, or the password is invalid.
 pub async fn run(args: &UserArgs) -> Result<()> {
     match &args.action {
         Action::Add { name, roles, place } => {
             let roles = roles.iter().map(|text| role(text, &place.db));
-            add(name, roles.collect::<Result<_>>()?, place).await?;
+            let roles = roles.collect::<Result<_>>()?;
+            // Before the user types a password.
+            place.data.as_deref().map_or(Ok(()), refuse_without_store)?;
+            let password = password()?;
+            let users = Users::of(place).await?;
+            users
+                .add(&auth::user(name, &place.db), roles, &password)
+                .await?;
             println!("user {name} added");
         }
-        Action::List { json, place } => print_list(&list(place).await?, *json)?,
+        Action::List { json, place } => print_list(&Users::of(place).await?.list().await?, *json)?,
         Action::Remove { name, place } => {
-            remove(name, place).await?;
+            let users = Users::of(place).await?;
+            let user = auth::user(name, &place.db);
+            // Before, as the removed user may be the one who lists.
+            let others = others(&users, &user).await;
+            users.remove(&user).await?;
             println!("user {name} removed");
+            others.iter().for_each(|others| warn_without_root(others));
         }
     }
     Ok(())
+}
+
+/// All users but one; `None` if they cannot be listed.
+async fn others(users: &Users, removed: &User) -> Option<Vec<Listed>> {
+    let mut all = users.list().await.ok()?;
+    let is_other = |user: &Listed| (&user.name, &user.db) != (&removed.name, &removed.db);
+    all.retain(is_other);
+    Some(all)
+}
+
+/// Warns if no user is left that can add others.
+fn warn_without_root(users: &[Listed]) {
+    let root = Role::root().to_string();
+    if users.is_empty() {
+        eprintln!("warning: no user is left; {ADD_FIRST}");
+    } else if !users.iter().any(|user| user.roles.contains(&root)) {
+        eprintln!(
+            "warning: no user with the role {root} is left: stop the server, and add one with `forebay user add NAME --data DIR`"
+        );
+    }
 }
 
 /// Parses a role, as in `readWrite@shop`.
@@ -100,28 +137,10 @@ fn role(text: &str, own_db: &str) -> Result<Role> {
     let names: Vec<&str> = Role::names().collect();
     found.with_context(|| {
         format!(
-            "there is no role {text}: roles are {}, and those for more than one database are in admin",
+            "there is no role {text}: roles are {}; root and those whose names contain Any are roles of database admin",
             names.join(", ")
         )
     })
-}
-
-async fn add(name: &str, roles: Vec<Role>, place: &Place) -> Result<()> {
-    let password = password()?;
-    let user = auth::user(name, &place.db);
-    match offline(place)? {
-        Some(documents) => {
-            tokio::task::block_in_place(|| auth::add(&documents, &user, &password, roles))?
-        }
-        None => {
-            let db = place.server.connect().await?.database(&place.db);
-            let role = |role: &Role| doc! { "role": role.name(), "db": role.db() };
-            let roles: Vec<Document> = roles.iter().map(role).collect();
-            let command = doc! { "createUser": name, "pwd": password, "roles": roles };
-            db.run_command(command).await?;
-        }
-    }
-    Ok(())
 }
 
 /// A user in the form for the table and for JSON.
@@ -132,24 +151,71 @@ struct Listed {
     roles: Vec<String>,
 }
 
-async fn list(place: &Place) -> Result<Vec<Listed>> {
-    if let Some(documents) = offline(place)? {
-        let users = tokio::task::block_in_place(|| auth::list(&documents))?;
-        let listed = users.into_iter().map(|(user, roles)| Listed {
-            name: user.name,
-            db: user.db,
-            roles: roles.iter().map(Role::to_string).collect(),
-        });
-        return Ok(listed.collect());
+/// The users of a server.
+enum Users {
+    /// Of a stopped server.
+    Stored(Arc<Documents>),
+    /// Of a running one.
+    Served(Client),
+}
+
+impl Users {
+    /// Opens the data directory if one is given, else connects to the server.
+    async fn of(place: &Place) -> Result<Users> {
+        match &place.data {
+            Some(data) => Ok(Users::Stored(tokio::task::block_in_place(|| open(data))?)),
+            None => Ok(Users::Served(place.server.connect().await?)),
+        }
     }
-    let db = place.server.connect().await?.database(&place.db);
-    let reply = db.run_command(doc! { "usersInfo": 1 }).await?;
-    let users = reply.get_array("users").context("a reply without users")?;
-    users
-        .iter()
-        .filter_map(Bson::as_document)
-        .map(listed)
-        .collect()
+
+    async fn add(&self, user: &User, roles: Vec<Role>, password: &str) -> Result<()> {
+        match self {
+            Users::Stored(documents) => {
+                tokio::task::block_in_place(|| auth::add(documents, user, password, roles))?
+            }
+            Users::Served(client) => {
+                let role = |role: &Role| doc! { "role": role.name(), "db": role.db() };
+                let roles: Vec<Document> = roles.iter().map(role).collect();
+                let command = doc! { "createUser": &user.name, "pwd": password, "roles": roles };
+                client.database(&user.db).run_command(command).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>> {
+        match self {
+            Users::Stored(documents) => {
+                let users = tokio::task::block_in_place(|| auth::list(documents))?;
+                let listed = users.into_iter().map(|(user, roles)| Listed {
+                    name: user.name,
+                    db: user.db,
+                    roles: roles.iter().map(Role::to_string).collect(),
+                });
+                Ok(listed.collect())
+            }
+            Users::Served(client) => {
+                let command = doc! { "usersInfo": { "forAllDBs": true } };
+                let reply = client.database("admin").run_command(command).await?;
+                let users = reply.get_array("users").context("a reply without users")?;
+                let users = users.iter().filter_map(Bson::as_document);
+                users.map(listed).collect()
+            }
+        }
+    }
+
+    async fn remove(&self, user: &User) -> Result<()> {
+        match self {
+            Users::Stored(documents) => {
+                tokio::task::block_in_place(|| auth::remove(documents, user))?
+            }
+            Users::Served(client) => {
+                let command = doc! { "dropUser": &user.name };
+                client.database(&user.db).run_command(command).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Reads a user from the reply to `usersInfo`.
@@ -173,6 +239,9 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
         println!("{}", serde_json::to_string(&users)?);
         return Ok(());
     }
+    if users.is_empty() {
+        eprintln!("no user exists yet; {ADD_FIRST}");
+    }
     for user in users {
         let name = format!("{}@{}", user.name, user.db);
         println!(
@@ -183,51 +252,79 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
     Ok(())
 }
 
-async fn remove(name: &str, place: &Place) -> Result<()> {
-    let user = auth::user(name, &place.db);
-    match offline(place)? {
-        Some(documents) => tokio::task::block_in_place(|| auth::remove(&documents, &user))?,
-        None => {
-            let db = place.server.connect().await?.database(&place.db);
-            db.run_command(doc! { "dropUser": name }).await?;
-        }
+/// Refuses a directory without a store. The path may be misspelt, and the server would not know of users in a new
+/// store.
+fn refuse_without_store(data: &Path) -> Result<()> {
+    if !holds_store(data)? {
+        bail!(
+            "there is no store in {}: `forebay serve` creates it when it starts there",
+            data.display()
+        );
     }
     Ok(())
 }
 
-/// Opens the data directory if `--data` names one.
-fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
-    let Some(data) = &place.data else {
-        return Ok(None);
-    };
+/// Opens the store in a data directory.
+fn open(data: &Path) -> Result<Arc<Documents>> {
+    refuse_without_store(data)?;
     super::keep_files_private();
     let devices = Devices::new(
         &DeviceSpec::host(NonZeroUsize::MIN),
         DeviceOptions::default(),
     )?;
     let settings = Settings {
-        location: Location::Directory(data.clone()),
+        location: Location::Directory(data.to_owned()),
         ..Settings::default()
     };
-    let open = || Documents::open(settings, Arc::new(devices));
-    let remedy = "if a server is using this data, connect to it with --uri instead of --data";
-    Ok(Some(tokio::task::block_in_place(open).context(remedy)?))
+    Documents::open(settings, Arc::new(devices))
+        .context("if a server is using this data, connect to it with --uri instead of --data")
 }
 
-/// Reads the password from the environment, a terminal without echo, or a line of standard input.
+/// Reads the password from the environment, twice from a terminal without echo, or a line of standard input.
 fn password() -> Result<String> {
     if let Ok(password) = std::env::var(PASSWORD_VARIABLE) {
         return Ok(password);
     }
     if io::stdin().is_terminal() {
         let mut terminal = console::Term::stderr();
-        io::Write::write_all(&mut terminal, b"Password: ")?;
-        return Ok(terminal.read_secure_line()?);
+        return confirmed(|prompt| {
+            terminal.write_all(prompt.as_bytes())?;
+            terminal.read_secure_line()
+        });
     }
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     match line.trim_end_matches(['\r', '\n']) {
         "" => bail!("no password: set {PASSWORD_VARIABLE}, or pipe it to standard input"),
         password => Ok(password.to_owned()),
+    }
+}
+
+/// Asks for a password twice, as a slip in it shows only when it is used.
+fn confirmed(mut ask: impl FnMut(&str) -> io::Result<String>) -> Result<String> {
+    let password = ask("Password: ")?;
+    if password.is_empty() {
+        bail!("no password was given");
+    }
+    if ask("The same again: ")? != password {
+        bail!("the two passwords differ");
+    }
+    Ok(password)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_in_a_password_is_noticed() {
+        let typed = |lines: [&'static str; 2]| {
+            let mut lines = lines.into_iter();
+            confirmed(move |_| Ok(lines.next().unwrap_or_default().to_owned()))
+        };
+        assert_eq!(typed(["secret", "secret"]).expect("agree"), "secret");
+        for lines in [["secret", "secert"], ["secret", ""], ["", ""]] {
+            assert!(typed(lines).is_err(), "{lines:?}");
+        }
     }
 }

@@ -189,11 +189,11 @@ fn user_command(
 ) -> Result<RawDocumentBuf, Refusal> {
     let (documents, changes) = (&door.documents, &door.user_changes);
     if let Err(refusal) = authorise(door, session, &command.name) {
-        let may_add_first = command.name == "createUser" && session.is_local();
-        let added = may_add_first
-            .then(|| block_in_place(|| user_commands::add_first(documents, changes, command)))
-            .flatten();
-        return added.unwrap_or(Err(refusal));
+        if !session.is_local() {
+            return Err(refusal);
+        }
+        let first = || user_commands::run_before_first(documents, changes, command);
+        return block_in_place(first).unwrap_or(Err(refusal));
     }
     if !user_commands::may_run(&session.client, command) {
         return Err(Refusal::new(Code::Unauthorized, denial(command)));

@@ -42,11 +42,12 @@ pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     client.rights.is_root() || asks_about_itself() == Some(true)
 }
 
-/// Adds the first user of a server, for an unauthenticated client. Returns `None` if a user exists.
+/// Adds the first user of a server, for an unauthenticated client of its machine. Other commands fail with the advice to
+/// add one. Returns `None` if a user exists.
 ///
 /// # Errors
 /// The errors of [`run`], and `BadValue` for a user that could not add other users.
-pub fn add_first(
+pub fn run_before_first(
     documents: &Documents,
     changes: &Changes,
     command: &Command,
@@ -54,6 +55,10 @@ pub fn add_first(
     let has_users = || users::any(documents).unwrap_or(true);
     if has_users() {
         return None;
+    }
+    if command.name != "createUser" {
+        let advice = "no user exists yet: add the first one with `forebay user add NAME`";
+        return Some(Err(Refusal::new(Code::Unauthorized, advice)));
     }
     changes.apply(|| {
         if has_users() {
