@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_testkit::Server;
+use forebay_testkit::{Server, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
@@ -165,15 +168,113 @@ fn faults_name_file_and_line() -> Result<()> {
     let output = import(&server, "bad", &[&bad], b"")?;
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    ensure!(said.contains("1 documents imported"), "{said}");
     ensure!(
-        said.contains("bad.json: line 2: expected value at column 7"),
+        said.starts_with("1 document imported") && said.contains("importing again adds them twice"),
         "{said}"
     );
-    let output = import(&server, "bad", &["/nonexistent.json"], b"")?;
-    ensure!(String::from_utf8_lossy(&output.stderr).contains("cannot open /nonexistent.json"));
+    ensure!(
+        said.contains("bad.json: line 2, column 7: expected value"),
+        "{said}"
+    );
+    let good = write(folder.path(), "good.json", "{\"a\": 1}\n")?;
+    let output = import(&server, "bad", &[&good, "/nonexistent.json"], b"")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        said.starts_with("forebay: cannot open /nonexistent.json") && said.lines().count() == 1,
+        "{said}"
+    );
     let output = import(&server, "bad", &["-"], b"what is this?")?;
     ensure!(String::from_utf8_lossy(&output.stderr).contains("--format"));
+    Ok(())
+}
+
+#[test]
+fn what_an_import_does_not_do_is_said() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let folder = tempfile::tempdir()?;
+    let csv = write(folder.path(), "zip.csv", "zip\n00012\n12345\n")?;
+    let said = |arguments: &[&str]| -> Result<String> {
+        let output = import(&server, "zip", arguments, b"")?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    let mixed = said(&[&csv])?;
+    ensure!(
+        mixed.contains("zip.csv: column zip has strings, and numbers")
+            && mixed.contains("--as-text"),
+        "{mixed}"
+    );
+    let text = said(&["--as-text", &csv])?;
+    ensure!(!text.contains("warning"), "{text}");
+    let lines = write(folder.path(), "names.json", "{\"a\": 1}\n")?;
+    let idle = said(&["--as-text", &lines])?;
+    ensure!(
+        idle.contains("names.json: --as-text is for CSV files"),
+        "{idle}"
+    );
+    let output = Command::new(BINARY)
+        .args([
+            "export",
+            "--uri",
+            server.uri(),
+            "--db",
+            "d",
+            "--collection",
+            "zpi",
+        ])
+        .output()?;
+    ensure!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(said.contains("there is no collection d.zpi"), "{said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_import_says_what_stays() -> Result<()> {
+    const BATCH: u64 = 10_000;
+    let server = Server::start(BINARY, &[])?;
+    let mut child = Command::new(BINARY)
+        .args([
+            "import",
+            "--uri",
+            server.uri(),
+            "--db",
+            "d",
+            "--collection",
+            "c",
+            "-",
+        ])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // One whole batch; the input goes on, but nothing comes.
+    let mut input = child.stdin.take().context("the input")?;
+    input.write_all("{\"a\": 1}\n".repeat(BATCH as usize + 1).as_bytes())?;
+    input.flush()?;
+    let collection = server
+        .client()
+        .await?
+        .database("d")
+        .collection::<Document>("c");
+    wait_for(
+        "the batch is imported",
+        Duration::from_secs(60),
+        async || {
+            let count = collection.count_documents(doc! {}).await?;
+            Ok((count == BATCH).then_some(()))
+        },
+    )
+    .await?;
+    kill(Pid::from_raw(child.id().try_into()?), Signal::SIGINT)?;
+    let output = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    ensure!(
+        said.starts_with("10000 documents imported") && said.contains("they stay: importing again"),
+        "{said}"
+    );
+    ensure!(said.ends_with("forebay: interrupted\n"), "{said}");
+    drop(input);
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use clap::{Args, ValueEnum};
 use forebay_wire_mongo::Limits;
@@ -58,6 +58,12 @@ pub async fn run(args: &ExportArgs) -> Result<()> {
     let collection = client
         .database(&args.db)
         .collection::<RawDocumentBuf>(&args.collection);
+    // A user who may not list collections may read this one.
+    if let Ok(names) = client.database(&args.db).list_collection_names().await
+        && !names.contains(&args.collection)
+    {
+        bail!("there is no collection {}.{}", args.db, args.collection);
+    }
     let mut cursor = collection.find(filter).batch_size(BATCH_COUNT).await?;
     let mut out = open(args)?;
     let mut count: u64 = 0;
@@ -73,7 +79,7 @@ pub async fn run(args: &ExportArgs) -> Result<()> {
 fn parse_filter(text: &str) -> Result<Document> {
     let value: serde_json::Value = serde_json::from_str(text)?;
     let serde_json::Value::Object(object) = value else {
-        anyhow::bail!("a filter is a JSON object");
+        bail!("a filter is a JSON object");
     };
     Ok(Document::try_from(object)?)
 }

@@ -5,20 +5,26 @@ use std::io::{self, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bson::RawDocumentBuf;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mongodb::Collection;
+use tokio::sync::watch;
 
 use super::client::ServerArgs;
 use crate::import::{Format, Outcome, ReadError, Sender, Shape, read};
+use crate::logging::one_line;
+use crate::stop::Stop;
 
 /// Bytes read ahead of the parser.
 const BUFFER_BYTES: usize = 256 * 1024;
 const STDIN: &str = "-";
 
 /// Import JSON, JSON lines, CSV or BSON files into a collection
+///
+/// If an import ends early, the documents imported so far stay. Importing again adds documents a second time, unless
+/// the files give them an `_id`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     #[command(flatten)]
@@ -39,6 +45,10 @@ pub struct ImportArgs {
     #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
     /// Import all values of CSV files as strings.
+    ///
+    /// Without it, each value is judged alone: `true` and `false` become booleans, numbers without a plus sign and
+    /// leading zeros become numbers, quoted values and all others become strings. Caches search strings. An empty value
+    /// becomes no field in any case, unless it is quoted.
     #[arg(long)]
     as_text: bool,
     /// Files to import; `-` is standard input.
@@ -56,42 +66,58 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 
 /// Runs the import.
 ///
+/// # Errors
 /// If a file cannot be read, with the line; the documents before that line are imported and counted. If the server
-/// refused documents; all others are imported.
-pub async fn run(args: ImportArgs) -> Result<()> {
+/// refused documents; all others are imported. If a stop was requested; the inserts in flight are finished and counted.
+pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
+    // Before the first document is imported.
+    for path in args.files.iter().filter(|path| **path != Path::new(STDIN)) {
+        open(path)?;
+    }
     let begun = Instant::now();
     let client = args.server.connect().await?;
     let collection = client.database(&args.db).collection(&args.collection);
     let progress = progress_bar(&args.files);
-    let (outcome, read) = import(args, collection, progress.clone()).await?;
+    let (outcome, ended) = import(args, collection, progress.clone(), stop.listen()).await;
     progress.finish_and_clear();
-    eprintln!("{}", summary(&outcome, begun.elapsed()));
-    read?;
+    if outcome.inserted > 0 || ended.is_ok() {
+        eprintln!("{}", summary(&outcome, begun.elapsed(), ended.is_ok()));
+    }
+    ended?;
     match outcome.first_refusal {
         Some(first) => bail!(
-            "the server refused {} documents; the first: {first}",
-            outcome.refused
+            "the server refused {}; the first: {first}",
+            documents(outcome.refused)
         ),
         None => Ok(()),
     }
 }
 
-/// Reads the files and sends their documents. Returns the outcome of sending, and the result of reading.
+/// Reads the files and sends their documents. Returns the outcome of sending, and why it ended early.
 async fn import(
     args: ImportArgs,
     collection: Collection<RawDocumentBuf>,
     progress: ProgressBar,
-) -> Result<(Outcome, Result<()>)> {
+    stopped: watch::Receiver<bool>,
+) -> (Outcome, Result<()>) {
     let counter = progress.clone();
-    let (mut sender, inserts) = Sender::start(collection, move |count| show_count(&counter, count));
+    let show_count = move |count| show_count(&counter, count);
+    let (mut sender, inserts) = Sender::start(collection, &stopped, show_count);
     let reading = tokio::task::spawn_blocking(move || {
         let ended = read_files(&args, &mut sender, &progress);
         sender.flush();
         ended
     });
-    let outcome = inserts.finish().await?;
-    let read = reading.await.context("reading the files")?;
-    Ok((outcome, read))
+    let (outcome, sent) = inserts.finish().await;
+    if let Err(error) = sent {
+        return (outcome, Err(error.into()));
+    }
+    if *stopped.borrow() {
+        // The thread that reads may wait for a line that never comes.
+        return (outcome, Err(anyhow!("interrupted")));
+    }
+    let read = reading.await.context("reading the files");
+    (outcome, read.and_then(|read| read))
 }
 
 fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) -> Result<()> {
@@ -102,14 +128,50 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
             None => Format::detect(Some(path), &mut input)
                 .with_context(|| path.display().to_string())?,
         };
+        let warn = |problem: &str| {
+            let warning = format!("warning: {}: {problem}", path.display());
+            progress.suspend(|| eprintln!("{}", one_line(&warning)));
+        };
+        idle_flags(args, format).into_iter().for_each(warn);
         match read(&mut input, format, &shape(args, path), &mut |document| {
             sender.push(document)
         }) {
             Err(ReadError::Stopped) => return Ok(()),
-            ended => ended.with_context(|| path.display().to_string())?,
+            ended => {
+                let mixed = ended.with_context(|| path.display().to_string())?;
+                mixed.iter().for_each(|column| warn(&of_mixed(column)));
+            }
         }
     }
     Ok(())
+}
+
+/// What is wrong with a column whose values have several types.
+fn of_mixed(column: &str) -> String {
+    format!(
+        "column {column} has strings, and numbers or booleans, which searches for strings do not find: --as-text imports all values as strings"
+    )
+}
+
+/// Flags that have no effect on files of a format.
+fn idle_flags(args: &ImportArgs, format: Format) -> Vec<&'static str> {
+    let is_csv = format == Format::Csv;
+    let is_json = matches!(format, Format::Json | Format::JsonLines);
+    let flags = [
+        (args.as_text && !is_csv, "--as-text is for CSV files"),
+        (
+            args.delimiter.is_some() && !is_csv,
+            "--delimiter is for CSV files",
+        ),
+        (
+            args.field.is_some() && !is_json,
+            "--field is for JSON files",
+        ),
+    ];
+    flags
+        .into_iter()
+        .filter_map(|(is_idle, problem)| is_idle.then_some(problem))
+        .collect()
 }
 
 fn open(path: &Path) -> Result<Box<dyn Read>> {
@@ -159,16 +221,29 @@ fn per_second(count: u64, elapsed: Duration) -> u64 {
     (count as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
 }
 
-fn summary(outcome: &Outcome, elapsed: Duration) -> String {
+fn summary(outcome: &Outcome, elapsed: Duration, is_complete: bool) -> String {
     let Outcome {
         inserted, refused, ..
     } = outcome;
     let rate = per_second(*inserted, elapsed);
     let seconds = elapsed.as_secs_f64();
-    match refused {
-        0 => format!("{inserted} documents imported in {seconds:.1} s ({rate}/s)"),
-        refused => {
-            format!("{inserted} documents imported in {seconds:.1} s ({rate}/s), {refused} refused")
-        }
+    let refused = match refused {
+        0 => String::new(),
+        refused => format!(", {refused} refused"),
+    };
+    let advice = match is_complete {
+        true => "",
+        false => "; they stay: importing again adds them twice, unless they have an _id",
+    };
+    format!(
+        "{} imported in {seconds:.1} s ({rate}/s){refused}{advice}",
+        documents(*inserted)
+    )
+}
+
+fn documents(count: u64) -> String {
+    match count {
+        1 => "1 document".to_owned(),
+        count => format!("{count} documents"),
     }
 }

@@ -13,11 +13,16 @@ const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads all records after the line of column names. Omits the fields of empty values.
+/// Reads all records after the line of column names. Omits the fields of empty values. Returns the columns in which some
+/// values became strings, and others numbers or booleans.
 ///
 /// # Errors
 /// If a record has more or fewer values than there are columns, or is not UTF-8.
-pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Result<(), ReadError> {
+pub fn read(
+    input: &mut dyn BufRead,
+    shape: &Shape,
+    emit: &mut Emit<'_>,
+) -> Result<Vec<String>, ReadError> {
     let mut records = Records {
         input,
         delimiter: shape.delimiter.unwrap_or(b','),
@@ -25,21 +30,44 @@ pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Resu
         started_at: 0,
     };
     let Some(columns) = records.next()? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     check_columns(&columns).map_err(|problem| records.fault(problem))?;
+    let mut columns: Vec<Column> = columns.into_iter().map(Column::named).collect();
     while let Some(values) = records.next()? {
         let is_blank_line = values.len() == 1 && values[0].text.is_empty() && columns.len() > 1;
         if is_blank_line {
             continue;
         }
         let document =
-            to_document(&columns, values, shape).map_err(|problem| records.fault(problem))?;
+            to_document(&mut columns, values, shape).map_err(|problem| records.fault(problem))?;
         if !emit(document) {
             return Err(ReadError::Stopped);
         }
     }
-    Ok(())
+    let mixed = columns
+        .into_iter()
+        .filter(|column| column.has_text && column.has_other);
+    Ok(mixed.map(|column| column.name).collect())
+}
+
+/// A column, and what its values became so far.
+#[derive(Debug, Default)]
+struct Column {
+    name: String,
+    /// Strings.
+    has_text: bool,
+    /// Numbers or booleans.
+    has_other: bool,
+}
+
+impl Column {
+    fn named(field: Field) -> Column {
+        Column {
+            name: field.text,
+            ..Column::default()
+        }
+    }
 }
 
 /// A value, and whether it was quoted. Quoted values are strings.
@@ -172,6 +200,11 @@ fn check_columns(columns: &[Field]) -> Result<(), String> {
         let name = &column.text;
         match name.as_str() {
             "" => return Err("a column has no name".to_owned()),
+            name if name.starts_with(['{', '[']) => {
+                return Err(format!(
+                    "a column named {name:?}: this looks like JSON (--format json or json-lines)"
+                ));
+            }
             name if name.contains(['.', '\0']) || name.starts_with('$') => {
                 return Err(format!("the column name {name:?} cannot be a field name"));
             }
@@ -183,7 +216,7 @@ fn check_columns(columns: &[Field]) -> Result<(), String> {
 }
 
 fn to_document(
-    columns: &[Field],
+    columns: &mut [Column],
     values: Vec<Field>,
     shape: &Shape,
 ) -> Result<RawDocumentBuf, String> {
@@ -195,18 +228,24 @@ fn to_document(
         ));
     }
     let mut document = RawDocumentBuf::new();
-    for (column, value) in columns.iter().zip(values) {
+    for (column, value) in columns.iter_mut().zip(values) {
+        if value.text.is_empty() && !value.quoted {
+            continue;
+        }
+        let value = match value.quoted || shape.as_text {
+            true => RawBson::String(value.text),
+            false => infer(value.text),
+        };
+        match value {
+            RawBson::String(_) => column.has_text = true,
+            _ => column.has_other = true,
+        }
         let name: &CStr = column
-            .text
+            .name
             .as_str()
             .try_into()
             .map_err(|_| "a column name has a zero byte")?;
-        let as_text = value.quoted || shape.as_text;
-        match (as_text, value.text.is_empty() && !value.quoted) {
-            (_, true) => {}
-            (true, _) => document.append(name, value.text),
-            (false, _) => document.append(name, infer(value.text)),
-        }
+        document.append(name, value);
     }
     Ok(document)
 }
@@ -259,6 +298,20 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_strings_and_numbers_are_named() {
+        let text = "zip,name,n,flag\n00012,a,1,true\n12345,b,2,no\n,\"3\",,\n";
+        let mixed = |shape: &Shape| {
+            super::super::read(&mut text.as_bytes(), Format::Csv, shape, &mut |_| true)
+        };
+        assert_eq!(mixed(&Shape::default()).expect("valid"), ["zip", "flag"]);
+        let as_text = Shape {
+            as_text: true,
+            ..Shape::default()
+        };
+        assert!(mixed(&as_text).expect("valid").is_empty());
+    }
+
+    #[test]
     fn quotes_hold_anything() {
         let text = "a,b\r\n\"x, \"\"y\"\"\nz\",\"1\"\r\n\"\",2\n";
         assert_eq!(
@@ -297,6 +350,11 @@ mod tests {
             Err("line 1: two columns are named \"a\"".to_owned())
         );
         assert!(read_csv("a.b\n").is_err() && read_csv(",b\n").is_err());
+        let json = read_csv("{\"a\": 1}\n{\"a\": 2}\n").expect_err("it is JSON");
+        assert!(
+            json.ends_with("this looks like JSON (--format json or json-lines)"),
+            "{json}"
+        );
     }
 
     #[test]

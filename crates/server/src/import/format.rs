@@ -10,7 +10,7 @@ use clap::ValueEnum;
 pub enum Format {
     /// One JSON array of documents.
     Json,
-    /// One JSON document per line.
+    /// One JSON document per line, or pretty-printed documents.
     #[value(alias = "jsonl", alias = "ndjson")]
     JsonLines,
     /// Comma-separated values after a line of column names.

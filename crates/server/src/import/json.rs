@@ -1,6 +1,6 @@
-//! Reads JSON arrays and JSON lines, in MongoDB's extended JSON.
+//! Reads JSON arrays, JSON lines and pretty-printed JSON documents, in MongoDB's extended JSON.
 
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 
 use bson::raw::CStr;
 use bson::{Bson, RawArrayBuf, RawBson, RawDocumentBuf};
@@ -12,7 +12,7 @@ use super::{Emit, ReadError, Shape, read_line};
 /// Maximum bytes of a line: enough for a document of 16 MiB as JSON.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Reads one document per line. Skips empty lines.
+/// Reads one document per line. Skips empty lines. From a line that is `{` alone, documents go over several lines.
 ///
 /// # Errors
 /// If a line is not a document.
@@ -24,11 +24,14 @@ pub fn read_lines(
     let mut line = 1;
     while let Some(bytes) = read_line(input, line, LINE_BYTES_MAX)? {
         let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        if !text.trim_ascii().is_empty() {
-            let document =
-                parse_line(text, shape).map_err(|problem| ReadError::Line { line, problem })?;
-            if !emit(document) {
-                return Err(ReadError::Stopped);
+        match text.trim_ascii() {
+            b"" => {}
+            b"{" => return read_spread(input, line, shape, emit),
+            _ => {
+                let document = parse_line(text, line, shape)?;
+                if !emit(document) {
+                    return Err(ReadError::Stopped);
+                }
             }
         }
         line += 1;
@@ -36,16 +39,42 @@ pub fn read_lines(
     Ok(())
 }
 
-fn parse_line(text: &[u8], shape: &Shape) -> Result<RawDocumentBuf, String> {
-    let value = serde_json::from_slice(text).map_err(|error| without_line(&error))?;
-    document(value, shape)
+/// Reads documents over several lines, the first of which begins in `line`, of which the brace has been read.
+fn read_spread(
+    input: &mut dyn BufRead,
+    line: u64,
+    shape: &Shape,
+    emit: &mut Emit<'_>,
+) -> Result<(), ReadError> {
+    let input = b"{\n".chain(input);
+    for value in serde_json::Deserializer::from_reader(input).into_iter() {
+        let value = value.map_err(|error| fault(&error, line - 1))?;
+        // The reader of JSON does not tell where a document begins.
+        let no_document = |problem| ReadError::Line { line, problem };
+        if !emit(document(value, shape).map_err(no_document)?) {
+            return Err(ReadError::Stopped);
+        }
+    }
+    Ok(())
 }
 
-/// Returns the message of an error in a line: with the column, without the line number, which is always 1.
-fn without_line(error: &serde_json::Error) -> String {
+fn parse_line(text: &[u8], line: u64, shape: &Shape) -> Result<RawDocumentBuf, ReadError> {
+    let value = serde_json::from_slice(text).map_err(|error| fault(&error, line - 1))?;
+    document(value, shape).map_err(|problem| ReadError::Line { line, problem })
+}
+
+/// The error of a text that begins after `lines_before`.
+fn fault(error: &serde_json::Error, lines_before: u64) -> ReadError {
+    if error.is_io() {
+        return ReadError::Io(std::io::Error::other(error.to_string()));
+    }
     let text = error.to_string();
     let problem = text.split(" at line ").next().unwrap_or_default();
-    format!("{problem} at column {}", error.column())
+    ReadError::Column {
+        line: lines_before + error.line() as u64,
+        column: error.column() as u64,
+        problem: problem.to_owned(),
+    }
 }
 
 /// Reads the documents of an array one by one, so that the array need not fit in memory.
@@ -72,18 +101,8 @@ pub fn read_array(
         .and_then(|()| deserializer.end());
     match read {
         Err(_) if stopped => Err(ReadError::Stopped),
-        Err(error) if error.is_io() => Err(ReadError::Io(error.into())),
-        Err(error) => Err(array_error(&error)),
+        Err(error) => Err(fault(&error, 0)),
         Ok(()) => Ok(()),
-    }
-}
-
-fn array_error(error: &serde_json::Error) -> ReadError {
-    let text = error.to_string();
-    let problem = text.split(" at line ").next().unwrap_or_default();
-    ReadError::Line {
-        line: error.line() as u64,
-        problem: format!("{problem} at column {}", error.column()),
     }
 }
 
@@ -245,23 +264,33 @@ mod tests {
     }
 
     #[test]
+    fn documents_may_go_over_several_lines() {
+        let spread = b"{\"a\": 1}\n{\n  \"b\": [\n    2\n  ]\n}\n{\n  \"c\": 3\n}\n{\"d\": 4}\n";
+        assert_eq!(
+            documents(spread, Format::JsonLines, &Shape::default()).expect("valid"),
+            [r#"{"a":1}"#, r#"{"b":[2]}"#, r#"{"c":3}"#, r#"{"d":4}"#]
+        );
+    }
+
+    #[test]
     fn extended_json_becomes_bson() {
         let text = br#"{"_id": {"$oid": "5f43a1b2c3d4e5f601020304"}, "n": {"$numberLong": "5"}, "d": {"$date": "2020-01-01T00:00:00Z"}}"#;
-        let parsed = parse_line(text, &Shape::default()).expect("valid");
+        let parsed = parse_line(text, 1, &Shape::default()).expect("valid");
         assert!(parsed.get_object_id("_id").is_ok());
         assert_eq!(parsed.get_i64("n").expect("a 64-bit integer"), 5);
         assert!(parsed.get_datetime("d").is_ok());
         let error =
-            parse_line(br#"{"a": {"$oid": "xyz"}}"#, &Shape::default()).expect_err("not an id");
-        assert!(error.contains("$oid"), "{error}");
+            parse_line(br#"{"a": {"$oid": "xyz"}}"#, 1, &Shape::default()).expect_err("not an id");
+        assert!(error.to_string().contains("$oid"), "{error}");
     }
 
     #[test]
     fn numbers_take_the_room_they_need() {
-        let parsed = parse_line(b"[1]", &Shape::default());
-        assert_eq!(parsed, Err("an array is not a document".to_owned()));
+        let parsed = parse_line(b"[1]", 1, &Shape::default()).expect_err("an array");
+        assert_eq!(parsed.to_string(), "line 1: an array is not a document");
         let parsed = parse_line(
             br#"{"a": 2147483647, "b": 2147483648, "c": 1e3, "d": 18446744073709551615, "e": 92.66692840712271}"#,
+            1,
             &Shape::default(),
         );
         let parsed = parsed.expect("valid");
@@ -298,15 +327,45 @@ mod tests {
                 .expect_err("bad")
                 .to_string()
         };
-        assert!(
-            text(b"{}\n{}\n{\"a\": }\n", Format::JsonLines)
-                .starts_with("line 3: expected value at column 7")
-        );
-        assert!(
-            text(b"[{},\n{},\n7]", Format::Json).starts_with("line 3: a number is not a document")
-        );
-        assert!(text(b"[{},\n{}", Format::Json).starts_with("line 2: EOF while parsing a list"));
-        assert!(text(b"{} {}", Format::JsonLines).starts_with("line 1: trailing characters"));
+        for (bytes, format, expected) in [
+            (
+                &b"{}\n{}\n{\"a\": }\n"[..],
+                Format::JsonLines,
+                "line 3, column 7: expected value",
+            ),
+            (
+                b"{}\n{\"a\": \"x",
+                Format::JsonLines,
+                "line 2, column 8: EOF while parsing a string",
+            ),
+            (
+                b"{} {}",
+                Format::JsonLines,
+                "line 1, column 4: trailing characters",
+            ),
+            (
+                b"{}\n\"x\"",
+                Format::JsonLines,
+                "line 2: a string is not a document; --field NAME makes it one",
+            ),
+            (
+                b"{}\n{\n  \"a\": 1\n  \"b\": 2\n}\n",
+                Format::JsonLines,
+                "line 4, column 3: expected `,` or `}`",
+            ),
+            (
+                b"[{},\n{},\n7]",
+                Format::Json,
+                "line 3, column 2: a number is not a document",
+            ),
+            (
+                b"[{},\n{}",
+                Format::Json,
+                "line 2, column 2: EOF while parsing a list",
+            ),
+        ] {
+            assert_eq!(text(bytes, format), expected);
+        }
         assert!(text(br#"{"a\u0000b": 1}"#, Format::JsonLines).contains("zero byte"));
         let deep = "{\"a\":".repeat(300);
         assert!(text(deep.as_bytes(), Format::JsonLines).contains("recursion limit"));

@@ -23,6 +23,15 @@ pub enum ReadError {
         line: u64,
         problem: String,
     },
+    /// A line of the input is malformed at a known byte.
+    #[error("line {line}, column {column}: {problem}")]
+    Column {
+        /// Counted from 1.
+        line: u64,
+        /// Counted from 1.
+        column: u64,
+        problem: String,
+    },
     /// A document of the input is malformed, in a format without lines.
     #[error("document {number}: {problem}")]
     Document {
@@ -52,7 +61,8 @@ pub struct Shape {
     pub as_text: bool,
 }
 
-/// Reads all documents of `input`.
+/// Reads all documents of `input`. Returns the columns of CSV in which some values became strings, and others numbers
+/// or booleans.
 ///
 /// # Errors
 /// At the first malformed document. The documents before it have been emitted.
@@ -61,13 +71,14 @@ pub fn read(
     format: Format,
     shape: &Shape,
     emit: &mut Emit<'_>,
-) -> Result<(), ReadError> {
+) -> Result<Vec<String>, ReadError> {
     match format {
-        Format::Json => json::read_array(input, shape, emit),
-        Format::JsonLines => json::read_lines(input, shape, emit),
-        Format::Csv => csv::read(input, shape, emit),
-        Format::Bson => bson_dump::read(input, emit),
+        Format::Json => json::read_array(input, shape, emit)?,
+        Format::JsonLines => json::read_lines(input, shape, emit)?,
+        Format::Csv => return csv::read(input, shape, emit),
+        Format::Bson => bson_dump::read(input, emit)?,
     }
+    Ok(Vec::new())
 }
 
 /// Reads one line of at most `max` bytes, without its line end. Returns `None` at the end of the input.

@@ -6,7 +6,7 @@ use bson::RawDocumentBuf;
 use mongodb::Collection;
 use mongodb::error::{Error, ErrorKind, InsertManyError};
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::driver_error::sentence;
@@ -53,9 +53,10 @@ type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
 
 impl Sender {
     /// Starts the workers that insert documents into `collection`. They call `inserted` with the number of documents
-    /// inserted so far.
+    /// inserted so far, and end when `stopped` turns true, after the inserts in flight.
     pub fn start(
         collection: Collection<RawDocumentBuf>,
+        stopped: &watch::Receiver<bool>,
         inserted: impl Fn(u64) + Clone + Send + 'static,
     ) -> (Sender, Inserts) {
         let (batches, receiver) = mpsc::channel(1);
@@ -66,6 +67,7 @@ impl Sender {
             workers.spawn(work(
                 collection.clone(),
                 receiver.clone(),
+                stopped.clone(),
                 outcome.clone(),
                 inserted.clone(),
             ));
@@ -97,26 +99,34 @@ impl Sender {
 }
 
 impl Inserts {
-    /// Waits for the replies to all batches.
-    ///
-    /// # Errors
-    /// The first error that does not concern single documents.
-    pub async fn finish(mut self) -> Result<Outcome, SendError> {
-        while let Some(ended) = self.workers.join_next().await {
-            ended.expect("a worker does not panic and is not cancelled")?;
+    /// Waits for the replies to all batches. Returns what was inserted, and the first error that does not concern single
+    /// documents.
+    pub async fn finish(mut self) -> (Outcome, Result<(), SendError>) {
+        let mut sent = Ok(());
+        while sent.is_ok()
+            && let Some(ended) = self.workers.join_next().await
+        {
+            sent = ended.expect("a worker does not panic and is not cancelled");
         }
-        Ok(self.outcome.lock().clone())
+        let outcome = self.outcome.lock().clone();
+        (outcome, sent.map_err(SendError::from))
     }
 }
 
 async fn work(
     collection: Collection<RawDocumentBuf>,
     batches: Batches,
+    mut stopped: watch::Receiver<bool>,
     outcome: Arc<Mutex<Outcome>>,
     inserted: impl Fn(u64),
 ) -> Result<(), Error> {
     loop {
-        let batch = batches.lock().await.recv().await;
+        let next = async { batches.lock().await.recv().await };
+        let batch = tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+            batch = next => batch,
+        };
         let Some(batch) = batch else {
             return Ok(());
         };
