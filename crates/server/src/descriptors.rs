@@ -3,6 +3,10 @@
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+/// Number of descriptors of a client's connection.
+pub const OF_CONNECTION: u64 = 1;
+/// The same for a connection through a proxy, which opens a second one to the upstream.
+pub const OF_PROXIED_CONNECTION: u64 = 2;
 /// Number of descriptors reserved for the store's files and the rest of the process, at most half of the limit.
 const RESERVED: u64 = 512;
 
@@ -28,9 +32,7 @@ pub fn raise() -> Result<u64> {
 /// Returns how many of `wanted` connections the limit of descriptors allows, if each connection needs `each`
 /// descriptors.
 pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
-    let reserved = RESERVED.min(limit / 2);
-    let fit = (limit - reserved) / each;
-    let fit = usize::try_from(fit).unwrap_or(usize::MAX);
+    let fit = room(limit, each);
     if fit < wanted {
         tracing::warn!(
             wanted,
@@ -40,6 +42,12 @@ pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
         );
     }
     fit.min(wanted)
+}
+
+/// Returns how many connections fit into a limit of descriptors, if each takes `each`.
+pub fn room(limit: u64, each: u64) -> usize {
+    let reserved = RESERVED.min(limit / 2);
+    usize::try_from((limit - reserved) / each).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

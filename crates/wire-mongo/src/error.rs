@@ -9,7 +9,7 @@ use crate::validate::InvalidBson;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The length in the header is shorter than a header or longer than the limit.
-    #[error("message length {length} is not between {min} and {max} bytes")]
+    #[error("message length {length} is not between {min} and {max} bytes{}", guess(*length))]
     MessageLength {
         /// The length in the header.
         length: i64,
@@ -116,6 +116,15 @@ pub enum Error {
     /// A document in a well-framed message is invalid BSON.
     #[error("invalid BSON: {0}")]
     Bson(#[from] InvalidBson),
+}
+
+/// What else begins with the bytes of this length.
+fn guess(length: i64) -> &'static str {
+    let start = i32::try_from(length).unwrap_or_default().to_le_bytes();
+    match &start {
+        b"GET " | b"HEAD" | b"POST" | b"PUT " => " (is this an HTTP request?)",
+        _ => "",
+    }
 }
 
 impl Error {

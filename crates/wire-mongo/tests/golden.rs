@@ -214,6 +214,14 @@ fn bad_headers_are_refused() {
             "{length}"
         );
     }
+    for (start, guess) in [
+        (*b"GET ", "bytes (is this an HTTP request?)"),
+        (i32::MAX.to_le_bytes(), "bytes"),
+    ] {
+        let other = patched(PING, 0, i32::from_le_bytes(start));
+        let error = decode(&other).expect_err("is not a message").to_string();
+        assert!(error.ends_with(guess), "{error}");
+    }
     assert!(matches!(
         decode(&patched(PING, 0, 50)),
         Err(Error::FrameLength {

@@ -7,6 +7,9 @@ use anyhow::{Result, bail};
 use clap::Args;
 use forebay_device::cuda::{gpus, nvrtc_version};
 
+use crate::descriptors;
+use crate::settings::Sources;
+
 /// Check GPU, driver, NVRTC and limits, and suggest remedies
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -15,8 +18,6 @@ pub struct DoctorArgs {
     root: PathBuf,
 }
 
-/// Number of open files that a server with the default number of connections needs.
-const OPEN_FILES_WANTED: u64 = 12_000;
 /// Minimum number of open files with which the store works.
 const OPEN_FILES_MIN: u64 = 512;
 /// Minimum locked memory for the pinned buffers of a GPU.
@@ -85,13 +86,27 @@ fn print(finding: &Finding) {
 }
 
 fn examine(root: &Path) -> Vec<Finding> {
-    vec![
+    let mut findings = vec![
         processors(root),
         memory(root),
         open_files(root),
-        locked_memory(root),
         huge_pages(root),
         gpu(root),
+    ];
+    // Without a GPU, what GPUs need is of no concern.
+    if findings
+        .iter()
+        .all(|finding| finding.verdict != Verdict::Absent)
+    {
+        findings.extend(for_gpus(root));
+    }
+    findings
+}
+
+/// What GPUs need.
+fn for_gpus(root: &Path) -> [Finding; 5] {
+    [
+        locked_memory(root),
         driver(root),
         library(
             root,
@@ -180,26 +195,41 @@ fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     Some((words.next()?, words.next()?))
 }
 
+/// Judges the limit that `forebay serve` raises its own to, by the connections that it then accepts.
 fn open_files(root: &Path) -> Finding {
     let what = "open files";
-    let remedy = "raise it (ulimit -n 65536, or LimitNOFILE=65536 in the unit file), or lower connections-max";
-    match limit(root, "Max open files") {
-        Some((Some(soft), _)) if soft < OPEN_FILES_WANTED => {
-            let verdict = if soft < OPEN_FILES_MIN {
-                Verdict::Bad
-            } else {
-                Verdict::Limited
-            };
-            flawed(
-                what,
-                verdict,
-                format!("{soft} allowed; 10000 connections need 12000"),
-                remedy,
-            )
-        }
-        Some((soft, _)) => good(what, format!("{} allowed", in_words(soft))),
-        None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
+    let Some((_, hard)) = limit(root, "Max open files") else {
+        return good(what, "unknown: /proc/self/limits cannot be read".to_owned());
+    };
+    let Some(hard) = hard else {
+        return good(what, "unlimited".to_owned());
+    };
+    let wanted = connections_wanted();
+    let room = |each| descriptors::room(hard, each).min(wanted);
+    let (own, proxied) = (
+        room(descriptors::OF_CONNECTION),
+        room(descriptors::OF_PROXIED_CONNECTION),
+    );
+    let found = format!("{hard} allowed: enough for {own} connections, {proxied} with --upstream");
+    if proxied == wanted {
+        return good(what, found);
     }
+    let verdict = match hard < OPEN_FILES_MIN {
+        true => Verdict::Bad,
+        false => Verdict::Limited,
+    };
+    flawed(
+        what,
+        verdict,
+        found,
+        "raise the hard limit (ulimit -Hn 65536, or LimitNOFILE=65536 in the unit file), or lower connections-max",
+    )
+}
+
+/// The default of `connections-max`.
+fn connections_wanted() -> usize {
+    let defaults = Sources::default().resolve();
+    defaults.expect("the defaults are valid").connections_max
 }
 
 fn locked_memory(root: &Path) -> Finding {
@@ -209,7 +239,7 @@ fn locked_memory(root: &Path) -> Finding {
             what,
             Verdict::Limited,
             format!("{soft} bytes allowed; pinned buffers for a GPU need more"),
-            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file; not needed without a GPU",
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file",
         ),
         Some((soft, _)) => good(what, format!("{} bytes allowed", in_words(soft))),
         None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
@@ -253,12 +283,12 @@ fn gpu(root: &Path) -> Finding {
             .is_some_and(|rest| rest.parse::<u32>().is_ok())
     };
     match names.filter(|name| is_gpu(name)).count() {
-        0 => flawed(
+        0 => Finding {
             what,
-            Verdict::Absent,
-            "no /dev/nvidia device",
-            "none is needed: host devices hold the caches",
-        ),
+            verdict: Verdict::Absent,
+            found: "no /dev/nvidia device: `--devices auto` takes host devices".to_owned(),
+            remedy: None,
+        },
         count => good(what, format!("{count} NVIDIA device files")),
     }
 }
@@ -272,7 +302,7 @@ fn driver(root: &Path) -> Finding {
             what,
             Verdict::Absent,
             "no NVIDIA kernel module",
-            "install the NVIDIA driver if there is a GPU",
+            "install the NVIDIA driver",
         ),
     }
 }
@@ -305,7 +335,14 @@ fn devices() -> Finding {
     let what = "devices";
     let gpus = match gpus() {
         Ok(gpus) => gpus,
-        Err(error) => return good(what, format!("host devices only: {error}")),
+        Err(error) => {
+            return flawed(
+                what,
+                Verdict::Limited,
+                format!("host devices only: {error}"),
+                "until this is repaired, `--devices auto` means host devices",
+            );
+        }
     };
     match nvrtc_version() {
         Ok((major, minor)) => {
@@ -322,7 +359,7 @@ fn devices() -> Finding {
             what,
             Verdict::Limited,
             format!("host devices only: {error}"),
-            "install NVRTC; until then `auto` means host devices",
+            "install NVRTC; until then `--devices auto` means host devices",
         ),
     }
 }
@@ -351,7 +388,12 @@ mod tests {
     #[test]
     fn a_bare_machine_has_no_gpu_and_no_problem() {
         let root = machine(&[]);
-        assert_eq!(find(&root, "GPU").verdict, Verdict::Absent);
+        let gpu = find(&root, "GPU");
+        assert_eq!((gpu.verdict, gpu.remedy), (Verdict::Absent, None));
+        let absent = examine(root.path())
+            .into_iter()
+            .filter(|finding| finding.verdict == Verdict::Absent);
+        assert_eq!(absent.count(), 1, "what GPUs need is of no concern");
         assert!(
             examine(root.path())
                 .iter()
@@ -375,13 +417,31 @@ mod tests {
 
     #[test]
     fn few_open_files_are_named() {
-        for (allowed, verdict) in [
-            ("100", Verdict::Bad),
-            ("1024", Verdict::Limited),
-            ("unlimited", Verdict::Good),
+        for (hard, verdict, expected) in [
+            (
+                "100",
+                Verdict::Bad,
+                "100 allowed: enough for 50 connections, 25 with --upstream",
+            ),
+            (
+                "4096",
+                Verdict::Limited,
+                "4096 allowed: enough for 3584 connections, 1792 with",
+            ),
+            (
+                "20000",
+                Verdict::Limited,
+                "20000 allowed: enough for 10000 connections, 9744 with",
+            ),
+            (
+                "20512",
+                Verdict::Good,
+                "20512 allowed: enough for 10000 connections, 10000 with",
+            ),
+            ("unlimited", Verdict::Good, "unlimited"),
         ] {
             let limits = format!(
-                "Max open files            {allowed}                 4096                 files\n"
+                "Max open files            64                   {hard}                 files\n"
             );
             let root = machine(&[("proc/self/limits", &limits)]);
             let finding = find(&root, "open files");
@@ -389,7 +449,7 @@ mod tests {
                 (finding.verdict, finding.remedy.is_none()),
                 (verdict, verdict == Verdict::Good)
             );
-            assert!(finding.found.starts_with(allowed));
+            assert!(finding.found.starts_with(expected), "{}", finding.found);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `forebay kernels`: lists the GPU kernels, or compiles them before the first search.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use bson::{Document, doc};
 use clap::{Args, Subcommand};
 use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
@@ -72,12 +72,13 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     if !args.archs.is_empty() {
         return Ok(args.archs.clone());
     }
-    let gpus = gpus().context("there is no GPU to compile for; name architectures with --arch")?;
+    // Whatever the reason, the remedy here is to name architectures.
+    let gpus = gpus().unwrap_or_default();
     let mut archs: Vec<Arch> = gpus.iter().map(|gpu| gpu.arch).collect();
     archs.sort();
     archs.dedup();
     if archs.is_empty() {
-        bail!("there is no GPU to compile for; name architectures with --arch");
+        bail!("there is no GPU to compile for: name architectures, as in --arch sm_90");
     }
     Ok(archs)
 }

@@ -11,7 +11,7 @@ use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
 use crate::doors::documents::{self, Door, Listener};
-use crate::settings::{Settings, Sources, flags};
+use crate::settings::{Settings, Sources, flags, unknown_variables};
 use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
@@ -66,6 +66,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     super::keep_files_private();
     let mut settings = Sources::gather(&args.matches)?.resolve()?;
     logging::start(&settings)?;
+    warn_of_unknown_variables();
     settings.connections_max = connections_max(&settings)?;
     refuse_open_door(&settings)?;
     refuse_foreign_data(&settings)?;
@@ -82,6 +83,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         Some(upstream) => Some(proxy(&settings, upstream, &documents).await?),
         None => None,
     };
+    tell_where_data_is(&settings);
     warn_without_users(&settings, &documents);
     // Listen for a stop before the address is printed: a program that reads the address may request a stop at once.
     let stopped = stop.listen();
@@ -117,10 +119,20 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// Returns the maximum number of connections that the limit of file descriptors allows. With an upstream, each
-/// connection needs a second descriptor for its upstream connection.
+fn warn_of_unknown_variables() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let unknown = unknown_variables(names);
+    if !unknown.is_empty() {
+        tracing::warn!(names = ?unknown, "environment variables that name no setting have no effect");
+    }
+}
+
+/// Returns the maximum number of connections that the limit of file descriptors allows.
 fn connections_max(settings: &Settings) -> Result<usize> {
-    let each = if settings.upstream.is_empty() { 1 } else { 2 };
+    let each = match &*settings.upstream {
+        "" => descriptors::OF_CONNECTION,
+        _ => descriptors::OF_PROXIED_CONNECTION,
+    };
     let limit = descriptors::raise()?;
     Ok(descriptors::connections(
         settings.connections_max,
@@ -267,6 +279,20 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         slow_search: settings.documents_slow_search,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
+}
+
+/// Logs where documents are kept; those of an upstream are kept there.
+fn tell_where_data_is(settings: &Settings) {
+    if !settings.upstream.is_empty() {
+        return;
+    }
+    if settings.memory {
+        tracing::info!("documents are kept in memory alone (--memory): they end with the server");
+    } else {
+        // The path of a user who starts the server elsewhere next time.
+        let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
+        tracing::info!(data = %data.display(), "documents are kept in a directory");
+    }
 }
 
 fn warn_without_users(settings: &Settings, documents: &Documents) {

@@ -15,7 +15,7 @@ pub use definitions::{DEFINITIONS, Settings};
 use kind::bytes_text;
 pub use kind::{FromValue, Kind, Value};
 pub use reference::reference_page;
-pub use sources::{Sources, flags};
+pub use sources::{Sources, flags, unknown_variables};
 
 /// The definition of one setting.
 #[derive(Debug)]

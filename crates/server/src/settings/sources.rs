@@ -10,6 +10,15 @@ use super::{DEFINITIONS, Definition, Kind, Settings, Value};
 /// Flag and environment variable for the path of the configuration file.
 const CONFIG_KEY: &str = "config";
 const CONFIG_ENVIRONMENT: &str = "FOREBAY_CONFIG";
+/// The start of the environment variables of settings.
+const PREFIX: &str = "FOREBAY_";
+/// Variables of that start that are no settings.
+const OTHER_VARIABLES: [&str; 4] = [
+    CONFIG_ENVIRONMENT,
+    "FOREBAY_KERNEL_CACHE",
+    "FOREBAY_PASSWORD",
+    "FOREBAY_URI",
+];
 
 /// Why settings are refused. The operator can correct each of these errors.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +36,12 @@ pub enum SettingsError {
         source: Box<toml::de::Error>,
     },
     /// A key of the file is not a setting.
-    #[error("{path}: there is no setting '{key}' (`forebay reference settings` lists them)")]
-    UnknownKey { path: PathBuf, key: String },
+    #[error("{path}: there is no setting '{key}' ({hint})")]
+    UnknownKey {
+        path: PathBuf,
+        key: String,
+        hint: String,
+    },
     /// A flag has no effect because of other settings.
     #[error("--{flag} has no effect {beside}")]
     Idle {
@@ -61,11 +74,25 @@ pub fn flags() -> Vec<Arg> {
     // Users of other servers try `--listen` first: suggest the right flag.
     let listen = Arg::new("listen")
         .long("listen")
+        .value_name("HOST:PORT")
         .hide(true)
         .value_parser(UnknownArgumentValueParser::suggest_arg("--mongodb-listen"));
     [config, listen]
         .into_iter()
         .chain(DEFINITIONS.iter().map(flag))
+        .collect()
+}
+
+/// Returns the names that begin as those of settings do, but name none: misspelt ones have no effect.
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let is_known = |name: &str| {
+        OTHER_VARIABLES.contains(&name)
+            || DEFINITIONS
+                .iter()
+                .any(|definition| definition.environment() == name)
+    };
+    names
+        .filter(|name| name.starts_with(PREFIX) && !is_known(name))
         .collect()
 }
 
@@ -204,17 +231,28 @@ fn read_file(path: &Path) -> Result<(PathBuf, toml::Table), SettingsError> {
         source: Box::new(source),
     };
     let table: toml::Table = text.parse().map_err(syntax)?;
-    let known = |key: &&String| {
-        DEFINITIONS
-            .iter()
-            .any(|definition| definition.file_key() == **key)
-    };
-    match table.keys().find(|key| !known(key)) {
+    match table.keys().find(|key| !is_known(key)) {
         Some(key) => Err(SettingsError::UnknownKey {
             path: path.to_owned(),
+            hint: hint(key),
             key: key.clone(),
         }),
         None => Ok((path.to_owned(), table)),
+    }
+}
+
+fn is_known(key: &str) -> bool {
+    DEFINITIONS
+        .iter()
+        .any(|definition| definition.file_key() == key)
+}
+
+/// What the operator may have meant by an unknown key.
+fn hint(key: &str) -> String {
+    let with_underscores = key.replace('-', "_");
+    match is_known(&with_underscores) {
+        true => format!("write {with_underscores}"),
+        false => "`forebay reference settings` lists them".to_owned(),
     }
 }
 
@@ -304,6 +342,13 @@ mod tests {
     }
 
     #[test]
+    fn misspelt_variables_are_found() {
+        let names = ["FOREBAY_MEMRY", "FOREBAY_MEMORY", "FOREBAY_CONFIG", "HOME"];
+        let unknown = unknown_variables(names.into_iter().map(str::to_owned));
+        assert_eq!(unknown, ["FOREBAY_MEMRY"]);
+    }
+
+    #[test]
     fn switches_need_no_value() {
         let settings = resolve(&["--memory", "--auth"], &[], None).expect("valid");
         assert!(settings.memory && settings.auth);
@@ -326,6 +371,10 @@ mod tests {
         );
         assert!(
             text(resolve(&[], &[], Some("colour = 1"))).contains("there is no setting 'colour'")
+        );
+        assert!(
+            text(resolve(&[], &[], Some("mongodb-listen = \"127.0.0.1:1\"")))
+                .ends_with("(write mongodb_listen)")
         );
         assert!(text(resolve(&[], &[], Some("a = = 1"))).contains("is not a configuration file"));
         assert!(text(resolve(&["--config", "/nonexistent"], &[], None)).contains("cannot read"));
