@@ -123,12 +123,7 @@ impl Proxy {
                 connection.serve(shutdown).await
             }
             Err(error) => {
-                if !replicas.is_away() {
-                    let (connection, peer) = (client.connection_id, client.peer);
-                    let peer = peer.map(tracing::field::display);
-                    tracing::warn!(connection, peer, %upstream, %error, "the upstream cannot be reached");
-                }
-                replicas.mark_away();
+                replicas.mark_away(&error);
                 let connection = Connection::cut_off(self.clone(), client, stream);
                 connection.serve(shutdown).await
             }

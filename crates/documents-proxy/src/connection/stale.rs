@@ -36,7 +36,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.is_cut_off =
             replicas.serve_stale && (replicas.is_away() || !upstream.is_there().await);
         if self.is_cut_off {
-            replicas.mark_away();
+            replicas.mark_away(&"it closed a connection and takes no new one");
         }
         self.is_cut_off
     }

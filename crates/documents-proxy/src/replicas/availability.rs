@@ -1,5 +1,6 @@
 //! Tracks whether the upstream can be reached, and reloads replicas when it comes back.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ impl Replicas {
         tokio::spawn(async move {
             while let Some(replicas) = replicas.upgrade() {
                 if !replicas.is_away() && !replicas.answers_ping().await {
-                    replicas.mark_away();
+                    replicas.mark_away(&"it does not answer a ping");
                 }
                 drop(replicas);
                 tokio::time::sleep(LOOK_INTERVAL).await;
@@ -69,16 +70,14 @@ impl Replicas {
         let replicas = Arc::clone(self);
         tokio::spawn(async move {
             if let Err(error) = replicas.upstream.connect().await {
-                let upstream = &replicas.upstream;
-                tracing::warn!(%upstream, %error, "the upstream cannot be reached: clients get an error until it can");
-                replicas.mark_away();
+                replicas.mark_away(&error);
             }
         });
     }
 
-    /// Marks the upstream as away, and retries until it can be reached. Then reloads all replicas if they do not follow
-    /// change streams, because the upstream may have changed.
-    pub fn mark_away(self: &Arc<Self>) {
+    /// Marks the upstream as away, logs why, and retries until it can be reached. Then reloads all replicas if they do
+    /// not follow change streams, because the upstream may have changed.
+    pub fn mark_away(self: &Arc<Self>, why: &dyn Display) {
         let is_new = self.lost_at.send_if_modified(|lost_at| {
             let is_new = lost_at.is_none();
             lost_at.get_or_insert_with(Instant::now);
@@ -87,7 +86,7 @@ impl Replicas {
         if !is_new {
             return;
         }
-        tracing::warn!("the upstream cannot be reached");
+        tracing::warn!(upstream = %self.upstream, %why, "the upstream cannot be reached");
         let replicas = Arc::clone(self);
         tokio::spawn(async move {
             while !replicas.is_back().await {

@@ -73,7 +73,7 @@ impl Replicas {
                     self.reload_all("the upstream was restarted");
                 }
             }
-            Err(_) => self.mark_away(),
+            Err(error) => self.mark_away(&error),
         }
     }
 

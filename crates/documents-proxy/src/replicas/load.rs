@@ -163,8 +163,8 @@ impl Replicas {
         }
         // Propagates a reader's panic, which the channel does not report.
         readers.join_all().await;
-        let seconds = begun.elapsed().as_secs_f64();
-        tracing::info!(namespace = %replica.namespace, documents = copied, seconds, "a collection has been copied");
+        let seconds = (begun.elapsed().as_secs_f64() * 100.0).round() / 100.0;
+        tracing::info!(namespace = %replica.namespace, documents = copied, seconds, "the documents of a collection have been loaded");
         let epoch = self.finish_load(replica, epoch).await?;
         Ok(epoch.map(|epoch| (fields, epoch)))
     }
