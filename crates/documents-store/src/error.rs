@@ -248,7 +248,9 @@ impl From<bson::error::Error> for StoreError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotADirectory => "it is a file, or lies below one: choose another directory",
-        io::ErrorKind::PermissionDenied => "give this user write permission, or choose another directory",
+        io::ErrorKind::PermissionDenied => {
+            "give this user write permission, or choose another directory"
+        }
         _ => "choose another directory",
     }
 }

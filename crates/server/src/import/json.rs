@@ -22,16 +22,18 @@ pub fn read_lines(
     emit: &mut Emit<'_>,
 ) -> Result<(), ReadError> {
     let mut line = 1;
+    let mut count = 0;
     while let Some(bytes) = read_line(input, line, LINE_BYTES_MAX)? {
         let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         match text.trim_ascii() {
             b"" => {}
-            b"{" => return read_spread(input, line, shape, emit),
+            b"{" => return read_spread(input, Start { line, count }, shape, emit),
             _ => {
                 let document = parse_line(text, line, shape)?;
                 if !emit(document) {
                     return Err(ReadError::Stopped);
                 }
+                count += 1;
             }
         }
         line += 1;
@@ -39,18 +41,25 @@ pub fn read_lines(
     Ok(())
 }
 
-/// Reads documents over several lines, the first of which begins in `line`, of which the brace has been read.
+/// Where documents over several lines begin: with a brace, which has been read.
+struct Start {
+    line: u64,
+    /// Number of documents before.
+    count: u64,
+}
+
+/// Reads documents over several lines.
 fn read_spread(
     input: &mut dyn BufRead,
-    line: u64,
+    start: Start,
     shape: &Shape,
     emit: &mut Emit<'_>,
 ) -> Result<(), ReadError> {
     let input = b"{\n".chain(input);
-    for value in serde_json::Deserializer::from_reader(input).into_iter() {
-        let value = value.map_err(|error| fault(&error, line - 1))?;
-        // The reader of JSON does not tell where a document begins.
-        let no_document = |problem| ReadError::Line { line, problem };
+    let values = serde_json::Deserializer::from_reader(input).into_iter();
+    for (number, value) in (start.count + 1..).zip(values) {
+        let value = value.map_err(|error| fault(&error, start.line - 1))?;
+        let no_document = |problem| ReadError::Document { number, problem };
         if !emit(document(value, shape).map_err(no_document)?) {
             return Err(ReadError::Stopped);
         }
@@ -352,6 +361,11 @@ mod tests {
                 b"{}\n{\n  \"a\": 1\n  \"b\": 2\n}\n",
                 Format::JsonLines,
                 "line 4, column 3: expected `,` or `}`",
+            ),
+            (
+                b"{}\n{\n  \"a\": 1\n}\n7\n",
+                Format::JsonLines,
+                "document 3: a number is not a document",
             ),
             (
                 b"[{},\n{},\n7]",
