@@ -87,7 +87,7 @@ async fn a_server_with_auth_accepts_the_right_password_only() -> Result<()> {
     let again = user(&["add", "eve", "--uri", server.uri()], "secret")?;
     ensure!(
         !again.status.success()
-            && text(&again).contains("requires authentication (user and password go into"),
+            && text(&again).contains("requires authentication (put user and password in"),
         "{}",
         text(&again)
     );

@@ -237,7 +237,7 @@ fn requests_that_are_wrong_or_harmful_get_clear_answers() -> Result<()> {
         (
             "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n".to_owned(),
             403,
-            "as localhost",
+            "or localhost",
         ),
         ("nonsense\r\n\r\n".to_owned(), 400, ""),
         (

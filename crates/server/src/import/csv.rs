@@ -13,8 +13,8 @@ const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads all records after the line of column names. Omits the fields of empty values. Returns the columns in which some
-/// values became strings, and others numbers or booleans.
+/// Reads all records after the line of column names. Omits the fields of empty values. Returns the columns in which
+/// some values became strings, and others numbers or booleans.
 ///
 /// # Errors
 /// If a record has more or fewer values than there are columns, or is not UTF-8.
