@@ -14,7 +14,7 @@ pub enum Fault {
     Fail,
     /// The device fails after `checks` more checks.
     FailAfter {
-        /// Number of checks that still pass.
+        /// Number of checks that pass before the one that fails.
         checks: u32,
     },
     /// The next reservation or allocation of memory fails.

@@ -58,7 +58,7 @@ impl OperatorState {
         };
         kept.step = self.step;
         let value = kept.value.downcast_mut();
-        Ok(value.expect("each value lies under its own type"))
+        Ok(value.expect("the key contains the type of the value"))
     }
 
     /// Returns the value of this type under key 0; the first call stores the type's default.

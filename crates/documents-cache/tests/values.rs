@@ -239,7 +239,7 @@ fn contradictions_are_errors_that_change_nothing() {
         field: 0,
     };
     assert_eq!(collection.remove(1, &b), Err(unknown));
-    // An update makes the document's earlier value unknown.
+    // After an update, the cache no longer has the document's old value, so removing the old value fails.
     for number in 10..30 {
         pair.insert(number, vec![string("a")]);
     }

@@ -50,7 +50,7 @@ pub struct Cursor {
     pub held: Option<Row>,
     /// The owner.
     pub owner: Owner,
-    /// The client that opened the cursor, on any of its connections. `None` if the server itself opened it.
+    /// The client that opened the cursor; it may have several connections. `None` if the server opened the cursor.
     pub client: Option<ClientKey>,
     /// Whether the cursor never times out.
     pub no_timeout: bool,

@@ -25,11 +25,11 @@ use crate::scope;
 /// Permits per core. The operating system schedules their threads fairly, so slow work does not stop other work. More
 /// permits tolerate more slow commands before others are delayed, but make network threads wait longer to be scheduled.
 const PLACES_PER_CORE: usize = 8;
-/// Minimum and maximum permits of a kind.
+/// Minimum and maximum number of permits for reads, and of those for writes.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
-/// Fraction of the permits of a kind that one client may hold (numerator, denominator), so that some remain for other
-/// clients.
+/// Fraction of the read permits, and of the write permits, that one client may hold (numerator, denominator), so that
+/// some remain for other clients.
 const CLIENT_PART: (usize, usize) = (3, 4);
 
 /// Permits for reads. They are separate from those for writes, so that neither kind delays the other.
@@ -76,7 +76,8 @@ struct Mark {
 }
 
 impl Places {
-    /// Creates the permits of a kind for the whole process, because its threads are shared too.
+    /// Creates the process's permits for reads or for writes. They are not per client, because the threads are shared
+    /// too.
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
         let count = count.clamp(PLACES_MIN, PLACES_MAX);

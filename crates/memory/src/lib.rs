@@ -173,7 +173,7 @@ impl Account {
         Ok(())
     }
 
-    /// Checks that a share could hold `held` bytes if no other share held any.
+    /// Checks that a share could hold `held` bytes if all other shares were empty.
     fn check_possible(&self, held: u64) -> Result<(), Full> {
         let mut chain = self.chain();
         match chain.find(|inner| held > inner.room_at_best(held)) {
@@ -218,7 +218,7 @@ impl Inner {
         }
     }
 
-    /// Returns the room if no other share held any bytes.
+    /// Returns the room that there would be for a share of `held` bytes if all other shares were empty.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }

@@ -193,7 +193,8 @@ fn drawn(weights: &[u64], shards: u64, load_max: u64, seed: u64) -> Placement<us
     placement
 }
 
-/// Panics if a device's load exceeds its share by more than [`SHARDS_ABOVE_SHARE_MAX`] of the largest shards.
+/// Panics if a device's load exceeds its share by more than [`SHARDS_ABOVE_SHARE_MAX`] times the maximum load of a
+/// shard.
 fn check_shares(placement: &Placement<usize>, weights: &[u64], load_max: u64) {
     let devices = || 0..weights.len();
     let load: u64 = devices().map(|device| placement.load_on(device)).sum();

@@ -127,7 +127,7 @@ impl Scanner {
                 orders,
             };
             if let Err(error) = pass.run(&mut launches, &mut found) {
-                // The orders own the rows, which kernels of this pass may still read.
+                // The searches own the rows, which kernels of this pass may still read.
                 cuda.synchronize(&buffers.stream)?;
                 return Err(error);
             }
@@ -210,7 +210,7 @@ fn launches_that_fit(launches: &[Launch]) -> usize {
         .max(1)
 }
 
-/// A query of a launch, with the index of the order that it answers and of the list that it writes.
+/// A query of a launch, with the index of its search in the pass and the index of the list that it writes.
 struct Assigned {
     launch: usize,
     query: usize,
@@ -276,13 +276,14 @@ impl Pass<'_> {
         query.list.is_some() && (found.list.len() as u64) < wanted
     }
 
-    /// Lists the matches of one order in ranges of chunks whose rows fit the list.
+    /// Lists the matches of the search at index `order` with one scan per range of chunks. Each range has at most as
+    /// many rows as the list can hold.
     fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, JobError> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
             .program
             .device_form()
-            .expect("it has been searched already");
+            .expect("the pass has searched this program");
         let mut launches = batch::launches(&[form], &self.tuned.policy);
         let assigned = assign(&launches, orders);
         let mut part = Pass {

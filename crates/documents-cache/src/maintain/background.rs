@@ -17,7 +17,7 @@ pub(crate) struct FlushSignal {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Pending {
-    /// Some delta was written to since all deltas were flushed.
+    /// A delta has writes that are not flushed.
     dirty: bool,
     /// A delta is full.
     full: bool,

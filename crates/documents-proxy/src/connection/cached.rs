@@ -627,7 +627,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for replica in declared() {
             let is_new = !known.iter().any(|known| Arc::ptr_eq(known, &replica));
             if replicas.exclusive && is_new {
-                replicas.reload(&replica, "it may have been loaded before the drop");
+                replicas.reload(&replica, "the cache may have been loaded before the drop");
             }
         }
         self.reply_to_write(reply, &request, flags).await

@@ -429,8 +429,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of the documents that may match. Returns a decision as an error if there are too many or
-    /// the search was interrupted.
+    /// Searches for the `_id`s of the documents that may match. If there are too many or the search fails or is
+    /// interrupted, returns how to answer the read instead, as an error.
     async fn ids(
         &self,
         replicas: &Replicas,
@@ -447,8 +447,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of at most `most` documents that may match, in collection order. Returns a decision as
-    /// an error if the search failed or was interrupted.
+    /// Searches for the `_id`s of at most `most` documents that may match, in collection order. If the search fails or
+    /// is interrupted, returns how to answer the read instead, as an error.
     async fn search(
         &self,
         replicas: &Replicas,

@@ -94,8 +94,8 @@ impl Replicas {
             .collect())
     }
 
-    /// Refuses collections for which a replica cannot answer: views, collections with a collation, and collections from
-    /// which the upstream itself deletes documents. Records the upstream's UUID of the collection.
+    /// Refuses collections for which a replica cannot answer: views, collections with a collation, and collections
+    /// whose documents expire or are evicted (TTL, capped). Records the upstream's UUID of the collection.
     pub(super) async fn check_suitable(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let namespace = &replica.namespace;
         if self.exclusive && self.has_transactions().await? {

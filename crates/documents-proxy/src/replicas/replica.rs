@@ -168,7 +168,7 @@ impl Replica {
         self.wake();
     }
 
-    /// Stops answers and loads until the next declaration.
+    /// Turns the replica off until its caches are declared again: it answers no reads and does not load the collection.
     pub(super) fn turn_off(&self, reason: &str) {
         self.inner.lock().life.turn_off(reason);
         self.wake();

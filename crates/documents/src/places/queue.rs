@@ -1,4 +1,4 @@
-//! The permits of a kind, and the queue of commands that wait for one.
+//! The permits for reads or for writes, and the queue of commands that wait for a permit.
 //!
 //! A released permit goes to the waiting client that holds the fewest permits, and among its commands to the one that
 //! has waited longest. A client with many commands therefore does not delay other clients.
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::error::CommandError;
 use crate::scope::{self, ClientKey};
 
-/// Maximum number of commands that wait for permits of a kind.
+/// Maximum number of commands that wait for read permits, and of those that wait for write permits.
 pub(super) const WAITING_MAX: usize = 4_096;
 /// Interval at which a waiting command checks its cancellation token. For every [`CHECKS_TOGETHER_MAX`] waiting
 /// commands, it is longer by the same amount.

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Places {
     max: usize,
-    /// Maximum permits held by strangers; `None` if clients need not authenticate.
+    /// Maximum permits held by unauthenticated clients; `None` if clients need not authenticate.
     strangers_max: Option<usize>,
     taken: Mutex<Taken>,
 }
@@ -54,7 +54,7 @@ pub struct Counts {
     pub max: usize,
     /// Number of connections refused so far.
     pub refused: u64,
-    /// Number of strangers disconnected so far.
+    /// Number of unauthenticated clients disconnected so far.
     pub evicted: u64,
 }
 
@@ -68,8 +68,8 @@ impl Places {
         })
     }
 
-    /// Takes a permit. If all permits, or all that strangers may hold, are taken, evicts the oldest stranger and takes
-    /// its permit. Returns `None` if no connection can be evicted.
+    /// Takes a permit. If all permits, or all that unauthenticated clients may hold, are taken, disconnects the oldest
+    /// unauthenticated client and takes its permit. Returns `None` if no client can be disconnected.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
@@ -124,7 +124,7 @@ impl Place {
         }
     }
 
-    /// Makes the client a stranger again.
+    /// Treats the client as unauthenticated again.
     pub fn forget(&self) {
         let mut taken = self.places.taken.lock();
         if self.places.strangers_max.is_some() && *self.standing.lock() == Standing::Known {

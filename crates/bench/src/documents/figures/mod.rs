@@ -138,7 +138,7 @@ impl Figures {
     }
 }
 
-/// Expected counts for a number of documents.
+/// Expected counts of searches in a generated collection.
 struct ExpectedCounts {
     /// Values, each with the number of documents that have it.
     known: Vec<(String, u64)>,

@@ -113,7 +113,7 @@ impl Door {
         }
     }
 
-    /// Returns the documents behind the door.
+    /// Returns the documents service that executes the clients' commands.
     pub fn documents(&self) -> &Arc<Documents> {
         &self.documents
     }
