@@ -46,6 +46,14 @@ impl Awaited {
             Awaited::Signal(signal) => Ok(signal.is_set()),
         }
     }
+
+    /// Returns whether this cannot come before `other`.
+    pub(crate) fn follows(&self, other: &Awaited) -> bool {
+        match (self, other) {
+            (Awaited::Event(event), Awaited::Event(other)) => event.follows(other),
+            _ => false,
+        }
+    }
 }
 
 impl From<Arc<Event>> for Awaited {

@@ -115,16 +115,25 @@ impl Owner<'_> {
         if !self.has_pending() || (!is_idle && self.polled.elapsed() < POLL_INTERVAL) {
             return Ok(());
         }
-        self.polled = Instant::now();
+        // A query costs about as much as queueing a copy, and a load may have 128 copies in flight: events that follow
+        // one of these are not queried.
+        let mut not_done: Vec<usize> = Vec::new();
         let mut index = 0;
         while index < self.aside.len() {
-            if self.aside[index].awaited.is_done()? {
+            let awaited = &self.aside[index].awaited;
+            let follows = |earlier: &usize| awaited.follows(&self.aside[*earlier].awaited);
+            if not_done.iter().any(follows) {
+                index += 1;
+            } else if awaited.is_done()? {
                 self.ready.push(self.aside.remove(index).queued);
             } else {
+                not_done.push(index);
                 index += 1;
             }
         }
-        self.context.drop_retired()
+        self.context.drop_retired()?;
+        self.polled = Instant::now();
+        Ok(())
     }
 
     /// Waits for the next job. During the spinning time, checks once and returns. Otherwise sleeps until a job arrives

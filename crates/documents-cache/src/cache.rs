@@ -1,11 +1,10 @@
 //! The caches of all collections, on one set of devices.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use forebay_device::{
-    Change, Device, DeviceEvent, DeviceId, Devices, MemoryPool, OutOfMemory, PoolOptions,
-    Subscription,
+    Device, DeviceEvent, DeviceId, Devices, MemoryPool, OutOfMemory, PoolOptions, Subscription,
 };
 use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +20,9 @@ pub(crate) struct Shared {
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
     pub(crate) flush_signal: Arc<FlushSignal>,
+    /// Number of buckets that each device took when it joined, or lost when it left. Locked while the placement follows
+    /// the devices.
+    pub(crate) moved: Mutex<HashMap<DeviceId, usize>>,
     /// For each GPU, the queue of searches.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
     /// For each device, the cache's memory pool.
@@ -67,9 +69,14 @@ impl Shared {
         Ok(pool)
     }
 
-    /// Closes the pool of a device that left or was lost. Memory in use stays valid.
-    pub(crate) fn close_pool(&self, id: DeviceId) {
-        let closed = self.pools.lock().remove(&id);
+    /// Drops the queues of all other devices and closes their pools; memory in use stays valid.
+    pub(crate) fn forget_devices_except(&self, ready: &HashSet<DeviceId>) {
+        self.queues.lock().retain(|id, _| ready.contains(id));
+        let closed: Vec<_> = self
+            .pools
+            .lock()
+            .extract_if(|id, _| !ready.contains(id))
+            .collect();
         // Dropped without holding the lock: dropping the last handle of a GPU's memory frees the memory.
         drop(closed);
     }
@@ -84,41 +91,32 @@ impl Shared {
 #[derive(Debug)]
 pub struct Cache {
     shared: Arc<Shared>,
-    _losses: Subscription,
+    _changes: Subscription,
     collections: RwLock<HashMap<String, Arc<CollectionCache>>>,
 }
 
 impl Cache {
-    /// Creates an empty cache on `devices`.
+    /// Creates an empty cache on `devices`. If the settings ask for a background thread, buckets move without a call
+    /// when devices join, leave or are lost.
     pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
-        let owners = Owners::new(settings.seed);
-        for device in devices.list() {
-            prepare(&device);
-            if device.is_ready() {
-                owners.join(&device);
-            }
-        }
-        let background = settings.background;
         let shared = Arc::new(Shared {
+            owners: Arc::new(Owners::new(settings.seed)),
             devices,
             settings,
-            owners: Arc::new(owners),
             flush_signal: Arc::default(),
+            moved: Mutex::default(),
             queues: Mutex::default(),
             pools: Mutex::default(),
             members: Mutex::default(),
         });
-        if background {
+        maintain::follow_devices(&shared);
+        if shared.settings.background {
             maintain::start_background(&shared);
         }
         let signal = Arc::clone(&shared.flush_signal);
-        let report = move |event: &DeviceEvent| {
-            if let Change::Lost { .. } = event.change {
-                signal.report_lost_device();
-            }
-        };
+        let report = move |_: &DeviceEvent| signal.report_device_change();
         Arc::new(Cache {
-            _losses: shared.devices.subscribe(report),
+            _changes: shared.devices.subscribe(report),
             shared,
             collections: RwLock::default(),
         })
@@ -186,39 +184,14 @@ impl Cache {
         &self.shared.devices
     }
 
-    /// Moves a share of the data to a device that joined, in proportion to the device's part of all devices' search
-    /// speed. Blocks until the buckets are moved; searches continue. Returns the number of buckets chosen to move.
-    pub fn device_joined(&self, id: DeviceId) -> usize {
-        let Some(device) = self.shared.devices.get(id) else {
-            return 0;
-        };
-        prepare(&device);
-        let moved = self.shared.owners.join(&device);
-        self.resettle();
-        moved
-    }
-
-    /// Moves all buckets off a device that left or was lost. Blocks until they are moved. Searches continue; the host
-    /// searches buckets without a device. Returns the number of buckets that had to move.
-    pub fn device_left(&self, id: DeviceId) -> usize {
-        self.shared.queues.lock().remove(&id);
-        let moves = self.shared.owners.lock().leave(id);
-        self.resettle();
-        self.shared.close_pool(id);
-        moves.len()
-    }
-
-    fn resettle(&self) {
-        for collection in self.shared.members() {
-            maintain::maintain(&collection, maintain::Extent::Placement);
-        }
-    }
-}
-
-/// Allocates the memory that searches need on a GPU before buckets fill it.
-fn prepare(device: &Device) {
-    if let Err(error) = forebay_text_gpu::prepare(device) {
-        tracing::warn!(%error, "a device is not ready to search");
+    /// Waits until the buckets of a device that joined, left or was lost have moved. Returns the number of buckets that
+    /// it took or lost, if no earlier call has returned it.
+    ///
+    /// A joining device takes its share of the data, in proportion to its part of all devices' search speed. Searches
+    /// continue, and the host searches the buckets that no device has. Blocks.
+    pub fn wait_for_moves(&self, id: DeviceId) -> usize {
+        maintain::follow_devices(&self.shared);
+        self.shared.moved.lock().remove(&id).unwrap_or(0)
     }
 }
 

@@ -72,7 +72,7 @@ fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
         .expect("a thread")
         .remove(0);
     assert_eq!(
-        pair.cache.device_joined(joined.id()),
+        pair.cache.wait_for_moves(joined.id()),
         buckets_on(&pair, &joined)
     );
     // All values have the same length, so a third of the bytes is a third of the rows.
@@ -95,7 +95,7 @@ fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
         .remove(before[0].id())
         .expect("a member");
     let on_it = buckets_on(&pair, &left);
-    assert_eq!(pair.cache.device_left(left.id()), on_it);
+    assert_eq!(pair.cache.wait_for_moves(left.id()), on_it);
     assert_eq!(buckets_on(&pair, &left), 0);
     assert_eq!(left.memory_used_bytes(), 0, "its memory has been freed");
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
@@ -110,7 +110,7 @@ fn without_devices_the_host_answers() {
     let pair = filled(1, u64::MAX);
     let device = pair.cache.devices().list().remove(0);
     pair.cache.devices().remove(device.id()).expect("a member");
-    pair.cache.device_left(device.id());
+    pair.cache.wait_for_moves(device.id());
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
     assert_eq!(answer.report.host.buckets, bucket_count(&pair));
     assert!(answer.report.devices.is_empty());
@@ -120,7 +120,7 @@ fn without_devices_the_host_answers() {
         .add(&"host:2".parse().expect("valid"))
         .expect("threads");
     for device in &joined {
-        pair.cache.device_joined(device.id());
+        pair.cache.wait_for_moves(device.id());
     }
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
     assert_eq!(
@@ -162,7 +162,7 @@ fn a_device_that_fails_in_the_middle_of_a_search_loses_nothing() {
             answer.report
         );
         pair.check_all_wants(&leaf(0, regex("^5")));
-        pair.cache.device_left(device.id());
+        pair.cache.wait_for_moves(device.id());
         let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
         assert_eq!(answer.report.host.buckets, 0, "its buckets have new owners");
     }
@@ -177,8 +177,17 @@ fn a_limit_is_met_although_a_device_fails() {
     }
 }
 
+/// Waits until a device has `count` buckets.
+fn wait_for_buckets(pair: &Pair, device: &Device, is_reached: impl Fn(usize) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_reached(buckets_on(pair, device)) {
+        assert!(Instant::now() < deadline, "buckets do not move");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
-fn the_background_thread_moves_the_buckets_of_a_lost_device_without_a_search() {
+fn buckets_follow_the_devices_without_a_call() {
     let settings = CacheSettings {
         background: true,
         ..small_settings()
@@ -188,19 +197,22 @@ fn the_background_thread_moves_the_buckets_of_a_lost_device_without_a_search() {
         pair.insert(number, vec![Value::String(format!("{number:04}"))]);
     }
     pair.collection.flush();
-    let devices = pair.cache.devices().list();
-    assert!(buckets_on(&pair, &devices[0]) > 0);
-    devices[0].inject(Fault::Fail);
+    let devices = pair.cache.devices();
+    let [first, second] = <[_; 2]>::try_from(devices.list()).expect("two devices");
+    assert!(buckets_on(&pair, &first) > 0);
+    first.inject(Fault::Fail);
     // A device checks for injected faults before it runs a job. This job is never run.
     let job = |_: &mut _| Ok(Step::Done);
-    let submitted = devices[0].submit(Box::new(job));
+    let submitted = first.submit(Box::new(job));
     submitted.expect("room in the queue");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while buckets_on(&pair, &devices[1]) < bucket_count(&pair) {
-        assert!(Instant::now() < deadline, "buckets stay on the lost device");
-        std::thread::yield_now();
-    }
-    assert_eq!(buckets_on(&pair, &devices[0]), 0);
+    let all = bucket_count(&pair);
+    wait_for_buckets(&pair, &second, |count| count == all);
+    assert_eq!(buckets_on(&pair, &first), 0);
+    let spec = "host:1".parse().expect("valid");
+    let third = devices.add(&spec).expect("a thread").remove(0);
+    wait_for_buckets(&pair, &third, |count| count > 0);
+    devices.remove(second.id()).expect("a member");
+    wait_for_buckets(&pair, &third, |count| count == all);
     let report = pair.check(&leaf(0, regex("1.*2")), Want::Count).report;
     assert_eq!(report.host.buckets, 0);
 }

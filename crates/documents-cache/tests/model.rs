@@ -85,7 +85,7 @@ fn change_devices(pair: &Pair, rng: &mut Rng) {
     match (rng.u32(..4), chosen) {
         (0, Some(device)) => {
             devices.remove(device.id()).expect("a member");
-            pair.cache.device_left(device.id());
+            pair.cache.wait_for_moves(device.id());
         }
         (1, Some(device)) => device.inject(Fault::FailAfter {
             checks: rng.u32(..3),
@@ -96,7 +96,7 @@ fn change_devices(pair: &Pair, rng: &mut Rng) {
     for device in devices.list() {
         if rng.bool() && matches!(device.state(), DeviceState::Lost { .. }) {
             devices.remove(device.id()).expect("a member");
-            pair.cache.device_left(device.id());
+            pair.cache.wait_for_moves(device.id());
         }
     }
 }

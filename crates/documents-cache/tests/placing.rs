@@ -180,7 +180,7 @@ fn a_device_that_leaves_while_a_bucket_is_on_its_way_does_not_get_it() {
     let leaving = wait_for_a_waiter(&stalls);
     let (cache, id) = (Arc::clone(&pair.cache), devices[leaving].id());
     cache.devices().remove(id).expect("a member");
-    let leave = thread::spawn(move || cache.device_left(id));
+    let leave = thread::spawn(move || cache.wait_for_moves(id));
     stalls.clear();
     placing.join().expect("it is placed");
     leave.join().expect("it has left");

@@ -254,7 +254,7 @@ impl Storm {
                     });
                 }
                 devices.remove(chosen.id()).expect("a member");
-                self.cache.device_left(chosen.id());
+                self.cache.wait_for_moves(chosen.id());
             }
             changes += 1;
         }

@@ -8,22 +8,18 @@
 
 mod common;
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use common::{Blocks, in_parallel, program, said_by, wait_for};
-use forebay_cancel::Stop;
+use common::record::{Figure, Record};
+use common::search::{Search, search_all};
+use common::{Blocks, in_parallel, program, wait_for};
 use forebay_device::cuda::{Arch, Cubin, KernelCache, gpus};
 use forebay_device::{Device, DeviceOptions, Devices};
 use forebay_text::Program;
 use forebay_text_gpu::{
-    Lists, Policy, Reads, ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, kernels_with,
-    prepare,
+    Lists, Policy, Reads, ScanQueue, ScanTable, ScanWant, kernels_with, prepare,
 };
-use serde::Serialize;
 
 /// Timed runs of a search, after two untimed ones.
 const RUNS: usize = 15;
@@ -237,35 +233,10 @@ fn print_resources(policies: &[(String, Policy)], cubins: &[Cubin]) {
     }
 }
 
-/// One line of the record.
-#[derive(Serialize)]
-struct Figure<'a> {
-    bench: &'static str,
-    case: String,
-    policy: &'a str,
-    engine: &'static str,
-    device: &'a str,
-    driver: &'a str,
-    metric: &'static str,
-    median: f64,
-    min: f64,
-    max: f64,
-    n: usize,
-    expect: u64,
-    commit: &'a str,
-    date: &'a str,
-    command: &'a str,
-}
-
-/// State that all figures of a run share.
+/// The device of a run, and its record.
 struct Bench {
     device: Arc<Device>,
-    model: String,
-    driver: String,
-    commit: String,
-    date: String,
-    command: String,
-    record: Option<String>,
+    record: Record,
 }
 
 impl Bench {
@@ -277,96 +248,10 @@ impl Bench {
         let device = Arc::clone(&devices.list()[0]);
         prepare(&device).expect("an empty queue");
         wait_for(&device);
-        let query = [
-            "--query-gpu=name,driver_version",
-            "--format=csv,noheader",
-            "--id=0",
-        ];
-        let card = said_by("nvidia-smi", &query);
-        let (model, driver) = card.split_once(", ").unwrap_or((&card, "unknown"));
-        let commit = std::env::var("FOREBAY_COMMIT");
-        let given: Vec<String> = std::env::args().skip(1).collect();
         Some(Bench {
             device,
-            model: model.to_owned(),
-            driver: driver.to_owned(),
-            commit: commit.unwrap_or_else(|_| said_by("git", &["rev-parse", "--short=12", "HEAD"])),
-            date: said_by("date", &["-u", "+%FT%TZ"]),
-            command: format!(
-                "cargo bench -p forebay-text-gpu --bench policy -- {}",
-                given.join(" ")
-            ),
-            record: arguments.record.clone(),
+            record: Record::begin("policy", arguments.record.clone()),
         })
-    }
-
-    /// Appends the figures of a case with a policy to the record; returns the median device time in ms.
-    fn report(
-        &self,
-        case: &Case,
-        policy: &str,
-        mut samples: Vec<f64>,
-        metric: &'static str,
-        expect: u64,
-    ) -> f64 {
-        samples.sort_by(f64::total_cmp);
-        let median = samples[samples.len() / 2];
-        let figure = Figure {
-            bench: "policy",
-            case: case.name.to_owned(),
-            policy,
-            engine: "forebay cuda",
-            device: &self.model,
-            driver: &self.driver,
-            metric,
-            median,
-            min: samples[0],
-            max: samples[samples.len() - 1],
-            n: samples.len(),
-            expect,
-            commit: &self.commit,
-            date: &self.date,
-            command: &self.command,
-        };
-        if let Some(path) = &self.record {
-            let line = serde_json::to_string(&figure).expect("numbers are finite");
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            let written = file.and_then(|mut file| writeln!(file, "{line}"));
-            written.unwrap_or_else(|error| panic!("{path}: {error}"));
-        }
-        median
-    }
-
-    /// Sends searches at once and waits for all; returns their results in order, and the wall time in ms.
-    fn search(
-        &self,
-        queue: &Arc<ScanQueue>,
-        table: &Arc<ScanTable>,
-        programs: &[Arc<Program>],
-        want: ScanWant,
-    ) -> (Vec<ScanFound>, f64) {
-        let (sender, answers) = channel();
-        let began = Instant::now();
-        for (index, program) in programs.iter().enumerate() {
-            let order = ScanOrder {
-                table: Arc::clone(table),
-                program: Arc::clone(program),
-                want,
-                limit: u64::MAX,
-                stop: Stop::never(),
-            };
-            let sender = sender.clone();
-            let answer = move |found| drop(sender.send((index, found)));
-            queue
-                .submit(&self.device, order, answer)
-                .expect("the device takes searches");
-        }
-        drop(sender);
-        let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
-        let wall_ms = began.elapsed().as_secs_f64() * 1e3;
-        assert_eq!(found.len(), programs.len(), "{:?}", self.device.state());
-        found.sort_by_key(|(index, _)| *index);
-        (found.into_iter().map(|(_, found)| found).collect(), wall_ms)
     }
 }
 
@@ -420,8 +305,15 @@ impl<'a> Ready<'a> {
         let queue = Arc::new(ScanQueue::with_policy(policy.clone()));
         let (mut device, mut wall) = (Vec::new(), Vec::new());
         for run in 0..RUNS + 2 {
-            let (found, wall_ms) =
-                bench.search(&queue, &self.table, &self.programs, self.case.want);
+            let began = Instant::now();
+            let searches = self.programs.iter().map(|program| Search {
+                device: &bench.device,
+                queue: &queue,
+                table: &self.table,
+                program,
+            });
+            let found = search_all(searches, self.case.want, |answers| answers.iter().collect());
+            let wall_ms = began.elapsed().as_secs_f64() * 1e3;
             let counts: Vec<u64> = found.iter().map(|found| found.matches).collect();
             assert_eq!(counts, self.counts, "{} with {name}", self.case.name);
             if run == 0 && self.case.want == ScanWant::Rows {
@@ -438,18 +330,21 @@ impl<'a> Ready<'a> {
                 wall.push(wall_ms);
             }
         }
-        let expect = self.counts.iter().sum();
-        bench.report(self.case, name, wall, "wall_ms", expect);
-        let rates = |ms: &f64| self.value_bytes as f64 / ms / 1e6;
-        bench.report(
-            self.case,
-            name,
-            device.iter().map(rates).collect(),
-            "value_gb_per_s",
-            expect,
-        );
-        let ms = bench.report(self.case, name, device, "device_ms", expect);
-        rates(&ms)
+        let rate = |ms: &f64| self.value_bytes as f64 / ms / 1e6;
+        let rates: Vec<f64> = device.iter().map(rate).collect();
+        let append = |metric, samples: &[f64]| {
+            let figure = Figure {
+                case: self.case.name,
+                policy: Some(name),
+                metric,
+                samples,
+                expect: Some(self.counts.iter().sum()),
+            };
+            bench.record.append(&figure).1
+        };
+        append("wall_ms", &wall);
+        append("device_ms", &device);
+        append("value_gb_per_s", &rates)
     }
 }
 

@@ -7,20 +7,18 @@
 
 mod common;
 
-use std::fs::OpenOptions;
 use std::hint;
-use std::io::Write;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::Instant;
 
-use common::{Blocks, program, said_by, wait_for};
-use forebay_cancel::Stop;
+use common::record::{Figure, Record};
+use common::search::{Answer, Search, search_all};
+use common::{Blocks, program, wait_for};
 use forebay_device::{Device, DeviceOptions, Devices};
 use forebay_text::Program;
-use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, prepare};
-use serde::Serialize;
+use forebay_text_gpu::{ScanFound, ScanQueue, ScanTable, ScanWant, prepare};
 
 /// Timed runs of a search, after two untimed ones.
 const RUNS: usize = 25;
@@ -129,40 +127,27 @@ impl Arguments {
     }
 }
 
-/// One line of the record.
-#[derive(Serialize)]
-struct Figure<'a> {
-    bench: &'static str,
-    case: String,
-    engine: &'static str,
-    device: &'a str,
-    driver: &'a str,
-    metric: &'static str,
-    median: f64,
-    min: f64,
-    max: f64,
-    n: usize,
-    expect: Option<u64>,
-    commit: &'a str,
-    date: &'a str,
-    command: &'a str,
-}
-
-/// A device and its queue of searches.
+/// A device and the searches that wait for it.
 struct Gpu {
     device: Arc<Device>,
     queue: Arc<ScanQueue>,
 }
 
-/// State of a run: the devices, and fields that all its figures share.
+impl Gpu {
+    fn search<'a>(&'a self, table: &'a Arc<ScanTable>, program: &'a Arc<Program>) -> Search<'a> {
+        Search {
+            device: &self.device,
+            queue: &self.queue,
+            table,
+            program,
+        }
+    }
+}
+
+/// The devices of a run, and its record.
 struct Bench {
     gpus: Vec<Gpu>,
-    model: String,
-    driver: String,
-    commit: String,
-    date: String,
-    command: String,
-    record: Option<String>,
+    record: Record,
 }
 
 impl Bench {
@@ -178,105 +163,37 @@ impl Bench {
                 queue: Arc::default(),
             }
         };
-        let gpus = devices.list().iter().map(gpu).collect();
-        let nvidia = [
-            "--query-gpu=name,driver_version",
-            "--format=csv,noheader",
-            "--id=0",
-        ];
-        let card = said_by("nvidia-smi", &nvidia);
-        let (model, driver) = card.split_once(", ").unwrap_or((&card, "unknown"));
-        let given: Vec<String> = std::env::args().skip(1).collect();
-        let commit = std::env::var("FOREBAY_COMMIT");
         Some(Bench {
-            gpus,
-            model: model.to_owned(),
-            driver: driver.to_owned(),
-            commit: commit.unwrap_or_else(|_| said_by("git", &["rev-parse", "--short=12", "HEAD"])),
-            date: said_by("date", &["-u", "+%FT%TZ"]),
-            command: format!(
-                "cargo bench -p forebay-text-gpu --bench scan -- {}",
-                given.join(" ")
-            ),
-            record: arguments.record.clone(),
+            gpus: devices.list().iter().map(gpu).collect(),
+            record: Record::begin("scan", arguments.record.clone()),
         })
     }
 
     fn report(&self, case: &str, metric: &'static str, samples: &[f64], expect: Option<u64>) {
-        let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
         let figure = Figure {
-            bench: "scan",
-            case: case.to_owned(),
-            engine: "forebay cuda",
-            device: &self.model,
-            driver: &self.driver,
+            case,
+            policy: None,
             metric,
-            median: sorted[sorted.len() / 2],
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
-            n: sorted.len(),
+            samples,
             expect,
-            commit: &self.commit,
-            date: &self.date,
-            command: &self.command,
         };
-        let line = serde_json::to_string(&figure).expect("numbers are finite");
-        println!("{line}");
-        if let Some(path) = &self.record {
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            let written = file.and_then(|mut file| writeln!(file, "{line}"));
-            written.unwrap_or_else(|error| panic!("{path}: {error}"));
-        }
+        println!("{}", self.record.append(&figure).0);
     }
 
-    /// Sends searches to the first device at once and waits for all; returns their results in order, and the wall time
-    /// in seconds.
+    /// Sends searches to the first device at once. Returns what each found, and the wall time in seconds.
     fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
-        let searches: Vec<Search<'_>> = programs
+        let began = Instant::now();
+        let searches = programs
             .iter()
-            .map(|program| (&self.gpus[0], table, program))
-            .collect();
-        search(&searches, |answers| answers.iter().collect())
+            .map(|program| self.gpus[0].search(table, program));
+        let found = search_all(searches, ScanWant::Count, |answers| {
+            answers.iter().collect()
+        });
+        (found, began.elapsed().as_secs_f64())
     }
 }
 
-/// A program and the table to search, with the device that holds the table.
-type Search<'a> = (&'a Gpu, &'a Arc<ScanTable>, &'a Arc<Program>);
-
-/// Index of a search, and its result.
-type Answer = (usize, ScanFound);
-
-/// Sends searches at once and waits for all; returns their results in order, and the wall time in seconds.
-fn search(
-    searches: &[Search<'_>],
-    wait: impl FnOnce(&Receiver<Answer>) -> Vec<Answer>,
-) -> (Vec<ScanFound>, f64) {
-    let (sender, answers) = channel();
-    let began = Instant::now();
-    for (index, (gpu, table, program)) in searches.iter().enumerate() {
-        let order = ScanOrder {
-            table: Arc::clone(table),
-            program: Arc::clone(program),
-            want: ScanWant::Count,
-            limit: u64::MAX,
-            stop: Stop::never(),
-        };
-        let sender = sender.clone();
-        let answer = move |found| drop(sender.send((index, found)));
-        gpu.queue
-            .submit(&gpu.device, order, answer)
-            .expect("the device takes searches");
-    }
-    drop(sender);
-    let mut found = wait(&answers);
-    let seconds = began.elapsed().as_secs_f64();
-    assert_eq!(found.len(), searches.len(), "a device was lost");
-    found.sort_by_key(|(index, _)| *index);
-    (found.into_iter().map(|(_, found)| found).collect(), seconds)
-}
-
-/// Waits for all results without sleeping, because waking the client is not part of a search.
+/// Waits for all answers without sleeping, because waking the client is not part of a search.
 fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     let mut found = Vec::new();
     loop {
@@ -380,17 +297,19 @@ fn run_two(bench: &Bench, rows: usize) {
     for text in CASES[0].searches {
         let program = program(text);
         let expect = blocks.count(&program);
-        let alone: Vec<Search<'_>> = vec![(one, &whole, &program)];
-        let both: Vec<Search<'_>> = halves
-            .iter()
-            .map(|(gpu, table)| (*gpu, table, &program))
-            .collect();
-        // Measured alternately: wall time, and the device time of the slower device.
+        let alone = vec![(one, &whole)];
+        let both: Vec<_> = halves.iter().map(|(gpu, table)| (*gpu, table)).collect();
+        // In turns: wall time, and the device time of the slower.
         let mut times =
             [("one", alone), ("two", both)].map(|(name, of)| (name, of, vec![], vec![]));
         for run in 0..RUNS + 2 {
-            for (_, searches, wall, device) in &mut times {
-                let (found, seconds) = search(searches, wait_awake);
+            for (_, tables, wall, device) in &mut times {
+                let began = Instant::now();
+                let searches = tables
+                    .iter()
+                    .map(|(gpu, table)| gpu.search(table, &program));
+                let found = search_all(searches, ScanWant::Count, wait_awake);
+                let seconds = began.elapsed().as_secs_f64();
                 let count: u64 = found.iter().map(|found| found.matches).sum();
                 assert_eq!(count, expect, "{text}");
                 if run >= 2 {

@@ -5,6 +5,8 @@
 
 #[path = "../../text/tests/common/mod.rs"]
 mod common;
+#[path = "../benches/common/search.rs"]
+mod search;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::channel;
@@ -20,6 +22,7 @@ use forebay_text::{Limits, Options, Pattern, Program, Tier};
 use forebay_text_gpu::{
     Lists, Policy, ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
 };
+use search::{Search, search_all};
 
 /// A GPU and its queues, one for each kind of [`Lists`], shared by all tests of a process.
 struct Gpu {
@@ -81,26 +84,13 @@ impl Gpu {
         programs: &[Arc<Program>],
         want: ScanWant,
     ) -> Vec<ScanFound> {
-        let (sender, answers) = channel();
-        for (index, program) in programs.iter().enumerate() {
-            let order = ScanOrder {
-                table: Arc::clone(table),
-                program: Arc::clone(program),
-                want,
-                limit: u64::MAX,
-                stop: Stop::never(),
-            };
-            let sender = sender.clone();
-            let answer = move |found| drop(sender.send((index, found)));
-            queue
-                .submit(&self.device, order, answer)
-                .expect("the device takes searches");
-        }
-        drop(sender);
-        let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
-        assert_eq!(found.len(), programs.len(), "{:?}", self.device.state());
-        found.sort_by_key(|(index, _)| *index);
-        found.into_iter().map(|(_, found)| found).collect()
+        let searches = programs.iter().map(|program| Search {
+            device: &self.device,
+            queue,
+            table,
+            program,
+        });
+        search_all(searches, want, |answers| answers.iter().collect())
     }
 
     /// Compares counts and rows of the programs with the expected rows, which are ascending.

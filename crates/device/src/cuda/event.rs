@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
 
@@ -24,6 +25,10 @@ pub(super) enum Clock {
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
+    /// Number of the stream of the last record; 0 before the first.
+    stream: AtomicU64,
+    /// Number of the last record among all of its stream.
+    position: AtomicU64,
 }
 
 // SAFETY: the driver allows calls on an event from any thread.
@@ -44,14 +49,31 @@ impl Event {
             sys::cuEventCreate(&mut raw, flags as u32)
         })?;
         drop(entered);
-        Ok(Event { context, raw })
+        Ok(Event {
+            context,
+            raw,
+            stream: AtomicU64::new(0),
+            position: AtomicU64::new(0),
+        })
     }
 
     /// Records the event after the work queued on the stream so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: event and stream are live and belong to the same context.
         let code = unsafe { sys::cuEventRecord(self.raw, stream.raw()) };
-        check("cuEventRecord", code)
+        check("cuEventRecord", code)?;
+        let (stream, position) = stream.next_position();
+        self.stream.store(stream, Ordering::Relaxed);
+        self.position.store(position, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns whether this event follows another in the same stream, so that it cannot be done before the other is.
+    pub(crate) fn follows(&self, other: &Event) -> bool {
+        let stream = self.stream.load(Ordering::Relaxed);
+        stream != 0
+            && stream == other.stream.load(Ordering::Relaxed)
+            && self.position.load(Ordering::Relaxed) > other.position.load(Ordering::Relaxed)
     }
 
     pub(super) fn raw(&self) -> CUevent {

@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 
@@ -34,7 +35,14 @@ pub struct Stream {
 struct Handle {
     context: Arc<Context>,
     raw: CUstream,
+    /// Tells streams apart. Unlike the driver's handle, it is never used again.
+    number: u64,
+    /// Number of events that were recorded.
+    records: AtomicU64,
 }
+
+/// Number of streams that the process has made.
+static STREAMS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: the driver allows calls on a stream from any thread.
 unsafe impl Send for Handle {}
@@ -53,8 +61,19 @@ impl Stream {
             sys::cuStreamCreateWithPriority(&mut raw, flags, number)
         })?;
         drop(entered);
-        let handle = Arc::new(Handle { context, raw });
+        let handle = Arc::new(Handle {
+            context,
+            raw,
+            number: STREAMS.fetch_add(1, Ordering::Relaxed) + 1,
+            records: AtomicU64::new(0),
+        });
         Ok(Stream { handle })
+    }
+
+    /// Counts the record of an event. Returns the number of the stream, from 1, and of the record.
+    pub(super) fn next_position(&self) -> (u64, u64) {
+        let position = self.handle.records.fetch_add(1, Ordering::Relaxed);
+        (self.handle.number, position)
     }
 
     pub(super) fn raw(&self) -> CUstream {

@@ -5,7 +5,7 @@ use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Extent, maintain, maintain_if_idle};
+use super::{Extent, follow_devices, maintain, maintain_if_idle};
 use crate::cache::Shared;
 
 /// Signals pending work to the background thread.
@@ -21,15 +21,15 @@ struct Pending {
     dirty: bool,
     /// A delta is full.
     full: bool,
-    /// A device was lost.
-    lost: bool,
+    /// A device joined, left or was lost.
+    devices_changed: bool,
     /// The cache has been dropped.
     ended: bool,
 }
 
 impl Pending {
     fn is_urgent(self) -> bool {
-        self.full || self.lost || self.ended
+        self.full || self.devices_changed || self.ended
     }
 }
 
@@ -44,9 +44,9 @@ impl FlushSignal {
         });
     }
 
-    /// Reports that a device was lost.
-    pub(crate) fn report_lost_device(&self) {
-        self.update(|pending| !std::mem::replace(&mut pending.lost, true));
+    /// Reports that a device joined, left or was lost.
+    pub(crate) fn report_device_change(&self) {
+        self.update(|pending| !std::mem::replace(&mut pending.devices_changed, true));
     }
 
     /// Makes the thread end.
@@ -76,7 +76,7 @@ impl FlushSignal {
             );
         }
         let taken = *pending;
-        (pending.full, pending.lost) = (false, false);
+        (pending.full, pending.devices_changed) = (false, false);
         taken
     }
 }
@@ -96,8 +96,8 @@ fn run(shared: &Arc<Shared>) {
         if pending.ended {
             return;
         }
-        if pending.lost {
-            leave_lost_devices(shared);
+        if pending.devices_changed {
+            follow_devices(shared);
         }
         if pending.full {
             shared
@@ -108,23 +108,6 @@ fn run(shared: &Arc<Shared>) {
             flush_idle(shared);
         }
     }
-}
-
-/// Removes lost devices from the placement and moves their buckets.
-fn leave_lost_devices(shared: &Arc<Shared>) {
-    for device in shared
-        .devices
-        .list()
-        .iter()
-        .filter(|device| device.is_lost())
-    {
-        shared.owners.lock().leave(device.id());
-        shared.close_pool(device.id());
-    }
-    shared
-        .members()
-        .iter()
-        .for_each(|member| maintain(member, Extent::Placement));
 }
 
 /// Flushes the collections that had no writes since the last call.

@@ -8,6 +8,7 @@
 mod background;
 mod compact;
 mod flush;
+mod follow;
 mod give_back;
 mod place;
 mod split;
@@ -17,6 +18,7 @@ use crate::CollectionCache;
 use crate::bucket::Bucket;
 
 pub(crate) use background::{FlushSignal, start_background};
+pub(crate) use follow::follow_devices;
 pub(crate) use give_back::give_back;
 
 /// How much maintenance to do.

@@ -213,7 +213,7 @@ pub fn join_device(cache: &Cache) {
     let started = gpu.then(|| add("cuda:0").ok()).flatten();
     let started = started.unwrap_or_else(|| add("host:1").expect("a thread"));
     for device in started {
-        cache.device_joined(device.id());
+        cache.wait_for_moves(device.id());
     }
 }
 

@@ -35,7 +35,7 @@ pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandE
         .map_err(|error| CommandError::bad_value(error.to_string()))?;
     let moved: usize = added
         .iter()
-        .map(|device| cache.device_joined(device.id()))
+        .map(|device| cache.wait_for_moves(device.id()))
         .sum();
     let added = RawArrayBuf::from_iter(added.iter().map(|device| device_document(device)));
     Ok(rawdoc! { "added": added, "bucketsMoved": moved as i64, "ok": 1.0 })
@@ -66,7 +66,7 @@ pub fn remove_device(
     }
     let removed = cache.devices().remove(id);
     let removed = removed.map_err(|error| CommandError::bad_value(error.to_string()))?;
-    let moved = cache.device_left(removed.id());
+    let moved = cache.wait_for_moves(removed.id());
     Ok(rawdoc! { "removed": device_document(&removed), "bucketsMoved": moved as i64, "ok": 1.0 })
 }
 

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
-use std::process::Command;
+pub mod record;
+pub mod search;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -171,13 +173,4 @@ pub fn wait_for(device: &Device) {
     };
     device.submit(Box::new(report)).expect("room in the queue");
     is_done.recv().expect("the device works");
-}
-
-/// Returns the output of a program, or `unknown`.
-pub fn said_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.ok()
-        .filter(|text| !text.is_empty())
-        .unwrap_or_else(|| "unknown".to_owned())
 }

@@ -1,0 +1,47 @@
+//! How the placement follows the devices that join, leave and are lost.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use forebay_device::{Device, DeviceId};
+
+use super::{Extent, maintain};
+use crate::cache::Shared;
+
+/// Adds the devices that joined to the placement, takes those that left or are lost out of it, and moves buckets
+/// accordingly. Blocks until the buckets have moved, also those that another thread moves. Searches continue.
+pub(crate) fn follow_devices(shared: &Arc<Shared>) {
+    let ready = change_placement(shared);
+    for collection in shared.members() {
+        maintain(&collection, Extent::Placement);
+    }
+    shared.forget_devices_except(&ready);
+}
+
+/// Changes the placement, and counts the buckets that each device takes or loses. Returns the devices that are ready.
+fn change_placement(shared: &Shared) -> HashSet<DeviceId> {
+    let mut moved = shared.moved.lock();
+    let devices = shared.devices.list();
+    let ready: Vec<_> = devices.iter().filter(|device| device.is_ready()).collect();
+    let ids: HashSet<_> = ready.iter().map(|device| device.id()).collect();
+    let known: HashSet<_> = shared.owners.lock().devices().collect();
+    for id in known.difference(&ids) {
+        let moves = shared.owners.lock().leave(*id);
+        moved.insert(*id, moves.len());
+    }
+    for device in ready
+        .into_iter()
+        .filter(|device| !known.contains(&device.id()))
+    {
+        prepare(device);
+        moved.insert(device.id(), shared.owners.join(device));
+    }
+    ids
+}
+
+/// Allocates the memory that searches need on a GPU, before buckets fill it.
+fn prepare(device: &Device) {
+    if let Err(error) = forebay_text_gpu::prepare(device) {
+        tracing::warn!(%error, "a device is not ready to search");
+    }
+}
