@@ -19,10 +19,9 @@ const SPIN_TIME: Duration = Duration::from_millis(1);
 /// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the pinned
 /// memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///
-/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of three runs, interleaved
-/// with runs of a binary whose thread always spins (in parentheses): 28.8 (29.5) GB/s with values of 8 letters, 28.1
-/// (27.3) GB/s with values of 100 letters. On a faster host, two runs each: 29.0 (35.9) and 27.1 (28.0) GB/s. Without
-/// spinning after loads, on a third host: 25.7 (29.8) and 23.4 (26.1) GB/s.
+/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs in turn with a
+/// binary whose thread always spun: values of 8 letters at 28.2 GB/s (it 29.0), of 100 letters at 23.3 GB/s (it 23.7).
+/// Runs of one binary differ by half. Without this time, on another host: 25.7 (29.8) and 23.4 GB/s (26.1).
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
 /// Minimum time between two polls of the events of parked jobs, while other jobs run.
