@@ -94,6 +94,11 @@ impl Upstream {
         self.has_credential
     }
 
+    /// Returns the time that it has to accept a connection, and to answer a part of the handshake.
+    pub fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
     /// Opens a connection.
     ///
     /// # Errors

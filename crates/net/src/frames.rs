@@ -35,6 +35,12 @@ pub enum FrameError {
     /// A fail point closes the connection.
     #[error("a fail point closed the connection")]
     FailPoint,
+    /// The upstream did not answer a command in time.
+    #[error("the upstream did not answer in time")]
+    Expired,
+    /// The client has left, and the upstream does not answer.
+    #[error("the client has left, and the upstream does not answer")]
+    Abandoned,
     /// The header is malformed.
     #[error("{0}")]
     Header(#[from] Error),
@@ -178,10 +184,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ///
     /// Cancel-safe.
     pub async fn closed(&mut self) {
-        if self.buffer.is_empty() && !self.fill(READ_BYTES_MIN).await.unwrap_or(false) {
-            return;
+        if self.has_more().await {
+            std::future::pending().await
         }
-        std::future::pending().await
+    }
+
+    /// Waits until a message is waiting to be read. Returns false if the peer has closed the stream, or it failed.
+    ///
+    /// Dropping the future between polls loses nothing.
+    pub async fn has_more(&mut self) -> bool {
+        !self.buffer.is_empty() || self.fill(READ_BYTES_MIN).await.unwrap_or(false)
     }
 
     /// Reads between messages, where a client may disconnect, even without TLS's close message.

@@ -1,5 +1,6 @@
 //! Commands on collections with caches: reads that a replica answers, and writes that are applied to it.
 
+use std::io;
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use forebay_documents::Namespace;
 use forebay_wire_mongo::{Flags, OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::time::timeout;
 
 use super::catch_up::{peek, wait_until_applied};
@@ -21,6 +23,7 @@ use super::commands::{
 use super::compare::Verdict;
 use super::cursors::open_cursor;
 use super::indexes::with_definitions;
+use super::patience::Departure;
 use super::reads::{self, Answer, Read};
 use super::reasons::Reason;
 use super::writes::{self, Write};
@@ -279,13 +282,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         replicas.counters.compared.fetch_add(1, Ordering::Relaxed);
         let mut tries = 0;
         loop {
-            let no_writes = if replicas.exclusive {
-                Some(replica.apply_lock.clone().read_owned().await)
-            } else {
-                None
-            };
-            let paused = replica.pause().await;
-            let held = (paused, no_writes);
+            let held = self.wait_for(async {
+                let no_writes = if replicas.exclusive {
+                    Some(replica.apply_lock.clone().read_owned().await)
+                } else {
+                    None
+                };
+                (replica.pause().await, no_writes)
+            });
+            let held = held.await?;
             let (direct_reply, held) = self.ask_while_held(message, request, held).await?;
             let Some(direct_reply) = direct_reply else {
                 return Ok(Next::Close);
@@ -400,18 +405,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let probe = rawdoc! {
             "update": namespace.collection.as_str(), "updates": [update], "$db": namespace.db.as_str(),
         };
-        let reply = self.ask_as_client(probe).await?.unwrap_or_default();
+        let Some(reply) = self.ask_as_client(probe).await? else {
+            return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+        };
         let none = matches!(reply.get("writeErrors"), Ok(None));
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// Returns the `_id`s of the documents that a client's queries match; `None` if the upstream refuses or there are
-    /// too many.
-    async fn ids_of(
+    /// Adds the `_id`s of the documents that the queries of a write find, or notes that its effect is unknown: if the
+    /// upstream refuses or there are too many. Returns false if the upstream does not answer.
+    async fn look_up(
         &mut self,
         namespace: &Namespace,
-        queries: &[RawDocumentBuf],
-    ) -> Result<Option<Vec<RawBson>>, FrameError> {
+        write: &mut Write,
+    ) -> Result<bool, FrameError> {
+        let Some(queries) = write.lookups() else {
+            return Ok(true);
+        };
         let most = i64::try_from(writes::TOUCHED_MAX + 1).unwrap_or(i64::MAX);
         let mut ids = Vec::new();
         for query in queries {
@@ -419,25 +429,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
                 "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
             };
-            let Some(reply) = self.ask_as_client(find).await? else {
-                return Ok(None);
+            // Also for a client that has left: what it sent before is done.
+            let asked = self.ask_until(find, Departure::EndsNothing);
+            let Some(reply) = asked.await? else {
+                return Ok(false);
             };
             let of_all = first_batch(&reply).map(|found| found.get("_id").ok().flatten());
-            let Some(found) = of_all
-                .map(|id| id.map(RawBson::from))
-                .collect::<Option<Vec<_>>>()
-            else {
-                return Ok(None);
-            };
-            ids.extend(found);
-            if !succeeded(&reply)
-                || open_cursor(&reply).is_some()
-                || ids.len() > writes::TOUCHED_MAX
-            {
-                return Ok(None);
+            let found: Option<Vec<_>> = of_all.map(|id| id.map(RawBson::from)).collect();
+            let is_whole = found.is_some() && succeeded(&reply) && open_cursor(&reply).is_none();
+            ids.extend(found.into_iter().flatten());
+            if !is_whole || ids.len() > writes::TOUCHED_MAX {
+                write.set_unknown();
+                return Ok(true);
             }
         }
-        Ok(Some(ids))
+        write.add_touched(ids);
+        Ok(true)
     }
 
     async fn write(
@@ -453,10 +460,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.exchange(request, flags).await;
             }
             let reply = self.ask_for_write(&request, flags).await;
-            wait_until_applied(replicas, slice::from_ref(replica), &reply).await;
-            return self.reply_to_write(reply, &request, flags).await;
+            let written = slice::from_ref(replica);
+            return self
+                .reply_when_applied(written, reply, &request, flags)
+                .await;
         }
-        let shared = replica.apply_lock.clone().read_owned().await;
+        let shared = replica.apply_lock.clone().read_owned();
+        let shared = self.wait_for(shared).await?;
         if !replica.is_declared() {
             // A declaration of caches waits for this lock: release it before the reply, which a client may accept
             // slowly.
@@ -465,7 +475,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return self.reply_to_write(reply, &request, flags).await;
         }
         drop(shared);
-        let lock = replica.apply_lock.clone().write_owned().await;
+        let lock = self.lock(replica).await?;
         let reply = self
             .write_followed(replicas, replica, &request, flags)
             .await;
@@ -493,14 +503,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
         let mut write = Write::parse(name, message);
-        let looked_up = match write.lookups() {
-            None => None,
-            Some(queries) if queries.is_empty() => Some(Vec::new()),
-            Some(queries) => self.ids_of(&replica.namespace, &queries).await?,
-        };
-        match looked_up {
-            Some(ids) => write.add_touched(ids),
-            None => write.set_unknown(),
+        if !self.look_up(&replica.namespace, &mut write).await? {
+            return Ok(None);
         }
         let bytes = write.message.encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
@@ -529,6 +533,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.ask_to_end(&bytes, request.id()).await
     }
 
+    /// Takes the apply lock of a replica exclusively.
+    pub(super) async fn lock(
+        &mut self,
+        replica: &Replica,
+    ) -> Result<OwnedRwLockWriteGuard<()>, FrameError> {
+        let lock = replica.apply_lock.clone().write_owned();
+        self.wait_for(lock).await
+    }
+
+    /// Sends the client the reply to a write once replicas that follow change streams have applied it.
+    async fn reply_when_applied(
+        &mut self,
+        written: &[Arc<Replica>],
+        reply: Result<Option<Bytes>, FrameError>,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let replicas = Arc::clone(&self.replicas);
+        let applied = wait_until_applied(&replicas, written, &reply);
+        self.wait_for(applied).await?;
+        self.reply_to_write(reply, request, flags).await
+    }
+
     /// Sends the client the reply to a write, if the client expects one.
     async fn reply_to_write(
         &mut self,
@@ -537,6 +564,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         match reply? {
+            _ if self.is_dismissed() => Ok(Next::Close),
             _ if flags.has(Flags::MORE_TO_COME) => Ok(Next::Request),
             None => Ok(Next::Close),
             Some(reply) => self.pass(reply, request).await,
@@ -564,8 +592,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             targets.is_none_or(|targets| targets.contains(&replica.namespace))
         });
         if !replicas.exclusive {
-            wait_until_applied(replicas, &written, &reply).await;
-            written.clear();
+            return self
+                .reply_when_applied(&written, reply, &request, flags)
+                .await;
         }
         for replica in written {
             match peeked {
@@ -584,10 +613,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         request: Request,
     ) -> Result<Next, FrameError> {
         let reply = self.ask_to_end(&request.bytes, request.id()).await;
-        if !replicas.exclusive {
-            wait_until_applied(replicas, &replicas.declared(), &reply).await;
+        let flags = Flags::default();
+        if replicas.exclusive {
+            return self.reply_to_write(reply, &request, flags).await;
         }
-        self.reply_to_write(reply, &request, Flags::default()).await
+        let declared = replicas.declared();
+        self.reply_when_applied(&declared, reply, &request, flags)
+            .await
     }
 
     /// Passes on a `drop` or `dropDatabase`, and forgets the caches of dropped collections.
@@ -610,7 +642,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let known: Vec<_> = declared().collect();
         let mut locks = Vec::new();
         for replica in &known {
-            locks.push(replica.apply_lock.clone().write_owned().await);
+            locks.push(self.lock(replica).await?);
         }
         let flags = message.flags;
         let bytes = with_reply(message).encode(request.id(), 0);
@@ -666,8 +698,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         &mut self,
         command: RawDocumentBuf,
     ) -> Result<Option<RawDocumentBuf>, FrameError> {
+        self.ask_until(command, Departure::EndsWait).await
+    }
+
+    async fn ask_until(
+        &mut self,
+        command: RawDocumentBuf,
+        departure: Departure,
+    ) -> Result<Option<RawDocumentBuf>, FrameError> {
         let request_id = super::secret_number();
-        let reply = self.ask(&OpMsg::new(command), request_id).await?;
+        self.send(&OpMsg::new(command).encode(request_id, 0))
+            .await?;
+        let memory = self.memory().clone();
+        let reply = self.receive_until(request_id, &memory, departure).await?;
         let peeked = reply.as_ref().and_then(|reply| Peek::new(reply));
         Ok(peeked.map(|reply| reply.body.to_owned()))
     }

@@ -37,10 +37,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(refusal) = self.prove_write(&replica.namespace).await? {
             return self.respond(refusal, &request).await;
         }
-        let reply = replicas
-            .create_caches(replica, RawArrayBuf::from_iter(indexes))
-            .await;
-        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+        if let Err(error) = self.wait_for(replicas.check_suitable(replica)).await? {
+            return self.respond(refusal(&error), &request).await;
+        }
+        let create = rawdoc! {
+            "createIndexes": replica.namespace.collection.as_str(), "indexes": RawArrayBuf::from_iter(indexes),
+        };
+        self.change_caches(replicas, replica, create, &request)
             .await
     }
 
@@ -71,9 +74,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Ok(Some(index)) = message.body.get("index") {
             command.append(cstr!("index"), index);
         }
-        let reply = replicas.drop_caches(replica, command).await;
-        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+        self.change_caches(replicas, replica, command, &request)
             .await
+    }
+
+    /// Runs a command that creates or drops caches.
+    async fn change_caches(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        command: RawDocumentBuf,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        let lock = self.lock(replica).await?;
+        let reply = replicas.change_caches(replica, command).await;
+        drop(lock);
+        let reply = reply.unwrap_or_else(|error| refusal(&error));
+        self.respond(reply, request).await
     }
 
     /// Explains a read: on the replica if the replica would answer it, otherwise at the upstream, with the reason

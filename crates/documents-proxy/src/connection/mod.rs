@@ -11,6 +11,7 @@ mod fetch;
 mod handshake;
 mod indexes;
 mod operations;
+mod patience;
 mod proof;
 mod reads;
 mod reasons;
@@ -33,6 +34,8 @@ use forebay_wire_mongo::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
+
+use patience::{Asked, Departure};
 
 use crate::replicas::Replicas;
 use crate::upstream::Stream;
@@ -80,6 +83,8 @@ pub struct Connection<S> {
     is_cut_off: bool,
     /// Is a read in progress that caches may answer if the upstream goes away?
     may_be_cut_off: bool,
+    /// The command in progress.
+    asked: Asked,
 }
 
 /// A request in the form sent to the upstream.
@@ -126,6 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             may_be_authenticated: false,
             is_cut_off: false,
             may_be_cut_off: false,
+            asked: Asked::default(),
         }
     }
 
@@ -201,6 +207,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 };
                 self.refuse(refused).await
             }
+            Err(FrameError::Expired) => self.dismiss().await,
             answered => answered,
         }
     }
@@ -233,6 +240,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             request.compressor = None;
         }
         let flags = peek.flags;
+        self.asked = if flags.has(Flags::MORE_TO_COME) {
+            Asked::default()
+        } else {
+            self.read_limit(request.id(), name, peek.body)
+        };
         let is_hello = hello::is_hello(name);
         if is_hello && flags.has(Flags::MORE_TO_COME) {
             return self.exchange(request, flags).await;
@@ -248,6 +260,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let replicas = self.replicas.clone();
         self.serve_command(&replicas, request).await
+    }
+
+    fn read_limit(&self, request_id: i32, name: &str, body: &RawDocument) -> Asked {
+        Asked::new(
+            request_id,
+            name,
+            body,
+            self.proxy.upstream.connect_timeout(),
+        )
     }
 
     /// Sends a request to the upstream, and the upstream's replies to the client.
@@ -334,6 +355,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Passes on the handshake of an older driver. Refuses every other command in an `OP_QUERY`.
     async fn query(&mut self, request: Request) -> Result<Next, FrameError> {
+        self.asked = Asked::default();
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
         let Body::Query(query) = body else {
@@ -343,6 +365,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let name = command.iter_elements().next().and_then(Result::ok);
         let name = name.map_or("", |element| element.key().as_str());
         if query.command_database().is_some() && hello::is_hello(name) {
+            self.asked = self.read_limit(header.request_id, name, command);
             return self.query_hello(&query, header, &command.to_owned()).await;
         }
         let authenticates = matches!(name, "saslStart" | "saslContinue");
@@ -424,10 +447,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             () = documents.stopping() => Ok(None),
         };
         self.may_be_cut_off = false;
-        if matches!(reply, Ok(None)) && self.replicas.is_away() {
-            self.cut_off_if_away().await;
+        match reply {
+            Err(FrameError::Expired) => {
+                self.is_cut_off = true;
+                Ok(None)
+            }
+            Ok(None) if self.replicas.is_away() => {
+                self.cut_off_if_away().await;
+                Ok(None)
+            }
+            reply => reply,
         }
-        reply
     }
 
     async fn answer_query(
@@ -444,61 +474,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Receives the upstream's reply to the message with this id; `None` if the upstream or the client closed its
     /// connection.
-    ///
-    /// Discards replies that no command waits for: FerretDB 1 replies even to unacknowledged writes.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         let memory = self.memory().clone();
-        loop {
-            let frame = tokio::select! {
-                frame = self.upstream_reader.next(&REPLY_LIMITS, &memory) => self.note_loss(frame)?,
-                () = self.reader.closed() => None,
-                // The upstream may hang while the connection stays open.
-                () = self.replicas.wait_away(), if self.may_be_cut_off => None,
-            };
-            match frame {
-                Some(frame) if !answers(&frame, request_id) => {}
-                frame => return Ok(frame.map(|frame| self.keep(frame))),
-            }
-        }
-    }
-
-    /// Returns the bytes of a reply. Holds the reply's share of memory until the reply is passed on.
-    fn keep(&mut self, reply: Frame) -> Bytes {
-        self.reply_share = Some(reply.share);
-        reply.bytes
-    }
-
-    /// Like [`receive`](Connection::receive), but continues after the client has closed its connection.
-    async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
-        // No memory limit: the replica has to apply the write in any case.
-        let memory = Account::default();
-        loop {
-            let frame = self.upstream_reader.next(&REPLY_LIMITS, &memory).await;
-            match self.note_loss(frame)? {
-                Some(frame) if !answers(&frame, request_id) => {}
-                frame => return Ok(frame.map(|frame| self.keep(frame))),
-            }
-        }
-    }
-
-    /// Returns `frame`. If the upstream closed the connection, starts a check whether the upstream was restarted.
-    fn note_loss(
-        &self,
-        frame: Result<Option<Frame>, FrameError>,
-    ) -> Result<Option<Frame>, FrameError> {
-        if !matches!(frame, Ok(Some(_))) {
-            self.replicas.check_after_close();
-        }
-        frame
-    }
-
-    async fn send(&mut self, message: &[u8]) -> Result<(), FrameError> {
-        frames::write(
-            &mut self.upstream_writer,
-            message,
-            self.proxy.timeouts.message,
-        )
-        .await
+        self.receive_until(request_id, &memory, Departure::EndsWait)
+            .await
     }
 
     /// Returns the answer with a share of memory to hold until the answer is sent, or an error reply if the answer does

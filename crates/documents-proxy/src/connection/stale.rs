@@ -49,6 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.may_be_cut_off = false;
         match answered {
             Ok(Next::Request) => Ok(Next::Request),
+            Err(FrameError::Expired) => Err(FrameError::Expired),
             _ if self.cut_off_if_away().await => self.answer_stale(request).await,
             ended => ended,
         }

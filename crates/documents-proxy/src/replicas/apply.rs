@@ -76,7 +76,8 @@ impl Replicas {
             return Ok(());
         };
         for ids in ids.chunks(IDS_MAX) {
-            let found = self.read(&replica.namespace, &fields, ids).await?;
+            let found = self.read(&replica.namespace, &fields, ids);
+            let found = self.unless_hung(found).await??;
             let there: HashSet<Vec<u8>> = found.iter().filter_map(id_of).map(id_key).collect();
             let gone = ids
                 .iter()

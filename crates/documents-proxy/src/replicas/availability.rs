@@ -1,11 +1,12 @@
 //! Tracks whether the upstream can be reached, and reloads replicas when it comes back.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mongodb::error::ErrorKind;
+use mongodb::error::{Error, ErrorKind};
 use tokio::time::timeout;
 
 use super::{ReplicaError, Replicas};
@@ -53,6 +54,45 @@ impl Replicas {
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
         });
+    }
+
+    /// Waits until the upstream does not answer a hello on a new connection: it hangs, or is away.
+    pub async fn hangs(&self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            if !self.answers_hello().await {
+                return;
+            }
+        }
+    }
+
+    /// Waits for something of the upstream, however long that takes, unless the upstream hangs.
+    ///
+    /// # Errors
+    /// If it hangs.
+    pub(super) async fn unless_hung<T>(
+        &self,
+        waiting: impl Future<Output = T>,
+    ) -> Result<T, ReplicaError> {
+        tokio::select! {
+            done = waiting => Ok(done),
+            () = self.hangs() => Err(Error::from(io::Error::from(io::ErrorKind::TimedOut)).into()),
+        }
+    }
+
+    /// Returns whether the upstream answers a hello that begins after the call. Calls of the same time share one hello.
+    async fn answers_hello(&self) -> bool {
+        let asked = Instant::now();
+        let mut checked = self.checked.lock().await;
+        if let Some((begun, answers)) = *checked
+            && begun >= asked
+        {
+            return answers;
+        }
+        let begun = Instant::now();
+        let answers = self.upstream.is_there().await;
+        *checked = Some((begun, answers));
+        answers
     }
 
     async fn answers_ping(&self) -> bool {

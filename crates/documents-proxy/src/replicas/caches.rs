@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::Namespace;
 
 use super::reply::{first_batch, succeeded};
@@ -15,47 +15,28 @@ const HAS_STREAMS: &str = "the upstream has transactions, which only its change 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Replicas {
-    /// Declares caches by a `createIndexes` that defines cache indexes only, and starts to load them. Returns the
-    /// reply. Waits for in-flight writes: those started before the declaration are not applied.
+    /// Runs a command that creates or drops cache indexes on the replica, declares those that there are then, and starts
+    /// to load the replica if they are others than before. Returns the reply, which also reports a wrong definition.
     ///
-    /// # Errors
-    /// If a replica cannot answer for the collection, the upstream does not answer, or the list of caches cannot be
-    /// written. A wrong definition is not an error; the reply reports it.
-    pub async fn create_caches(
-        self: &Arc<Self>,
-        replica: &Arc<Replica>,
-        indexes: RawArrayBuf,
-    ) -> Result<RawDocumentBuf, ReplicaError> {
-        self.check_suitable(replica).await?;
-        let _lock = replica.apply_lock.write().await;
-        let Namespace { db, collection } = &replica.namespace;
-        let command = rawdoc! { "createIndexes": collection.as_str(), "indexes": indexes };
-        let reply = self.run(db, command).await;
-        if succeeded(&reply) {
-            self.declare(replica).await?;
-        }
-        Ok(reply)
-    }
-
-    /// Drops caches by a `dropIndexes` on the replica. Returns the reply.
+    /// The caller holds the apply lock exclusively, so that no write is in flight: those started before the declaration
+    /// are not applied.
     ///
     /// # Errors
     /// If the list of caches cannot be written.
-    pub async fn drop_caches(
+    pub async fn change_caches(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
-        index: RawDocumentBuf,
+        command: RawDocumentBuf,
     ) -> Result<RawDocumentBuf, ReplicaError> {
-        let _lock = replica.apply_lock.write().await;
-        let reply = self.run(&replica.namespace.db, index).await;
+        let reply = self.run(&replica.namespace.db, command).await;
         if succeeded(&reply) {
             self.declare(replica).await?;
         }
         Ok(reply)
     }
 
-    /// Makes the replica's cache indexes its declared caches, and starts to load the replica. The caller holds the
-    /// apply lock exclusively.
+    /// Declares the cache indexes that the replica has, and starts to load it unless they were declared before. The
+    /// caller holds the apply lock exclusively.
     async fn declare(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<(), ReplicaError> {
         let definitions = self.cache_definitions(&replica.namespace).await?;
         if definitions.is_empty() {
@@ -96,7 +77,7 @@ impl Replicas {
 
     /// Refuses collections for which a replica cannot answer: views, collections with a collation, and collections
     /// whose documents expire or are evicted (TTL, capped). Records the upstream's UUID of the collection.
-    pub(super) async fn check_suitable(&self, replica: &Replica) -> Result<(), ReplicaError> {
+    pub async fn check_suitable(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let namespace = &replica.namespace;
         if self.exclusive && self.has_transactions().await? {
             return Err(ReplicaError::Unsuitable(HAS_STREAMS.to_owned()));

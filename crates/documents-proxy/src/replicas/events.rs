@@ -84,12 +84,17 @@ impl Replicas {
         };
         let db = self.client.database(&replica.namespace.db);
         let opened = db.run_raw_cursor_command(command).max_time(AWAIT).batch();
-        let opened = opened.await.map_err(|error| match &*error.kind {
-            ErrorKind::Command(refusal) if token.is_none() && NONE.contains(&refusal.code) => {
-                ReplicaError::Unsuitable(format!("{SHARED_WRITES} ({})", refusal.message))
-            }
-            _ => error.into(),
-        })?;
+        let opened =
+            self.unless_hung(opened.into_future())
+                .await?
+                .map_err(|error| match &*error.kind {
+                    ErrorKind::Command(refusal)
+                        if token.is_none() && NONE.contains(&refusal.code) =>
+                    {
+                        ReplicaError::Unsuitable(format!("{SHARED_WRITES} ({})", refusal.message))
+                    }
+                    _ => error.into(),
+                })?;
         // Earlier writes are reported by the stream or read by the load. The replica does not answer before it has
         // applied them.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));

@@ -1,5 +1,6 @@
 //! Detects restarts of the upstream, which may lose acknowledged writes that no change stream reports as lost.
 
+use std::io;
 use std::sync::Arc;
 
 use bson::oid::ObjectId;
@@ -111,7 +112,14 @@ impl Replicas {
 
 /// Returns whether the upstream was reached, but the connection broke before the reply.
 fn is_disconnected(error: &ReplicaError) -> bool {
-    matches!(error, ReplicaError::Upstream(error) if !matches!(*error.kind, ErrorKind::ServerSelection { .. }))
+    match error {
+        ReplicaError::Upstream(error) => match &*error.kind {
+            ErrorKind::ServerSelection { .. } => false,
+            ErrorKind::Io(error) => error.kind() != io::ErrorKind::TimedOut,
+            _ => true,
+        },
+        _ => false,
+    }
 }
 
 fn is_refused(error: &mongodb::error::Error) -> bool {

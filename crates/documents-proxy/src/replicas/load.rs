@@ -93,11 +93,10 @@ impl Replicas {
                 replica.load_due.notified().await;
                 continue;
             };
-            tokio::time::sleep(pause).await;
-            let outcome = if self.exclusive {
-                self.load(&replica).await
-            } else {
-                self.follow_stream(&replica).await
+            let outcome = match self.pause_once_answered(pause).await {
+                Ok(()) if self.exclusive => self.load(&replica).await,
+                Ok(()) => self.follow_stream(&replica).await,
+                unanswered => unanswered,
             };
             match outcome {
                 Ok(()) => {}
@@ -125,6 +124,17 @@ impl Replicas {
         }
     }
 
+    /// Pauses, if at all, from when the upstream has answered: if it hung, a write that it had received before begins
+    /// only then.
+    async fn pause_once_answered(&self, pause: Duration) -> Result<(), ReplicaError> {
+        if pause.is_zero() {
+            return Ok(());
+        }
+        let answered = self.upstream_time().await;
+        tokio::time::sleep(pause).await;
+        answered.map(drop)
+    }
+
     /// Loads a replica once. Returns early if the replica is invalidated meanwhile.
     async fn load(&self, replica: &Replica) -> Result<(), ReplicaError> {
         self.check_suitable(replica).await?;
@@ -150,7 +160,7 @@ impl Replicas {
             .collect();
         drop(sender);
         let mut copied = 0;
-        while let Some(batch) = batches.recv().await {
+        while let Some(batch) = self.unless_hung(batches.recv()).await? {
             let batch = batch?;
             copied += batch.len() as u64;
             let held = replica.apply_lock.read().await;
@@ -197,7 +207,8 @@ impl Replicas {
             .client
             .database(db)
             .collection::<RawDocumentBuf>(collection);
-        let total = store.estimated_document_count().await?;
+        let total = store.estimated_document_count().into_future();
+        let total = self.unless_hung(total).await??;
         let lock = replica.apply_lock.write().await;
         let Some((fields, epoch)) = replica.begin_load(total, self.serve_stale) else {
             return Ok(None);
@@ -206,7 +217,7 @@ impl Replicas {
         drop(lock);
         let batch_size = u32::try_from(BATCH_DOCUMENTS).unwrap_or(u32::MAX);
         let parts = if !self.exclusive && total >= PARTED_DOCUMENTS_MIN {
-            parts(&store).await?
+            self.unless_hung(parts(&store)).await??
         } else {
             vec![Document::new()]
         };
@@ -219,7 +230,8 @@ impl Replicas {
             if let Some(concern) = &concern {
                 find.insert("readConcern", concern.clone());
             }
-            cursors.push(self.open_cursor(db, find, batch_size).await?);
+            let cursor = self.open_cursor(db, find, batch_size);
+            cursors.push(self.unless_hung(cursor).await??);
         }
         Ok(Some((fields, epoch, cursors)))
     }

@@ -98,6 +98,8 @@ pub struct Replicas {
     lost_at: watch::Sender<Option<Instant>>,
     /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
+    /// The last check of whether the upstream hangs: when it began, and whether the upstream answered.
+    checked: AsyncMutex<Option<(Instant, bool)>>,
     /// Reference count of the clients that have a connection to the upstream.
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
@@ -157,6 +159,7 @@ impl Replicas {
             serve_stale: settings.serve_stale,
             lost_at: watch::Sender::new(None),
             is_checking: AtomicBool::new(false),
+            checked: AsyncMutex::default(),
             clients: AsyncMutex::default(),
             incarnation: Mutex::default(),
             said_no_start: Once::new(),
@@ -296,7 +299,9 @@ impl Replicas {
         command: RawDocumentBuf,
     ) -> Result<RawDocumentBuf, ReplicaError> {
         let command = Document::try_from(command).map_err(unreadable)?;
-        let reply = self.client.database(db).run_command(command).await?;
+        let db = self.client.database(db);
+        let reply = self.unless_hung(db.run_command(command).into_future());
+        let reply = reply.await??;
         RawDocumentBuf::try_from(&reply).map_err(unreadable)
     }
 }

@@ -1,6 +1,7 @@
 //! The socket of a client's connection. Other threads can check whether the client is still connected.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -9,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use forebay_documents::Link;
 use forebay_net::tcp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -117,9 +119,9 @@ impl AsyncWrite for Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// Does nothing: the system sends the end of the stream when the socket is closed.
+    /// Tells the client that nothing more comes, while the connection goes on with what it has begun.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+        Poll::Ready(SockRef::from(&*self.0).shutdown(Shutdown::Write))
     }
 }
 
@@ -164,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn a_vanished_client_is_noticed() {
         let (_client, server) = pair().await;
-        let socket = socket2::SockRef::from(&*server.0);
+        let socket = SockRef::from(&*server.0);
         assert!(socket.keepalive().expect("the system tells"));
         let silence = socket.tcp_keepalive_time().expect("the system tells");
         assert_eq!(silence, tcp::SILENCE_MAX);
