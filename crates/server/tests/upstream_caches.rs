@@ -324,3 +324,23 @@ async fn a_dropped_collection_is_empty_for_the_cache_too() -> Result<()> {
     }
     pair.proxy.stop()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_declaration_changes_nothing() -> Result<()> {
+    let pair = Pair::start(&["--upstream-writes", "exclusive"]).await?;
+    pair.things()
+        .insert_one(doc! { "_id": 1, "name": "x", "other": "y" })
+        .await?;
+    let both = ["name", "other"];
+    for field in both {
+        declare(&pair.proxied, field).await?;
+        wait_until_cached(&pair.proxied).await?;
+    }
+    for field in both {
+        let repeated = declare(&pair.proxied, field).await?;
+        assert_eq!(repeated.get_str("note")?, "all indexes already exist");
+        let why = reason(&pair.proxied).await?;
+        ensure!(why.is_none(), "{field}: {why:?}");
+    }
+    pair.proxy.stop()
+}

@@ -42,6 +42,9 @@ impl Replicas {
         if definitions.is_empty() {
             return self.forget(replica).await;
         }
+        if definitions == replica.definitions() && !replica.is_off() {
+            return Ok(());
+        }
         replica.declare(definitions);
         self.record()?;
         self.reload(replica, "caches were declared");

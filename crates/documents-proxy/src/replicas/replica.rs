@@ -186,6 +186,11 @@ impl Replica {
         self.wake();
     }
 
+    /// Returns whether there are caches that are neither loaded nor about to be.
+    pub(super) fn is_off(&self) -> bool {
+        self.inner.lock().life.is_off()
+    }
+
     /// Returns how long to wait before the next load; `None` if no load is due.
     pub fn load_due(&self) -> Option<Duration> {
         self.inner.lock().life.load_due()

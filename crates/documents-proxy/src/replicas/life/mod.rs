@@ -310,6 +310,11 @@ impl Life {
         matches!(self.state, State::Ready { .. })
     }
 
+    /// Returns whether there are caches that are neither loaded nor about to be.
+    pub fn is_off(&self) -> bool {
+        matches!(self.state, State::Off { .. })
+    }
+
     /// Returns whether the replica holds a copy that an earlier process left and that may be resumed.
     pub fn may_resume(&self) -> bool {
         self.held() == Held::Left
