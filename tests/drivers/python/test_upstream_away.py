@@ -56,7 +56,7 @@ def test_an_upstream_that_does_not_report_its_start_is_loaded_once(tmp_path):
             until(lambda: refusing.asked["serverStatus"] > asked)
             until(lambda: found(names) == 10)
     log = "\n".join(proxy.lines)
-    assert log.count("the upstream does not report when it was started") == 1
+    assert log.count("the upstream does not report its start time") == 1
     assert log.count("the documents of a collection have been loaded") == 1
     proxy.stop()
     upstream.stop()
