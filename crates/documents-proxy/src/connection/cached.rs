@@ -1,13 +1,11 @@
 //! Commands on collections with caches: reads that a replica answers, and writes that are applied to it.
 
-use std::io;
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bson::oid::ObjectId;
 use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use bytes::Bytes;
 use forebay_documents::Namespace;
@@ -27,7 +25,7 @@ use super::patience::Departure;
 use super::reads::{self, Answer, Read};
 use super::reasons::Reason;
 use super::writes::{self, Write};
-use super::{Connection, FrameError, Next, Request, compare, cursors, operations, proof};
+use super::{Connection, FrameError, Next, Request, compare, cursors, operations};
 use crate::replicas::{
     Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
 };
@@ -348,68 +346,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok((asking.await?, None))
             }
         }
-    }
-
-    /// Returns whether the upstream lets the client read the collection. Asks the upstream if the last proof has
-    /// expired.
-    pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
-        let namespace = &replica.namespace;
-        let proven = self.proven.get(namespace);
-        if self.is_cut_off {
-            return Ok(self.was_proven_in_time(proven.copied(), replica));
-        }
-        if proof::is_valid(proven.copied(), Instant::now()) {
-            return Ok(true);
-        }
-        let probe = rawdoc! {
-            "find": namespace.collection.as_str(), "projection": { "_id": 1 }, "limit": 1, "singleBatch": true,
-            "$db": namespace.db.as_str(),
-        };
-        let Some(reply) = self.ask_as_client(probe).await? else {
-            return Ok(false);
-        };
-        // Checks the namespace: the client might have caused the reply with another command.
-        let of = reply
-            .get_document("cursor")
-            .and_then(|cursor| cursor.get_str("ns"));
-        let proven = succeeded(&reply) && of.is_ok_and(|of| of == namespace.to_string());
-        let at = proven.then(Instant::now);
-        match at {
-            Some(at) => drop(self.proven.insert(namespace.clone(), at)),
-            None => drop(self.proven.remove(namespace)),
-        }
-        if !self.may_be_authenticated {
-            replica.set_public(at);
-        }
-        Ok(proven)
-    }
-
-    /// Returns whether the upstream's permission for this client, or for all unauthenticated clients, was valid when
-    /// the upstream was lost.
-    fn was_proven_in_time(&self, proven: Option<Instant>, replica: &Replica) -> bool {
-        let Some(lost_at) = self.replicas.lost_at() else {
-            return false;
-        };
-        [proven, replica.public_at()]
-            .into_iter()
-            .any(|given| proof::is_valid(given, lost_at))
-    }
-
-    /// Checks whether the upstream lets the client write to the collection, with an update of a document that does not
-    /// exist. Returns the upstream's error reply if the client may not write.
-    pub(super) async fn prove_write(
-        &mut self,
-        namespace: &Namespace,
-    ) -> Result<Option<RawDocumentBuf>, FrameError> {
-        let update = rawdoc! { "q": { "_id": ObjectId::new() }, "u": { "$set": { "forebay": 1 } } };
-        let probe = rawdoc! {
-            "update": namespace.collection.as_str(), "updates": [update], "$db": namespace.db.as_str(),
-        };
-        let Some(reply) = self.ask_as_client(probe).await? else {
-            return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
-        };
-        let none = matches!(reply.get("writeErrors"), Ok(None));
-        Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
     /// Adds the `_id`s of the documents that the queries of a write find, or notes that its effect is unknown: if the

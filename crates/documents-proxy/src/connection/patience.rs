@@ -176,8 +176,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers that the time of the command is over, and tells the client that nothing more comes: the connection to the
-    /// upstream is of no use before the upstream has answered.
+    /// Answers that the time of the command is over, and tells the client that nothing more comes: the connection to
+    /// the upstream is of no use before the upstream has answered.
     pub(super) async fn dismiss(&mut self) -> Result<Next, FrameError> {
         let refusal = if self.asked.is_handshake {
             self.away()

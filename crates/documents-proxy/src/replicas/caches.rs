@@ -15,8 +15,9 @@ const HAS_STREAMS: &str = "the upstream has transactions, which only its change 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Replicas {
-    /// Runs a command that creates or drops cache indexes on the replica, declares those that there are then, and starts
-    /// to load the replica if they are others than before. Returns the reply, which also reports a wrong definition.
+    /// Runs a command that creates or drops cache indexes on the replica, declares those that there are then, and
+    /// starts to load the replica if they are others than before. Returns the reply, which also reports a wrong
+    /// definition.
     ///
     /// The caller holds the apply lock exclusively, so that no write is in flight: those started before the declaration
     /// are not applied.
