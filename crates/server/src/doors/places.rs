@@ -1,10 +1,13 @@
 //! Limits open connections with permits, and selects the connection to close when none is free.
 //!
 //! If clients must authenticate, half of the permits are reserved for authenticated clients. Unauthenticated clients
-//! (strangers) share the other half. When strangers hold all of their half, the oldest stranger is disconnected. A
-//! client with a valid password is a stranger only for a moment, so it can connect despite many strangers.
+//! (strangers) share the other half. When strangers hold all of their half, the largest group of strangers loses its
+//! oldest. The strangers of one network are two groups: those that have begun to log in, and the others. A client with
+//! a valid password is a stranger only for a moment, so it can connect despite many strangers.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -24,9 +27,24 @@ struct Taken {
     count: usize,
     /// Number of permits granted so far, which orders them by age.
     next: u64,
-    strangers: BTreeMap<u64, Arc<Notify>>,
+    strangers: Strangers,
     refused: u64,
     evicted: u64,
+}
+
+/// The unauthenticated clients, by group and number.
+#[derive(Debug, Default)]
+struct Strangers {
+    count: usize,
+    groups: HashMap<Group, BTreeMap<u64, Arc<Notify>>>,
+}
+
+/// A group of strangers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Group {
+    network: IpAddr,
+    /// Whether they have begun to log in.
+    logs_in: bool,
 }
 
 /// A connection's permit, released on drop.
@@ -34,6 +52,7 @@ struct Taken {
 pub struct Place {
     places: Arc<Places>,
     number: u64,
+    network: IpAddr,
     evicted: Arc<Notify>,
     standing: Mutex<Standing>,
 }
@@ -41,7 +60,7 @@ pub struct Place {
 /// Whether the connection that holds a permit has authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    Stranger,
+    Stranger { logs_in: bool },
     Known,
 }
 
@@ -68,13 +87,14 @@ impl Places {
         })
     }
 
-    /// Takes a permit. If all permits, or all that unauthenticated clients may hold, are taken, disconnects the oldest
-    /// unauthenticated client and takes its permit. Returns `None` if no client can be disconnected.
-    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+    /// Takes a permit for a client at `address`. If all permits, or all that unauthenticated clients may hold, are
+    /// taken, disconnects an unauthenticated client and takes its permit. Returns `None` if no client can be
+    /// disconnected.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
-            && (taken.count >= self.max || taken.strangers.len() >= strangers_max)
-            && let Some((_, evicted)) = taken.strangers.pop_first()
+            && (taken.count >= self.max || taken.strangers.count >= strangers_max)
+            && let Some(evicted) = taken.strangers.pop()
         {
             evicted.notify_one();
             taken.evicted += 1;
@@ -89,11 +109,12 @@ impl Places {
         let place = Place {
             places: self.clone(),
             number: taken.next,
+            network: network(address),
             evicted: Arc::default(),
             standing: Mutex::new(Standing::Known),
         };
         if self.strangers_max.is_some() {
-            place.be_stranger(&mut taken);
+            place.be_stranger(&mut taken, false);
         }
         Some(place)
     }
@@ -110,6 +131,46 @@ impl Places {
     }
 }
 
+impl Strangers {
+    fn add(&mut self, group: Group, number: u64, evicted: Arc<Notify>) {
+        self.count += 1;
+        let of = self.groups.entry(group).or_default();
+        of.insert(number, evicted);
+    }
+
+    /// Removes a stranger. Returns `None` if it is not in the group.
+    fn remove(&mut self, group: Group, number: u64) -> Option<Arc<Notify>> {
+        let of = self.groups.get_mut(&group)?;
+        let removed = of.remove(&number)?;
+        if of.is_empty() {
+            self.groups.remove(&group);
+        }
+        self.count -= 1;
+        Some(removed)
+    }
+
+    /// Removes and returns the stranger to evict: the oldest of the largest group. Among groups of the same size, those
+    /// that have not begun to log in are chosen first.
+    fn pop(&mut self) -> Option<Arc<Notify>> {
+        let oldest = self.groups.iter().filter_map(|(group, of)| {
+            let (number, _) = of.first_key_value()?;
+            Some((Reverse(of.len()), group.logs_in, *number, *group))
+        });
+        let (_, _, number, group) =
+            oldest.min_by_key(|(size, logs_in, number, _)| (*size, *logs_in, *number))?;
+        self.remove(group, number)
+    }
+}
+
+/// Returns the network of an address: for IPv6 the first 64 bits, because one client may have all addresses of such a
+/// network.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+    }
+}
+
 impl Place {
     /// Waits until the permit is revoked. Only one caller may wait at a time.
     pub async fn evicted(&self) {
@@ -119,8 +180,16 @@ impl Place {
     /// Reserves the permit for a client that has authenticated. Has no effect if the permit was revoked before.
     pub fn keep(&self) {
         let mut taken = self.places.taken.lock();
-        if taken.strangers.remove(&self.number).is_some() {
+        if self.leave_strangers(&mut taken) {
             *self.standing.lock() = Standing::Known;
+        }
+    }
+
+    /// Marks a stranger as one that has begun to log in: the client has named its user.
+    pub fn begin_login(&self) {
+        let mut taken = self.places.taken.lock();
+        if self.leave_strangers(&mut taken) {
+            self.be_stranger(&mut taken, true);
         }
     }
 
@@ -128,20 +197,37 @@ impl Place {
     pub fn forget(&self) {
         let mut taken = self.places.taken.lock();
         if self.places.strangers_max.is_some() && *self.standing.lock() == Standing::Known {
-            self.be_stranger(&mut taken);
+            self.be_stranger(&mut taken, false);
         }
     }
 
-    fn be_stranger(&self, taken: &mut Taken) {
-        taken.strangers.insert(self.number, self.evicted.clone());
-        *self.standing.lock() = Standing::Stranger;
+    fn be_stranger(&self, taken: &mut Taken, logs_in: bool) {
+        let (group, evicted) = (self.group(logs_in), self.evicted.clone());
+        taken.strangers.add(group, self.number, evicted);
+        *self.standing.lock() = Standing::Stranger { logs_in };
+    }
+
+    fn group(&self, logs_in: bool) -> Group {
+        Group {
+            network: self.network,
+            logs_in,
+        }
+    }
+
+    /// Removes the client from the strangers. Returns false if it was none, or was evicted.
+    fn leave_strangers(&self, taken: &mut Taken) -> bool {
+        let Standing::Stranger { logs_in } = *self.standing.lock() else {
+            return false;
+        };
+        let removed = taken.strangers.remove(self.group(logs_in), self.number);
+        removed.is_some()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
-        let was_stranger = taken.strangers.remove(&self.number).is_some();
+        let was_stranger = self.leave_strangers(&mut taken);
         // If neither holds, the permit was revoked, and `enter` has already decremented the count.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
@@ -155,6 +241,10 @@ mod tests {
 
     use super::*;
 
+    fn host(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
     fn is_evicted(place: &Place) -> bool {
         place.evicted().now_or_never().is_some()
     }
@@ -162,12 +252,13 @@ mod tests {
     #[test]
     fn without_authentication_the_first_come_stay() {
         let places = Places::new(2, false);
-        let (first, _second) = (places.enter().expect("room"), places.enter().expect("room"));
-        assert!(places.enter().is_none());
+        let enter = || places.enter(host(1));
+        let (first, _second) = (enter().expect("room"), enter().expect("room"));
+        assert!(enter().is_none());
         first.forget();
-        assert!(places.enter().is_none() && !is_evicted(&first));
+        assert!(enter().is_none() && !is_evicted(&first));
         drop(first);
-        let third = places.enter();
+        let third = enter();
         assert!(third.is_some());
         let counts = places.counts();
         assert_eq!((counts.taken, counts.max, counts.refused), (2, 2, 2));
@@ -176,7 +267,7 @@ mod tests {
     #[test]
     fn the_stranger_that_came_first_makes_room() {
         let places = Places::new(4, true);
-        let enter = || places.enter().expect("room");
+        let enter = || places.enter(host(1)).expect("room");
         let (first, second) = (enter(), enter());
         let third = enter();
         assert!(is_evicted(&first) && !is_evicted(&second));
@@ -195,7 +286,7 @@ mod tests {
     #[test]
     fn clients_that_have_authenticated_stay() {
         let places = Places::new(2, true);
-        let enter = || places.enter().expect("room");
+        let enter = || places.enter(host(1)).expect("room");
         let (ada, eve) = (enter(), {
             let stranger = enter();
             assert_eq!(places.counts().taken, 1);
@@ -207,9 +298,54 @@ mod tests {
         eve.keep();
         let bob = enter();
         bob.keep();
-        assert!(places.enter().is_none() && !is_evicted(&eve) && !is_evicted(&bob));
+        assert!(places.enter(host(1)).is_none() && !is_evicted(&eve) && !is_evicted(&bob));
         bob.forget();
         let _carol = enter();
         assert!(is_evicted(&bob) && !is_evicted(&eve));
+    }
+
+    /// A storm of strangers that enter and say nothing.
+    fn storm(places: &Arc<Places>, hosts: impl IntoIterator<Item = u8>) -> Vec<Place> {
+        let entered = hosts.into_iter().map(|last| places.enter(host(last)));
+        entered.map(|place| place.expect("room")).collect()
+    }
+
+    #[test]
+    fn a_storm_from_one_network_evicts_no_stranger_from_another() {
+        let places = Places::new(8, true);
+        let ada = places.enter(host(1)).expect("room");
+        let _storm = storm(&places, [2; 20]);
+        assert!(!is_evicted(&ada));
+        ada.keep();
+        let _later = storm(&places, [2; 20]);
+        assert!(!is_evicted(&ada));
+        let prefix = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, 7, 1, 2, 3, host]);
+        assert_eq!(network(prefix(1)), network(prefix(2)));
+        assert_ne!(network(host(1)), network(host(2)));
+    }
+
+    #[test]
+    fn a_login_outlasts_a_storm_from_its_own_network() {
+        let places = Places::new(8, true);
+        let mut ada = storm(&places, [1]);
+        ada[0].begin_login();
+        let silent = storm(&places, [1; 20]);
+        assert!(!is_evicted(&ada[0]));
+        // A storm from many networks.
+        let many = storm(&places, 2..200);
+        assert!(!is_evicted(&ada[0]));
+        ada[0].keep();
+        // A storm of logins that never end leaves room for clients that have not begun to log in yet.
+        let logins = storm(&places, [1; 20]);
+        for login in &logins {
+            login.begin_login();
+        }
+        let bob = storm(&places, [1]);
+        let later = storm(&places, [1]);
+        assert!(!is_evicted(&bob[0]) && !is_evicted(&later[0]));
+        drop((silent, many, logins, bob, later));
+        assert_eq!(places.counts().taken, 1);
+        drop(ada.pop());
+        assert_eq!(places.counts().taken, 0);
     }
 }

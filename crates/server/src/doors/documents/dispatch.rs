@@ -167,7 +167,7 @@ fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocument
 
 /// Stores the result of an authentication step in the session, and returns the reply.
 pub fn apply_step(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
-    session.conversation = step.conversation;
+    session.set_conversation(step.conversation);
     if let Some(login) = step.login {
         session.log_in(login);
     }

@@ -95,7 +95,7 @@ impl Listener {
         shutdown: &watch::Receiver<bool>,
         connections: &mut JoinSet<()>,
     ) {
-        let Some(place) = door.places.enter() else {
+        let Some(place) = door.places.enter(peer.ip()) else {
             tracing::warn!(%peer, "connection refused: connections-max has been reached");
             return;
         };

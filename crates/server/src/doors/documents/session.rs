@@ -62,6 +62,14 @@ impl Session {
         }
     }
 
+    /// Sets the state of authentication.
+    pub fn set_conversation(&mut self, conversation: Option<Conversation>) {
+        if conversation.is_some() {
+            self.place.begin_login();
+        }
+        self.conversation = conversation;
+    }
+
     /// Logs the client in, and reserves its connection permit.
     pub fn log_in(&mut self, login: Login) {
         self.client.user = Some(login.user.clone());
