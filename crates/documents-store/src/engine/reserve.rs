@@ -70,16 +70,16 @@ impl ReserveEngine {
         }
         match seen.bytes_left.checked_sub(bytes) {
             Some(left) => seen.bytes_left = left,
-            None => return Err(full()),
+            None => return Err(full(self.free()?, self.reserve_bytes.saturating_add(bytes))),
         }
         Ok(())
     }
 
     /// Returns the number of bytes that may be written now.
     fn room(&self) -> Result<u64> {
-        self.free()?
-            .checked_sub(self.reserve_bytes)
-            .ok_or_else(full)
+        let free = self.free()?;
+        free.checked_sub(self.reserve_bytes)
+            .ok_or_else(|| full(free, self.reserve_bytes))
     }
 
     fn free(&self) -> Result<u64> {
@@ -89,15 +89,20 @@ impl ReserveEngine {
 
     /// Admits a batch that frees space if enough of the reserve is left.
     fn admit_shrinking(&self) -> Result<()> {
-        if self.free()? < self.reserve_bytes / SHRINKING_PART {
-            return Err(full());
+        let (free, needed) = (self.free()?, self.reserve_bytes / SHRINKING_PART);
+        if free < needed {
+            return Err(full(free, needed));
         }
         Ok(())
     }
 }
 
-fn full() -> StoreError {
-    StoreError::io("write a batch", io::Error::from(io::ErrorKind::StorageFull))
+/// The error of a disk with `free` bytes, for a write before which `needed` bytes have to be free.
+fn full(free: u64, needed: u64) -> StoreError {
+    let (free_mib, needed_mib) = (free >> 20, needed.div_ceil(1 << 20));
+    let why = format!("the write needs {needed_mib} MiB free, and {free_mib} MiB are");
+    let error = io::Error::new(io::ErrorKind::StorageFull, why);
+    StoreError::io("write a batch", error)
 }
 
 /// Returns a function that reads the free bytes of this directory's disk.
