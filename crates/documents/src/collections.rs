@@ -19,9 +19,9 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 /// Maximum concurrent insertions into a collection: one in the store, one in the cache, the others ready.
 const INSERTIONS_MAX: usize = 4;
 
-/// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that a
-/// write lock held for long leaves permits for writes to other collections.
-const CHANGES_MAX: usize = 4;
+/// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that one
+/// collection leaves permits for writes to other collections.
+const CHANGES_MAX: usize = 8;
 
 /// Interval at which a writer that waits for the write lock checks its cancellation token.
 const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -136,8 +136,8 @@ impl Collections {
             store,
             lock,
             index_creation: Arc::default(),
-            insertions: Places::new(INSERTIONS_MAX),
-            changes: Places::new(CHANGES_MAX),
+            insertions: Places::fair(INSERTIONS_MAX),
+            changes: Places::fair(CHANGES_MAX),
             search,
         });
         self.open.write().insert(namespace, collection.clone());
@@ -304,8 +304,8 @@ impl Collections {
             namespace: to.clone(),
             store: collection.store.clone(),
             lock: collection.lock.clone(),
-            insertions: Places::new(INSERTIONS_MAX),
-            changes: Places::new(CHANGES_MAX),
+            insertions: Places::fair(INSERTIONS_MAX),
+            changes: Places::fair(CHANGES_MAX),
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };

@@ -28,9 +28,6 @@ const PLACES_PER_CORE: usize = 8;
 /// Minimum and maximum number of permits for reads, and of those for writes.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
-/// Fraction of the read permits, and of the write permits, that one client may hold (numerator, denominator), so that
-/// some remain for other clients.
-const CLIENT_PART: (usize, usize) = (3, 4);
 
 /// Permits for reads. They are separate from those for writes, so that neither kind delays the other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
@@ -81,7 +78,7 @@ impl Places {
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
         let count = count.clamp(PLACES_MIN, PLACES_MAX);
-        Places::shared(count, count / CLIENT_PART.1 * CLIENT_PART.0)
+        Places::fair(count)
     }
 
     fn of(kind: Kind) -> &'static Places {

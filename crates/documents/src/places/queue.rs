@@ -2,6 +2,13 @@
 //!
 //! A released permit goes to the waiting client that holds the fewest permits, and among its commands to the one that
 //! has waited longest. A client with many commands therefore does not delay other clients.
+//!
+//! A client may wait only while its own waiting commands are fewer than the free positions of the queue. One client
+//! therefore takes at most half of the queue, the next one at most half of the rest, and a client without waiting
+//! commands finds room.
+//!
+//! Sources: A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
+//! IEEE/ACM Transactions on Networking 6(2), 1998.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,8 +21,10 @@ use tokio::sync::oneshot;
 use crate::error::CommandError;
 use crate::scope::{self, ClientKey};
 
-/// Maximum number of commands that wait for read permits, and of those that wait for write permits.
-pub(super) const WAITING_MAX: usize = 4_096;
+/// Maximum length of a queue, in commands.
+const WAITING_MAX: usize = 4_096;
+/// Fraction of fair permits that one client may hold (numerator, denominator), so that some remain for other clients.
+const CLIENT_PART: (usize, usize) = (3, 4);
 /// Interval at which a waiting command checks its cancellation token. For every [`CHECKS_TOGETHER_MAX`] waiting
 /// commands, it is longer by the same amount.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -69,8 +78,13 @@ impl Places {
         Places::shared(count, count)
     }
 
+    /// Returns `count` free permits, of which one client may hold three quarters.
+    pub fn fair(count: usize) -> Places {
+        Places::shared(count, count / CLIENT_PART.1 * CLIENT_PART.0)
+    }
+
     /// Returns `count` free permits, of which one client may hold at most `client_max`.
-    pub(super) fn shared(count: usize, client_max: usize) -> Places {
+    fn shared(count: usize, client_max: usize) -> Places {
         Places {
             count,
             client_max,
@@ -112,8 +126,9 @@ impl Places {
             queue.take(client);
             return Ok(None);
         }
-        if queue.waiting >= WAITING_MAX {
-            return Err(too_many());
+        let own = queue.waiting_of(client);
+        if own >= WAITING_MAX.saturating_sub(queue.waiting) {
+            return Err(too_many(own, queue.waiting));
         }
         let (grant, granted) = oneshot::channel();
         let ticket = queue.add(client, grant);
@@ -161,16 +176,22 @@ impl Places {
     }
 }
 
-fn too_many() -> CommandError {
-    CommandError::refused(
-        Code::ExceededTimeLimit,
-        format!("{WAITING_MAX} commands already wait for slow commands; try again"),
-    )
+/// Returns the error for a client that has `own` of the `waiting` commands.
+fn too_many(own: usize, waiting: usize) -> CommandError {
+    let message = format!(
+        "{waiting} commands already wait for slow commands, {own} of them of this client, and the queue holds \
+         {WAITING_MAX}; try again"
+    );
+    CommandError::refused(Code::ExceededTimeLimit, message)
 }
 
 impl Queue {
     fn held(&self, client: Option<ClientKey>) -> usize {
         self.clients.get(&client).map_or(0, |of| of.held)
+    }
+
+    fn waiting_of(&self, client: Option<ClientKey>) -> usize {
+        self.clients.get(&client).map_or(0, |of| of.waiting.len())
     }
 
     fn take(&mut self, client: Option<ClientKey>) {
@@ -289,17 +310,27 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_too_long_is_refused() {
-        run(async {
-            let places = Places::new(0);
-            places.queue.lock().waiting = WAITING_MAX;
-            let refused = places.enter(&Stop::never()).await.map(drop);
-            assert_eq!(
-                refused.expect_err("refused").code(),
-                Code::ExceededTimeLimit
-            );
-            assert_eq!(places.waiting(), WAITING_MAX);
-        });
+    fn a_client_waits_only_while_more_positions_are_left_than_it_has() {
+        let places = Places::new(0);
+        let fill = |host: u8| {
+            let mut turns = Vec::new();
+            loop {
+                match places.enter_or_wait(client(host)) {
+                    Ok(turn) => turns.push(turn.expect("there is no place")),
+                    Err(refused) => {
+                        assert_eq!(refused.code(), Code::ExceededTimeLimit);
+                        return turns;
+                    }
+                }
+            }
+        };
+        let greedy = fill(1);
+        assert_eq!(greedy.len(), WAITING_MAX / 2);
+        let others = [2, 3].map(fill);
+        assert_eq!(others.each_ref().map(Vec::len), [1024, 512]);
+        assert_eq!(places.waiting(), WAITING_MAX / 8 * 7);
+        drop((greedy, others));
+        assert_eq!(places.waiting(), 0);
     }
 
     /// Takes a permit if one is free, and otherwise a position in the queue.
