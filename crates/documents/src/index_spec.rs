@@ -192,7 +192,7 @@ fn checked_path(path: &str) -> Result<&str, CommandError> {
 fn kind_of(path: &str, value: RawBsonRef<'_>) -> Result<IndexKind, CommandError> {
     let number = match value {
         RawBsonRef::String("cache") => return Ok(IndexKind::Cache),
-        RawBsonRef::String(other) => return Err(cannot(format!("Unknown index plugin '{other}'"))),
+        RawBsonRef::String(other) => return Err(unknown_kind(other)),
         RawBsonRef::Int32(number) => f64::from(number),
         RawBsonRef::Int64(number) => number as f64,
         RawBsonRef::Double(number) => number,
@@ -208,6 +208,26 @@ fn kind_of(path: &str, value: RawBsonRef<'_>) -> Result<IndexKind, CommandError>
         number if number < 0.0 => Ok(IndexKind::Descending),
         _ => Err(cannot("Values in the index key pattern cannot be 0.")),
     }
+}
+
+fn unknown_kind(name: &str) -> CommandError {
+    let hint = if looks_like_cache(name) {
+        " (did you mean 'cache'?)"
+    } else {
+        ""
+    };
+    cannot(format!("Unknown index plugin '{name}'{hint}"))
+}
+
+/// Returns whether a word consists of the letters of `cache`, in any order and case, with at most one missing or added.
+fn looks_like_cache(word: &str) -> bool {
+    let mut missing = Vec::from("cache");
+    let is_added = |letter: u8| {
+        let found = missing.iter().position(|wanted| *wanted == letter);
+        found.map(|at| missing.swap_remove(at)).is_none()
+    };
+    let letters = word.bytes().map(|letter| letter.to_ascii_lowercase());
+    letters.map(is_added).filter(|added| *added).count() + missing.len() <= 1
 }
 
 fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
@@ -324,6 +344,19 @@ mod tests {
                 .unwrap()
                 .is_cache()
         );
+    }
+
+    #[test]
+    fn a_misspelt_cache_is_recognised() {
+        for word in ["Cache", "cahce", "cach", "caches", "CACHE"] {
+            assert!(looks_like_cache(word), "{word}");
+        }
+        for word in ["text", "hashed", "2dsphere", "wildcard", "", "cccccc"] {
+            assert!(!looks_like_cache(word), "{word}");
+        }
+        let refused = parse(&rawdoc! { "key": { "a": "cahce" }, "name": "x" }).unwrap_err();
+        let message = refused.to_string();
+        assert!(message.contains("did you mean 'cache'?"), "{message}");
     }
 
     #[test]

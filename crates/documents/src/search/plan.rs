@@ -30,9 +30,10 @@ pub enum NotUsed {
     /// No condition of the filter is on a cached field.
     #[error("the filter has no condition on a cached field")]
     NoCachedField,
-    /// A condition on a cached field tests something other than strings, null or existence.
+    /// A condition on a cached field is one that caches cannot answer, such as a range.
     #[error(
-        "the condition on the cached field '{path}' tests something other than strings, null or existence"
+        "the condition on the cached field '{path}' is not one that caches answer: equality with a string or null, $in \
+         of these and of patterns, $regex, $exists, and negations of them"
     )]
     Predicate {
         /// The field.
