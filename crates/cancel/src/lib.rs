@@ -76,6 +76,18 @@ impl SharedStop {
         self.stop.lock().clone()
     }
 
+    /// Runs a part of the work, which is stopped at `deadline` if the current command has no earlier one.
+    pub fn until<T>(&self, deadline: Instant, part: impl FnOnce() -> T) -> T {
+        let own = self.current();
+        self.follow(&Stop {
+            deadline: own.deadline.into_iter().chain([deadline]).min(),
+            cancelled: own.cancelled.clone(),
+        });
+        let done = part();
+        self.follow(&own);
+        done
+    }
+
     /// Checks that the work may continue.
     ///
     /// # Errors

@@ -1,26 +1,34 @@
 //! Updates and deletes the documents that a search has found, in chunks. The write lock is released between chunks.
 //!
 //! Under the lock, each document is read and checked against the filter again, so that a document that no longer
-//! matches is never changed.
+//! matches is never changed. A change that takes long to compute is computed without the lock, and written if the
+//! document is still as it was read; otherwise it is computed again. So no expression keeps other writers waiting.
+
+use std::time::{Duration, Instant};
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
-use forebay_cancel::Stop;
+use forebay_cancel::{SharedStop, Stop};
 use forebay_documents_query::filter::Match;
 use forebay_documents_query::{Filter, Update, UpdateContext};
-use forebay_documents_store::{Change, Changed, Document, Outcomes, RecordNumber, StoreError};
+use forebay_documents_store::{Change, Changed, Document, RecordNumber, StoreError};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
+use crate::request::Request;
 use crate::retry::{Keep, note};
 
 /// Maximum documents of a chunk.
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. Its last document may exceed this.
 const CHUNK_BYTES: usize = 8 << 20;
+/// Maximum time that changes are computed while the write lock is held.
+const LOCKED_TIME: Duration = Duration::from_millis(20);
 
 /// The documents still to be changed, divided into chunks.
 struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
+    /// Documents that other writers changed while their changes were computed.
+    again: Vec<RecordNumber>,
     documents_max: usize,
     documents: usize,
     bytes: usize,
@@ -30,6 +38,7 @@ impl<'a> ChunkCursor<'a> {
     fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
         ChunkCursor {
             numbers,
+            again: Vec::new(),
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
             bytes: 0,
@@ -39,7 +48,7 @@ impl<'a> ChunkCursor<'a> {
     /// Begins the next chunk. Returns false if no document remains.
     fn begin(&mut self) -> bool {
         (self.documents, self.bytes) = (0, 0);
-        !self.numbers.is_empty()
+        !self.numbers.is_empty() || !self.again.is_empty()
     }
 
     /// Returns the next document's record number, or `None` at the end of the chunk.
@@ -47,10 +56,14 @@ impl<'a> ChunkCursor<'a> {
         if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
             return None;
         }
-        let (number, rest) = self.numbers.split_first()?;
-        self.numbers = rest;
         self.documents += 1;
-        Some(*number)
+        match self.numbers.split_first() {
+            Some((number, rest)) => {
+                self.numbers = rest;
+                Some(*number)
+            }
+            None => self.again.pop(),
+        }
     }
 
     /// Adds a document that is held in memory to the bytes of the chunk.
@@ -79,6 +92,120 @@ impl<'a> Reach<'a> {
             Reach::First(keep) => keep,
         }
     }
+
+    /// The statement that changes `old`, with its outcome, if that is kept.
+    fn statement(
+        self,
+        old: &RawDocument,
+        new: Option<&RawDocument>,
+    ) -> Result<Option<(i32, Vec<u8>)>, CommandError> {
+        let keep = self.keep();
+        keep.map(|keep| keep.statement(Some(old), new)).transpose()
+    }
+}
+
+/// The change of a matching document.
+struct Pending {
+    number: RecordNumber,
+    old: Document,
+    /// The new version. `None` for a deletion, and for an update that changes nothing.
+    new: Option<RawDocumentBuf>,
+    /// The statement with its outcome, if that is kept.
+    statement: Option<(i32, Vec<u8>)>,
+}
+
+/// Changes documents of a collection for a command.
+struct Writer<'a> {
+    collection: &'a OpenCollection,
+    stop: &'a Stop,
+    /// The token that the evaluation of the filter and the update checks. It follows `stop`.
+    shared_stop: &'a SharedStop,
+}
+
+impl<'a> Writer<'a> {
+    fn new(collection: &'a OpenCollection, request: &'a Request<'_>) -> Writer<'a> {
+        Writer {
+            collection,
+            stop: request.stop(),
+            shared_stop: &request.shared_stop,
+        }
+    }
+
+    /// Changes the documents with these record numbers that still match: all, or only the first. `judge` reads a
+    /// document and computes its change, if the document matches. `write` writes changes, and returns the number of
+    /// documents that have matched so far; the caller holds the write lock.
+    ///
+    /// # Errors
+    /// The first failure. Changes computed before the failure are written.
+    fn change(
+        &self,
+        numbers: &[RecordNumber],
+        first_only: bool,
+        judge: impl Fn(RecordNumber) -> Result<Option<Pending>, CommandError>,
+        mut write: impl FnMut(Vec<Pending>) -> Result<usize, CommandError>,
+    ) -> Result<(), CommandError> {
+        let mut left = ChunkCursor::new(numbers, first_only);
+        while left.begin() {
+            self.stop.check()?;
+            let (mut matched, slow) = {
+                let _held = self.collection.lock_writes(self.stop)?;
+                let mut chunk = Vec::new();
+                let slow = self.compute_chunk(&mut left, &judge, &mut chunk);
+                (write(chunk)?, slow?)
+            };
+            if let Some(number) = slow
+                && let Some(pending) = judge(number)?
+            {
+                let _held = self.collection.lock_writes(self.stop)?;
+                if self.is_current(&pending)? {
+                    matched = write(vec![pending])?;
+                } else {
+                    left.again.push(number);
+                }
+            }
+            if first_only && matched > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the changes of a chunk, for at most [`LOCKED_TIME`] and up to the first failure. Returns the document
+    /// whose change was not complete in that time.
+    fn compute_chunk(
+        &self,
+        left: &mut ChunkCursor<'_>,
+        judge: impl Fn(RecordNumber) -> Result<Option<Pending>, CommandError>,
+        chunk: &mut Vec<Pending>,
+    ) -> Result<Option<RecordNumber>, CommandError> {
+        let until = Instant::now() + LOCKED_TIME;
+        while let Some(number) = left.next() {
+            match self.shared_stop.until(until, || judge(number)) {
+                Ok(Some(pending)) => {
+                    left.count_bytes(&pending.old);
+                    if let Some(new) = &pending.new {
+                        left.count_bytes(new);
+                    }
+                    chunk.push(pending);
+                }
+                Ok(None) => {}
+                Err(CommandError::Stopped(_)) if self.stop.check().is_ok() => {
+                    return Ok(Some(number));
+                }
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the document is still the one whose change was computed. The caller holds the write lock.
+    fn is_current(&self, pending: &Pending) -> Result<bool, CommandError> {
+        let now = self.collection.store.get(pending.number)?;
+        Ok(now.as_ref() == Some(&pending.old))
+    }
 }
 
 /// The result of an update.
@@ -102,87 +229,41 @@ pub fn update(
     update: &Update,
     numbers: &[RecordNumber],
     reach: Reach<'_>,
-    stop: &Stop,
+    request: &Request<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let mut left = ChunkCursor::new(numbers, reach.is_first());
-    while left.begin() {
-        stop.check()?;
-        let _held = collection.lock_writes(stop)?;
-        let mut changes = Vec::new();
-        let prepared = prepare(
-            collection,
-            filter,
-            update,
-            now,
-            &mut left,
-            done,
-            &mut changes,
-        );
-        replace(collection, update, changes, reach, done)?;
-        prepared?;
-        if reach.is_first() && done.matched > 0 {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// A replacement: the document's record number, its current version and its new version.
-type Replacement = (RecordNumber, Document, RawDocumentBuf);
-
-/// Computes the new versions of the documents that match, up to the first one for which the update fails.
-fn prepare(
-    collection: &OpenCollection,
-    filter: &Filter,
-    update: &Update,
-    now: DateTime,
-    left: &mut ChunkCursor<'_>,
-    done: &mut Updated,
-    changes: &mut Vec<Replacement>,
-) -> Result<(), CommandError> {
-    while let Some(number) = left.next() {
-        match changed(collection, filter, update, now, number)? {
-            Some((old, Some(new))) => {
-                left.count_bytes(&old);
-                left.count_bytes(&new);
-                changes.push((number, old, new));
-            }
-            Some((old, None)) => {
-                done.matched += 1;
-                done.last = Some((old.to_buf(), old.to_buf()));
-            }
-            None => {}
-        }
-    }
-    Ok(())
-}
-
-/// Returns the document with this number and its new version, or `None` if the document does not match. The new version
-/// is `None` if the update changes nothing.
-fn changed(
-    collection: &OpenCollection,
-    filter: &Filter,
-    update: &Update,
-    now: DateTime,
-    number: RecordNumber,
-) -> Result<Option<(Document, Option<RawDocumentBuf>)>, CommandError> {
-    let Some(old) = collection.store.get(number)? else {
-        return Ok(None);
+    let judge = |number| {
+        let Some(old) = collection.store.get(number)? else {
+            return Ok(None);
+        };
+        let Match::Yes { index } = filter.match_position(&old)? else {
+            return Ok(None);
+        };
+        let new = update.apply(&old, &UpdateContext::new(now, index))?;
+        let statement = match &new {
+            Some(new) => reach.statement(&old, Some(new))?,
+            None => None,
+        };
+        Ok(Some(Pending {
+            number,
+            old,
+            new,
+            statement,
+        }))
     };
-    let Match::Yes { index } = filter.match_position(&old)? else {
-        return Ok(None);
+    let write = |chunk| {
+        replace(collection, update, chunk, reach, done)?;
+        Ok(done.matched)
     };
-    let new = update.apply(&old, &UpdateContext::new(now, index))?;
-    Ok(Some((old, new)))
+    Writer::new(collection, request).change(numbers, reach.is_first(), judge, write)
 }
 
 /// Writes replacements. The caller holds the write lock.
 fn replace(
     collection: &OpenCollection,
     update: &Update,
-    changes: Vec<Replacement>,
+    chunk: Vec<Pending>,
     reach: Reach<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
@@ -191,18 +272,25 @@ fn replace(
     } else {
         Change::Update
     };
-    let writes: Vec<Change<'_>> = changes
-        .iter()
+    let (mut replacements, mut statements) = (Vec::with_capacity(chunk.len()), Vec::new());
+    for pending in chunk {
+        statements.extend(pending.statement);
+        match pending.new {
+            Some(new) => replacements.push((pending.number, pending.old, new)),
+            None => {
+                done.matched += 1;
+                done.last = Some((pending.old.to_buf(), pending.old.to_buf()));
+            }
+        }
+    }
+    let writes = replacements.iter();
+    let writes: Vec<Change<'_>> = writes
         .map(|(number, _, new)| change(*number, new))
         .collect();
-    let statements = changes
-        .iter()
-        .filter_map(|(_, old, new)| Some(reach.keep()?.statement(Some(old), Some(new))))
-        .collect::<Result<Vec<_>, _>>()?;
     let note = note(reach.keep(), &statements);
     let answers = collection.store.write_numbered(&writes, true, note);
     let mut failure = None;
-    for (answer, (number, old, new)) in answers.into_iter().zip(changes) {
+    for (answer, (number, old, new)) in answers.into_iter().zip(replacements) {
         match answer {
             Ok(_) => {
                 collection.search.on_replace(number, &old, &new);
@@ -236,43 +324,47 @@ pub fn delete(
     filter: &Filter,
     numbers: &[RecordNumber],
     reach: Reach<'_>,
-    stop: &Stop,
+    request: &Request<'_>,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let mut left = ChunkCursor::new(numbers, reach.is_first());
-    while left.begin() {
-        stop.check()?;
-        let _held = collection.lock_writes(stop)?;
-        let (mut changes, mut statements) = (Vec::new(), Vec::new());
-        while let Some(number) = left.next() {
-            if let Some(document) = collection.store.get(number)?
-                && filter.try_matches(&document)?
-            {
-                left.count_bytes(&document);
-                if let Some(keep) = reach.keep() {
-                    statements.push(keep.statement(Some(&document), None)?);
-                }
-                changes.push(Change::Delete(number));
-            }
+    let before = done.count;
+    let judge = |number| {
+        let Some(old) = collection.store.get(number)? else {
+            return Ok(None);
+        };
+        if !filter.try_matches(&old)? {
+            return Ok(None);
         }
-        remove(collection, &changes, note(reach.keep(), &statements), done)?;
-        if reach.is_first() && done.count > 0 {
-            break;
-        }
-    }
-    Ok(())
+        let statement = reach.statement(&old, None)?;
+        Ok(Some(Pending {
+            number,
+            old,
+            new: None,
+            statement,
+        }))
+    };
+    let write = |chunk| {
+        remove(collection, chunk, reach, done)?;
+        Ok(done.count - before)
+    };
+    Writer::new(collection, request).change(numbers, reach.is_first(), judge, write)
 }
 
 /// Writes deletions. The caller holds the write lock.
 fn remove(
     collection: &OpenCollection,
-    changes: &[Change<'_>],
-    note: Option<Outcomes<'_>>,
+    chunk: Vec<Pending>,
+    reach: Reach<'_>,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let answers = collection.store.write_numbered(changes, true, note);
+    let changes = chunk.iter().map(|pending| Change::Delete(pending.number));
+    let changes: Vec<Change<'_>> = changes.collect();
+    let statements = chunk.into_iter().filter_map(|pending| pending.statement);
+    let statements: Vec<_> = statements.collect();
+    let note = note(reach.keep(), &statements);
+    let answers = collection.store.write_numbered(&changes, true, note);
     let mut failure: Option<StoreError> = None;
-    for (answer, change) in answers.into_iter().zip(changes) {
+    for (answer, change) in answers.into_iter().zip(&changes) {
         match (answer, change) {
             (Ok(Changed::Deleted(old)), Change::Delete(number)) => {
                 collection.search.on_delete(*number, &old);
@@ -316,9 +408,101 @@ pub fn insert(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
     use bson::rawdoc;
+    use forebay_cancel::StopReason;
+    use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 
     use super::*;
+    use crate::documents::Documents;
+    use crate::namespace::Namespace;
+    use crate::settings::Settings;
+
+    fn collection() -> (Arc<Documents>, Arc<OpenCollection>) {
+        let spec: DeviceSpec = "host:1".parse().expect("right");
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a device");
+        let documents = Documents::open(Settings::default(), Arc::new(devices)).expect("in memory");
+        let name = Namespace {
+            db: "d".to_owned(),
+            collection: "c".to_owned(),
+        };
+        let made = documents.collections().get_or_create(&name).expect("made");
+        (documents, made)
+    }
+
+    #[test]
+    fn a_slow_change_is_computed_without_the_lock_and_again_if_its_document_has_changed() {
+        let (_documents, collection) = collection();
+        for id in 0..3 {
+            let document = rawdoc! { "_id": id };
+            insert(&collection, &document, None, &Stop::never()).expect("inserted");
+        }
+        let (stop, shared_stop) = (Stop::never(), SharedStop::new(Stop::never()));
+        let writer = Writer {
+            collection: &collection,
+            stop: &stop,
+            shared_stop: &shared_stop,
+        };
+        // The change of document 1 always takes long. Another client changes the document while it is computed.
+        let computed = Cell::new(0);
+        let judge = |number| {
+            let is_locked = collection.lock.is_locked();
+            assert_eq!(is_locked, shared_stop.current().deadline.is_some());
+            if number == 1 && is_locked {
+                return Err(CommandError::Stopped(StopReason::Deadline));
+            }
+            let old = collection.store.get(number)?.expect("it is there");
+            if number == 1 && computed.replace(computed.get() + 1) == 0 {
+                let other = rawdoc! { "_id": 1, "by": "another" };
+                let written = collection.store.write(&[Change::Replace(1, &other)], true);
+                assert!(written[0].is_ok());
+            }
+            Ok(Some(Pending {
+                number,
+                old,
+                new: None,
+                statement: None,
+            }))
+        };
+        let mut written = Vec::new();
+        let write = |chunk: Vec<Pending>| {
+            assert!(collection.lock.is_locked());
+            written.extend(chunk.into_iter().map(|pending| pending.old.to_buf()));
+            Ok(written.len())
+        };
+        let changed = writer.change(&[0, 1, 2], false, judge, write);
+        changed.expect("it ends");
+        let other = rawdoc! { "_id": 1, "by": "another" };
+        assert_eq!(written, [rawdoc! { "_id": 0 }, rawdoc! { "_id": 2 }, other]);
+        assert_eq!(computed.get(), 2);
+    }
+
+    #[test]
+    fn a_command_that_has_to_end_is_not_continued_without_the_lock() {
+        let (_documents, collection) = collection();
+        let stop = Stop::never();
+        let writer = Writer {
+            collection: &collection,
+            stop: &stop,
+            shared_stop: &SharedStop::new(stop.clone()),
+        };
+        let judged = Cell::new(0);
+        let judge = |_| {
+            judged.set(judged.get() + 1);
+            stop.cancelled.store(true, Ordering::Relaxed);
+            Err(CommandError::Stopped(StopReason::Cancelled))
+        };
+        let changed = writer.change(&[0], true, judge, |_| Ok(0));
+        let ended = changed.expect_err("it was killed");
+        assert!(matches!(
+            ended,
+            CommandError::Stopped(StopReason::Cancelled)
+        ));
+        assert_eq!(judged.get(), 1);
+    }
 
     /// Returns the number of documents of each chunk, if each document has `bytes` bytes.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {

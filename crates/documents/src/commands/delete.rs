@@ -112,14 +112,7 @@ impl<'a> Statement<'a> {
             Reach::All
         };
         let change = |numbers: &[_]| {
-            changes::delete(
-                &collection,
-                &target.filter,
-                numbers,
-                reach,
-                request.stop(),
-                done,
-            )?;
+            changes::delete(&collection, &target.filter, numbers, reach, request, done)?;
             Ok(done.count - before)
         };
         target.change(request, &collection, change).await

@@ -193,7 +193,7 @@ impl Modification {
                 update,
                 &[number],
                 Reach::First(keep),
-                request.stop(),
+                request,
                 &mut done,
             )?;
             if done.last.is_some() {
@@ -217,7 +217,7 @@ impl Modification {
                 &self.filter,
                 &[number],
                 Reach::First(keep.as_ref()),
-                request.stop(),
+                request,
                 &mut done,
             )?;
             if let Some(removed) = done.last {

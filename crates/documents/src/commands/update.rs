@@ -324,7 +324,7 @@ impl Prepared<'_> {
                 &self.update,
                 numbers,
                 reach,
-                request.stop(),
+                request,
                 done,
             )?;
             Ok(done.matched)
