@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
 use forebay_cancel::SharedStop;
@@ -16,6 +17,7 @@ use crate::command::{ClientContext, Command};
 use crate::commands::{COMMANDS, output};
 use crate::documents::Documents;
 use crate::error::CommandError;
+use crate::operations::DEPARTED_WRITE_TIME;
 use crate::places::{Kind, all_aside, make_room_to_write};
 use crate::request::{Generic, Request};
 use crate::retry::Retry;
@@ -86,21 +88,19 @@ pub async fn run(
         return Err(CommandError::bad_value(message));
     }
     client.rights.check(&command)?;
-    // Writes continue when their client disconnects, as in MongoDB.
     let pipeline = command.body.get_array("pipeline");
     let writes = spec.effect == Effect::Writes || pipeline.is_ok_and(output::writes);
     if writes && generic.read_level == Some("linearizable") {
         let message = "a write cannot have the read concern level \"linearizable\"";
         return Err(CommandError::refused(Code::InvalidOptions, message));
     }
-    let link = client.link.clone().filter(|_| !writes);
-    let bound = ClientContext {
-        link,
-        ..client.clone()
+    let grace = if writes {
+        DEPARTED_WRITE_TIME
+    } else {
+        Duration::ZERO
     };
-    let operation = documents
-        .operations()
-        .begin(bound, command.clone(), generic.time_limit);
+    let operations = documents.operations();
+    let operation = operations.begin(client.clone(), command.clone(), generic.time_limit, grace);
     let retry = Retry::begin(documents, client, &arguments, &generic, &operation).await?;
     let request = Request {
         retry,

@@ -237,11 +237,12 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the reads of disconnected clients, as `killOp` does; their writes continue, as in MongoDB. If memory was
-    /// refused since the last call, also closes the cursors of disconnected clients. The caller calls this function
-    /// periodically.
-    pub fn kill_abandoned(&self) {
-        self.operations.kill_abandoned();
+    /// Stops the operations of disconnected clients, as `killOp` does: reads at once, writes if the client was first
+    /// found disconnected [`DEPARTED_WRITE_TIME`](crate::DEPARTED_WRITE_TIME) before `now`. If memory was refused since
+    /// the last call, also closes the cursors of disconnected clients. The caller calls this function periodically,
+    /// with the current time.
+    pub fn kill_abandoned(&self, now: Instant) {
+        self.operations.kill_abandoned(now);
         let refused = self.settings.memory.figures().refused;
         if self.memory_refused.swap(refused, Ordering::Relaxed) != refused {
             self.cursors.close_orphans();

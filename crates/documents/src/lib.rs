@@ -50,6 +50,7 @@ pub use error::{CommandError, code_name};
 pub use forebay_documents_store::holds_store;
 pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
+pub use operations::DEPARTED_WRITE_TIME;
 pub use replica::Replicated;
 pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;

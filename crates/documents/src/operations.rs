@@ -1,8 +1,8 @@
 //! The operations in progress, which `currentOp` lists and `killOp` stops.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
@@ -19,12 +19,20 @@ use crate::sessions::session_id;
 /// Maximum bytes of a command that `currentOp` shows in full.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
+/// Maximum time that a write continues after its client has disconnected. MongoDB lets writes continue without limit;
+/// here a write that never ends would hold its permit forever.
+pub const DEPARTED_WRITE_TIME: Duration = Duration::from_secs(10);
+
 /// One operation in progress.
 #[derive(Debug)]
 pub struct Operation {
     id: i32,
     description: Description,
     started: Instant,
+    /// Maximum time that the operation continues after its client has disconnected.
+    grace: Duration,
+    /// Time at which the client was first found disconnected.
+    left: OnceLock<Instant>,
     stop: Stop,
     killed: Notify,
 }
@@ -77,8 +85,17 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation's client has disconnected, so that the result is not needed.
-    fn is_abandoned(&self) -> bool {
+    /// Returns whether the operation's client has disconnected, and the operation's grace is over at `now`.
+    fn is_abandoned(&self, now: Instant) -> bool {
+        let left = self.left.get().copied();
+        let left = left.or_else(|| {
+            self.is_client_gone()
+                .then(|| *self.left.get_or_init(|| now))
+        });
+        left.is_some_and(|left| now.saturating_duration_since(left) >= self.grace)
+    }
+
+    fn is_client_gone(&self) -> bool {
         match &self.description {
             Description::Command { client, .. } => {
                 client.link.as_ref().is_some_and(|link| link.is_lost())
@@ -215,22 +232,21 @@ pub struct Operations {
 
 impl Operations {
     /// Registers a command, which is listed until the guard is dropped. If the client's connection is lost,
-    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command.
+    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command after `grace`.
     pub fn begin(
         self: &Arc<Self>,
         client: ClientContext,
         command: Arc<Command>,
         limit: Option<Duration>,
+        grace: Duration,
     ) -> Running {
         let description = Description::Command { client, command };
         let deadline = limit.map(|limit| Instant::now() + limit);
-        self.add(
-            description,
-            Stop {
-                deadline,
-                ..Stop::never()
-            },
-        )
+        let stop = Stop {
+            deadline,
+            ..Stop::never()
+        };
+        self.add(description, stop, grace)
     }
 
     /// Registers a background build, which is listed until the guard is dropped.
@@ -245,15 +261,17 @@ impl Operations {
             message: message.to_owned(),
             progress,
         };
-        self.add(description, Stop::never())
+        self.add(description, Stop::never(), Duration::ZERO)
     }
 
-    fn add(self: &Arc<Self>, description: Description, stop: Stop) -> Running {
+    fn add(self: &Arc<Self>, description: Description, stop: Stop, grace: Duration) -> Running {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) & i32::MAX;
         let operation = Arc::new(Operation {
             id,
             description,
             started: Instant::now(),
+            grace,
+            left: OnceLock::new(),
             stop,
             killed: Notify::new(),
         });
@@ -293,12 +311,12 @@ impl Operations {
         meant.for_each(|operation| operation.kill());
     }
 
-    /// Stops the operations of disconnected clients.
-    pub fn kill_abandoned(&self) {
+    /// Stops the operations of disconnected clients whose grace is over at `now`.
+    pub fn kill_abandoned(&self, now: Instant) {
         let running = self.running.lock();
         let abandoned = running
             .values()
-            .filter(|operation| operation.is_abandoned());
+            .filter(|operation| operation.is_abandoned(now));
         abandoned.for_each(|operation| operation.kill());
     }
 
@@ -358,7 +376,8 @@ mod tests {
     }
 
     #[test]
-    fn a_command_ends_with_its_client_if_it_has_a_link() {
+    fn a_command_ends_when_its_grace_after_a_disconnect_is_over() {
+        const SECOND: Duration = Duration::from_secs(1);
         let operations = Arc::new(Operations::default());
         let link = Arc::new(Departure::default());
         let client = ClientContext {
@@ -366,13 +385,23 @@ mod tests {
             ..ClientContext::default()
         };
         let command = Arc::new(Command::from_body(rawdoc! { "find": "c" }));
-        let begin = |client| operations.begin(client, command.clone(), None);
-        let (read, local) = (begin(client), begin(ClientContext::default()));
-        operations.kill_abandoned();
-        assert!(read.stop().check().is_ok());
+        let begin = |client: &ClientContext, grace| {
+            operations.begin(client.clone(), command.clone(), None, grace)
+        };
+        let (read, write) = (begin(&client, Duration::ZERO), begin(&client, SECOND));
+        let local = begin(&ClientContext::default(), Duration::ZERO);
+        let running = |operation: &Running| operation.stop().check().is_ok();
+        let start = Instant::now();
+        operations.kill_abandoned(start + 9 * SECOND);
+        assert!(running(&read) && running(&write));
         link.0.store(true, Ordering::Relaxed);
-        operations.kill_abandoned();
-        assert!(read.stop().check().is_err());
-        assert!(local.stop().check().is_ok());
+        operations.kill_abandoned(start + 10 * SECOND);
+        assert!(!running(&read) && running(&write));
+        // The grace of each command begins when its client is first found disconnected.
+        let later = begin(&client, SECOND);
+        operations.kill_abandoned(start + 11 * SECOND);
+        assert!(!running(&write) && running(&later));
+        operations.kill_abandoned(start + 12 * SECOND);
+        assert!(!running(&later) && running(&local));
     }
 }

@@ -3,6 +3,7 @@
 //! The command is planned. For `executionStats`, its search runs and the documents are discarded; nothing is written.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_cancel::SharedStop;
@@ -51,11 +52,12 @@ async fn run(request: &Request<'_>) -> Reply {
     let arguments = Arguments::parse(&command.name, &command.body, known(&command.name)?)?;
     let generic = Generic::read(&arguments)?;
     let limit = generic.time_limit.or(request.generic.time_limit);
-    let operation =
-        request
-            .documents
-            .operations()
-            .begin(request.client.clone(), command.clone(), limit);
+    let operation = request.documents.operations().begin(
+        request.client.clone(),
+        command.clone(),
+        limit,
+        Duration::ZERO,
+    );
     let inner = Request {
         documents: request.documents,
         client: request.client,

@@ -1,14 +1,15 @@
 //! Several concurrent clients.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, doc};
-use forebay_documents::ClientContext;
+use forebay_documents::{ClientContext, DEPARTED_WRITE_TIME, Link};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::door::{Door, door};
+use crate::door::{Door, batch, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
@@ -18,6 +19,9 @@ const ROUNDS_MET: usize = 20;
 const CROWD: usize = 160;
 /// Maximum duration of a command. A longer one is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Codes of commands that were stopped.
+const EXPIRED: i32 = 50;
+const INTERRUPTED: i32 = 11601;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn increments_of_many_clients_all_count() {
@@ -240,38 +244,88 @@ async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     }
 }
 
+/// The same door for a client of another host.
+fn of_host(door: &Door, host: u8) -> Arc<Door> {
+    Arc::new(Door {
+        documents: door.documents.clone(),
+        client: ClientContext {
+            peer: Some(([10, 0, 0, host], 1).into()),
+            ..ClientContext::default()
+        },
+    })
+}
+
+/// The sum of this expression over a long range.
+fn sum(inner: Document) -> Document {
+    doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
+}
+
+/// Stops all commands when it is dropped, so that endless ones end with a test that fails.
+struct Stops(Arc<Door>);
+
+impl Drop for Stops {
+    fn drop(&mut self) {
+        let stopped = self.0.documents.shutdown();
+        stopped.expect("the store is in memory");
+    }
+}
+
+fn endless() -> Document {
+    sum(sum(sum(doc! { "$add": [1, 1] })))
+}
+
+/// An update of document 1 of `c` that never ends.
+fn endless_update() -> Document {
+    let update = doc! { "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] };
+    doc! { "update": "c", "updates": [update] }
+}
+
+/// Sends the command from `count` connections of a client.
+fn send(door: &Arc<Door>, command: &Document, count: usize) -> Vec<JoinHandle<Document>> {
+    let sent = (0..count).map(|_| {
+        let (door, command) = (door.clone(), command.clone());
+        tokio::spawn(async move { door.ask(command).await })
+    });
+    sent.collect()
+}
+
+/// Waits until `count` commands run or wait, besides the `currentOp` that looks for them.
+async fn until_running(door: &Door, count: usize) -> Vec<Document> {
+    let all_run = async {
+        loop {
+            let running = door.admin(doc! { "currentOp": 1 }).await;
+            let mut running = batch(&running, "inprog");
+            running.retain(|operation| !operation.to_string().contains("currentOp"));
+            if running.len() == count {
+                return running;
+            }
+        }
+    };
+    timeout(PATIENCE, all_run).await.expect("all run")
+}
+
+/// The code of the error with which a write ended.
+fn write_code(reply: &Document) -> i32 {
+    let whole = reply.get_i32("code").ok();
+    let errors = reply.get_array("writeErrors").ok();
+    let first = errors.and_then(|errors| errors.first()?.as_document()?.get_i32("code").ok());
+    whole.or(first).expect("it failed")
+}
+
+async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, work)
+        .await
+        .expect("it waits for no other")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn slow_reads_of_one_client_keep_no_other_from_reading() {
     let door = Arc::new(door());
     door.insert("c", [doc! { "_id": 1 }]).await;
-    let of_host = |host: u8| {
-        Arc::new(Door {
-            documents: door.documents.clone(),
-            client: ClientContext {
-                peer: Some(([10, 0, 0, host], 1).into()),
-                ..ClientContext::default()
-            },
-        })
-    };
-    let sum = |inner: Document| doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } };
-    let endless = sum(sum(sum(doc! { "$add": [1, 1] })));
-    let slow = doc! { "find": "c", "filter": { "$expr": { "$gt": [endless, 0] } } };
-    let greedy: Vec<_> = (0..CROWD)
-        .map(|_| {
-            let (door, slow) = (of_host(1), slow.clone());
-            tokio::spawn(async move { door.code(slow).await })
-        })
-        .collect();
-    let all_run = async {
-        loop {
-            let running = door.admin(doc! { "currentOp": 1 }).await;
-            if running.get_array("inprog").expect("a list").len() > CROWD {
-                break;
-            }
-        }
-    };
-    timeout(PATIENCE, all_run).await.expect("all run");
-    let other = of_host(2);
+    let slow = doc! { "find": "c", "filter": { "$expr": { "$gt": [endless(), 0] } } };
+    let greedy = send(&of_host(&door, 1), &slow, CROWD);
+    until_running(&door, CROWD).await;
+    let other = of_host(&door, 2);
     let find = doc! { "find": "c", "filter": { "$expr": { "$eq": ["$_id", 1] } } };
     let found = timeout(PATIENCE, other.all(find)).await;
     door.documents.shutdown().expect("the store is in memory");
@@ -279,4 +333,112 @@ async fn slow_reads_of_one_client_keep_no_other_from_reading() {
     for command in greedy {
         command.await.expect("it ends");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn endless_writes_of_one_client_keep_no_other_from_writing() {
+    let door = Arc::new(door());
+    door.insert("c", (1..4).map(|id| doc! { "_id": id })).await;
+    let stops = Stops(door.clone());
+    let (greedy, other) = (of_host(&door, 1), of_host(&door, 2));
+    let endless = send(&greedy, &endless_update(), CROWD);
+    until_running(&door, CROWD).await;
+    for write in [
+        doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$set": { "x": 1 } } }] },
+        doc! { "update": "c", "updates": [{ "q": {}, "u": [{ "$set": { "z": 1 } }], "multi": true }] },
+        doc! { "findAndModify": "c", "query": { "_id": 2 }, "update": { "$set": { "x": 2 } } },
+        doc! { "delete": "c", "deletes": [{ "q": { "_id": 3 }, "limit": 1 }] },
+        doc! { "insert": "c", "documents": vec![doc! {}; 20] },
+    ] {
+        in_time(other.ok(write)).await;
+    }
+    let found = other.all(doc! { "find": "c", "filter": { "z": 1 } }).await;
+    let expected = [
+        doc! { "_id": 1, "x": 1, "z": 1 },
+        doc! { "_id": 2, "z": 1, "x": 2 },
+    ];
+    assert_eq!(found, expected);
+
+    // Those of the client itself wait, and end when they have to.
+    let mut waiting = doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 1 }], "maxTimeMS": 10 };
+    assert_eq!(in_time(greedy.code(waiting.clone())).await, EXPIRED);
+    waiting.remove("maxTimeMS");
+    let killed = send(&greedy, &waiting, 1);
+    let running = until_running(&door, CROWD + 1).await;
+    let delete = running
+        .iter()
+        .find(|operation| operation.get_str("op").ok() == Some("remove"));
+    let id = delete.expect("it waits").get_i32("opid").expect("a number");
+    door.admin(doc! { "killOp": 1, "op": id }).await;
+    for killed in killed {
+        let reply = in_time(killed).await.expect("no panic");
+        assert_eq!(write_code(&reply), INTERRUPTED);
+    }
+    drop(stops);
+    for write in endless {
+        let reply = in_time(write).await.expect("no panic");
+        assert_eq!(write_code(&reply), INTERRUPTED);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn slow_updates_of_many_clients_all_count() {
+    const SLOW_ROUNDS: i32 = 3;
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1, "n": 0 }]).await;
+    let slow = doc! { "$multiply": [0, sum(doc! { "$add": [1, 1] })] };
+    let more = doc! { "$set": { "n": { "$add": ["$n", 1, slow] } } };
+    let update = doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": [more] }] };
+    for _ in 0..SLOW_ROUNDS {
+        for client in send(&door, &update, CLIENTS as usize) {
+            let reply = client.await.expect("no panic");
+            assert_eq!(reply, doc! { "n": 1, "nModified": 1, "ok": 1.0 });
+        }
+    }
+    let found = door.all(doc! { "find": "c" }).await;
+    assert_eq!(found, [doc! { "_id": 1, "n": CLIENTS * SLOW_ROUNDS }]);
+}
+
+/// A link to a client that can leave.
+#[derive(Debug, Default)]
+struct Departure(AtomicBool);
+
+impl Link for Departure {
+    fn is_lost(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writes_of_a_client_that_has_left_are_applied_unless_they_take_long() {
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let _stops = Stops(door.clone());
+    let link = Arc::new(Departure::default());
+    let leaving = Arc::new(Door {
+        documents: door.documents.clone(),
+        client: ClientContext {
+            link: Some(link.clone()),
+            ..ClientContext::default()
+        },
+    });
+    let mut endless = send(&leaving, &endless_update(), 1);
+    until_running(&door, 1).await;
+    link.0.store(true, Ordering::Relaxed);
+    let left = Instant::now();
+    door.documents.kill_abandoned(left);
+    let storm = (0..ROUNDS)
+        .map(|id| doc! { "insert": "d", "documents": [{ "_id": id }], "writeConcern": { "w": 0 } });
+    for insert in storm {
+        leaving.ok(insert).await;
+        door.documents.kill_abandoned(left);
+    }
+    assert_eq!(door.count("d", doc! {}).await, ROUNDS);
+    let almost = DEPARTED_WRITE_TIME - Duration::from_millis(1);
+    door.documents.kill_abandoned(left + almost);
+    until_running(&door, 1).await;
+    assert!(!endless[0].is_finished());
+    door.documents.kill_abandoned(left + DEPARTED_WRITE_TIME);
+    let reply = in_time(endless.remove(0)).await.expect("no panic");
+    assert_eq!(write_code(&reply), INTERRUPTED);
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_documents::Documents;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -125,7 +125,7 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);
     let look = move || {
         while let Some(documents) = documents.upgrade() {
-            documents.kill_abandoned();
+            documents.kill_abandoned(Instant::now());
             drop(documents);
             thread::sleep(ABANDONED_INTERVAL);
         }
