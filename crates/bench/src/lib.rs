@@ -1,8 +1,8 @@
 //! The demonstration and the benchmarks.
 //!
 //! Each Forebay server and each rival runs in its own process and is measured through an ordinary client (crate
-//! `peers`); no figure is measured inside a server. `demo` shows searches on real data. `documents` defines the cases
-//! of `forebay bench documents`, each with its expected count.
+//! `peers`); nothing is measured inside a server. `demo` shows searches on real data. `documents` defines the cases of
+//! `forebay bench documents`, each with its expected count.
 #![forbid(unsafe_code)]
 
 pub mod data;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::statistics::Summary;
 
-/// One measured figure.
+/// One measured result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
     /// Group of the benchmark, as in `documents`.
@@ -79,7 +79,7 @@ impl Run {
         }
     }
 
-    /// Returns the devices of a figure with their hardware, and the version of the GPU's driver.
+    /// Returns the devices of a result with their hardware, and the version of the GPU's driver.
     fn hardware(&self, devices: &str) -> (String, String) {
         match &self.gpu {
             Some(gpu) if devices.contains("cuda") => {

@@ -67,10 +67,10 @@ pub struct DocumentsArgs {
     /// default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
-    /// Quick run on little generated data that checks every definition; its figures mean nothing.
+    /// Quick run on little generated data that checks every definition; its results mean nothing.
     #[arg(long)]
     pub smoke: bool,
-    /// Print one JSON object per figure instead of a table.
+    /// Print one JSON object per result instead of a table.
     #[arg(long)]
     pub json: bool,
     /// Run only these sections.
@@ -79,7 +79,7 @@ pub struct DocumentsArgs {
     /// Draw the figures of the paper into this folder, with a page of their tables.
     #[arg(long, value_name = "FOLDER", requires = "figure")]
     pub plot: Option<PathBuf>,
-    /// Append the figures to this file of JSON lines.
+    /// Append the results to this file of JSON lines.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }

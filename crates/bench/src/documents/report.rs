@@ -1,4 +1,4 @@
-//! Report of a run: prints and keeps figures, and appends them to the record.
+//! Report of a run: prints and keeps results, and appends them to the record.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::DocumentsArgs;
 use crate::record::{self, Measured, Record, Run};
 use crate::statistics::Summary;
 
-/// The figures of a run so far.
+/// The results of a run so far.
 #[derive(Debug)]
 pub struct Report {
     json: bool,
@@ -33,7 +33,7 @@ impl Report {
         self.json
     }
 
-    /// Prints and keeps a figure, and appends it to the record at once, so that an aborted run keeps its figures.
+    /// Prints and keeps a result, and appends it to the record at once, so that an aborted run keeps its results.
     ///
     /// # Errors
     /// If the record cannot be written, or a number is not finite, which JSON cannot represent.
@@ -62,7 +62,7 @@ impl Report {
         eprintln!("{text}");
     }
 
-    /// Returns all figures.
+    /// Returns all results.
     pub fn finish(self) -> Vec<Record> {
         self.records
     }

@@ -1,4 +1,4 @@
-//! State of a benchmark run: server, data, and figures so far.
+//! State of a benchmark run: server, data, and results so far.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Session {
     pub server: ServerProcess,
     /// Client of that server.
     pub client: Client,
-    /// Figures so far.
+    /// Results so far.
     pub report: Report,
     has_cached_names: bool,
     _folder: tempfile::TempDir,
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Stops the server and returns the figures.
+    /// Stops the server and returns the results.
     ///
     /// # Errors
     /// If the server fails or does not stop in time.

@@ -82,7 +82,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
         expect: None,
     };
     for (case, metric, figures) in figures {
-        // No figure if the system does not report processor time.
+        // Adds no result if the system does not report processor time.
         if let Some(summary) = Summary::of(&figures) {
             session.report.add(case, by, metric, summary)?;
         }

@@ -46,7 +46,7 @@ struct Plot {
 /// Draws the figures in files of records.
 ///
 /// # Errors
-/// If a file has other content, the files have no lines of figures, or the folder cannot be written.
+/// If a line of a file is not a record, no record belongs to a figure, or the folder cannot be written.
 pub fn run(args: &PlotArgs) -> Result<()> {
     let mut records = Vec::new();
     for path in &args.records {

@@ -20,7 +20,7 @@ use crate::timed;
 pub const COLLECTION: &str = "letters";
 /// Number of connections that search for exact values concurrently.
 const CONNECTIONS: usize = 16;
-/// Repetitions of a regular expression in a round.
+/// Repetitions of a search by regular expression in a round.
 const REPEAT: Repeat = Repeat {
     count: 9,
     budget: Duration::from_secs(2),
