@@ -250,7 +250,7 @@ fn drop_failed(mut queued: Queued, failure: &JobFailure) {
     guarded(|| drop(queued));
 }
 
-/// Runs a job's code that ends it; logs a panic.
+/// Runs `end`, the last callback or the drop of a job; logs a panic.
 fn guarded(end: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
         tracing::error!(

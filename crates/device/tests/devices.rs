@@ -636,7 +636,7 @@ fn a_listener_can_look_at_the_devices() {
     assert_eq!(seen.iter().collect::<Vec<_>>(), [true, true, false, false]);
 }
 
-/// Returns the members of the set according to a listener's events, with whether each is lost.
+/// Returns the devices in the set according to a listener's events, and whether each is lost.
 fn members(heard: &[(u32, &'static str)]) -> BTreeMap<u32, bool> {
     let mut members = BTreeMap::new();
     for &(id, change) in heard {

@@ -119,7 +119,7 @@ impl<'a> Sorted<'a> {
         self.entries.len()
     }
 
-    /// Returns the value at `index` in the order.
+    /// Returns the value of sorted row `index`.
     pub(crate) fn value(&self, index: usize) -> &'a [u8] {
         let entry = self.entries[index];
         self.sources[entry.source as usize]
@@ -147,8 +147,8 @@ impl<'a> Sorted<'a> {
             })
     }
 
-    /// Copies a range of the order into new segments: one segment, unless the range has more bytes than a block may
-    /// hold.
+    /// Copies a range of the sorted rows into new segments: one segment, unless the range has more bytes than a block
+    /// may hold.
     pub(crate) fn segments(&self, range: Range<usize>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut rest = range;

@@ -26,7 +26,7 @@ pub struct FieldStats<B = BucketStats> {
     pub buckets: Vec<B>,
 }
 
-/// The statistics of a bucket that are reported even for hundreds of thousands of buckets.
+/// The statistics of a bucket that are cheap enough to report for hundreds of thousands of buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketSummary {
     /// Number of values.

@@ -12,8 +12,8 @@ use crate::error::{Result, StoreError};
 const FORMAT: &str = "forebay store 1\n";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
-/// Names in a directory whose store is not created yet, or not completely: what creation makes before `FORMAT`, what a
-/// proxy keeps in its data directory, and what file systems make in the root of a disk.
+/// Names that a directory without a complete store may contain: files that the store creates before `FORMAT`, files of
+/// a proxy, and the folder that file systems create in the root of a disk.
 const NAMES_WITHOUT_STORE: [&str; 6] = [
     "LOCK",
     "FORMAT.new",
@@ -81,8 +81,8 @@ impl Directory {
     }
 }
 
-/// Returns whether there is a store in a directory. False if the directory does not exist, has no files, or only those
-/// of a store whose creation was cut short, or of a proxy. Changes nothing.
+/// Returns whether there is a store in a directory. Returns false if the directory does not exist, is empty, or has
+/// only files of a proxy or of a store whose creation was interrupted. Changes nothing.
 ///
 /// # Errors
 /// [`StoreError::ForeignFiles`], [`StoreError::UnknownFormat`], or [`StoreError::NotWritable`] if the directory cannot
@@ -107,8 +107,7 @@ pub fn holds_store(path: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses a directory without `FORMAT` in which there are files. Tables without it are another program's, or the file
-/// was lost.
+/// Refuses a directory without `FORMAT` that contains tables (`FORMAT` was lost) or files of another program.
 fn refuse_foreign(path: &Path) -> Result<()> {
     let not_writable = |source| not_writable(path, source);
     let entries = match std::fs::read_dir(path) {

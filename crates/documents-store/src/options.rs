@@ -34,8 +34,8 @@ pub struct StoreOptions {
     pub disk_reserve_bytes: u64,
     /// Maximum bytes of the history of changes. Beyond it, the oldest changes are deleted. 0 disables the history.
     pub history_bytes_max: u64,
-    /// Makes a writer that outruns the background thread sleep for the duration. Callers whose threads must not sleep
-    /// pass their own function.
+    /// Sleeps for the duration. Called by a writer that outruns the background thread. Callers whose threads must not
+    /// sleep pass their own function.
     pub pause: fn(Duration),
     /// Whether to keep the outcomes of retryable writes, so that a retry of a write is recognised.
     pub retryable_writes: bool,

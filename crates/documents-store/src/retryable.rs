@@ -59,7 +59,7 @@ pub enum NotBegun {
         /// The number of the session's last write.
         newest: i64,
     },
-    /// The maximum number of sessions have outcomes.
+    /// The number of sessions with stored outcomes is at its maximum.
     #[error("{SESSIONS_MAX} sessions have retryable writes that clients may still retry")]
     TooManySessions,
     /// The store failed.

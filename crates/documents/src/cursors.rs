@@ -50,7 +50,7 @@ pub struct Cursor {
     pub held: Option<Row>,
     /// The owner.
     pub owner: Owner,
-    /// The client that opened the cursor; it may have several connections. `None` if the server opened the cursor.
+    /// The client (a user on a host) that opened the cursor. `None` if the server opened the cursor.
     pub client: Option<ClientKey>,
     /// Whether the cursor never times out.
     pub no_timeout: bool,

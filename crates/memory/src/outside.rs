@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(2);
 /// retains.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
-    /// Minimum that counts.
+    /// Minimum number of bytes that count as held outside the shares.
     least_bytes: AtomicU64,
     bytes: AtomicU64,
     looks: Mutex<Looks>,

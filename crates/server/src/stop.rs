@@ -27,11 +27,11 @@ enum Phase {
     Running,
     /// A stop was requested; commands in progress may finish.
     Asked,
-    /// The door serves no more clients. The rest of the shutdown has no time limit.
+    /// No client is served any more. The rest of the shutdown has no time limit.
     Served,
 }
 
-/// Additional time after the timeout for closing the door, before the process is ended.
+/// Additional time after the shutdown timeout, before the process is ended.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
@@ -59,8 +59,8 @@ impl Stop {
         self.asked.subscribe()
     }
 
-    /// Ends the process if the door is not closed within `timeout` plus a second after a request to stop. Uses a
-    /// separate thread, so that no other thread can delay it.
+    /// Ends the process if clients are still served `timeout` plus a second after a request to stop. Uses a separate
+    /// thread, so that no other thread can delay it.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -78,7 +78,7 @@ impl Stop {
         Ok(())
     }
 
-    /// Records that the door is closed.
+    /// Records that no client is served any more.
     pub fn served(&self) {
         self.enter(Phase::Served);
     }
@@ -89,7 +89,8 @@ impl Stop {
         changed.notify_all();
     }
 
-    /// Waits for a request to stop, then for the door to close. Returns false if closing takes longer than `time`.
+    /// Waits for a request to stop, then until no client is served any more. Returns false if clients are still served
+    /// after `time`.
     fn is_served_within(&self, time: Duration) -> bool {
         let (phase, changed) = &*self.phase;
         let mut phase = phase.lock();

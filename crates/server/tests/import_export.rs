@@ -247,7 +247,7 @@ async fn an_interrupted_import_says_what_stays() -> Result<()> {
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // One whole batch; the input goes on, but nothing comes.
+    // Send one batch and a bit more, and keep the input open.
     let mut input = child.stdin.take().context("the input")?;
     input.write_all("{\"a\": 1}\n".repeat(BATCH as usize + 1).as_bytes())?;
     input.flush()?;

@@ -100,7 +100,7 @@ fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
     )
 }
 
-/// As a store, and as a proxy, which keeps its list of caches there.
+/// Tests a server with a store, and a proxy, which keeps its list of caches in the data directory.
 #[test]
 fn data_of_another_program_is_refused() -> Result<()> {
     let folder = tempfile::tempdir()?;

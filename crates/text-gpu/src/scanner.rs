@@ -410,9 +410,9 @@ impl Pass<'_> {
         arguments: &A,
     ) -> Result<(), JobError> {
         // SAFETY: `scan.cu` includes the header of these arguments, and pairs each kernel with its matcher's parameter.
-        // The order holds the table, which holds its blocks; the scanner owns the buffers, which are as large as the
-        // counts in the arguments. All of them are kept until the pass is done. Each kernel of a pass writes to its own
-        // counters and lists.
+        // The search request holds the table, which holds its blocks; the scanner owns the buffers, which are as large
+        // as the counts in the arguments. All of them are kept until the pass is done. Each kernel of a pass writes to
+        // its own counters and lists.
         unsafe {
             self.cuda
                 .launch(kernel, shape, arguments, &self.buffers.stream)

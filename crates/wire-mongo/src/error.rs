@@ -118,7 +118,7 @@ pub enum Error {
     Bson(#[from] InvalidBson),
 }
 
-/// What else begins with the bytes of this length.
+/// Returns a hint if the four bytes of this length are the start of an HTTP request.
 fn guess(length: i64) -> &'static str {
     let start = i32::try_from(length).unwrap_or_default().to_le_bytes();
     match &start {

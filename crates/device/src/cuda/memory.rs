@@ -26,7 +26,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Allocates `wanted_bytes` of the card's memory, or four fifths of its free memory.
+    /// Allocates `wanted_bytes` of the card's memory; `None` means four fifths of the card's free memory.
     pub(crate) fn create(
         context: Arc<Context>,
         shared: Arc<Shared>,

@@ -15,7 +15,7 @@ pub(super) enum Sink {
     Count(u64),
     /// The documents of the rows.
     Numbers(Numbers),
-    /// A set of documents that existed before the search.
+    /// A set of documents as a bitmap, such as the documents without the field.
     Set(RoaringBitmap),
 }
 

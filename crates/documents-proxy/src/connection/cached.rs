@@ -542,7 +542,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Passes on a `commitTransaction` or `abortTransaction`. Caches have applied its writes before the reply.
+    /// Passes on a `commitTransaction` or `abortTransaction`. Delays the reply until the caches have applied the
+    /// transaction's writes.
     async fn end_transaction(
         &mut self,
         replicas: &Arc<Replicas>,

@@ -53,8 +53,8 @@ pub(super) async fn wait_until_applied(
                 replicas.reload(replica, "the change stream lags too far behind");
                 break;
             }
-            // From here on, a replica has applied the write when it begins to answer. If it began before, the loop
-            // waits again.
+            // From here on, the replica begins to answer only after it has applied the write. If it has begun already,
+            // the loop waits again.
             replica.require_applied(at);
             if !replica.is_ready() {
                 break;

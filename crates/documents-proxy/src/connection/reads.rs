@@ -21,7 +21,8 @@ const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that do not affect which documents are found.
 const NEUTRAL: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
-/// Arguments that only the upstream needs: a replica has a single state, and does not report comments.
+/// Arguments that only the upstream needs: a replica has one version of the data for all read concerns and preferences,
+/// and does not report comments.
 const UPSTREAM_ONLY: &[&str] = &[
     "$db",
     "comment",
@@ -294,7 +295,7 @@ impl<'a> Read<'a> {
 
     /// Searches the replica for only as many `_id`s as the `limit` needs, if they may suffice to decide: an upstream's
     /// search that ends early may be faster than a longer search of the replica. Returns `None` if more `_id`s are
-    /// needed, and a decision as an error.
+    /// needed. If the read is to be answered in another way, returns that way as an error.
     async fn first_ids(
         &self,
         replicas: &Replicas,
@@ -315,7 +316,8 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // Patterns only: the replica finds a whole value faster than `early` scans documents.
+        // For patterns, this check comes before the replica's search. Without a pattern, it comes after: the replica
+        // finds a whole value faster than `early` scans documents.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));

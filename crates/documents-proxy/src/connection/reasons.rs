@@ -1,4 +1,4 @@
-//! Reasons, with figures, why the upstream answers a read on a collection with caches; for `explain` and strict
+//! Reasons, with numbers, why the upstream answers a read on a collection with caches; for `explain` and strict
 //! searches.
 
 use std::time::Duration;

@@ -143,7 +143,7 @@ impl Replicas {
         });
     }
 
-    /// Returns whether the upstream answers on a new connection and on the proxy's own.
+    /// Returns whether the upstream answers both on a new connection and on a connection of the proxy's driver.
     async fn is_back(&self) -> bool {
         let pinged = || timeout(PING_TIMEOUT, self.upstream_time());
         self.upstream.is_there().await && pinged().await.is_ok_and(|time| time.is_ok())

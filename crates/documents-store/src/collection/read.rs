@@ -42,8 +42,8 @@ impl Collection {
 
     /// Scans documents in ascending order of their numbers, starting at `from`.
     ///
-    /// While writers proceed, the scan returns every document that exists throughout exactly once, and may return
-    /// documents that are inserted or deleted meanwhile.
+    /// While writers proceed, every document that exists during the whole scan is returned exactly once; documents that
+    /// are inserted or deleted meanwhile may be returned.
     pub fn scan(&self, from: RecordNumber) -> Scan {
         self.scan_range(from..RecordNumber::MAX, Direction::Forward)
     }

@@ -68,7 +68,7 @@ pub struct FjallEngine {
     write_buffer_bytes: u64,
     buffers: buffers::Buffers,
     sealing: sealing::Sealing,
-    /// Makes a writer that outruns the background thread sleep.
+    /// Sleeps for the duration. Called by a writer that outruns the background thread.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
     journal: synced::JournalSync,

@@ -34,7 +34,7 @@ pub struct IndexSpec {
     pub fields: Vec<IndexField>,
     /// Whether no two documents may share a key.
     pub unique: bool,
-    /// Whether documents without any of the fields have no entries.
+    /// Whether the index omits documents that have none of its fields.
     pub sparse: bool,
     /// The definition as sent by the client, for listings.
     pub definition: RawDocumentBuf,

@@ -182,7 +182,7 @@ impl<'a> Find<'a> {
         Plan::new(collection, filter, &requirements).map(Some)
     }
 
-    /// Returns the documents that the command will read from the plan's source.
+    /// Returns the number and order of the documents that the command will read from the plan's source.
     pub fn wanted(&self, plan: &Plan) -> Wanted {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
         match self.limit.filter(|_| !must_sort) {

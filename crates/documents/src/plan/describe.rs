@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// Adds a number to a stage that does not have it yet.
+/// Adds the field `name` to a stage, unless the stage has this field.
 fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     if stage.get(name).ok().flatten().is_none() {
         let name = CString::try_from(name).expect("the names hold no NUL");

@@ -93,7 +93,7 @@ fn examine(root: &Path) -> Vec<Finding> {
         huge_pages(root),
         gpu(root),
     ];
-    // Without a GPU, what GPUs need is of no concern.
+    // Check the requirements of GPUs only if there is a GPU.
     if findings
         .iter()
         .all(|finding| finding.verdict != Verdict::Absent)
@@ -103,7 +103,7 @@ fn examine(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What GPUs need.
+/// Checks the requirements of GPUs.
 fn for_gpus(root: &Path) -> [Finding; 5] {
     [
         locked_memory(root),
@@ -195,7 +195,8 @@ fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     Some((words.next()?, words.next()?))
 }
 
-/// Judges the limit that `forebay serve` raises its own to, by the connections that it then accepts.
+/// Checks the hard limit of open files, which `forebay serve` uses: whether it allows the default number of
+/// connections.
 fn open_files(root: &Path) -> Finding {
     let what = "open files";
     let Some((_, hard)) = limit(root, "Max open files") else {
@@ -226,7 +227,7 @@ fn open_files(root: &Path) -> Finding {
     )
 }
 
-/// The default of `connections-max`.
+/// Returns the default of `connections-max`.
 fn connections_wanted() -> usize {
     let defaults = Sources::default().resolve();
     defaults.expect("the defaults are valid").connections_max

@@ -58,7 +58,7 @@ pub async fn run(args: &ExportArgs) -> Result<()> {
     let collection = client
         .database(&args.db)
         .collection::<RawDocumentBuf>(&args.collection);
-    // A user who may not list collections may read this one.
+    // Ignore the error of a user who may not list collections, but may be allowed to read this one.
     if let Ok(names) = client.database(&args.db).list_collection_names().await
         && !names.contains(&args.collection)
     {
@@ -116,7 +116,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
 mod tests {
     use super::*;
 
-    /// Such a document may be in a store that is older than the depth limit.
+    /// A store of a release without the depth limit may contain such a document.
     #[test]
     fn what_nests_too_deep_is_exported_as_bson_only() {
         const LEVELS: usize = 100_000;

@@ -70,7 +70,7 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 /// If a file cannot be read, with the line; the documents before that line are imported and counted. If the server
 /// refused documents; all others are imported. If a stop was requested; the inserts in flight are finished and counted.
 pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
-    // Before the first document is imported.
+    // Fail on a missing file before the first document is imported.
     for path in args.files.iter().filter(|path| **path != Path::new(STDIN)) {
         open(path)?;
     }
@@ -93,7 +93,7 @@ pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// Reads the files and sends their documents. Returns the outcome of sending, and why it ended early.
+/// Reads the files and sends their documents. Returns the outcome, with an error if the import ended early.
 async fn import(
     args: ImportArgs,
     collection: Collection<RawDocumentBuf>,
@@ -113,7 +113,7 @@ async fn import(
         return (outcome, Err(error.into()));
     }
     if *stopped.borrow() {
-        // The thread that reads may wait for a line that never comes.
+        // Do not wait for the reading thread, which may block on standard input forever.
         return (outcome, Err(anyhow!("interrupted")));
     }
     let read = reading.await.context("reading the files");
@@ -146,14 +146,14 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
     Ok(())
 }
 
-/// What is wrong with a column whose values have several types.
+/// Returns the warning about a column that has both strings and other values.
 fn of_mixed(column: &str) -> String {
     format!(
         "column {column} has strings, and numbers or booleans, which searches for strings do not find: --as-text imports all values as strings"
     )
 }
 
-/// Flags that have no effect on files of a format.
+/// Returns warnings about flags that have no effect on files of a format.
 fn idle_flags(args: &ImportArgs, format: Format) -> Vec<&'static str> {
     let is_csv = format == Format::Csv;
     let is_json = matches!(format, Format::Json | Format::JsonLines);

@@ -72,7 +72,7 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     if !args.archs.is_empty() {
         return Ok(args.archs.clone());
     }
-    // Whatever the reason, the remedy here is to name architectures.
+    // Ignore why the GPUs cannot be listed: in each case, the user can name architectures instead.
     let gpus = gpus().unwrap_or_default();
     let mut archs: Vec<Arch> = gpus.iter().map(|gpu| gpu.arch).collect();
     archs.sort();

@@ -281,7 +281,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
     })
 }
 
-/// Logs where documents are kept; those of an upstream are kept there.
+/// Logs where the documents are kept. Logs nothing with an upstream, which keeps them.
 fn tell_where_data_is(settings: &Settings) {
     if !settings.upstream.is_empty() {
         return;
@@ -289,7 +289,7 @@ fn tell_where_data_is(settings: &Settings) {
     if settings.memory {
         tracing::info!("documents are kept in memory alone (--memory): they end with the server");
     } else {
-        // The path of a user who starts the server elsewhere next time.
+        // Log an absolute path, in case the server is started from another folder next time.
         let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
         tracing::info!(data = %data.display(), "documents are kept in a directory");
     }

@@ -21,7 +21,7 @@ use crate::logging::one_line;
 /// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 
-/// How the first user is added: without a password of another.
+/// Advice for adding the first user, which requires no existing user.
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
 /// Add, list or remove the users of a server
@@ -85,7 +85,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
         Action::Add { name, roles, place } => {
             let roles = roles.iter().map(|text| role(text, &place.db));
             let roles = roles.collect::<Result<_>>()?;
-            // Before the user types a password.
+            // Check this before the user types a password.
             place.data.as_deref().map_or(Ok(()), refuse_without_store)?;
             let password = password()?;
             let users = Users::of(place).await?;
@@ -98,7 +98,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
         Action::Remove { name, place } => {
             let users = Users::of(place).await?;
             let user = auth::user(name, &place.db);
-            // Before, as the removed user may be the one who lists.
+            // List the users before the removal: the removed user may be the one who runs this command.
             let others = others(&users, &user).await;
             users.remove(&user).await?;
             println!("user {name} removed");
@@ -108,7 +108,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
     Ok(())
 }
 
-/// All users but one; `None` if they cannot be listed.
+/// Returns all users except `removed`; `None` if users cannot be listed.
 async fn others(users: &Users, removed: &User) -> Option<Vec<Listed>> {
     let mut all = users.list().await.ok()?;
     let is_other = |user: &Listed| (&user.name, &user.db) != (&removed.name, &removed.db);
@@ -300,7 +300,7 @@ fn password() -> Result<String> {
     }
 }
 
-/// Asks for a password twice, as a slip in it shows only when it is used.
+/// Asks for a password twice, because a typing error would otherwise show only at the next login.
 fn confirmed(mut ask: impl FnMut(&str) -> io::Result<String>) -> Result<String> {
     let password = ask("Password: ")?;
     if password.is_empty() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The connection permits of a door.
+/// The permits for client connections.
 #[derive(Debug)]
 pub struct Places {
     max: usize,

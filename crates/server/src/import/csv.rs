@@ -51,13 +51,13 @@ pub fn read(
     Ok(mixed.map(|column| column.name).collect())
 }
 
-/// A column, and what its values became so far.
+/// A column, and the types of its values so far.
 #[derive(Debug, Default)]
 struct Column {
     name: String,
-    /// Strings.
+    /// Whether a value became a string.
     has_text: bool,
-    /// Numbers or booleans.
+    /// Whether a value became a number or a boolean.
     has_other: bool,
 }
 

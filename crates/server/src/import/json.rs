@@ -12,7 +12,8 @@ use super::{Emit, ReadError, Shape, read_line};
 /// Maximum bytes of a line: enough for a document of 16 MiB as JSON.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Reads one document per line. Skips empty lines. From a line that is `{` alone, documents go over several lines.
+/// Reads one document per line. Skips empty lines. If a line contains only `{`, it and all later lines are read as
+/// documents that span several lines.
 ///
 /// # Errors
 /// If a line is not a document.
@@ -41,14 +42,14 @@ pub fn read_lines(
     Ok(())
 }
 
-/// Where documents over several lines begin: with a brace, which has been read.
+/// Start of the documents that span several lines: the line with the first brace, which has already been read.
 struct Start {
     line: u64,
-    /// Number of documents before.
+    /// Number of documents before that line.
     count: u64,
 }
 
-/// Reads documents over several lines.
+/// Reads documents that span several lines.
 fn read_spread(
     input: &mut dyn BufRead,
     start: Start,
@@ -72,7 +73,7 @@ fn parse_line(text: &[u8], line: u64, shape: &Shape) -> Result<RawDocumentBuf, R
     document(value, shape).map_err(|problem| ReadError::Line { line, problem })
 }
 
-/// The error of a text that begins after `lines_before`.
+/// Converts a parser's error. The parsed text begins after `lines_before` lines of the input.
 fn fault(error: &serde_json::Error, lines_before: u64) -> ReadError {
     if error.is_io() {
         return ReadError::Io(std::io::Error::other(error.to_string()));

@@ -1,8 +1,8 @@
 //! The settings of `forebay serve`. Each is defined once, in [`definitions`]; the command-line flags, the environment
 //! variables, the keys of the configuration file and the reference page are generated from the definitions.
 //!
-//! The prefix of a setting's name is the part of the server that uses the setting (decision 0021): a protocol, a door
-//! or `upstream-`. Settings without such a prefix apply to the whole process.
+//! The prefix of a setting's name is the part of the server that uses the setting (decision 0021): a protocol
+//! (`mongodb-`), a data model (`documents-`) or `upstream-`. Settings without such a prefix apply to the whole process.
 //!
 //! A flag overrides the environment, the environment the file, and the file the default.
 

@@ -10,9 +10,9 @@ use super::{DEFINITIONS, Definition, Kind, Settings, Value};
 /// Flag and environment variable for the path of the configuration file.
 const CONFIG_KEY: &str = "config";
 const CONFIG_ENVIRONMENT: &str = "FOREBAY_CONFIG";
-/// The start of the environment variables of settings.
+/// Prefix of the environment variables of settings.
 const PREFIX: &str = "FOREBAY_";
-/// Variables of that start that are no settings.
+/// Environment variables with this prefix that are not settings.
 const OTHER_VARIABLES: [&str; 4] = [
     CONFIG_ENVIRONMENT,
     "FOREBAY_KERNEL_CACHE",
@@ -83,7 +83,8 @@ pub fn flags() -> Vec<Arg> {
         .collect()
 }
 
-/// Returns the names that begin as those of settings do, but name none: misspelt ones have no effect.
+/// Returns the names that have the prefix of settings but are not known, for a warning: a misspelt setting has no
+/// effect.
 pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
     let is_known = |name: &str| {
         OTHER_VARIABLES.contains(&name)
@@ -247,7 +248,7 @@ fn is_known(key: &str) -> bool {
         .any(|definition| definition.file_key() == key)
 }
 
-/// What the operator may have meant by an unknown key.
+/// Returns a hint for the operator who used an unknown key.
 fn hint(key: &str) -> String {
     let with_underscores = key.replace('-', "_");
     match is_known(&with_underscores) {

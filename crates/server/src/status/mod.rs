@@ -47,7 +47,8 @@ pub struct Watched {
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
-    /// Held while a snapshot is taken and formatted, so that only one is at a time: many buckets take long.
+    /// Held while a snapshot is taken and formatted, so that snapshots do not run concurrently: with many buckets they
+    /// take long.
     drawing: Arc<Mutex<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! Status of the process, which all doors share: uptime, memory and devices.
+//! Status of the process: uptime, memory and devices.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_device::{Change, Device, DeviceEvent, DeviceId, Devices};
 use forebay_memory::{Account, Figures, resident_bytes};
 
-/// The parts of the process that all doors share.
+/// The process-wide state whose status is reported.
 #[derive(Debug)]
 pub struct Process {
     started: Instant,

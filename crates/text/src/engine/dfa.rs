@@ -285,7 +285,8 @@ impl Engine for DfaEngine {
     }
 }
 
-/// Returns the range of the row around a byte of a block; the block starts at a row.
+/// Returns the range of the row that contains byte `position`. The search for its start goes back to `block_start` at
+/// most, where a row starts.
 fn row_around(bytes: &[u8], block_start: usize, position: usize) -> Range<usize> {
     let before = memrchr(SEPARATOR, &bytes[block_start..position]);
     let start = before.map_or(block_start, |at| block_start + at + 1);

@@ -136,7 +136,7 @@ impl Life {
         self.enter(State::Undeclared);
     }
 
-    /// Stops answers and loads until the next declaration.
+    /// Turns the replica off until its caches are declared again: it answers no reads and does not load the collection.
     pub fn turn_off(&mut self, reason: &str) -> Option<u64> {
         let reason = reason.to_owned();
         self.is_declared()

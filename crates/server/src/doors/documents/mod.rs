@@ -33,7 +33,7 @@ use crate::settings::Settings;
 pub use listener::Listener;
 pub use refusal::{Code, Refusal};
 
-/// The state that all connections of a door share.
+/// The state that all client connections share.
 #[derive(Debug)]
 pub struct Door {
     documents: Arc<Documents>,
@@ -57,7 +57,7 @@ pub struct Door {
     next_request_id: AtomicI32,
 }
 
-/// Counters of a door's connections.
+/// Counters of the client connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Connections {
     /// Connections open now.
@@ -91,7 +91,7 @@ pub fn timeouts(settings: &Settings) -> Timeouts {
 }
 
 impl Door {
-    /// Opens a door to these documents, or to a proxy's upstream. Waits for the disk.
+    /// Creates the state for clients of these documents or, with a proxy, of the proxy's upstream. Waits for the disk.
     pub fn new(documents: Arc<Documents>, proxy: Option<Arc<Proxy>>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {
@@ -113,7 +113,7 @@ impl Door {
         }
     }
 
-    /// Returns the documents service that executes the clients' commands.
+    /// Returns the server of documents, which executes the clients' commands.
     pub fn documents(&self) -> &Arc<Documents> {
         &self.documents
     }
@@ -123,7 +123,7 @@ impl Door {
         self.proxy.as_deref()
     }
 
-    /// Returns the counters of the door's connections.
+    /// Returns the counters of the client connections.
     pub fn connections(&self) -> Connections {
         let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
         let places = self.places.counts();

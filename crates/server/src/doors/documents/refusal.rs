@@ -1,11 +1,12 @@
-//! Errors of the door itself, with MongoDB's error codes.
+//! Errors of this crate's own commands (handshake, authentication, users) and of malformed messages, with MongoDB's
+//! error codes.
 
 use bson::{RawDocumentBuf, rawdoc};
 use forebay_memory::Full;
 use forebay_wire_mongo::Error;
 use forebay_wire_mongo::validate::InvalidBson;
 
-/// The error codes that the door uses.
+/// MongoDB's error codes that this crate's own commands use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An argument has an invalid value.
@@ -84,7 +85,7 @@ impl Code {
     }
 }
 
-/// The error with which the door refuses a command.
+/// The error with which this crate refuses a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     code: Code,

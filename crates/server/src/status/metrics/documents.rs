@@ -1,4 +1,4 @@
-//! The metrics of the documents door: connections, commands, searches, caches and the store.
+//! The metrics of the documents server: connections, commands, searches, caches and the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::{Family, Figure, Labels, Page};
 use crate::doors::documents::Door;
 use crate::status::Snapshot;
 
-/// Appends the metrics of the documents door.
+/// Appends the metrics of the documents server.
 pub fn append(page: &mut Page, door: &Door, snapshot: &Snapshot) {
     let status = &snapshot.documents;
     connections(page, door);
