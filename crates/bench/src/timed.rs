@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn runs_that_disagree_are_an_error() {
-        let (count, summary_of) = summary(&[3, 3], &[1.0, 2.0]).expect("they agree");
+        let (count, summary_of) = summary(&[3, 3], &[1.0, 2.0]).expect("the counts agree");
         assert_eq!((count, summary_of.count), (3, 2));
-        let error = summary(&[3, 4], &[1.0, 2.0]).expect_err("they disagree");
+        let error = summary(&[3, 4], &[1.0, 2.0]).expect_err("the counts disagree");
         assert!(error.to_string().contains("[3, 4]"), "{error}");
     }
 }

@@ -168,10 +168,14 @@ mod tests {
     #[test]
     fn a_reservation_returns_its_bytes() {
         let budget = Budget::new(100);
-        let first = budget.reserve(COMMON, 60).expect("60 of 100 are free");
+        let first = budget
+            .reserve(COMMON, 60)
+            .expect("60 of 100 bytes are free");
         assert_eq!((first.bytes(), budget.used_bytes()), (60, 60));
         assert!(budget.reserve(COMMON, 41).is_none());
-        let rest = budget.reserve(COMMON, 40).expect("exactly 40 are left");
+        let rest = budget
+            .reserve(COMMON, 40)
+            .expect("exactly 40 bytes are left");
         drop(first);
         assert_eq!(budget.used_bytes(), 40);
         drop(rest);
@@ -189,10 +193,15 @@ mod tests {
     #[test]
     fn a_minimum_is_kept_free_and_a_maximum_is_kept_to() {
         let budget = Budget::new(100);
-        let tenant = budget.open(30, 50).expect("all is free");
-        assert!(budget.reserve(COMMON, 71).is_none(), "30 are kept");
-        let common = budget.reserve(COMMON, 70).expect("70 are not");
-        let own = budget.reserve(tenant, 30).expect("its minimum");
+        let tenant = budget.open(30, 50).expect("all memory is free");
+        assert!(
+            budget.reserve(COMMON, 71).is_none(),
+            "30 bytes are reserved for the tenant"
+        );
+        let common = budget
+            .reserve(COMMON, 70)
+            .expect("70 bytes are not reserved");
+        let own = budget.reserve(tenant, 30).expect("the tenant's minimum");
         assert!(budget.reserve(tenant, 1).is_none(), "no more is free");
         drop(common);
         assert!(budget.reserve(tenant, 21).is_none(), "above its maximum");
@@ -207,7 +216,7 @@ mod tests {
         assert_eq!(
             budget.open(100, 100),
             Some(tenant),
-            "its slot is used again"
+            "the closed share's slot is used again"
         );
     }
 

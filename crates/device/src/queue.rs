@@ -119,14 +119,14 @@ mod tests {
     fn queued(places: &Arc<Places>, class: Class) -> Queued {
         Queued {
             job: Box::new(|_: &mut DeviceContext| Ok(Step::Done)),
-            place: places.take(class, 1000).expect("the bound is larger"),
+            place: places.take(class, 1000).expect("the queue is not full"),
         }
     }
 
     #[test]
     fn each_class_has_a_bound_of_its_own() {
         let places = Arc::<Places>::default();
-        let one = places.take(Class::Load, 1).expect("none is taken");
+        let one = places.take(Class::Load, 1).expect("no slot is taken");
         assert!(places.take(Class::Load, 1).is_none());
         let other = places.take(Class::Interactive, 1);
         assert!(other.is_some());

@@ -107,7 +107,7 @@ fn a_layout_that_differs_does_not_compile() {
     let mut wrong = spec();
     let header = &mut wrong.headers[0].1;
     *header = header.replace("unsigned short small;", "unsigned long long small;");
-    let error = compile(&wrong, ARCHS[1]).expect_err("the assertions are there for it");
+    let error = compile(&wrong, ARCHS[1]).expect_err("a static assertion fails");
     assert!(error.to_string().contains("static assertion"), "{error}");
 }
 
@@ -163,7 +163,7 @@ fn compiled_programs_are_kept_on_disk() {
     let cache = KernelCache::at(folder.path().join("kernels"));
     let find = |spec: &ProgramSpec| cache.find(spec, ARCHS[1]).expect("NVRTC is there");
     assert_eq!(find(&spec()), None);
-    let compiled = cache.get(&spec(), ARCHS[1]).expect("it compiles");
+    let compiled = cache.get(&spec(), ARCHS[1]).expect("the program compiles");
     assert_eq!(find(&spec()).as_ref(), Some(&compiled));
     assert_eq!(cache.get(&spec(), ARCHS[1]), Ok(compiled));
     let other = ProgramSpec {
@@ -181,7 +181,7 @@ fn a_damaged_file_is_compiled_again() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let cache = KernelCache::at(folder.path().to_owned());
-    let compiled = cache.get(&spec(), ARCHS[1]).expect("it compiles");
+    let compiled = cache.get(&spec(), ARCHS[1]).expect("the program compiles");
     let mut files = fs::read_dir(folder.path()).expect("the folder is there");
     let file = files.next().expect("one file").expect("readable").path();
     assert!(files.next().is_none(), "no temporary file is left");

@@ -359,11 +359,7 @@ fn a_job_that_waits_for_a_signal_is_set_aside_and_holds_no_other_up() {
         device.submit(say("other", &sender)).expect("room");
         assert_eq!(receiver.recv(), Ok("other"));
     }
-    assert_eq!(
-        steps.load(Ordering::Relaxed),
-        1,
-        "it is not run while it waits"
-    );
+    assert_eq!(steps.load(Ordering::Relaxed), 1, "a parked job is not run");
     signal.set();
     assert_eq!(receiver.recv(), Ok("late"));
     assert_eq!(steps.load(Ordering::Relaxed), 2);
@@ -463,7 +459,8 @@ fn devices_join_and_leave() {
     assert!(devices.get(DeviceId(1)).is_none());
     // Users that still hold the device can finish their work.
     let (sender, receiver) = channel();
-    left.submit(say("still here", &sender)).expect("it works");
+    left.submit(say("still here", &sender))
+        .expect("the device works");
     assert_eq!(receiver.recv(), Ok("still here"));
     // An id is never reused.
     let added = devices
@@ -544,8 +541,8 @@ fn finished_jobs_and_their_time_are_counted() {
 #[test]
 fn joins_leaves_and_losses_are_recorded() {
     let devices = devices("host:2");
-    let lost = devices.get(DeviceId(0)).expect("it is there");
-    devices.remove(DeviceId(1)).expect("it is there");
+    let lost = devices.get(DeviceId(0)).expect("a member");
+    devices.remove(DeviceId(1)).expect("a member");
     lost.inject(Fault::FailAfter { checks: 0 });
     let (sender, receiver) = channel();
     lost.submit(say("never", &sender)).expect("room");
@@ -615,7 +612,11 @@ fn a_subscription_gets_present_devices_and_then_each_join_leave_and_loss() {
     assert_eq!(*heard.lock(), expected);
     drop(subscription);
     devices.remove(DeviceId(0)).expect("a member");
-    assert_eq!(heard.lock().len(), expected.len(), "it has ended");
+    assert_eq!(
+        heard.lock().len(),
+        expected.len(),
+        "the subscription has ended"
+    );
 }
 
 #[test]
@@ -683,7 +684,7 @@ fn subscriptions_begun_in_a_storm_of_changes_agree_with_the_set() {
 fn a_host_device_registers_no_memory() {
     let device = one(DeviceOptions::default());
     let refused = device.register(vec![1_u8, 2]);
-    let (memory, error) = refused.expect_err("it is no GPU");
+    let (memory, error) = refused.expect_err("a host device refuses");
     assert_eq!(memory, [1, 2]);
     assert_eq!(
         error.to_string(),

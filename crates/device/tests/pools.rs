@@ -244,7 +244,10 @@ impl Model {
             if let Some(pool) = &tenant.pool {
                 assert_eq!(pool.used_bytes(), tenant.used());
                 let rest = tenant.min.saturating_sub(tenant.used());
-                assert!(self.available(tenant) >= rest, "its minimum is kept");
+                assert!(
+                    self.available(tenant) >= rest,
+                    "the tenant's minimum is available"
+                );
             }
         }
     }
@@ -292,17 +295,17 @@ fn a_tenant_that_refuses_keeps_its_memory_and_another_gives_more() {
     }
     assert!(
         third.reserve(150).is_err(),
-        "a request alone takes nothing from others"
+        "a request does not reclaim memory"
     );
     assert!(third.make_room(150));
     assert_eq!((firm.lock().bytes(), kind.lock().bytes()), (600, 200));
     assert_eq!(
         firm.lock().asked,
         [(150, 600)],
-        "the largest is asked first"
+        "the tenant with the largest excess is asked first"
     );
     let taken = third.reserve(150).expect("there is room");
-    assert!(!third.make_room(600), "600 are not given back");
+    assert!(!third.make_room(600), "tenants cannot release 600 bytes");
     assert_eq!(
         (first.used_bytes(), second.used_bytes(), taken.bytes()),
         (600, 0, 150)
@@ -322,13 +325,13 @@ fn the_memory_of_a_closed_pool_stays_valid_and_its_minimum_is_free() {
         .open_pool(options(900), None)
         .expect("all is free");
     assert!(model.device.open_pool(options(101), None).is_err());
-    let kept = pool.reserve(300).expect("its own");
+    let kept = pool.reserve(300).expect("the tenant's minimum");
     drop(pool);
     assert_eq!(model.device.memory_used_bytes(), 300);
     let next = model
         .device
         .open_pool(options(700), None)
-        .expect("what is left");
+        .expect("the memory that is left");
     assert!(next.reserve(701).is_err());
     drop(kept);
     assert!(next.reserve(701).is_ok());

@@ -97,7 +97,11 @@ fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
     let on_it = buckets_on(&pair, &left);
     assert_eq!(pair.cache.wait_for_moves(left.id()), on_it);
     assert_eq!(buckets_on(&pair, &left), 0);
-    assert_eq!(left.memory_used_bytes(), 0, "its memory has been freed");
+    assert_eq!(
+        left.memory_used_bytes(),
+        0,
+        "the device's memory has been freed"
+    );
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
     assert_eq!(
         (answer.report.devices.len(), answer.report.host.buckets),
@@ -426,12 +430,14 @@ fn buckets_leave_a_device_whose_memory_another_tenant_needs() {
         max_bytes: u64::MAX,
     };
     let other = device.open_pool(options, None).expect("no minimum");
-    let free = other.reserve(budget - held).expect("what the cache leaves");
+    let free = other
+        .reserve(budget - held)
+        .expect("the memory that the cache leaves free");
     assert!(
         other.reserve(held / 2).is_err(),
-        "a request takes what is free"
+        "a request takes only free memory"
     );
-    assert!(other.make_room(held / 2), "the cache gives back");
+    assert!(other.make_room(held / 2), "the cache releases memory");
     let taken = other.reserve(held / 2).expect("there is room");
     let left = device.memory_used_bytes() - free.bytes() - taken.bytes();
     assert!(left <= held - held / 2 && left > 0, "{left} of {held}");

@@ -111,7 +111,7 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
 
     drop(release);
     drop(stalls);
-    placing.join().expect("it is placed");
+    placing.join().expect("the bucket is placed");
     assert_eq!(owner(&pair.collection), Some(devices[stalled].id()));
     pair.check_all_wants(&leaf(0, regex("value [3-5]")));
 }
@@ -142,10 +142,14 @@ fn a_bucket_finds_a_device_although_several_fail_while_it_is_on_its_way() {
     }
     let last = wait_for_a_waiter(&stalls);
     stalls[last] = None;
-    placing.join().expect("it is placed");
+    placing.join().expect("the bucket is placed");
     assert_eq!(owner(&pair.collection), Some(devices[last].id()));
     for device in devices.iter().filter(|device| device.is_lost()) {
-        assert_eq!(device.memory_used_bytes(), 0, "its copy is given back");
+        assert_eq!(
+            device.memory_used_bytes(),
+            0,
+            "the lost device holds no copy"
+        );
     }
     let report = pair
         .check(&leaf(0, regex("value [3-5]")), Want::Count)
@@ -165,7 +169,7 @@ fn a_bucket_stays_on_the_host_if_every_device_fails_while_it_is_on_its_way() {
         lose(&devices[on_its_way_to]);
         stalls[on_its_way_to] = None;
     }
-    placing.join().expect("it is placed");
+    placing.join().expect("the bucket is placed");
     assert_eq!(owner(&pair.collection), None);
     pair.check_all_wants(&leaf(0, regex("value [3-5]")));
 }
@@ -182,8 +186,8 @@ fn a_device_that_leaves_while_a_bucket_is_on_its_way_does_not_get_it() {
     cache.devices().remove(id).expect("a member");
     let leave = thread::spawn(move || cache.wait_for_moves(id));
     stalls.clear();
-    placing.join().expect("it is placed");
-    leave.join().expect("it has left");
+    placing.join().expect("the bucket is placed");
+    leave.join().expect("the device has left");
     assert_eq!(owner(&pair.collection), Some(devices[1 - leaving].id()));
     assert_eq!(devices[leaving].memory_used_bytes(), 0);
 }

@@ -611,7 +611,7 @@ mod tests {
         apply(&first, &[(0, 9)]);
         assert!(writes.try_begin(&key, 1).expect("no error").is_none());
         writes.end(std::slice::from_ref(&key)).expect("ends");
-        assert_eq!(writes.sizes().0, 1, "its write is in progress");
+        assert_eq!(writes.sizes().0, 1, "the session has a write in progress");
         drop(first);
         writes.end(&[key]).expect("ends");
         assert_eq!((writes.sizes(), stored(&writes)), ((0, 0), 0));

@@ -226,7 +226,7 @@ fn unique_indexes_refuse_and_let_go() {
         assert_eq!(index, "a_1");
         collection
             .replace(first, &rawdoc! { "_id": 1, "a": ["x"] })
-            .expect("lets y go");
+            .expect("the replacement removes key y");
         insert(&collection, rawdoc! { "_id": 2, "a": "y" });
         insert(&collection, rawdoc! { "_id": 3 });
         assert!(
@@ -446,7 +446,7 @@ fn collections_are_listed_renamed_and_dropped() {
         ));
         store
             .rename_collection(&from, &to, true)
-            .expect("the target may go");
+            .expect("the target may be dropped");
         assert_eq!(store.databases(), ["two"]);
         let moved = store.collection("two", "b").expect("has the new name");
         assert!(Arc::ptr_eq(&a, &moved));

@@ -46,8 +46,10 @@ fn a_failed_sync_stops_writes_until_one_succeeds() {
     assert_eq!(collection.document_count(), 1);
 
     store.sync().expect("succeeds");
-    store.check_writable().expect("writes are taken again");
-    collection.insert(&document(1)).expect("is taken again");
+    store.check_writable().expect("writes are accepted again");
+    collection
+        .insert(&document(1))
+        .expect("a write is accepted again");
     assert_clean(&collection);
 }
 
@@ -101,9 +103,9 @@ fn writes_continue_when_there_is_space_again() {
     let number = collection
         .number_by_id(bson::RawBsonRef::Int64(0))
         .expect("reads continue")
-        .expect("the first was taken");
+        .expect("the first insert was accepted");
     let deleted = collection.write(&[Change::Delete(number)], true);
-    assert!(deleted[0].is_ok(), "what makes space is taken: {deleted:?}");
+    assert!(deleted[0].is_ok(), "a delete is accepted: {deleted:?}");
 
     free.store(RESERVE + (1 << 30), Ordering::SeqCst);
     collection

@@ -172,11 +172,11 @@ fn replay(model: &mut Model, change: &ChangeEvent) {
             let at = fields.get_i64("at").expect("the number changes");
             model
                 .insert(key(id.expect("an id")), at)
-                .expect("it was there");
+                .expect("the model has the document");
         }
         ChangeKind::Delete => {
             let id = detail.get_i64("_id").expect("an id");
-            model.remove(&key(id)).expect("it was there");
+            model.remove(&key(id)).expect("the model has the document");
         }
         other => panic!("unexpected change: {other:?}"),
     }
@@ -288,7 +288,7 @@ fn id_of(insert: &ChangeEvent) -> i64 {
 fn until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "it takes too long");
+        assert!(Instant::now() < deadline, "timeout");
         thread::yield_now();
     }
 }

@@ -246,7 +246,7 @@ impl Model {
     fn scan(&self, spec: &IndexSpec, bounds: &Bounds, direction: Direction) -> Vec<u64> {
         let mut entries = Vec::new();
         for (number, document) in &self.documents {
-            let keys = tuples(spec, document).expect("it was accepted");
+            let keys = tuples(spec, document).expect("the store accepted the document");
             entries.extend(
                 keys.into_iter()
                     .filter(|key| bounds.contains(key))
@@ -446,7 +446,10 @@ impl Run {
         };
         let dropped = self.collection().drop_index(&self.model.indexes[at].name);
         if !self.failed(dropped.as_ref().err().into_iter()) {
-            assert_eq!(dropped.expect("it is there"), self.model.indexes.remove(at));
+            assert_eq!(
+                dropped.expect("the index exists"),
+                self.model.indexes.remove(at)
+            );
         }
     }
 

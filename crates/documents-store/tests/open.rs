@@ -157,7 +157,7 @@ fn a_directory_without_another_programs_files_becomes_a_store() {
         .expect("a temporary directory")
         .path()
         .join("new");
-    assert!(!holds_store(&new).expect("is not there") && !new.exists());
+    assert!(!holds_store(&new).expect("the directory does not exist") && !new.exists());
 }
 
 #[test]

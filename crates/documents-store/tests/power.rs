@@ -264,7 +264,10 @@ fn create_after_failure(seed: u64) {
     }
     assert!(power.has_failed(), "a sync fails");
     let store = Store::open(options(&power.cut().join("data"))).expect("opens");
-    assert!(store.collection("db", "c").is_some(), "it was synced");
+    assert!(
+        store.collection("db", "c").is_some(),
+        "the collection was synced"
+    );
 }
 
 #[test]

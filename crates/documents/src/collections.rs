@@ -450,15 +450,17 @@ mod tests {
             is_held.send(()).expect("the test waits");
             released.recv().expect_err("nothing is sent");
         });
-        held.recv().expect("it is held");
+        held.recv().expect("the other thread holds the lock");
         let writer = tokio::spawn(async move { collection.lock_writes(&Stop::never()).map(drop) });
         let other = tokio::spawn(async {});
         let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(release);
-        in_time.expect("it runs concurrently").expect("it ends");
+        in_time
+            .expect("the other task runs while the writer waits")
+            .expect("no panic");
         let written = writer.await.expect("no panic");
-        written.expect("it got the lock");
-        holder.join().expect("it ends");
+        written.expect("the writer got the lock");
+        holder.join().expect("no panic");
     }
 
     #[test]

@@ -456,8 +456,8 @@ mod tests {
         keep(1).expect("one was closed");
         let lease = cursors.take(kept[1], namespace, &Owner::default());
         keep(1).expect_err("one in use counts");
-        drop(lease.expect("it is open"));
-        keep(1).expect("it was closed");
+        drop(lease.expect("the cursor is open"));
+        keep(1).expect("a cursor was closed");
     }
 
     #[test]

@@ -248,7 +248,11 @@ mod tests {
                 let inner = aside(&stop, || IN_PLACE.get()).await?;
                 all_aside(Kind::Read, &stop, async { Ok(inner) }).await
             };
-            assert!(all_aside(Kind::Write, &stop, outer).await.expect("it runs"));
+            assert!(
+                all_aside(Kind::Write, &stop, outer)
+                    .await
+                    .expect("the work runs")
+            );
             assert!(!IN_PLACE.get());
         });
     }

@@ -42,7 +42,9 @@ fn what_grows_little_by_little_asks_now_and_then() {
     let share = account.share();
     share.try_cover(1).expect("room");
     assert_eq!(share.bytes(), STEP_BYTES as u64);
-    share.try_cover(STEP_BYTES).expect("it is there");
+    share
+        .try_cover(STEP_BYTES)
+        .expect("the share covers this already");
     assert_eq!(share.bytes(), STEP_BYTES as u64);
     share.try_cover(STEP_BYTES + 1).expect("room");
     assert_eq!(share.bytes(), 2 * STEP_BYTES as u64);
@@ -83,12 +85,19 @@ fn an_account_below_another_takes_from_both() {
         (used(&strangers), used(&top)),
         (MIB as u64 / 2, MIB as u64 / 2)
     );
-    assert!(share.try_grow(MIB).is_err(), "its own limit");
+    assert!(share.try_grow(MIB).is_err(), "the child account's limit");
     let rest = top.share();
     rest.try_grow(8 * MIB).expect("the rest");
     let small = Account::below(&top, 100 * MIB as u64);
-    assert!(small.share().try_grow(MIB).is_err(), "the limit above");
-    assert_eq!(used(&small), 0, "nothing is taken from one alone");
+    assert!(
+        small.share().try_grow(MIB).is_err(),
+        "the parent account's limit"
+    );
+    assert_eq!(
+        used(&small),
+        0,
+        "a refused request takes nothing from either account"
+    );
     drop((share, rest));
     assert_eq!((used(&strangers), used(&top)), (0, 0));
 }
@@ -128,7 +137,7 @@ async fn a_small_share_does_not_wait_behind_a_large_one() {
     let small = account.share();
     tokio::select! {
         biased;
-        _ = large.grow_within(MIB * 3 / 4, LONG) => panic!("there is no room for it"),
+        _ = large.grow_within(MIB * 3 / 4, LONG) => panic!("there is no room for the large share"),
         grown = small.grow_within(MIB / 8, LONG) => grown.expect("there is room"),
     }
 }
@@ -292,13 +301,16 @@ async fn a_claim_leaves_room_for_shares_that_are_not_large() {
     let waiter = account.share();
     let others = async {
         let large = account.share();
-        assert!(large.try_grow(2 * MIB).is_err(), "it is claimed");
+        assert!(
+            large.try_grow(2 * MIB).is_err(),
+            "the oldest waiting share has a claim"
+        );
         let shares = Vec::from_iter((0..3).map(|_| account.share()));
         let grown = shares.iter().map(|share| share.try_grow(MIB).is_ok());
         assert_eq!(
             Vec::from_iter(grown),
             [true, true, false],
-            "an eighth in all"
+            "all shares together overtake by at most an eighth"
         );
         account.share().try_grow(1000).expect("small");
     };
@@ -336,7 +348,7 @@ fn a_claim_ends_and_goes_to_the_next_share_after_a_pause() {
     assert_eq!(
         turns(Duration::ZERO),
         [false, true, false],
-        "50 is the room"
+        "only 50 bytes are free"
     );
     assert_eq!(claimed(), 20);
     assert_eq!(turns(CLAIM_TIME), [false; 3], "a pause");

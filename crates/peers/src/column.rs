@@ -53,8 +53,16 @@ impl ColumnSearch {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {command:?}"))?;
-        let patterns = child.stdin.take().context("its input is not a pipe")?;
-        let answers = BufReader::new(child.stdout.take().context("its output is not a pipe")?);
+        let patterns = child
+            .stdin
+            .take()
+            .context("the child's standard input is not a pipe")?;
+        let answers = BufReader::new(
+            child
+                .stdout
+                .take()
+                .context("the child's standard output is not a pipe")?,
+        );
         let mut search = ColumnSearch {
             name: String::new(),
             child,

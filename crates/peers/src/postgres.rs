@@ -235,8 +235,16 @@ impl Session {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut child = command.spawn().context("starting psql")?;
-        let statements = child.stdin.take().context("its input is not a pipe")?;
-        let lines = BufReader::new(child.stdout.take().context("its output is not a pipe")?);
+        let statements = child
+            .stdin
+            .take()
+            .context("the standard input of psql is not a pipe")?;
+        let lines = BufReader::new(
+            child
+                .stdout
+                .take()
+                .context("the standard output of psql is not a pipe")?,
+        );
         Ok(Session {
             child,
             statements,
@@ -286,7 +294,7 @@ mod tests {
             eprintln!("skipped: no PostgreSQL");
             return;
         }
-        let mut postgres = Postgres::start().expect("it starts");
+        let mut postgres = Postgres::start().expect("PostgreSQL starts");
         assert!(
             postgres.name().starts_with("PostgreSQL "),
             "{}",
@@ -294,7 +302,7 @@ mod tests {
         );
         let (count, time) = postgres
             .count("SELECT count(*) FROM generate_series(1, 5)")
-            .expect("it counts");
+            .expect("PostgreSQL counts");
         assert_eq!(count, 5);
         assert!(time > 0.0);
         assert!(postgres.execute("SELEC 1").is_err());

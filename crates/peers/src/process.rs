@@ -302,7 +302,8 @@ mod tests {
     fn a_process_that_ends_is_reported_with_its_last_lines() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo no room on the disk >&2; exit 3"]);
-        let error = ServerProcess::start(command, uri_in_line).expect_err("it never listens");
+        let error =
+            ServerProcess::start(command, uri_in_line).expect_err("the server never listens");
         assert!(
             format!("{error:#}").contains("no room on the disk"),
             "{error:#}"

@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn assert_two_lines(kept: &Kept) {
-        let text = String::from_utf8(kept.0.lock().clone()).expect("it was text");
+        let text = String::from_utf8(kept.0.lock().clone()).expect("the log is UTF-8");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
         for line in lines {

@@ -390,7 +390,9 @@ async fn a_connection_has_three_guesses() -> Result<()> {
 /// Returns the Prometheus metrics page.
 fn metrics(server: &Server) -> Result<String> {
     let page = server.process().status_page().context("a status page")?;
-    let address = page.strip_prefix("http://").context("its protocol")?;
+    let address = page
+        .strip_prefix("http://")
+        .context("the status page's URL has no http://")?;
     let mut page = TcpStream::connect(address.trim_end_matches('/'))?;
     page.set_read_timeout(Some(TIMEOUT))?;
     page.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;

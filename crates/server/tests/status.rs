@@ -26,7 +26,9 @@ fn start(arguments: &[&str]) -> Result<Server> {
 /// Returns `HOST:PORT` of the status listener.
 fn address(process: &ServerProcess) -> Result<String> {
     let page = process.status_page().context("a status page")?;
-    let address = page.strip_prefix("http://").context("its protocol")?;
+    let address = page
+        .strip_prefix("http://")
+        .context("the status page's URL has no http://")?;
     Ok(address.trim_end_matches('/').to_owned())
 }
 

@@ -35,7 +35,7 @@ async fn session(things: &Collection<Document>) -> Result<Vec<Document>> {
     ensure!(again.is_err(), "the _id is there already");
     let mut results = vec![doc! {
         "updated": updated.modified_count as i64, "deleted": deleted.deleted_count as i64,
-        "error": again.expect_err("it is one").to_string(),
+        "error": again.expect_err("a duplicate key").to_string(),
     }];
     let found = things.find(doc! {}).sort(doc! { "_id": 1 }).batch_size(30);
     results.extend(found.await?.try_collect::<Vec<_>>().await?);
@@ -98,7 +98,9 @@ async fn passwords_and_tls_go_through() -> Result<()> {
     let known = things(&format!("mongodb://ada:secret@{address}/?authSource=admin")).await?;
     assert!(session(&known).await?.len() > 100);
     let stranger = things(proxy.uri()).await?.find_one(doc! {}).await;
-    let refused = stranger.expect_err("it has not authenticated").to_string();
+    let refused = stranger
+        .expect_err("the client has not authenticated")
+        .to_string();
     assert!(refused.contains("requires authentication"), "{refused}");
     let wrong = things(&format!("mongodb://ada:guess@{address}/?authSource=admin")).await?;
     wrong.find_one(doc! {}).await.expect_err("a wrong password");

@@ -367,7 +367,10 @@ async fn a_proxy_answers_nothing_that_its_upstream_lost() -> Result<()> {
         let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
         let has = counts(&direct).await?;
         wait_for("an answer of the cache", PATIENCE, async || {
-            ensure!(counts(&proxied).await? == has, "it answers what was lost");
+            ensure!(
+                counts(&proxied).await? == has,
+                "the proxy answers with lost documents"
+            );
             Ok(reason(&proxied).await?.is_none().then_some(()))
         })
         .await?;

@@ -32,7 +32,7 @@ struct Gpu {
 }
 
 fn queues() -> Vec<Arc<ScanQueue>> {
-    let policy = Policy::of(gpus().expect("there is one")[0].arch);
+    let policy = Policy::of(gpus().expect("a GPU")[0].arch);
     let with = |lists| {
         let policy = Policy {
             lists,

@@ -79,7 +79,7 @@ mod tests {
     fn tier(number: usize, budget: &Budget) -> Tier {
         let limits = Limits::default();
         let source = format!("(a|b)*{number}c.{{0,60}}(d|e)x");
-        let pattern = Pattern::new(&source, Options::default(), &limits).expect("it is valid");
+        let pattern = Pattern::new(&source, Options::default(), &limits).expect("a valid pattern");
         Program::compile_within(pattern, &limits, budget).tier()
     }
 

@@ -586,7 +586,7 @@ mod tests {
         ];
         for pattern in patterns {
             let code = code(pattern);
-            let by_items = code.watched().expect("it is short");
+            let by_items = code.watched().expect("a short pattern fits with callouts");
             assert!(by_items.at_items);
             let (settings, rest) = pattern.split_at(settings_bytes(pattern));
             let by_starts = Watched {

@@ -153,7 +153,7 @@ fn suite() -> Vec<Test> {
                 .is_some_and(|extension| extension == "toml")
         })
         .flat_map(|file| {
-            let text = fs::read_to_string(&file).expect("it can be read");
+            let text = fs::read_to_string(&file).expect("the file of tests can be read");
             toml::from_str::<File>(&text).expect("a file of tests").test
         })
         .collect()

@@ -72,7 +72,7 @@ fn decode(bytes: Vec<u8>) -> bool {
         cost.bytes_max
     );
     drop(kept);
-    match decoded.expect("it was set") {
+    match decoded.expect("the closure sets the result") {
         Ok(Message {
             body: forebay_wire_mongo::Body::Msg(msg),
             ..

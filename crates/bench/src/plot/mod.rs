@@ -205,7 +205,7 @@ mod tests {
             record("figure-10/1000000", "client_ms", 10.0),
         ];
         let records: Vec<&Record> = records.iter().collect();
-        let plots = plots(&records).expect("they are points");
+        let plots = plots(&records).expect("the records are points of figures");
         let medians: Vec<f64> = plots[0].points().map(|point| point.median).collect();
         assert_eq!(medians, [500.0, 100.0]);
     }
@@ -232,7 +232,7 @@ mod tests {
         );
         assert!(
             write(folder.path(), &records[11..]).is_err(),
-            "nothing of a figure"
+            "no record belongs to a figure"
         );
     }
 }

@@ -230,8 +230,8 @@ impl Drop for Part {
 /// The owner of a buffer's memory.
 #[derive(Debug)]
 enum Owner {
-    Pool(#[expect(dead_code, reason = "it is there to be dropped")] Part),
-    Itself(#[expect(dead_code, reason = "it is there to be dropped")] HostAllocation),
+    Pool(#[expect(dead_code, reason = "held only to be dropped")] Part),
+    Itself(#[expect(dead_code, reason = "held only to be dropped")] HostAllocation),
 }
 
 /// A buffer of pinned host memory. Copies between it and the GPU run at full speed and concurrently with other work.

@@ -213,7 +213,7 @@ impl<F, T> Transfer<F, T> {
     /// A fault of the device.
     pub fn finish(mut self) -> Result<(F, T), DeviceFault> {
         self.event.wait()?;
-        Ok(self.ends.take().expect("they are taken only here"))
+        Ok(self.ends.take().expect("the ends are taken only here"))
     }
 }
 

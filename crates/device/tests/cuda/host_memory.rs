@@ -65,9 +65,11 @@ fn registered_memory_is_copied_both_ways_and_given_back() {
     });
     let (from, back) = ends.expect("the device works");
     let (from, back) = (from.into_inner(), back.into_inner());
-    assert!(from == back, "what came back is what went there");
+    assert!(from == back, "the copy came back unchanged");
     // `into_inner` ended the registration, so the same pages can be registered again.
-    let again = device.register(from).expect("it is registered no more");
+    let again = device
+        .register(from)
+        .expect("the memory is no longer registered");
     assert!(
         again
             .iter()
@@ -137,7 +139,10 @@ fn memory_that_is_registered_already_is_refused_and_comes_back() {
         "{error}"
     );
     drop(first);
-    assert!(device.register(given_back).is_ok(), "it is free again");
+    assert!(
+        device.register(given_back).is_ok(),
+        "the memory is free again"
+    );
     assert!(device.register(Vec::new()).is_ok(), "nothing is pinned");
 }
 
@@ -164,7 +169,7 @@ fn pinned_memory_can_come_from_a_chosen_node() {
         let (staged, _) = Transfer::begin(cuda, staged, there.all(), &stream)?.finish()?;
         let back = cuda.host_buffer(BYTES)?;
         let (_, back) = Transfer::begin(cuda, there.all(), back, &stream)?.finish()?;
-        assert!(*staged == *back, "what came back is what went there");
+        assert!(*staged == *back, "the copy came back unchanged");
         let host = cuda.host_buffer(4 * 1000)?;
         number(cuda, host.device_pointer(), 1000)?;
         Ok(words(&host))

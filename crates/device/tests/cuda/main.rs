@@ -115,16 +115,16 @@ fn a_gpu_says_what_it_is() {
     let Some((_devices, device)) = gpu() else {
         return;
     };
-    let details = device.details().expect("it is a GPU");
+    let details = device.details().expect("the device is a GPU");
     assert_eq!((device.kind(), device.name()), (DeviceKind::Cuda, "cuda:0"));
-    assert_eq!(gpus().expect("there is one")[0], *details);
+    assert_eq!(gpus().expect("a GPU")[0], *details);
     assert_eq!(device.memory_budget_bytes(), 64 << 20);
     let arch = details.arch;
     assert_eq!(ask(&device, |cuda| Ok(cuda.arch())), Some(arch));
     assert!(details.multiprocessors > 0 && details.memory_bytes > 1 << 30);
     assert!(details.shared_bytes_per_block_max > 48 << 10 && details.l2_bytes > 0);
     assert!(details.pci_address.contains(':') && details.copy_engines > 0);
-    assert!(!details.peers.contains(&0), "it is not its own peer");
+    assert!(!details.peers.contains(&0), "a GPU is not its own peer");
     println!("{details:?}");
 }
 
@@ -187,7 +187,7 @@ fn a_buffer_is_written_again_only_when_it_has_been_sent() {
         }
         Ok(None)
     });
-    assert_eq!(back, Some(None), "the round whose bytes were others");
+    assert_eq!(back, Some(None), "the first round with wrong bytes");
 }
 
 #[test]
@@ -555,7 +555,7 @@ fn clusters_run_where_the_architecture_has_them() {
     let Some((_devices, device)) = gpu() else {
         return;
     };
-    let has_clusters = device.details().expect("it is a GPU").arch.major >= 9;
+    let has_clusters = device.details().expect("the device is a GPU").arch.major >= 9;
     let shape = LaunchShape {
         blocks: 16,
         threads: THREADS,

@@ -17,8 +17,8 @@ fn gpus_that_are_peers_reach_each_other() {
     };
     for (from, to) in [(first, second), (second, first)] {
         let (own, other) = (from.details(), to.details());
-        let peers = &own.expect("it is a GPU").peers;
-        let are_peers = peers.contains(&other.expect("it is a GPU").ordinal);
+        let peers = &own.expect("the device is a GPU").peers;
+        let are_peers = peers.contains(&other.expect("the device is a GPU").ordinal);
         assert_eq!(from.reaches(to), are_peers, "{} {}", from.name(), to.name());
         assert!(!from.reaches(from));
         println!("{} reaches {}: {are_peers}", from.name(), to.name());

@@ -118,7 +118,7 @@ mod tests {
         let expected = rawdoc! { "isWritablePrimary": true, "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0,
         "maxWireVersion": 21, "ok": 1.0, "msg": "isdbgrid", "compression": ["snappy"] };
         let remembered = remembered(&received);
-        let version = remembered.get("topologyVersion").expect("it is BSON");
+        let version = remembered.get("topologyVersion").expect("valid BSON");
         assert!(version.is_none(), "drivers poll then");
         assert_eq!(reply(&received, &asked), expected);
     }

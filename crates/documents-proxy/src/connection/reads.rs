@@ -604,9 +604,10 @@ mod tests {
         let group = rawdoc! { "$group": { "_id": "$n" } };
         let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];
         let body = rawdoc! { "aggregate": "c", "pipeline": RawArrayBuf::from_iter(pipeline), "cursor": {} };
-        let read = Read::parse(&namespace, &fields, &body).expect("it has a condition");
+        let read = Read::parse(&namespace, &fields, &body)
+            .expect("the filter has a condition on a cached field");
         let narrowed = read.narrowed(vec![RawBson::Int32(1)]);
-        let stages = narrowed.get_array("pipeline").expect("it is one");
+        let stages = narrowed.get_array("pipeline").expect("an array of stages");
         let stages: Vec<_> = stages.into_iter().flatten().collect();
         assert_eq!(stages.len(), 2);
         assert_eq!(stages[1].as_document(), Some(&*group));

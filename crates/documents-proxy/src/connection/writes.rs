@@ -445,12 +445,12 @@ mod tests {
         let by_field = rawdoc! { "q": { "n": 1 }, "u": { "$set": { "n": 2 } }, "upsert": true };
         let mut write = update(RawArrayBuf::from_iter([by_id, by_field.clone()]));
         let concern = write.message.body.get_document("writeConcern");
-        assert_eq!(concern.expect("there is one"), &*rawdoc! { "w": 1 });
+        assert_eq!(concern.expect("a write concern"), &*rawdoc! { "w": 1 });
         assert_eq!(write.lookups(), Some(vec![rawdoc! { "n": 1 }]));
         write.add_touched(vec![RawBson::Int32(7)]);
         let reply = rawdoc! { "n": 2, "upserted": [{ "index": 1, "_id": 9 }], "ok": 1.0 };
         let Effect::Touched(ids) = write.effect(Some(&reply)) else {
-            panic!("it is known");
+            panic!("the effect is known");
         };
         assert_eq!(ids, [1, 7, 9].map(RawBson::Int32));
         let refused = rawdoc! { "ok": 0.0, "code": 13 };

@@ -235,7 +235,9 @@ mod tests {
     }
 
     fn at(reply: &RawDocument, is_first: bool) -> Option<u64> {
-        read(reply, &fields(), is_first).expect("it is one").at
+        read(reply, &fields(), is_first)
+            .expect("a reply with a batch")
+            .at
     }
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
             "_id": token(3), "operationType": "update", "documentKey": { "_id": 2 }, "fullDocument": RawBson::Null,
         };
         let all = reply(false, &[insert(1, 1), gone, update], Some(3));
-        let batch = read(&all, &fields(), false).expect("it is one");
+        let batch = read(&all, &fields(), false).expect("a reply with a batch");
         let documents: Vec<_> = batch
             .events
             .iter()

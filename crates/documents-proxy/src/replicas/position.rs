@@ -154,7 +154,7 @@ mod tests {
                 ..position(term())
             },
         ] {
-            let note = position.to_note(&of).expect("it can be noted");
+            let note = position.to_note(&of).expect("the position can be encoded");
             assert_eq!(Position::of_note(&note, &of).expect("read"), Some(position));
             for other in &others {
                 assert_eq!(Position::of_note(&note, other).expect("read"), None);

@@ -392,14 +392,14 @@ mod tests {
         let replica = Replica::new(namespace::checked("d", "c").expect("a name"));
         assert!(replica.begin_load(2, false).is_none(), "no caches");
         declare(&replica);
-        let (_, first) = replica.begin_load(2, false).expect("it is due");
+        let (_, first) = replica.begin_load(2, false).expect("a load is due");
         replica.note_written([RawBsonRef::Int32(1)].into_iter());
         let batch = vec![rawdoc! { "_id": 1i64 }, rawdoc! { "_id": 2 }];
-        let admitted = replica.admit(first, batch).expect("it is the latest");
+        let admitted = replica.admit(first, batch).expect("the load is the latest");
         assert_eq!(admitted, [rawdoc! { "_id": 2 }]);
         assert_eq!(replica.progress(), Some((2, 2)));
         replica.invalidate("a write is not followed", Duration::ZERO);
-        let (_, second) = replica.begin_load(2, false).expect("it is due");
+        let (_, second) = replica.begin_load(2, false).expect("a load is due");
         assert!(replica.admit(first, Vec::new()).is_none());
         assert!(replica.finish_load(first, false).is_none());
         assert!(replica.finish_load(second, false).is_some() && replica.is_ready());
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_whole_copy_is_kept_until_another_takes_its_place() {
         let replica = declared();
-        let (_, first) = replica.begin_load(2, true).expect("it is due");
+        let (_, first) = replica.begin_load(2, true).expect("a load is due");
         assert_eq!(
             replica.applied_in(),
             &replica.namespace,
@@ -419,7 +419,7 @@ mod tests {
         assert!(replica.answering(CUT_OFF).is_none());
         assert!(replica.finish_load(first, false).is_some());
         replica.invalidate_keeping_copy("the upstream was away", Duration::ZERO);
-        let (_, second) = replica.begin_load(2, true).expect("it is due");
+        let (_, second) = replica.begin_load(2, true).expect("a load is due");
         assert_eq!(replica.applied_in(), &replica.beside);
         assert!(replica.answering(DIRECT).is_none() && replica.answering(CUT_OFF).is_some());
         assert!(replica.finish_load(first, false).is_none());
@@ -433,10 +433,10 @@ mod tests {
     #[test]
     fn an_old_load_completes_nothing_that_was_declared_since() {
         let replica = declared();
-        let (_, old) = replica.begin_load(0, false).expect("it is due");
+        let (_, old) = replica.begin_load(0, false).expect("a load is due");
         replica.declare(Vec::new());
         declare(&replica);
-        let (_, new) = replica.begin_load(0, false).expect("it is due");
+        let (_, new) = replica.begin_load(0, false).expect("a load is due");
         assert!(old != new && replica.finish_load(old, false).is_none());
         assert!(replica.finish_load(new, false).is_some());
         replica.invalidate("written", Duration::ZERO);
@@ -448,7 +448,7 @@ mod tests {
     fn a_replica_has_one_loader() {
         let replica = declared();
         assert!(replica.take_loader() && !replica.take_loader());
-        assert!(!replica.leave_loader(), "it is declared");
+        assert!(!replica.leave_loader(), "the collection has caches");
         replica.declare(Vec::new());
         assert!(replica.leave_loader() && replica.take_loader());
     }

@@ -139,7 +139,7 @@ mod tests {
     use crate::limits::Limits;
 
     fn program(source: &str, limits: &Limits) -> Arc<Program> {
-        let regex = Regex::new(source, "", limits).expect("it is valid");
+        let regex = Regex::new(source, "", limits).expect("a valid pattern");
         regex.program().clone()
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let limits = limits(Programs::default());
         let first = program("a[bc]", &limits);
         assert!(Arc::ptr_eq(&first, &program("a[bc]", &limits)));
-        let other = Regex::new("a[bc]", "i", &limits).expect("it is valid");
+        let other = Regex::new("a[bc]", "i", &limits).expect("a valid pattern");
         assert!(!Arc::ptr_eq(&first, other.program()));
     }
 

@@ -280,5 +280,5 @@ fn array_at<'t, 'a>(
             "Cannot apply array updates to non-array element {name}: {shown}"
         )));
     }
-    Ok(tree.items().expect("it was checked to be an array"))
+    Ok(tree.items().expect("the value was checked to be an array"))
 }

@@ -23,7 +23,7 @@ fn an_expression_may_bind_many_variables() {
         .map(|index| (format!("v{index}"), Bson::Int32(index)))
         .collect();
     let stage = doc! { "$project": { "x": { "$let": { "vars": vars, "in": "$$v99999" } } } };
-    let documents = run_stages(&[stage]).expect("it runs");
+    let documents = run_stages(&[stage]).expect("the pipeline runs");
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
 }
 
@@ -56,7 +56,9 @@ fn many_names_take_time_by_their_number() {
         doc! { "$project": { "x": { "$mergeObjects": { "$literal": flags.clone() } } } },
         doc! { "$group": { "_id": null, "x": { "$mergeObjects": { "$literal": flags.clone() } } } },
     ] {
-        assert_linear(|| run_stages(&[stage]).map_err(|code| Error::new(code, "it failed")));
+        assert_linear(|| {
+            run_stages(&[stage]).map_err(|code| Error::new(code, "the pipeline failed"))
+        });
     }
     let sees = |name: String| (name.clone(), Bson::String(format!("$${name}")));
     let vars: Document = many_names()
@@ -108,8 +110,8 @@ fn a_filter_of_too_many_levels_is_refused() {
 fn an_update_that_nests_too_deep_is_refused() {
     let path = vec!["a"; 150].join(".");
     let update = raw(&doc! { "$set": { path: nested(100, "b", Bson::Int32(1)) } });
-    let update =
-        Update::parse(RawBsonRef::Document(&update), None, &Limits::default()).expect("it parses");
+    let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default())
+        .expect("the input parses");
     let error = update.apply(
         &raw(&doc! { "_id": 1 }),
         &UpdateContext::new(DateTime::from_millis(0), None),
@@ -124,7 +126,8 @@ fn an_update_that_makes_a_document_too_large_is_refused() {
         document_bytes_max: 500,
         ..Limits::default()
     };
-    let update = Update::parse(RawBsonRef::Document(&update), None, &limits).expect("it parses");
+    let update =
+        Update::parse(RawBsonRef::Document(&update), None, &limits).expect("the input parses");
     let error = update.apply(
         &raw(&doc! { "_id": 1 }),
         &UpdateContext::new(DateTime::from_millis(0), None),
@@ -170,7 +173,12 @@ fn blocking_stages_keep_to_their_memory() {
         Bson::Document(doc! { "$sort": { "_id": -1 } }),
         Bson::Document(doc! { "$limit": 3 }),
     ];
-    assert_eq!(run_with(few, limits, |_| {}).expect("a few fit").len(), 3);
+    assert_eq!(
+        run_with(few, limits, |_| {})
+            .expect("a few documents fit in memory")
+            .len(),
+        3
+    );
 }
 
 #[test]
@@ -219,7 +227,7 @@ fn a_large_document_is_unwound_as_it_is_read() {
     let input = raw(&doc! { "a": numbers, "text": "x".repeat(7 << 20) });
     let limits = Limits::default();
     let stages = RawArrayBuf::from_iter([raw(&doc! { "$unwind": "$a" })]);
-    let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
+    let pipeline = Pipeline::parse(&stages, &limits).expect("the input parses");
     let run = Run::new(DateTime::from_millis(0), limits);
     let input: Stream<'_, Error> = Box::new([Ok(input)].into_iter());
     let first: Vec<i32> = pipeline
@@ -253,9 +261,9 @@ fn a_match_by_pcre2_is_stopped_in_filters() {
         doc! { "s": { "$not": pattern.clone() } },
         doc! { "$nor": [{ "a": { "$elemMatch": pattern.clone() } }] },
         doc! { "s": { "$in": [bson::Regex { pattern: cstr!(r"(*ANYCRLF)(a)(?:a?){15}\1[yz]").into(), options: cstr!("").into() }] } },
-        doc! { "$expr": { "$regexMatch": { "input": "$s", "regex": pattern.get_str("$regex").expect("it is there") } } },
+        doc! { "$expr": { "$regexMatch": { "input": "$s", "regex": pattern.get_str("$regex").expect("a pattern") } } },
     ] {
-        let parsed = Filter::parse(&raw(&filter), &limits_that_end()).expect("it parses");
+        let parsed = Filter::parse(&raw(&filter), &limits_that_end()).expect("the input parses");
         let outcome = parsed.try_matches(&document);
         let error = outcome.expect_err(&format!("stopped: {filter}"));
         assert_eq!(error.code, Code::MaxTimeMSExpired);
@@ -267,7 +275,7 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
     let (text, pattern) = endless();
     let document = raw(&doc! { "s": text });
     let limits = Limits::default();
-    let filter = Filter::parse(&raw(&doc! { "s": pattern }), &limits).expect("it parses");
+    let filter = Filter::parse(&raw(&doc! { "s": pattern }), &limits).expect("the input parses");
     let first = Stop::never();
     limits.stop().follow(&first);
     let outcome = std::thread::scope(|scope| {
@@ -279,7 +287,7 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
         }
         limits.stop().follow(&Stop::never());
         first.cancelled.store(true, Ordering::Relaxed);
-        matching.join().expect("it does not panic")
+        matching.join().expect("the match does not panic")
     });
     assert_eq!(outcome.expect_err("stopped").code, Code::Interrupted);
 }
@@ -299,7 +307,7 @@ fn assert_is_stopped<T: std::fmt::Debug>(limits: &Limits, work: impl FnOnce() ->
 #[test]
 fn many_conditions_are_stopped_in_one_document() {
     let limits = Limits::default();
-    let parse = |filter: &Document| Filter::parse(&raw(filter), &limits).expect("it parses");
+    let parse = |filter: &Document| Filter::parse(&raw(filter), &limits).expect("the input parses");
     let conditions = |name: &str| {
         let conditions = (0..20_000).map(|n| doc! { name: { "$gt": n, "$lt": 0 } });
         doc! { "$or": conditions.collect::<Vec<Document>>() }
@@ -318,7 +326,8 @@ fn many_conditions_are_stopped_in_one_document() {
     let of_documents = parse(&doc! { "a": { "$elemMatch": conditions("b") } });
     assert_is_stopped(&limits, || of_documents.try_matches(&documents));
     let pull = raw(&doc! { "$pull": { "a": conditions("b") } });
-    let update = Update::parse(RawBsonRef::Document(&pull), None, &limits).expect("it parses");
+    let update =
+        Update::parse(RawBsonRef::Document(&pull), None, &limits).expect("the input parses");
     let context = UpdateContext::new(DateTime::from_millis(0), None);
     assert_is_stopped(&limits, || update.apply(&documents, &context));
 }
@@ -329,7 +338,7 @@ fn many_short_matches_are_stopped_in_one_document() {
     let filter = raw(&doc! { "$or": patterns.collect::<Vec<Document>>() });
     let document = raw(&doc! { "a": vec!["ababababababababab"; 20_000] });
     let limits = Limits::default();
-    let filter = Filter::parse(&filter, &limits).expect("it parses");
+    let filter = Filter::parse(&filter, &limits).expect("the input parses");
     let soon = Instant::now() + Duration::from_millis(20);
     limits.stop().follow(&Stop::at(soon));
     let worked = time_worked();
@@ -344,7 +353,7 @@ fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
     let (text, pattern) = endless();
     let document = raw(&doc! { "a": [text] });
     let shape = raw(&doc! { "a": { "$elemMatch": pattern.clone() } });
-    let projection = Projection::parse(&shape, &limits_that_end()).expect("it parses");
+    let projection = Projection::parse(&shape, &limits_that_end()).expect("the input parses");
     let context = ProjectionContext {
         now: DateTime::from_millis(0),
         position: None,
@@ -359,7 +368,7 @@ fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
     ] {
         let raw_update = raw(&update);
         let whole = RawBsonRef::Document(&raw_update);
-        let parsed = Update::parse(whole, filters, &limits_that_end()).expect("it parses");
+        let parsed = Update::parse(whole, filters, &limits_that_end()).expect("the input parses");
         let outcome = parsed.apply(
             &document,
             &UpdateContext::new(DateTime::from_millis(0), None),
@@ -377,7 +386,7 @@ fn assert_stops(stages: &[Document], input: &RawDocument) {
         .stop()
         .follow(&Stop::at(Instant::now() + Duration::from_millis(50)));
     let stages = RawArrayBuf::from_iter(stages.iter().map(raw));
-    let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
+    let pipeline = Pipeline::parse(&stages, &limits).expect("the input parses");
     let run = Run::new(DateTime::from_millis(0), limits);
     let input: Stream<'_, Error> = Box::new([Ok(input.to_owned())].into_iter());
     let result: Result<Vec<_>, Error> = pipeline.run(input, &run).collect();
@@ -420,7 +429,9 @@ fn with_n_set(document: &RawDocument) -> RawDocumentBuf {
     let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default());
     let context = UpdateContext::new(DateTime::from_millis(0), None);
     let changed = update.expect("an update").apply(document, &context);
-    changed.expect("it applies").expect("it changes")
+    changed
+        .expect("the update applies")
+        .expect("the document changes")
 }
 
 #[test]

@@ -165,14 +165,14 @@ impl Drop for Power {
 }
 
 /// Replaces `fsync`: syncs a file or folder.
-#[expect(unsafe_code, reason = "it takes the place of the C library's")]
+#[expect(unsafe_code, reason = "the function replaces the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fsync(descriptor: i32) -> i32 {
     sync(descriptor)
 }
 
 /// Replaces `fdatasync`: syncs the content of a file.
-#[expect(unsafe_code, reason = "it takes the place of the C library's")]
+#[expect(unsafe_code, reason = "the function replaces the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fdatasync(descriptor: i32) -> i32 {
     sync(descriptor)

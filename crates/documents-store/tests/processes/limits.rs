@@ -90,7 +90,7 @@ pub fn child_on_full_disk(directory: &Path) {
     assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
     let again = collection
         .insert(&document(taken))
-        .expect_err("no write is taken any more");
+        .expect_err("writes are refused");
     assert!(
         matches!(
             again,
@@ -110,7 +110,7 @@ pub fn a_full_disk_refuses_writes_and_keeps_the_rest() {
     let child = crate::child("full", directory.path(), &[]).output();
     let output = child.expect("runs");
     assert!(output.status.success(), "{}", text(&output));
-    let taken = last_number(&output, "taken ").expect("says how many");
+    let taken = last_number(&output, "taken ").expect("the child prints a number");
 
     let store = Store::open(options(directory.path())).expect("recovers");
     let collection = store.collection("db", "c").expect("is there");

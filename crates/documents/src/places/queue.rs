@@ -289,7 +289,10 @@ mod tests {
     fn a_place_is_waited_for_and_the_queue_can_be_left() {
         run(async {
             let places = Places::new(1);
-            let taken = places.enter(&Stop::never()).await.expect("it is free");
+            let taken = places
+                .enter(&Stop::never())
+                .await
+                .expect("the permit is free");
             let stop = Stop {
                 cancelled: Arc::new(AtomicBool::new(false)),
                 ..Stop::default()
@@ -303,7 +306,7 @@ mod tests {
             assert_eq!(places.waiting(), 0);
             let never = Stop::never();
             let (next, ()) = tokio::join!(places.enter(&never), async { drop(taken) });
-            next.map(drop).expect("it is free again");
+            next.map(drop).expect("the permit is free again");
             let queue = places.queue.lock();
             assert!(queue.clients.is_empty() && queue.taken == 0);
         });

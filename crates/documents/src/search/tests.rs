@@ -226,7 +226,7 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
     let ready = || {
         fixture
             .search
-            .with_state(|state| state.ready.clone().expect("it is built"))
+            .with_state(|state| state.ready.clone().expect("the cache is built"))
     };
     let first = std::thread::scope(|scope| {
         for writer in 0..4 {
@@ -237,7 +237,7 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
     });
     assert!(
         Arc::ptr_eq(&first, &ready()),
-        "it is built again only if it contradicts the collection"
+        "the cache is rebuilt only if it contradicts the collection"
     );
     let mut rng = Rng::with_seed(seed);
     for _ in 0..100 {

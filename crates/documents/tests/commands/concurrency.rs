@@ -331,7 +331,7 @@ async fn slow_reads_of_one_client_keep_no_other_from_reading() {
     door.documents.shutdown().expect("the store is in memory");
     assert_eq!(found.expect("there is a place"), [doc! { "_id": 1 }]);
     for command in greedy {
-        command.await.expect("it ends");
+        command.await.expect("the command ends");
     }
 }
 

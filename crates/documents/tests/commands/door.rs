@@ -94,13 +94,13 @@ impl Door {
             .expect("the reply has a cursor");
         let collection = cursor
             .get_str("ns")
-            .expect("it has a name")
+            .expect("the cursor has a namespace")
             .split_once('.')
             .expect("with a dot")
             .1
             .to_owned();
         let (mut id, mut found) = (
-            cursor.get_i64("id").expect("it has an id"),
+            cursor.get_i64("id").expect("the cursor has an id"),
             batch(cursor, "firstBatch"),
         );
         while id != 0 {
@@ -111,7 +111,7 @@ impl Door {
                 .get_document("cursor")
                 .expect("the reply has a cursor");
             found.extend(batch(cursor, "nextBatch"));
-            id = cursor.get_i64("id").expect("it has an id");
+            id = cursor.get_i64("id").expect("the cursor has an id");
         }
         found
     }
@@ -158,7 +158,7 @@ impl Door {
             let stats = self.ok(doc! { "collStats": collection }).await;
             let states = stats
                 .get_array("cacheIndexes")
-                .expect("the figures name the caches");
+                .expect("the statistics list the caches");
             let ready = |state: &bson::Bson| {
                 state
                     .as_document()

@@ -203,7 +203,7 @@ async fn numbers_are_refused_where_they_have_no_meaning() {
         doc! { "delete": "c", "deletes": all.to_vec() },
     ] {
         let reply = door.ok(numbered(command, 1, 1)).await;
-        let errors = reply.get_array("writeErrors").expect("it fails");
+        let errors = reply.get_array("writeErrors").expect("the command fails");
         assert_eq!(
             errors[0].as_document().unwrap().get_i32("code").ok(),
             Some(72)

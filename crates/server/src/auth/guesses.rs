@@ -99,7 +99,11 @@ mod tests {
         assert_eq!(delays, [100, 200, 400, 800, 1600, 2000, 2000]);
         let other = IpAddr::from([127, 0, 0, 2]);
         assert_eq!(guesses.count(other, now), 1);
-        assert_eq!(guesses.count(sender, now + MEMORY), 1, "they are forgotten");
+        assert_eq!(
+            guesses.count(sender, now + MEMORY),
+            1,
+            "earlier wrong passwords no longer count"
+        );
     }
 
     #[test]

@@ -394,7 +394,11 @@ mod tests {
         let absent = examine(root.path())
             .into_iter()
             .filter(|finding| finding.verdict == Verdict::Absent);
-        assert_eq!(absent.count(), 1, "what GPUs need is of no concern");
+        assert_eq!(
+            absent.count(),
+            1,
+            "without a GPU, the requirements of GPUs are not checked"
+        );
         assert!(
             examine(root.path())
                 .iter()

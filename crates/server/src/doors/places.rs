@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(
             (counts.taken, counts.evicted),
             (2, 1),
-            "its place was another's"
+            "dropping a revoked permit frees nothing"
         );
         drop((second, third));
         assert_eq!(places.counts().taken, 0);
@@ -293,7 +293,7 @@ mod tests {
             stranger
         });
         ada.keep();
-        assert!(is_evicted(&ada), "it was too late for her");
+        assert!(is_evicted(&ada), "the permit was revoked before the login");
         drop(ada);
         eve.keep();
         let bob = enter();

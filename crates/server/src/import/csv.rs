@@ -350,7 +350,7 @@ mod tests {
             Err("line 1: two columns are named \"a\"".to_owned())
         );
         assert!(read_csv("a.b\n").is_err() && read_csv(",b\n").is_err());
-        let json = read_csv("{\"a\": 1}\n{\"a\": 2}\n").expect_err("it is JSON");
+        let json = read_csv("{\"a\": 1}\n{\"a\": 2}\n").expect_err("JSON is refused");
         assert!(
             json.ends_with("this looks like JSON (--format json or json-lines)"),
             "{json}"

@@ -93,7 +93,9 @@ impl Model {
     }
 
     fn upstream(&self) -> &Documents {
-        self.history.last().expect("it begins with one state")
+        self.history
+            .last()
+            .expect("the history begins with one state")
     }
 
     fn event(&mut self) {
@@ -225,7 +227,10 @@ impl Model {
             let read = self.upstream().get(&id).map(|version| (id, *version));
             loader.ahead.extend(read);
         } else if let Some((id, version)) = loader.ahead.pop() {
-            let load = self.life.load(loader.epoch).expect("it is the latest");
+            let load = self
+                .life
+                .load(loader.epoch)
+                .expect("the load is the latest");
             load.done += 1;
             if !load.written.contains(&vec![id]) {
                 let is_beside = self.life.loads_beside();
@@ -272,7 +277,7 @@ impl Model {
     fn finish_load(&mut self, loader: Loader) {
         let is_beside = self.life.loads_beside();
         let epoch = self.life.finish_load(loader.epoch, !self.exclusive);
-        let epoch = epoch.expect("it is the latest");
+        let epoch = epoch.expect("the load is the latest");
         if is_beside {
             self.copy = std::mem::take(&mut self.beside);
         }
@@ -325,7 +330,10 @@ impl Model {
 
     fn lose_stream(&mut self) {
         if let Some(follower) = &mut self.follower {
-            follower.epoch = self.life.lose_stream(follower.epoch).expect("it follows");
+            follower.epoch = self
+                .life
+                .lose_stream(follower.epoch)
+                .expect("the replica follows the stream");
             follower.is_open = false;
             // Writers no longer wait: before a stream is reopened, the upstream is asked for its cluster time.
             self.answered = self.answered.max(self.waiting);
@@ -367,10 +375,10 @@ impl Model {
                 continue;
             };
             assert_eq!(epoch, self.life.epoch());
-            let at = self.copy_at.expect("a copy that answers is right");
+            let at = self.copy_at.expect("a copy that answers is consistent");
             assert_eq!(self.copy, self.history[at as usize], "as of {at}");
             if self.life.is_ready() {
-                assert!(at >= self.answered, "it lacks an acknowledged write");
+                assert!(at >= self.answered, "the copy lacks an acknowledged write");
             } else {
                 assert!(self.serve_stale && self.is_away && is_cut_off);
             }
@@ -378,7 +386,7 @@ impl Model {
         if self.life.is_ready() {
             assert!(
                 self.was_renewed,
-                "answers return by a load or a stream alone"
+                "only a load or a stream makes the replica answer again"
             );
             assert_eq!(self.life.is_following(), !self.exclusive);
         }
@@ -431,16 +439,18 @@ fn what_an_earlier_run_left_is_resumed_once_or_loaded() {
     let mut life = Life::default();
     assert!(life.expect_resume("at the start").is_none(), "no caches");
     life.declare();
-    let left = life.expect_resume("at the start").expect("it is new");
+    let left = life
+        .expect_resume("at the start")
+        .expect("the caches are newly declared");
     assert!(life.may_resume() && life.resume(left - 1).is_none());
-    let epoch = life.resume(left).expect("it was left");
+    let epoch = life.resume(left).expect("an earlier process left a copy");
     assert!(!life.is_ready() && life.resume(epoch).is_none());
     life.require_applied(7);
     assert!(life.start_following(epoch) && !life.complete(epoch));
     assert!(life.advance_applied(epoch, 7) && life.complete(epoch));
     life.invalidate("", Duration::ZERO, true);
     assert!(!life.may_resume() && life.resume(life.epoch()).is_none());
-    let load = life.begin_load(1, false).expect("it is due");
+    let load = life.begin_load(1, false).expect("a load is due");
     assert!(life.resume(load).is_none() && life.begin_load(1, false).is_none());
 }
 
@@ -449,9 +459,11 @@ fn times_required_during_a_load_are_required_after_it() {
     let mut life = Life::default();
     life.declare();
     life.invalidate("declared", Duration::ZERO, false);
-    let load = life.begin_load(1, false).expect("it is due");
+    let load = life.begin_load(1, false).expect("a load is due");
     life.require_applied(7);
-    let epoch = life.finish_load(load, true).expect("it is the latest");
+    let epoch = life
+        .finish_load(load, true)
+        .expect("the load is the latest");
     assert!(life.start_following(epoch) && life.advance_applied(epoch, 6));
     assert!(!life.complete(epoch) && life.advance_applied(epoch, 7));
     assert!(life.complete(epoch) && life.is_ready());

@@ -363,7 +363,7 @@ mod tests {
             ..
         }) = points.failure(&app, &insert)
         else {
-            panic!("it fails by an error");
+            panic!("the command fails with an error reply");
         };
         assert_eq!(reply.get_str("codeName").ok(), Some("ShutdownInProgress"));
         assert!(reply.get_array("errorLabels").is_ok());

@@ -134,8 +134,10 @@ mod tests {
 
     async fn pair() -> (TcpStream, Socket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it listens");
-        let client = TcpStream::connect(address).await.expect("it listens");
+        let address = listener.local_addr().expect("the listener is open");
+        let client = TcpStream::connect(address)
+            .await
+            .expect("the listener is open");
         let (server, _) = listener.accept().await.expect("the client is there");
         (client, Socket::new(server))
     }
@@ -149,7 +151,10 @@ mod tests {
             loop {
                 match server.read(&mut buffer).await.expect("the client is there") {
                     0 => return,
-                    count => server.write_all(&buffer[..count]).await.expect("it reads"),
+                    count => server
+                        .write_all(&buffer[..count])
+                        .await
+                        .expect("the client reads"),
                 }
             }
         });
@@ -160,7 +165,7 @@ mod tests {
         read.expect("the server answers");
         assert_eq!(received, sent);
         drop(client);
-        echo.await.expect("it sees the end");
+        echo.await.expect("the server sees the end of the stream");
     }
 
     #[tokio::test]
