@@ -76,7 +76,7 @@ impl SharedStop {
         self.stop.lock().clone()
     }
 
-    /// Runs a part of the work, which is stopped at `deadline` if the current command has no earlier one.
+    /// Runs a part of the work. Stops that part at `deadline`, or at the current command's deadline if that is earlier.
     pub fn until<T>(&self, deadline: Instant, part: impl FnOnce() -> T) -> T {
         let own = self.current();
         self.follow(&Stop {

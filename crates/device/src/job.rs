@@ -47,7 +47,7 @@ impl Awaited {
         }
     }
 
-    /// Returns whether this cannot come before `other`.
+    /// Returns whether this cannot complete before `other`.
     pub(crate) fn follows(&self, other: &Awaited) -> bool {
         match (self, other) {
             (Awaited::Event(event), Awaited::Event(other)) => event.follows(other),

@@ -19,9 +19,10 @@ const SPIN_TIME: Duration = Duration::from_millis(1);
 /// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the pinned
 /// memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///
-/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs in turn with a
-/// binary whose thread always spun: values of 8 letters at 28.2 GB/s (it 29.0), of 100 letters at 23.3 GB/s (it 23.7).
-/// Runs of one binary differ by half. Without this time, on another host: 25.7 (29.8) and 23.4 GB/s (26.1).
+/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs, interleaved
+/// with runs of a binary whose thread always spins (in parentheses): 28.2 (29.0) GB/s with values of 8 letters, 23.3
+/// (23.7) GB/s with values of 100 letters. Runs of one binary differ by half. Without spinning after loads, on another
+/// host: 25.7 (29.8) and 23.4 (26.1) GB/s.
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
 /// Minimum time between two polls of the events of parked jobs, while other jobs run.
@@ -114,8 +115,8 @@ impl Owner<'_> {
         if !self.has_pending() || (!is_idle && self.polled.elapsed() < POLL_INTERVAL) {
             return Ok(());
         }
-        // A query costs about as much as queueing a copy, and a load may have 128 copies in flight: events that follow
-        // one of these are not queried.
+        // Skip events that follow an unfinished event of the same stream: a query costs about as much as queueing a
+        // copy, and a load may have 128 copies in flight.
         let mut not_done: Vec<usize> = Vec::new();
         let mut index = 0;
         while index < self.aside.len() {

@@ -20,8 +20,8 @@ pub(crate) struct Shared {
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
     pub(crate) flush_signal: Arc<FlushSignal>,
-    /// Number of buckets that each device took when it joined, or lost when it left. Locked while the placement follows
-    /// the devices.
+    /// Number of buckets that each device gained when it joined, or lost when it left. Locked while the placement is
+    /// updated.
     pub(crate) moved: Mutex<HashMap<DeviceId, usize>>,
     /// For each GPU, the queue of searches.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
@@ -69,7 +69,7 @@ impl Shared {
         Ok(pool)
     }
 
-    /// Drops the queues of all other devices and closes their pools; memory in use stays valid.
+    /// Drops the queues and closes the pools of all devices that are not in `ready`. Memory in use stays valid.
     pub(crate) fn forget_devices_except(&self, ready: &HashSet<DeviceId>) {
         self.queues.lock().retain(|id, _| ready.contains(id));
         let closed: Vec<_> = self
@@ -96,8 +96,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Creates an empty cache on `devices`. If the settings ask for a background thread, buckets move without a call
-    /// when devices join, leave or are lost.
+    /// Creates an empty cache on `devices`. With a background thread ([`CacheSettings::background`]), buckets move
+    /// automatically when devices join, leave or are lost.
     pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
         let shared = Arc::new(Shared {
             owners: Arc::new(Owners::new(settings.seed)),
@@ -185,10 +185,10 @@ impl Cache {
     }
 
     /// Waits until the buckets of a device that joined, left or was lost have moved. Returns the number of buckets that
-    /// it took or lost, if no earlier call has returned it.
+    /// the device gained or lost; 0 if an earlier call has returned that number.
     ///
-    /// A joining device takes its share of the data, in proportion to its part of all devices' search speed. Searches
-    /// continue, and the host searches the buckets that no device has. Blocks.
+    /// A device that joins gets a share of the data proportional to its part of all devices' search speed. Searches
+    /// continue, and the host searches the buckets that no device holds. Blocks.
     pub fn wait_for_moves(&self, id: DeviceId) -> usize {
         maintain::follow_devices(&self.shared);
         self.shared.moved.lock().remove(&id).unwrap_or(0)

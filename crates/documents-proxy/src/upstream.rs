@@ -94,7 +94,7 @@ impl Upstream {
         self.has_credential
     }
 
-    /// Returns the time that it has to accept a connection, and to answer a part of the handshake.
+    /// Returns the timeout for connecting to the upstream and for each command of the handshake.
     pub fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }

@@ -1,8 +1,9 @@
 //! Updates and deletes the documents that a search has found, in chunks. The write lock is released between chunks.
 //!
 //! Under the lock, each document is read and checked against the filter again, so that a document that no longer
-//! matches is never changed. A change that takes long to compute is computed without the lock, and written if the
-//! document is still as it was read; otherwise it is computed again. So no expression keeps other writers waiting.
+//! matches is never changed. A change that takes long to compute is computed without the lock, and is written if the
+//! document has not changed meanwhile; otherwise the change is computed again. Slow expressions therefore do not block
+//! other writers.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +22,13 @@ use crate::retry::{Keep, note};
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. Its last document may exceed this.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Maximum time that changes are computed while the write lock is held.
+/// Maximum time for computing changes under one hold of the write lock.
 const LOCKED_TIME: Duration = Duration::from_millis(20);
 
 /// The documents still to be changed, divided into chunks.
 struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
-    /// Documents that other writers changed while their changes were computed.
+    /// Documents that other writers changed while this command computed changes to them without the lock.
     again: Vec<RecordNumber>,
     documents_max: usize,
     documents: usize,
@@ -93,7 +94,7 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// The statement that changes `old`, with its outcome, if that is kept.
+    /// Returns the id and the outcome of the statement that changes `old`; `None` if outcomes are not recorded.
     fn statement(
         self,
         old: &RawDocument,
@@ -104,13 +105,13 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The change of a matching document.
+/// A computed change of a matching document.
 struct Pending {
     number: RecordNumber,
     old: Document,
     /// The new version. `None` for a deletion, and for an update that changes nothing.
     new: Option<RawDocumentBuf>,
-    /// The statement with its outcome, if that is kept.
+    /// The id and the outcome of the statement; `None` if outcomes are not recorded.
     statement: Option<(i32, Vec<u8>)>,
 }
 
@@ -118,7 +119,7 @@ struct Pending {
 struct Writer<'a> {
     collection: &'a OpenCollection,
     stop: &'a Stop,
-    /// The token that the evaluation of the filter and the update checks. It follows `stop`.
+    /// The cancellation token that the filter and the update check. It follows `stop`.
     shared_stop: &'a SharedStop,
 }
 
@@ -132,8 +133,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Changes the documents with these record numbers that still match: all, or only the first. `judge` reads a
-    /// document and computes its change, if the document matches. `write` writes changes, and returns the number of
-    /// documents that have matched so far; the caller holds the write lock.
+    /// document and computes its change, if the document matches. `write` is called under the write lock; it writes
+    /// changes and returns the number of documents that have matched so far.
     ///
     /// # Errors
     /// The first failure. Changes computed before the failure are written.
@@ -171,7 +172,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Computes the changes of a chunk, for at most [`LOCKED_TIME`] and up to the first failure. Returns the document
-    /// whose change was not complete in that time.
+    /// whose change could not be computed in that time, if any.
     fn compute_chunk(
         &self,
         left: &mut ChunkCursor<'_>,
@@ -201,7 +202,7 @@ impl<'a> Writer<'a> {
         Ok(None)
     }
 
-    /// Returns whether the document is still the one whose change was computed. The caller holds the write lock.
+    /// Returns whether the document has not changed since its change was computed. The caller holds the write lock.
     fn is_current(&self, pending: &Pending) -> Result<bool, CommandError> {
         let now = self.collection.store.get(pending.number)?;
         Ok(now.as_ref() == Some(&pending.old))
@@ -446,7 +447,8 @@ mod tests {
             stop: &stop,
             shared_stop: &shared_stop,
         };
-        // The change of document 1 always takes long. Another client changes the document while it is computed.
+        // Computing the change of document 1 always takes long. Another client changes the document during the first
+        // computation.
         let computed = Cell::new(0);
         let judge = |number| {
             let is_locked = collection.lock.is_locked();
@@ -454,7 +456,7 @@ mod tests {
             if number == 1 && is_locked {
                 return Err(CommandError::Stopped(StopReason::Deadline));
             }
-            let old = collection.store.get(number)?.expect("it is there");
+            let old = collection.store.get(number)?.expect("the document exists");
             if number == 1 && computed.replace(computed.get() + 1) == 0 {
                 let other = rawdoc! { "_id": 1, "by": "another" };
                 let written = collection.store.write(&[Change::Replace(1, &other)], true);
@@ -474,7 +476,7 @@ mod tests {
             Ok(written.len())
         };
         let changed = writer.change(&[0, 1, 2], false, judge, write);
-        changed.expect("it ends");
+        changed.expect("the changes are written");
         let other = rawdoc! { "_id": 1, "by": "another" };
         assert_eq!(written, [rawdoc! { "_id": 0 }, rawdoc! { "_id": 2 }, other]);
         assert_eq!(computed.get(), 2);
@@ -496,7 +498,7 @@ mod tests {
             Err(CommandError::Stopped(StopReason::Cancelled))
         };
         let changed = writer.change(&[0], true, judge, |_| Ok(0));
-        let ended = changed.expect_err("it was killed");
+        let ended = changed.expect_err("the command was killed");
         assert!(matches!(
             ended,
             CommandError::Stopped(StopReason::Cancelled)

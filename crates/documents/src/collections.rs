@@ -19,8 +19,8 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 /// Maximum concurrent insertions into a collection: one in the store, one in the cache, the others ready.
 const INSERTIONS_MAX: usize = 4;
 
-/// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that one
-/// collection leaves permits for writes to other collections.
+/// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that
+/// some remain for writes to other collections.
 const CHANGES_MAX: usize = 8;
 
 /// Interval at which a writer that waits for the write lock checks its cancellation token.

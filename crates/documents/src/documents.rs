@@ -237,8 +237,8 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the operations of disconnected clients, as `killOp` does: reads at once, writes if the client was first
-    /// found disconnected [`DEPARTED_WRITE_TIME`](crate::DEPARTED_WRITE_TIME) before `now`. If memory was refused since
+    /// Stops the operations of disconnected clients, as `killOp` does: reads at once, writes if the disconnection was
+    /// noticed at least [`DEPARTED_WRITE_TIME`](crate::DEPARTED_WRITE_TIME) before `now`. If memory was refused since
     /// the last call, also closes the cursors of disconnected clients. The caller calls this function periodically,
     /// with the current time.
     pub fn kill_abandoned(&self, now: Instant) {

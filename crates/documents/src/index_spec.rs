@@ -219,7 +219,8 @@ fn unknown_kind(name: &str) -> CommandError {
     cannot(format!("Unknown index plugin '{name}'{hint}"))
 }
 
-/// Returns whether a word consists of the letters of `cache`, in any order and case, with at most one missing or added.
+/// Returns whether a word is probably a misspelt `cache`: it has the letters of `cache`, in any order and case, with at
+/// most one letter missing or added.
 fn looks_like_cache(word: &str) -> bool {
     let mut missing = Vec::from("cache");
     let is_added = |letter: u8| {

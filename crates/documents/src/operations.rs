@@ -85,7 +85,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation's client has disconnected, and the operation's grace is over at `now`.
+    /// Returns whether the operation's client has disconnected and the operation's grace has passed at `now`.
     fn is_abandoned(&self, now: Instant) -> bool {
         let left = self.left.get().copied();
         let left = left.or_else(|| {
@@ -311,7 +311,7 @@ impl Operations {
         meant.for_each(|operation| operation.kill());
     }
 
-    /// Stops the operations of disconnected clients whose grace is over at `now`.
+    /// Stops the operations of disconnected clients whose grace has passed at `now`.
     pub fn kill_abandoned(&self, now: Instant) {
         let running = self.running.lock();
         let abandoned = running

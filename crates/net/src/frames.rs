@@ -38,8 +38,8 @@ pub enum FrameError {
     /// The upstream did not answer a command in time.
     #[error("the upstream did not answer in time")]
     Expired,
-    /// The client has left, and the upstream does not answer.
-    #[error("the client has left, and the upstream does not answer")]
+    /// The client has disconnected, and the upstream does not answer.
+    #[error("the client has disconnected, and the upstream does not answer")]
     Abandoned,
     /// The header is malformed.
     #[error("{0}")]
@@ -189,9 +189,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits until a message is waiting to be read. Returns false if the peer has closed the stream, or it failed.
+    /// Waits until there are bytes to read. Returns false if the peer has closed the stream or the stream has failed.
     ///
-    /// Dropping the future between polls loses nothing.
+    /// Cancel-safe.
     pub async fn has_more(&mut self) -> bool {
         !self.buffer.is_empty() || self.fill(READ_BYTES_MIN).await.unwrap_or(false)
     }

@@ -245,7 +245,7 @@ async fn an_endless_write_delays_no_other_write() -> Result<()> {
         }
     }
     until_there_are(&server, 1).await?;
-    // The server stops although writes wait for their turn, and others go on without their clients.
+    // The server stops although some writes wait for a permit, and others continue without their clients.
     let _waiting = send(&server, &update("c", 1, endless()), CROWD);
     until_there_are(&server, CROWD + 1).await?;
     drop(alone);

@@ -15,22 +15,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Maximum time for what happens at once or after the short limits of these tests.
+/// Maximum time for anything that these tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// An upstream that hangs is noticed soon.
+/// Option of the connection string that makes the proxy notice soon that the upstream hangs.
 const NOTICED_SOON: &str = "connectTimeoutMS=200";
 
-/// What a store has noticed.
+/// An event that the simulated upstream has seen.
 #[derive(Debug, PartialEq)]
 enum Noticed {
-    /// A command of this name and comment has arrived.
+    /// A command with this name and comment has arrived.
     Asked(String, String),
-    /// A connection was closed whose last command had this comment.
+    /// A connection was closed; its last command had this comment.
     Closed(String),
 }
 
-/// A store with empty collections that hangs when it is told to: as a stopped process, it takes connections and
-/// commands, and answers them when it goes on.
+/// A simulated upstream with empty collections that hangs on request: like a stopped process, it accepts connections
+/// and commands, but answers them only when it no longer hangs.
 struct Store {
     address: SocketAddr,
     hangs: watch::Sender<bool>,
@@ -60,7 +60,7 @@ impl Store {
         Server::start(BINARY, &[&["--upstream", &uri][..], arguments].concat())
     }
 
-    /// Waits until the store has noticed this.
+    /// Waits until the simulated upstream has seen this event.
     async fn wait(&mut self, what: Noticed) -> Result<()> {
         let noticed = &mut self.noticed;
         soon(async {
@@ -72,7 +72,7 @@ impl Store {
     }
 }
 
-/// Serves one connection.
+/// Serves one connection to the simulated upstream.
 async fn answer(
     stream: TcpStream,
     mut hangs: watch::Receiver<bool>,
@@ -107,7 +107,7 @@ async fn answer(
     Ok(noticed.send(Noticed::Closed(last))?)
 }
 
-/// Waits until there is something to read, and returns whether it is the end.
+/// Waits until there are bytes to read or the stream ends. Returns whether the stream has ended.
 async fn is_closed(stream: &mut BufReader<TcpStream>) -> bool {
     stream.fill_buf().await.map_or(true, <[u8]>::is_empty)
 }
@@ -132,7 +132,7 @@ fn first_key(body: &RawDocument) -> String {
     first.map_or_else(String::new, |(name, _)| name.as_str().to_owned())
 }
 
-/// A client that can leave at any time.
+/// A client that can disconnect at any time.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -141,14 +141,14 @@ impl Client {
         Ok(Client(BufReader::new(stream)))
     }
 
-    /// Connects, and has the upstream answer a hello.
+    /// Connects, and waits for the upstream's reply to a hello.
     async fn greet(proxy: &Server) -> Result<Client> {
         let mut client = Client::connect(proxy).await?;
         client.run(doc! { "hello": 1 }).await?;
         Ok(client)
     }
 
-    /// Sends messages at once.
+    /// Sends several messages in one write.
     async fn send(&mut self, messages: &[(Document, Flags)]) -> Result<()> {
         let mut bytes = Vec::new();
         for (command, flags) in messages {
@@ -198,7 +198,7 @@ async fn receive(stream: &mut BufReader<TcpStream>) -> Result<Message> {
     Ok(Message::decode(frame.into(), &Limits::default())?)
 }
 
-/// Fails instead of waiting for ever.
+/// Waits for `future` at most [`PATIENCE`].
 async fn soon<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(PATIENCE, future).await.context("nothing happens")?
 }

@@ -2,7 +2,7 @@
 //! one GPU.
 //!
 //! `cargo bench -p forebay-text-gpu --bench policy -- [--smoke] [--only POLICY] [--device cuda:0] [--record FILE]`. It
-//! prints a table with a row for each policy and a column for each case, and appends one JSON object per figure to
+//! prints a table with a row for each policy and a column for each case, and appends one JSON object per result to
 //! `--record`. `--compile sm_90` compiles the policies, which needs no GPU, and prints the registers of their kernels.
 //! Every result is compared with the host engine's. Without a GPU it prints a message and does nothing.
 

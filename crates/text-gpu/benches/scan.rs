@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
 //! FILE]`. `--sorted` sorts the values of each block, as caches do. With two devices, `--device cuda:0,cuda:1`, it also
-//! searches twice as many values on both. It prints one JSON object per figure and appends them to `--record`. Without
+//! searches twice as many values on both. It prints one JSON object per result and appends them to `--record`. Without
 //! a GPU it prints a message and does nothing.
 
 mod common;
@@ -127,7 +127,7 @@ impl Arguments {
     }
 }
 
-/// A device and the searches that wait for it.
+/// A device and its queue of searches.
 struct Gpu {
     device: Arc<Device>,
     queue: Arc<ScanQueue>,
@@ -180,7 +180,7 @@ impl Bench {
         println!("{}", self.record.append(&figure).0);
     }
 
-    /// Sends searches to the first device at once. Returns what each found, and the wall time in seconds.
+    /// Queues searches on the first device at once. Returns their results in order, and the wall time in seconds.
     fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
         let began = Instant::now();
         let searches = programs
@@ -299,7 +299,7 @@ fn run_two(bench: &Bench, rows: usize) {
         let expect = blocks.count(&program);
         let alone = vec![(one, &whole)];
         let both: Vec<_> = halves.iter().map(|(gpu, table)| (*gpu, table)).collect();
-        // In turns: wall time, and the device time of the slower.
+        // Measured alternately: wall time, and the device time of the slower device.
         let mut times =
             [("one", alone), ("two", both)].map(|(name, of)| (name, of, vec![], vec![]));
         for run in 0..RUNS + 2 {

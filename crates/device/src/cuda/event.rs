@@ -25,9 +25,9 @@ pub(super) enum Clock {
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
-    /// Number of the stream of the last record; 0 before the first.
+    /// Number of the stream in which the event was last recorded; 0 before the first record.
     stream: AtomicU64,
-    /// Number of the last record among all of its stream.
+    /// Position of the last record among all event records of that stream.
     position: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl Event {
         Ok(())
     }
 
-    /// Returns whether this event follows another in the same stream, so that it cannot be done before the other is.
+    /// Returns whether this event comes after `other` in the same stream, and so cannot complete before `other`.
     pub(crate) fn follows(&self, other: &Event) -> bool {
         let stream = self.stream.load(Ordering::Relaxed);
         stream != 0

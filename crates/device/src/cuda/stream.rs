@@ -35,13 +35,13 @@ pub struct Stream {
 struct Handle {
     context: Arc<Context>,
     raw: CUstream,
-    /// Tells streams apart. Unlike the driver's handle, it is never used again.
+    /// Identifies the stream. Unlike the driver's handle, the number is never reused.
     number: u64,
-    /// Number of events that were recorded.
+    /// Number of event records in the stream so far.
     records: AtomicU64,
 }
 
-/// Number of streams that the process has made.
+/// Number of streams that the process has created.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: the driver allows calls on a stream from any thread.
@@ -70,7 +70,7 @@ impl Stream {
         Ok(Stream { handle })
     }
 
-    /// Counts the record of an event. Returns the number of the stream, from 1, and of the record.
+    /// Counts an event record. Returns the stream's number, which starts at 1, and the record's position in the stream.
     pub(super) fn next_position(&self) -> (u64, u64) {
         let position = self.handle.records.fetch_add(1, Ordering::Relaxed);
         (self.handle.number, position)

@@ -1,4 +1,4 @@
-//! How the placement follows the devices that join, leave and are lost.
+//! Updates the placement when devices join, leave or are lost.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use forebay_device::{Device, DeviceId};
 use super::{Extent, maintain};
 use crate::cache::Shared;
 
-/// Adds the devices that joined to the placement, takes those that left or are lost out of it, and moves buckets
-/// accordingly. Blocks until the buckets have moved, also those that another thread moves. Searches continue.
+/// Adds the devices that joined to the placement, removes the devices that left or are lost, and moves the buckets to
+/// their new owners. Blocks until all buckets have moved, including those that another thread is moving. Searches
+/// continue.
 pub(crate) fn follow_devices(shared: &Arc<Shared>) {
     let ready = change_placement(shared);
     for collection in shared.members() {
@@ -18,7 +19,7 @@ pub(crate) fn follow_devices(shared: &Arc<Shared>) {
     shared.forget_devices_except(&ready);
 }
 
-/// Changes the placement, and counts the buckets that each device takes or loses. Returns the devices that are ready.
+/// Updates the placement, and records how many buckets each device gains or loses. Returns the devices that are ready.
 fn change_placement(shared: &Shared) -> HashSet<DeviceId> {
     let mut moved = shared.moved.lock();
     let devices = shared.devices.list();

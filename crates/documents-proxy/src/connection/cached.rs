@@ -348,8 +348,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Adds the `_id`s of the documents that the queries of a write find, or notes that its effect is unknown: if the
-    /// upstream refuses or there are too many. Returns false if the upstream does not answer.
+    /// Adds to `write` the `_id`s of the documents that its queries find. Marks the effect of the write as unknown if
+    /// the upstream refuses a query or finds too many documents. Returns false if the upstream does not answer.
     async fn look_up(
         &mut self,
         namespace: &Namespace,
@@ -365,7 +365,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
                 "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
             };
-            // Also for a client that has left: what it sent before is done.
+            // Continue after the client has disconnected: commands that it sent before are still executed.
             let asked = self.ask_until(find, Departure::EndsNothing);
             let Some(reply) = asked.await? else {
                 return Ok(false);
@@ -478,7 +478,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.wait_for(lock).await
     }
 
-    /// Sends the client the reply to a write once replicas that follow change streams have applied it.
+    /// Sends the client the reply to a write once the replicas that follow change streams have applied the write.
     async fn reply_when_applied(
         &mut self,
         written: &[Arc<Replica>],

@@ -1,5 +1,6 @@
-//! How long a connection waits for the upstream: until the time of the command is over, or the client has left and the
-//! upstream hangs. A client that stays and names no time waits as long as it would without the proxy.
+//! Limits how long a connection waits for the upstream: until the command's time limit, or until the client has
+//! disconnected and the upstream hangs. A client that stays connected and sets no time limit waits as long as it would
+//! without the proxy.
 
 use std::time::Duration;
 
@@ -15,39 +16,41 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Connection, Next, REPLY_LIMITS, answers};
 use crate::replicas::{Replicas, number};
 
-/// Time that the upstream has beyond a command's `maxTimeMS`. It normally answers first.
+/// Time that the proxy waits for the upstream beyond a command's `maxTimeMS`. The upstream normally answers earlier.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval of checking for a client that has left behind messages that are not read yet.
+/// Interval of checks whether a client with unread messages has disconnected.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands of a handshake after the hello.
 const LOGIN: &[&str] = &["saslStart", "saslContinue", "authenticate"];
 
-/// The command in progress, as far as it concerns waiting.
+/// The time limit of the command in progress.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Asked {
     request_id: i32,
-    /// When it is answered without the upstream.
+    /// Time at which the proxy answers the command without the upstream; `None` without a time limit.
     deadline: Option<Instant>,
-    /// Is it a part of the handshake, for which every upstream is fast enough?
+    /// Is the command part of the handshake, which has a time limit of its own?
     is_handshake: bool,
-    /// Has the client been told that the time is over, and does the connection only follow a write to its end?
+    /// Has the client got the reply that the time limit has passed? The connection then only waits for the upstream's
+    /// reply to a write.
     is_dismissed: bool,
 }
 
-/// What a departure of the client ends.
+/// What the proxy does when the client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Departure {
-    /// The wait for a reply, unless the client has sent more messages.
+    /// Stops waiting for the upstream, unless the client has sent more messages.
     EndsWait,
-    /// Nothing, as long as the upstream does not hang.
+    /// Continues to wait, unless the upstream hangs.
     EndsNothing,
 }
 
 impl Asked {
-    /// Reads a command that expects a reply. An upstream has `handshake` to answer a part of the handshake.
+    /// Reads the time limit of a command that expects a reply. `handshake` is the time limit of commands of the
+    /// handshake.
     pub fn new(request_id: i32, name: &str, body: &RawDocument, handshake: Duration) -> Asked {
         let limit = if is_handshake(name) {
-            // A hello may wait for a change.
+            // The reply to a hello may wait for a topology change.
             Some(handshake + milliseconds(body, "maxAwaitTimeMS").unwrap_or_default())
         } else {
             limit(name, body)
@@ -60,7 +63,7 @@ impl Asked {
         }
     }
 
-    /// Waits until the command's time is over.
+    /// Waits until the command's time limit has passed.
     async fn expired(self) {
         match self.deadline {
             Some(deadline) => sleep_until(deadline).await,
@@ -70,10 +73,10 @@ impl Asked {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Receives the upstream's reply to the message of this number; `None` if the upstream has closed its connection,
-    /// or the client's departure ends the wait.
+    /// Receives the upstream's reply to the message with this id. Returns `None` if the upstream has closed its
+    /// connection, or if the client's disconnection ends the wait (`departure`).
     ///
-    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that expects none.
+    /// Discards replies that no command waits for: FerretDB 1 replies even to unacknowledged writes.
     ///
     /// # Errors
     /// Those of a malformed reply, [`FrameError::Expired`] and [`FrameError::Abandoned`].
@@ -95,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let frame = tokio::select! {
                 frame = self.upstream_reader.next(&REPLY_LIMITS, memory) => {
                     if !matches!(frame, Ok(Some(_))) {
-                        // It may have been started again.
+                        // The upstream may have been restarted.
                         self.replicas.check_after_close();
                     }
                     frame?
@@ -104,7 +107,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Some(late) => return Err(late),
                     None => None,
                 },
-                // It may hang, with the connection open.
+                // The upstream may hang while the connection stays open.
                 () = self.replicas.wait_away(), if self.may_be_cut_off => None,
             };
             match frame {
@@ -114,14 +117,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the bytes of a reply, and keeps its share of memory until it is passed on.
+    /// Returns the bytes of a reply. Holds the reply's share of memory until the reply is passed on.
     fn keep(&mut self, reply: Frame) -> Bytes {
         self.reply_share = Some(reply.share);
         reply.bytes
     }
 
-    /// Receives the reply to a write, also after the client has left or its time is over: the replica has to apply what
-    /// was written. Returns `None` if the upstream has closed its connection.
+    /// Receives the reply to a write, even after the client has disconnected or the time limit has passed: the replica
+    /// has to apply the write. Returns `None` if the upstream has closed its connection.
     ///
     /// # Errors
     /// Those of a malformed reply, and [`FrameError::Abandoned`].
@@ -129,12 +132,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         &mut self,
         request_id: i32,
     ) -> Result<Option<Bytes>, FrameError> {
-        // However little memory there is.
+        // No memory limit: the replica has to apply the write in any case.
         let memory = Account::default();
         let departure = Departure::EndsNothing;
         match self.receive_until(request_id, &memory, departure).await {
             Err(FrameError::Expired) => {
-                // An error means that the client has left.
+                // An error means that the client has disconnected.
                 let _ = self.dismiss().await;
                 self.receive_until(request_id, &memory, departure).await
             }
@@ -158,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Waits for something other than a message, such as a lock.
+    /// Waits for an event other than a message, such as a lock that becomes free.
     ///
     /// # Errors
     /// [`FrameError::Expired`] and [`FrameError::Abandoned`].
@@ -176,8 +179,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers that the time of the command is over, and tells the client that nothing more comes: the connection to
-    /// the upstream is of no use before the upstream has answered.
+    /// Replies that the command's time limit has passed, and closes the sending side of the client's connection: the
+    /// connection to the upstream cannot be used until the upstream has answered.
     pub(super) async fn dismiss(&mut self) -> Result<Next, FrameError> {
         let refusal = if self.asked.is_handshake {
             self.away()
@@ -192,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Close)
     }
 
-    /// Returns whether the client has been told that the time of its command is over.
+    /// Returns whether the client has got the reply that the time limit has passed.
     pub(super) fn is_dismissed(&self) -> bool {
         self.asked.is_dismissed
     }
@@ -204,7 +207,8 @@ fn expired() -> RawDocumentBuf {
     }
 }
 
-/// Waits until a command is not worth waiting for, and returns why; `None` if its client has left.
+/// Waits until the connection should stop waiting for a command, and returns the reason as an error. Returns `None` if
+/// the reason is that the client has disconnected.
 async fn late<R: AsyncRead + Unpin>(
     client: &mut FrameReader<R>,
     link: Option<&dyn Link>,
@@ -226,13 +230,13 @@ async fn late<R: AsyncRead + Unpin>(
     }
 }
 
-/// Waits until the client has left. Returns whether it left messages that are not read yet.
+/// Waits until the client has disconnected. Returns whether there are unread messages of the client.
 async fn departed<R: AsyncRead + Unpin>(
     client: &mut FrameReader<R>,
     link: Option<&dyn Link>,
 ) -> bool {
     let has_more = client.has_more().await;
-    // Behind these messages, only the system knows the end of the stream.
+    // The end of the stream comes after the unread messages, so only the operating system knows of it.
     while has_more && !link.is_some_and(Link::is_lost) {
         sleep(LINK_INTERVAL).await;
     }
@@ -243,9 +247,9 @@ fn is_handshake(command: &str) -> bool {
     hello::is_hello(command) || LOGIN.contains(&command)
 }
 
-/// Returns the time that the upstream has for a command, if the command says so.
+/// Returns the time for which the proxy waits for the upstream, if the command sets a time limit.
 fn limit(command: &str, body: &RawDocument) -> Option<Duration> {
-    // A `getMore` has the time for which the upstream waits for documents. It may take longer to find some.
+    // In a `getMore`, `maxTimeMS` limits how long the upstream waits for new documents, not how long it searches.
     let limit = milliseconds(body, "maxTimeMS").filter(|_| command != "getMore");
     limit.map(|limit| limit.saturating_add(GRACE))
 }

@@ -56,7 +56,8 @@ impl Replicas {
         });
     }
 
-    /// Waits until the upstream does not answer a hello on a new connection: it hangs, or is away.
+    /// Waits until the upstream does not answer a hello on a new connection, which means that it hangs or cannot be
+    /// reached.
     pub async fn hangs(&self) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -66,10 +67,10 @@ impl Replicas {
         }
     }
 
-    /// Waits for something of the upstream, however long that takes, unless the upstream hangs.
+    /// Waits for `waiting`, however long it takes, unless the upstream hangs.
     ///
     /// # Errors
-    /// If it hangs.
+    /// If the upstream hangs.
     pub(super) async fn unless_hung<T>(
         &self,
         waiting: impl Future<Output = T>,
@@ -80,7 +81,8 @@ impl Replicas {
         }
     }
 
-    /// Returns whether the upstream answers a hello that begins after the call. Calls of the same time share one hello.
+    /// Returns whether the upstream answers a hello that is sent after this call began. Concurrent calls share one
+    /// hello.
     async fn answers_hello(&self) -> bool {
         let asked = Instant::now();
         let mut checked = self.checked.lock().await;

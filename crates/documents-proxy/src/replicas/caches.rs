@@ -15,12 +15,12 @@ const HAS_STREAMS: &str = "the upstream has transactions, which only its change 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Replicas {
-    /// Runs a command that creates or drops cache indexes on the replica, declares those that there are then, and
-    /// starts to load the replica if they are others than before. Returns the reply, which also reports a wrong
+    /// Runs a command that creates or drops cache indexes on the replica, and declares the resulting indexes. Starts to
+    /// load the replica if they differ from the declared ones. Returns the reply, which also reports a wrong
     /// definition.
     ///
-    /// The caller holds the apply lock exclusively, so that no write is in flight: those started before the declaration
-    /// are not applied.
+    /// The caller holds the apply lock exclusively, so that no write is in flight: writes that started before the
+    /// declaration are not applied.
     ///
     /// # Errors
     /// If the list of caches cannot be written.
@@ -36,8 +36,8 @@ impl Replicas {
         Ok(reply)
     }
 
-    /// Declares the cache indexes that the replica has, and starts to load it unless they were declared before. The
-    /// caller holds the apply lock exclusively.
+    /// Declares the replica's cache indexes, and starts to load the replica unless these indexes are already declared.
+    /// The caller holds the apply lock exclusively.
     async fn declare(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<(), ReplicaError> {
         let definitions = self.cache_definitions(&replica.namespace).await?;
         if definitions.is_empty() {

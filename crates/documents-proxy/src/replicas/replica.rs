@@ -186,7 +186,7 @@ impl Replica {
         self.wake();
     }
 
-    /// Returns whether there are caches that are neither loaded nor about to be.
+    /// Returns whether the collection has caches that are turned off: not loaded, and no load is due.
     pub(super) fn is_off(&self) -> bool {
         self.inner.lock().life.is_off()
     }

@@ -97,7 +97,7 @@ impl ReserveEngine {
     }
 }
 
-/// The error of a disk with `free` bytes, for a write before which `needed` bytes have to be free.
+/// Returns the error for a write that needs `needed` free bytes on a disk that has `free`.
 fn full(free: u64, needed: u64) -> StoreError {
     let (free_mib, needed_mib) = (free >> 20, needed.div_ceil(1 << 20));
     let why = format!("the write needs {needed_mib} MiB free, and {free_mib} MiB are");

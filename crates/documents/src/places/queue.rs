@@ -4,8 +4,8 @@
 //! has waited longest. A client with many commands therefore does not delay other clients.
 //!
 //! A client may wait only while its own waiting commands are fewer than the free positions of the queue. One client
-//! therefore takes at most half of the queue, the next one at most half of the rest, and a client without waiting
-//! commands finds room.
+//! therefore takes at most half of the queue, the next one at most half of the rest, and so on, so there is room for a
+//! client that has no waiting commands.
 //!
 //! Sources: A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
 //! IEEE/ACM Transactions on Networking 6(2), 1998.
@@ -23,7 +23,7 @@ use crate::scope::{self, ClientKey};
 
 /// Maximum length of a queue, in commands.
 const WAITING_MAX: usize = 4_096;
-/// Fraction of fair permits that one client may hold (numerator, denominator), so that some remain for other clients.
+/// Fraction of the permits that one client may hold (numerator, denominator), so that some remain for other clients.
 const CLIENT_PART: (usize, usize) = (3, 4);
 /// Interval at which a waiting command checks its cancellation token. For every [`CHECKS_TOGETHER_MAX`] waiting
 /// commands, it is longer by the same amount.
@@ -78,7 +78,7 @@ impl Places {
         Places::shared(count, count)
     }
 
-    /// Returns `count` free permits, of which one client may hold three quarters.
+    /// Returns `count` free permits, of which one client may hold at most three quarters.
     pub fn fair(count: usize) -> Places {
         Places::shared(count, count / CLIENT_PART.1 * CLIENT_PART.0)
     }
@@ -176,7 +176,8 @@ impl Places {
     }
 }
 
-/// Returns the error for a client that has `own` of the `waiting` commands.
+/// Returns the error for a client whose further commands may not wait: `own` of the `waiting` commands are the
+/// client's.
 fn too_many(own: usize, waiting: usize) -> CommandError {
     let message = format!(
         "{waiting} commands already wait for slow commands, {own} of them of this client, and the queue holds \

@@ -244,7 +244,7 @@ async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     }
 }
 
-/// The same door for a client of another host.
+/// Returns the same server for a client on another host.
 fn of_host(door: &Door, host: u8) -> Arc<Door> {
     Arc::new(Door {
         documents: door.documents.clone(),
@@ -255,12 +255,12 @@ fn of_host(door: &Door, host: u8) -> Arc<Door> {
     })
 }
 
-/// The sum of this expression over a long range.
+/// Returns the sum of an expression over a long range.
 fn sum(inner: Document) -> Document {
     doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
 }
 
-/// Stops all commands when it is dropped, so that endless ones end with a test that fails.
+/// Stops all commands when dropped, so that endless commands also end when a test fails.
 struct Stops(Arc<Door>);
 
 impl Drop for Stops {
@@ -274,7 +274,7 @@ fn endless() -> Document {
     sum(sum(sum(doc! { "$add": [1, 1] })))
 }
 
-/// An update of document 1 of `c` that never ends.
+/// Returns an update of document 1 of `c` that never ends.
 fn endless_update() -> Document {
     let update = doc! { "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] };
     doc! { "update": "c", "updates": [update] }
@@ -304,18 +304,18 @@ async fn until_running(door: &Door, count: usize) -> Vec<Document> {
     timeout(PATIENCE, all_run).await.expect("all run")
 }
 
-/// The code of the error with which a write ended.
+/// Returns the error code of a write that failed.
 fn write_code(reply: &Document) -> i32 {
     let whole = reply.get_i32("code").ok();
     let errors = reply.get_array("writeErrors").ok();
     let first = errors.and_then(|errors| errors.first()?.as_document()?.get_i32("code").ok());
-    whole.or(first).expect("it failed")
+    whole.or(first).expect("the write failed")
 }
 
 async fn in_time<T>(work: impl Future<Output = T>) -> T {
     timeout(PATIENCE, work)
         .await
-        .expect("it waits for no other")
+        .expect("the command does not wait for another")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -359,7 +359,7 @@ async fn endless_writes_of_one_client_keep_no_other_from_writing() {
     ];
     assert_eq!(found, expected);
 
-    // Those of the client itself wait, and end when they have to.
+    // Further writes of the same client wait, and end at their time limit or when they are killed.
     let mut waiting = doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 1 }], "maxTimeMS": 10 };
     assert_eq!(in_time(greedy.code(waiting.clone())).await, EXPIRED);
     waiting.remove("maxTimeMS");
@@ -368,7 +368,10 @@ async fn endless_writes_of_one_client_keep_no_other_from_writing() {
     let delete = running
         .iter()
         .find(|operation| operation.get_str("op").ok() == Some("remove"));
-    let id = delete.expect("it waits").get_i32("opid").expect("a number");
+    let id = delete
+        .expect("a waiting delete")
+        .get_i32("opid")
+        .expect("a number");
     door.admin(doc! { "killOp": 1, "op": id }).await;
     for killed in killed {
         let reply = in_time(killed).await.expect("no panic");
@@ -399,7 +402,7 @@ async fn slow_updates_of_many_clients_all_count() {
     assert_eq!(found, [doc! { "_id": 1, "n": CLIENTS * SLOW_ROUNDS }]);
 }
 
-/// A link to a client that can leave.
+/// A connection that a test can disconnect.
 #[derive(Debug, Default)]
 struct Departure(AtomicBool);
 

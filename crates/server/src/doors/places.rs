@@ -1,9 +1,9 @@
 //! Limits open connections with permits, and selects the connection to close when none is free.
 //!
 //! If clients must authenticate, half of the permits are reserved for authenticated clients. Unauthenticated clients
-//! (strangers) share the other half. When strangers hold all of their half, the largest group of strangers loses its
-//! oldest. The strangers of one network are two groups: those that have begun to log in, and the others. A client with
-//! a valid password is a stranger only for a moment, so it can connect despite many strangers.
+//! (strangers) share the other half. When strangers hold all of their half, the oldest stranger of the largest group is
+//! disconnected. The strangers of one network form two groups: those that have begun to log in, and the others. A
+//! client with a valid password is a stranger only for a moment, so it can connect despite many strangers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -32,18 +32,18 @@ struct Taken {
     evicted: u64,
 }
 
-/// The unauthenticated clients, by group and number.
+/// The unauthenticated clients, by group and permit number.
 #[derive(Debug, Default)]
 struct Strangers {
     count: usize,
     groups: HashMap<Group, BTreeMap<u64, Arc<Notify>>>,
 }
 
-/// A group of strangers.
+/// A group of unauthenticated clients: those of one network that have begun to log in, or the others of that network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Group {
     network: IpAddr,
-    /// Whether they have begun to log in.
+    /// Whether the clients have begun to log in.
     logs_in: bool,
 }
 
@@ -138,7 +138,7 @@ impl Strangers {
         of.insert(number, evicted);
     }
 
-    /// Removes a stranger. Returns `None` if it is not in the group.
+    /// Removes an unauthenticated client. Returns `None` if the client is not in the group.
     fn remove(&mut self, group: Group, number: u64) -> Option<Arc<Notify>> {
         let of = self.groups.get_mut(&group)?;
         let removed = of.remove(&number)?;
@@ -149,8 +149,8 @@ impl Strangers {
         Some(removed)
     }
 
-    /// Removes and returns the stranger to evict: the oldest of the largest group. Among groups of the same size, those
-    /// that have not begun to log in are chosen first.
+    /// Removes and returns the client to disconnect: the oldest of the largest group. Among groups of equal size,
+    /// prefers a group that has not begun to log in, then the oldest client.
     fn pop(&mut self) -> Option<Arc<Notify>> {
         let oldest = self.groups.iter().filter_map(|(group, of)| {
             let (number, _) = of.first_key_value()?;
@@ -162,7 +162,7 @@ impl Strangers {
     }
 }
 
-/// Returns the network of an address: for IPv6 the first 64 bits, because one client may have all addresses of such a
+/// Returns the network of an address: for IPv6 the first 64 bits, because one client may use all addresses of such a
 /// network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -185,7 +185,7 @@ impl Place {
         }
     }
 
-    /// Marks a stranger as one that has begun to log in: the client has named its user.
+    /// Records that an unauthenticated client has begun to log in: the client has sent its user name.
     pub fn begin_login(&self) {
         let mut taken = self.places.taken.lock();
         if self.leave_strangers(&mut taken) {
@@ -214,7 +214,8 @@ impl Place {
         }
     }
 
-    /// Removes the client from the strangers. Returns false if it was none, or was evicted.
+    /// Removes the client from the unauthenticated clients. Returns false if the client has authenticated or its permit
+    /// was revoked.
     fn leave_strangers(&self, taken: &mut Taken) -> bool {
         let Standing::Stranger { logs_in } = *self.standing.lock() else {
             return false;
@@ -304,7 +305,7 @@ mod tests {
         assert!(is_evicted(&bob) && !is_evicted(&eve));
     }
 
-    /// A storm of strangers that enter and say nothing.
+    /// Opens connections from these hosts, none of which begins to log in.
     fn storm(places: &Arc<Places>, hosts: impl IntoIterator<Item = u8>) -> Vec<Place> {
         let entered = hosts.into_iter().map(|last| places.enter(host(last)));
         entered.map(|place| place.expect("room")).collect()
@@ -331,11 +332,11 @@ mod tests {
         ada[0].begin_login();
         let silent = storm(&places, [1; 20]);
         assert!(!is_evicted(&ada[0]));
-        // A storm from many networks.
+        // Many networks with one silent client each.
         let many = storm(&places, 2..200);
         assert!(!is_evicted(&ada[0]));
         ada[0].keep();
-        // A storm of logins that never end leaves room for clients that have not begun to log in yet.
+        // Many logins that never finish do not evict clients that have not begun to log in yet.
         let logins = storm(&places, [1; 20]);
         for login in &logins {
             login.begin_login();

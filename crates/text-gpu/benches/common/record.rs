@@ -1,4 +1,4 @@
-//! The record of a benchmark: a JSON object a figure.
+//! The record of a benchmark: one JSON object per result.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -27,19 +27,19 @@ struct Line<'a> {
     command: &'a str,
 }
 
-/// Samples of one metric.
+/// A result: the samples of one metric.
 pub struct Figure<'a> {
     pub case: &'a str,
-    /// The policy, where a benchmark has several.
+    /// The policy, if the benchmark compares several.
     pub policy: Option<&'a str>,
-    /// Name and unit.
+    /// Name of the metric, with its unit.
     pub metric: &'static str,
     pub samples: &'a [f64],
-    /// Number of matches that the host engine finds, where the figure is one of searches.
+    /// Number of matches that the host engine finds; `None` if the result is not of searches.
     pub expect: Option<u64>,
 }
 
-/// The facts that all figures of a run share, and the file that they are appended to.
+/// The fields that all results of a run share, and the file to which results are appended.
 pub struct Record {
     bench: &'static str,
     device: String,
@@ -75,7 +75,7 @@ impl Record {
         }
     }
 
-    /// Appends a figure. Returns its line and its median.
+    /// Appends a result to the file. Returns its JSON line and its median.
     pub fn append(&self, figure: &Figure<'_>) -> (String, f64) {
         let mut samples = figure.samples.to_vec();
         samples.sort_by(f64::total_cmp);

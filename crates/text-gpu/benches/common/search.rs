@@ -16,10 +16,10 @@ pub struct Search<'a> {
     pub program: &'a Arc<Program>,
 }
 
-/// What was found, with the index of the search.
+/// The index of a search, and its result.
 pub type Answer = (usize, ScanFound);
 
-/// Sends all searches at once, and returns what each found. `wait` collects the answers.
+/// Queues all searches at once, and returns their results in order. `wait` receives the answers.
 ///
 /// # Panics
 /// If an answer is missing, because a device was lost.

@@ -310,7 +310,7 @@ impl Life {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Returns whether there are caches that are neither loaded nor about to be.
+    /// Returns whether the collection has caches that are turned off: not loaded, and no load is due.
     pub fn is_off(&self) -> bool {
         matches!(self.state, State::Off { .. })
     }

@@ -119,7 +119,7 @@ impl AsyncWrite for Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the client that nothing more comes, while the connection goes on with what it has begun.
+    /// Closes the sending side. The connection can still receive.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(SockRef::from(&*self.0).shutdown(Shutdown::Write))
     }
