@@ -95,7 +95,7 @@ pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
         return Ok(());
     }
     if engine.has_other_partitions(PARTITION) {
-        return Err(malformed("its marker is missing, but collections exist"));
+        return Err(malformed("the marker is missing, but collections exist"));
     }
     let mut batch = Batch::default();
     batch.put(catalogue, MARK, b"1".as_slice());

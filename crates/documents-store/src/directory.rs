@@ -47,7 +47,7 @@ impl Directory {
             path: path.to_owned(),
             _lock: lock(path)?,
         };
-        // Again, as another server may have created a store before this one had the lock.
+        // Checks again, because another server may have created a store before this one acquired the lock.
         if !holds_store(path)? {
             directory.write_format().map_err(not_writable)?;
         }
@@ -93,7 +93,7 @@ pub fn holds_store(path: &Path) -> Result<bool> {
         Ok(found) if found == FORMAT.as_bytes() => Ok(true),
         Ok(found) => Err(StoreError::UnknownFormat {
             why: format!(
-                "its format is {:?}, and this release reads {:?}; open it with the release that wrote it",
+                "the format is {:?}, and this release reads {:?}; open it with the release that wrote it",
                 String::from_utf8_lossy(&found).trim_end(),
                 FORMAT.trim_end()
             ),

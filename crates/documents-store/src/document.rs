@@ -28,7 +28,7 @@ pub(crate) fn note_size(bytes: usize) {
     LARGEST.note(bytes);
 }
 
-/// Size in bytes of the largest document read or written so far: an estimate of the memory for one more.
+/// Size in bytes of the largest document read or written so far: an estimate of the memory that the next one takes.
 #[derive(Debug, Default)]
 pub(crate) struct Largest(AtomicUsize);
 

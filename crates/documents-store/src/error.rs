@@ -247,7 +247,9 @@ impl From<bson::error::Error> for StoreError {
 /// What the operator can do about a data directory that cannot be written.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotADirectory => "it is a file, or lies below one: choose another directory",
+        io::ErrorKind::NotADirectory => {
+            "the path is a file or lies below a file: choose another directory"
+        }
         io::ErrorKind::PermissionDenied => {
             "give this user write permission, or choose another directory"
         }

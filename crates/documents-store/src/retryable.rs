@@ -60,7 +60,9 @@ pub enum NotBegun {
         newest: i64,
     },
     /// The number of sessions with stored outcomes is at its maximum.
-    #[error("{SESSIONS_MAX} sessions have retryable writes that clients may still retry")]
+    #[error(
+        "too many sessions: {SESSIONS_MAX} sessions already have retryable writes that clients may retry"
+    )]
     TooManySessions,
     /// The store failed.
     #[error(transparent)]

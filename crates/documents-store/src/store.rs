@@ -481,7 +481,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if let Err(error) = self.sync() {
-            tracing::error!(%error, "cannot sync the store as it closes");
+            tracing::error!(%error, "cannot sync the store while closing it");
         }
     }
 }

@@ -25,7 +25,7 @@ struct State {
     /// Outcome of the latest sync.
     outcome: Option<Result<()>>,
     running: bool,
-    /// Something was written since the last sync began.
+    /// Whether anything was written after the last sync began.
     dirty: bool,
     stopped: bool,
 }

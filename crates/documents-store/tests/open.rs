@@ -72,7 +72,7 @@ fn a_directory_that_cannot_be_written_is_named() {
     );
     let message = failed.expect("is refused").to_string();
     assert!(
-        message.ends_with("it is a file, or lies below one: choose another directory"),
+        message.ends_with("the path is a file or lies below a file: choose another directory"),
         "{message}"
     );
 }
@@ -89,7 +89,7 @@ fn an_unknown_format_is_refused() {
         "{newer:?}"
     );
     let message = newer.expect("is refused").to_string();
-    let formats = "its format is \"forebay store 2\", and this release reads \"forebay store 1\"";
+    let formats = "the format is \"forebay store 2\", and this release reads \"forebay store 1\"";
     assert!(message.contains(formats), "{message}");
     std::fs::remove_file(&format).expect("removes");
     let unmarked = Store::open(StoreOptions::directory(directory.path())).err();

@@ -89,8 +89,8 @@ impl Collection {
         self.set_indexes(writer, indexes)
     }
 
-    /// Writes the list of indexes to the catalogue, then makes the list current. The first argument proves that the
-    /// caller holds the write lock.
+    /// Writes the list of indexes to the catalogue, then replaces the collection's list by it. The first argument
+    /// proves that the caller holds the write lock.
     fn set_indexes(
         &self,
         _writer: &mut MutexGuard<'_, Writer>,

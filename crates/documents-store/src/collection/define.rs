@@ -13,8 +13,9 @@ use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Removes collections from the catalogue in one batch. If `db` is set, they are all collections of that database,
-    /// and the batch records that the database was dropped. Writers that wait for the lock then fail.
+    /// Removes collections from the catalogue in one batch. Writers that wait for a collection's lock then fail. If
+    /// `db` is set, `collections` must hold every collection of that database, and the batch records that the database
+    /// was dropped.
     pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());
@@ -66,7 +67,7 @@ impl Collection {
         }
     }
 
-    /// Renames the collection. In the same batch, drops `target`, the collection that has this name.
+    /// Renames the collection. In the same batch, drops `target`, the collection that already has the new name.
     pub(crate) fn rename(&self, to: &Namespace, target: Option<&Self>) -> Result<()> {
         let _writer = self.writer.lock();
         let _target_writer = target.map(|target| target.writer.lock());

@@ -72,7 +72,7 @@ impl Counts {
 pub struct IndexStatus {
     /// Definition of the index.
     pub spec: Arc<IndexSpec>,
-    /// Whether the index can be scanned. An index of kind cache never can, and is always complete.
+    /// Whether the index has all documents. An index of kind cache is always complete, but cannot be scanned.
     pub complete: bool,
     /// Whether some document has or had several entries in the index.
     pub multikey: bool,

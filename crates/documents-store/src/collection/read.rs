@@ -22,7 +22,7 @@ impl Collection {
         bytes.map(|bytes| self.document(bytes)).transpose()
     }
 
-    /// Decodes a record, and counts its size towards the largest document.
+    /// Decodes a record, and updates the size of the collection's largest document.
     pub(super) fn document(&self, bytes: Bytes) -> Result<Document> {
         self.largest.note(bytes.len());
         Document::new(bytes)

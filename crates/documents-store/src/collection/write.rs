@@ -18,7 +18,7 @@ use crate::retryable::Outcomes;
 
 /// Maximum number of changes in one atomic batch.
 const BATCH_CHANGES_MAX: usize = 1_000;
-/// Bytes of new documents at which a batch is closed.
+/// Total bytes of new documents from which a batch takes no further change.
 pub const BATCH_BYTES: usize = 8 << 20;
 
 /// A change of one document.
@@ -55,7 +55,7 @@ impl Change<'_> {
     }
 }
 
-/// Returns whether a document nests deeper than its readers may recurse.
+/// Returns whether a document nests deeper than [`DOCUMENT_DEPTH_MAX`], the limit for readers that recurse.
 pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
     nests_deeper(RawBsonRef::Document(document), DOCUMENT_DEPTH_MAX)
 }
@@ -263,13 +263,13 @@ pub(super) struct Transaction<'a> {
     indexes: Arc<Vec<Arc<Index>>>,
     statistics: Statistics,
     writes: Vec<Write>,
-    /// For each partition and key: the index of its write in `writes`.
+    /// For each partition and key: the position of its write in `writes`.
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
     /// Changes for the history; `None` if no history is recorded.
     changes: Option<Changes>,
-    /// Indexes, in the call's list, of the changes that took effect.
+    /// Positions, in the caller's list, of the changes that took effect.
     made: Vec<usize>,
 }
 

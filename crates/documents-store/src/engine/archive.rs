@@ -40,7 +40,7 @@ pub(crate) fn check(directory: &Path) -> Result<()> {
         } else if !is_plausible(&entry.path()).map_err(list_failed)? {
             return Err(StoreError::Corrupt {
                 file: entry.path(),
-                why: "its table of contents is longer than the file".to_owned(),
+                why: "the table of contents is longer than the file".to_owned(),
                 remedy: REMEDY,
             });
         }

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 56;
 /// waiting longer would not free space.
 const IDLE_LOOKS_MAX: u32 = 500;
 
-/// The limit on write buffers, and the current use of it.
+/// The limit on the total size of write buffers, and the bytes that they take now.
 pub(super) struct Buffers {
     /// Maximum bytes of unflushed buffers, as fjall counts them: a quarter of the memory. Flushed buffers that fjall
     /// has not released take at most as much again, and small entries take up to twice the bytes that fjall counts.
@@ -30,7 +30,7 @@ pub(super) struct Buffers {
 
 #[derive(Default)]
 struct Held {
-    /// Bytes of all unflushed buffers at the last measurement, and of the batches written since.
+    /// Bytes of all unflushed buffers at the last measurement, plus the bytes of the batches written after it.
     buffered: u64,
     /// Bytes of batches that are being written.
     in_flight: u64,
@@ -104,7 +104,7 @@ pub(super) fn batch_bytes(batch: &super::Batch) -> u64 {
 }
 
 impl Buffers {
-    /// Limits the buffers to `memory_bytes`. Only one batch larger than a quarter of that may exceed the limit.
+    /// Limits the buffers to `memory_bytes`. Only a batch larger than `memory_bytes / 4` may exceed the limit.
     pub(super) fn new(memory_bytes: u64) -> Buffers {
         Buffers {
             bytes_max: memory_bytes / 4,

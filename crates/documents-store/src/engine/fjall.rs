@@ -59,7 +59,7 @@ pub(crate) const LIST: &str = "0";
 
 /// Advice to the operator about damaged files.
 pub(crate) const REMEDY: &str =
-    "restore the data directory from a backup, or start on an empty one and import again";
+    "restore a backup of the data directory, or import again into an empty data directory";
 
 /// An engine that stores its partitions in one directory.
 pub struct FjallEngine {
@@ -243,7 +243,7 @@ impl FjallEngine {
         error
     }
 
-    /// Returns why writes are refused: the disk is still full, or an earlier write failed.
+    /// Returns why fjall refuses writes: the disk is full, or an earlier write failed.
     fn refused(&self) -> StoreError {
         if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
             return error;
@@ -251,7 +251,7 @@ impl FjallEngine {
         let first = self.write_failure.lock().clone();
         StoreError::ReadOnly {
             why: first.map_or_else(
-                || "writing tables failed".to_owned(),
+                || "an earlier write of tables failed".to_owned(),
                 |first| first.to_string(),
             ),
         }
@@ -476,7 +476,7 @@ fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
         .manual_journal_persist(false);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.open())) {
         Ok(opened) => opened.map_err(|error| translate(directory, "open the tables", error)),
-        Err(_) => Err(corrupt(directory, "its tables are inconsistent".to_owned())),
+        Err(_) => Err(corrupt(directory, "the tables are inconsistent".to_owned())),
     }
 }
 
@@ -512,7 +512,7 @@ fn check_tables(directory: &Path, database: &Database, journals: journal::Journa
         if newest.is_some_and(|newest| !journals.fit(newest)) {
             return Err(corrupt(
                 directory,
-                "the journal ends before the tables do".to_owned(),
+                "the tables have newer batches than the journal".to_owned(),
             ));
         }
     }
@@ -587,7 +587,8 @@ impl Engine for FjallEngine {
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
-        // Readers hold the lock for at most one page, so no reader sees the entries of the tree's next user.
+        // A reader holds the lock while it reads a page, so no reader of this partition sees entries of the next
+        // partition that uses the tree.
         let keyspace = {
             let mut partitions = self.partitions.write();
             partitions.names.retain(|_, id| *id != partition);

@@ -177,7 +177,7 @@ fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
     usize::try_from(length).map_err(|_| {
         damaged(
             directory,
-            "its record of the synced position is wrong".to_owned(),
+            "the record of the synced position is wrong".to_owned(),
         )
     })
 }
@@ -257,7 +257,7 @@ enum ReadError {
 impl ReadError {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Short => "it ends too early",
+            Self::Short => "the batch ends too early",
             Self::Bad(why) => why,
         }
     }
@@ -283,7 +283,7 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
     }
     if at < synced {
         return Err(format!(
-            "it ends at byte {at}, but {synced} bytes were synced"
+            "the journal ends at byte {at}, but {synced} bytes were synced"
         ));
     }
     Ok(at)
@@ -328,12 +328,12 @@ fn checked_batch(
         .checked_sub(sequence)
         .filter(|step| sequence == 0 || (1..SEQUENCE_STEP_MAX).contains(step));
     if step.is_none() {
-        return Err(ReadError::Bad("its sequence number is out of order"));
+        return Err(ReadError::Bad("the sequence number is out of order"));
     }
     let (items, finish) =
         bytes[at + HEAD_BYTES..end].split_at(end - at - HEAD_BYTES - FINISH_BYTES);
     if xxh3_64(items).to_le_bytes() != finish[1..9] {
-        return Err(ReadError::Bad("its checksum is wrong"));
+        return Err(ReadError::Bad("the checksum is wrong"));
     }
     Ok((end, number))
 }
@@ -342,7 +342,7 @@ fn checked_batch(
 fn batch(bytes: &[u8], at: usize) -> std::result::Result<(usize, u64), ReadError> {
     let mut reader = Reader { bytes, at };
     if reader.byte()? != START {
-        return Err(ReadError::Bad("it does not begin with a start tag"));
+        return Err(ReadError::Bad("the start tag is missing"));
     }
     let items = reader.number(4)?;
     let number = reader.number(8)?;
@@ -402,21 +402,21 @@ impl Reader<'_> {
         let key_bytes = self.length(2)?;
         let value_bytes = self.length(4)?;
         if self.length(4)? != value_bytes {
-            return Err(ReadError::Bad("the lengths of a value differ"));
+            return Err(ReadError::Bad("the two lengths of a value differ"));
         }
         self.skip(key_bytes + value_bytes).map(|_| ())
     }
 
     fn finish(&mut self) -> std::result::Result<(), ReadError> {
         if self.byte()? != FINISH {
-            return Err(ReadError::Bad("its end tag is missing"));
+            return Err(ReadError::Bad("the end tag is missing"));
         }
         self.skip(8)?;
         let trailer = self.skip(TRAILER.len())?;
         if trailer == TRAILER {
             Ok(())
         } else {
-            Err(ReadError::Bad("its end is damaged"))
+            Err(ReadError::Bad("the magic bytes at the end are damaged"))
         }
     }
 }

@@ -146,9 +146,9 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
         .is_some())
 }
 
-/// Returns the highest sequence number in the list of partitions, or 0 if there is no list. fjall does not continue
-/// from it. If a power failure removed a partition's folder, fjall reuses the partition's number, and the new list
-/// entry must have a higher sequence number than the old one.
+/// Returns the highest sequence number in the list of partitions, or 0 if there is no list. fjall itself ignores this
+/// number when it continues numbering. If a power failure removed a partition's folder, fjall reuses the partition's
+/// number, and the new list entry must have a higher sequence number than the old one.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].

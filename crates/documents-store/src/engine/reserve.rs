@@ -21,7 +21,7 @@ use crate::error::{Result, StoreError};
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum bytes on disk for each byte of a batch: in the journal, in a table, and in tables compacted from it.
 const BYTES_PER_BYTE: u64 = 4;
-/// Writes that free space may use the reserve, except for 1/`SHRINKING_PART` of it.
+/// Batches that mostly delete may use the reserve, except for 1/`SHRINKING_PART` of it.
 const SHRINKING_PART: u64 = 4;
 
 /// Function that returns the free bytes of a disk.
@@ -87,7 +87,7 @@ impl ReserveEngine {
             .map_err(|error| StoreError::io("read the free space of the disk", error))
     }
 
-    /// Admits a batch that frees space if enough of the reserve is left.
+    /// Admits a batch that mostly deletes if 1/`SHRINKING_PART` of the reserve is free. Returns an error otherwise.
     fn admit_shrinking(&self) -> Result<()> {
         let (free, needed) = (self.free()?, self.reserve_bytes / SHRINKING_PART);
         if free < needed {

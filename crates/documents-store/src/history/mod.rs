@@ -46,7 +46,7 @@ pub struct History {
     /// Held from the assignment of times to changes until the commit, so that no reader sees a later change before an
     /// earlier one.
     order: Mutex<()>,
-    /// Lower bound for the times of all changes since the store was opened.
+    /// Lower bound for the times of the changes that this process makes.
     floor: ClusterTime,
     /// Time of the earliest change that is kept.
     first: AtomicU64,
@@ -199,8 +199,8 @@ impl History {
         self.watches.add(interest)
     }
 
-    /// Takes a watch's news since the last call: the time of the first change that matches the watch's interest, if
-    /// there was one, and the time of the store's latest change.
+    /// Returns the time of the first change that matched the watch's interest after the last call, or `None` if no change
+    /// matched, and the time of the store's latest change.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }

@@ -26,7 +26,7 @@ pub(super) struct Watches {
     by_interest: Mutex<HashMap<Interest, Vec<Arc<Slot>>>>,
 }
 
-/// Pending news of one watch.
+/// Pending notification of one watch.
 #[derive(Default)]
 struct Slot {
     /// Time of the first matching change since the last [`Watch::take`]. Changes only under the lock of all watches.
@@ -60,7 +60,8 @@ impl Watches {
         }
     }
 
-    /// Notifies the watches that match changes from `first` on. Calls `publish` under the same lock.
+    /// Notifies the watches of changes to the `concerned` collections, the earliest of which was at `first`. Calls
+    /// `publish` under the same lock.
     pub(super) fn notify(
         &self,
         concerned: &[Namespace],
@@ -85,12 +86,14 @@ impl Watches {
 }
 
 impl Watch {
-    /// Waits until there is news since the last [`History::news`](super::History::news). May return without news.
+    /// Waits until a change has matched the watch's interest after the last [`History::news`](super::History::news). May
+    /// also return if no change has matched.
     pub async fn changed(&self) {
         self.slot.notified.notified().await;
     }
 
-    /// Takes the news since the last call, and calls `last` under the same lock.
+    /// Returns and clears the time of the first pending change, together with the result of `last`, which is called
+    /// under the same lock.
     pub(super) fn take(
         &self,
         last: impl FnOnce() -> ClusterTime,
