@@ -8,7 +8,7 @@ use roaring::RoaringBitmap;
 
 /// The answer to a [`SearchRequest`](crate::SearchRequest).
 ///
-/// A document that the cache cannot judge in one of the request's fields is only in `recheck`.
+/// A document that the cache cannot judge in one of the request's fields is in `recheck` and in no other result.
 #[derive(Debug, Clone, Default)]
 pub struct SearchAnswer {
     /// Number of documents found; at most the request's limit, if it has one.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use forebay_text::{Rows, SEPARATOR};
 
-/// Bytes of values at which a block is closed. Offsets have 32 bits, so the largest possible value still fits after
-/// that.
+/// Maximum bytes of a block of several values. Offsets have 32 bits, so a block of a single, larger value is possible
+/// too.
 pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// Values with the numbers of their documents, in any order. Each value is followed by [`SEPARATOR`].

@@ -51,7 +51,7 @@ pub enum SearchError {
         reason: StopReason,
     },
     /// The expression names a field that is not declared.
-    #[error("cached field {field} does not exist; the collection has {declared}")]
+    #[error("cached field {field} does not exist; the collection has {declared} cached fields")]
     UnknownField {
         /// The field index in the request.
         field: usize,

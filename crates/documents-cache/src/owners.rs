@@ -63,8 +63,8 @@ impl Owners {
     }
 }
 
-/// Keeps a bucket's id in the placement. After the last version of the bucket is dropped, the placement removes the id
-/// at its next use.
+/// Keeps a bucket's id in the placement. After the last version of the bucket is dropped, the next use of the placement
+/// removes the id.
 #[derive(Debug)]
 pub(crate) struct BucketIdGuard {
     id: ShardId,

@@ -7,13 +7,13 @@ use forebay_memory::Account;
 /// Settings of a cache. The defaults suit millions of short values.
 #[derive(Debug, Clone)]
 pub struct CacheSettings {
-    /// Maximum values of a bucket before it is split. The paper's optimum is 131,072.
+    /// Maximum number of values in a bucket. A larger bucket is split. The paper's optimum is 131,072.
     pub bucket_values_max: usize,
-    /// Maximum bytes of a bucket's values before it is split.
+    /// Maximum bytes of a bucket's values. A larger bucket is split.
     pub bucket_bytes_max: usize,
     /// Initial length of the prefixes that divide values among buckets. A bucket uses longer prefixes if it needs them.
     pub prefix_bytes: usize,
-    /// Values in the delta at which the background flush starts.
+    /// Number of values in the delta at which the background flush starts.
     ///
     /// PERF: `cargo run --release -p forebay-documents-cache --example insert -- NAMES N DELTA CHUNK BYTES`, the 4.5
     /// million package names, two cores of an Intel Xeon, November 2026. Processor time per document of five fields,
@@ -28,7 +28,7 @@ pub struct CacheSettings {
     /// With the larger delta, a load of up to a million documents needs no flush until its end. With more documents,
     /// the processor times are within a tenth of each other.
     pub delta_values_max: usize,
-    /// Values at which the open chunk of the delta is sealed into a sorted run.
+    /// Number of values at which the open chunk of the delta is sealed into a sorted run.
     pub chunk_values_max: usize,
     /// Bytes of values at which the open chunk is sealed.
     pub chunk_bytes_max: usize,

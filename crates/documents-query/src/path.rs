@@ -99,7 +99,8 @@ impl Path {
         self.components.starts_with(&other.components)
     }
 
-    /// Calls `visit` with each value that the path reaches, until `visit` returns true. Returns whether it did.
+    /// Calls `visit` with each value that the path reaches, until `visit` returns true. Returns whether `visit`
+    /// returned true.
     pub fn any<'a>(
         &self,
         document: &'a RawDocument,

@@ -36,7 +36,7 @@ pub async fn connect(uri: &str) -> Result<Client> {
     Ok(Client::with_options(options)?)
 }
 
-/// Adds a device, as in `cuda:1`. Returns the time until its buckets were on it.
+/// Adds a device, such as `cuda:1`. Returns the time until the device had its share of the buckets.
 ///
 /// # Errors
 /// If the server refuses.
@@ -47,17 +47,19 @@ pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Removes the last device. Returns the time until its buckets were on the other devices.
+/// Removes the last device in the server's list. Returns the time until its buckets were on the other devices.
 ///
 /// # Errors
 /// If the server refuses.
 pub async fn remove_last_device(client: &Client) -> Result<Duration> {
     let admin = client.database("admin");
     let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
-    let devices = reply.get_array("devices").context("no list of devices")?;
+    let devices = reply
+        .get_array("devices")
+        .context("the reply has no list of devices")?;
     let last = devices.last().and_then(|device| device.as_document());
     let id = last.and_then(|device| device.get("id"));
-    let command = doc! { "forebayDevices": 1, "remove": id.context("a device without an id")? };
+    let command = doc! { "forebayDevices": 1, "remove": id.context("the last device has no id")? };
     let start = Instant::now();
     admin.run_command(command).await?;
     Ok(start.elapsed())

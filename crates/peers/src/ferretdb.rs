@@ -93,12 +93,12 @@ fn build(path: &Path) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    eprintln!("Building FerretDB {VERSION} (minutes, once) ...");
+    eprintln!("Building FerretDB {VERSION}: takes minutes, only the first time ...");
     let folder = tempfile::tempdir_in(cache_folder()?)?;
     let module = format!("{MODULE}@{VERSION}");
     let download = go(folder.path(), ["mod", "download", "-json", &module])?;
     let download: Download =
-        serde_json::from_slice(&download).context("reading what go mod download says")?;
+        serde_json::from_slice(&download).context("reading the output of go mod download")?;
     let source = folder.path().join("source");
     copy_writable(&download.dir, &source)?;
     // The release's own build writes this file, without which the server does not start.

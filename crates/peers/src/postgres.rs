@@ -121,7 +121,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Ends all processes of a server with SIGQUIT. With SIGKILL, the child processes would run on until they notice.
+/// Ends all processes of a server with SIGQUIT. After SIGKILL, its child processes would run until they
+/// noticed that it had ended.
 fn quit(server: &mut Child) {
     let id = server.id().to_string();
     let _ = Command::new("kill").args(["-QUIT", &id]).status();
@@ -164,7 +165,7 @@ impl User {
             0 => Some(
                 ids_of("postgres")
                     .or_else(|| ids_of("nobody"))
-                    .context("no account to run PostgreSQL as")?,
+                    .context("there is no account that can run PostgreSQL")?,
             ),
             _ => None,
         };

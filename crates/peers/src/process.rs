@@ -14,11 +14,11 @@ use anyhow::{Context, Result, anyhow, bail};
 const READY_SECONDS_MAX: u64 = 120;
 /// Timeout of stopping a server.
 const STOP_SECONDS_MAX: u64 = 60;
-/// Number of the last output lines kept, for messages.
+/// Maximum number of output lines that are kept for messages: the last ones.
 const LINES_KEPT: usize = 40;
 /// Timeout of waiting until a server is idle.
 const REST_SECONDS_MAX: u64 = 60;
-/// Interval in milliseconds over which an idle server uses hardly any processor time.
+/// Interval in milliseconds over which processor time is measured, to decide whether a server is idle.
 const REST_MILLISECONDS: u64 = 300;
 /// Maximum processor time of an idle server in that interval.
 const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
@@ -144,7 +144,7 @@ impl ServerProcess {
         }
     }
 
-    /// Returns the processor time of all threads so far, to 10 ms, if the system reports it.
+    /// Returns the processor time of all threads so far, in steps of 10 ms, if the system reports it.
     pub fn processor_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         let (_, figures) = stat.rsplit_once(')')?;
@@ -219,7 +219,9 @@ fn uri_in_line(line: &str) -> Option<String> {
 fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
     match found.recv_timeout(Duration::from_secs(READY_SECONDS_MAX)) {
         Ok(uri) => Ok(uri),
-        Err(RecvTimeoutError::Timeout) => bail!("not listening after {READY_SECONDS_MAX} s"),
+        Err(RecvTimeoutError::Timeout) => {
+            bail!("the server does not listen after {READY_SECONDS_MAX} s")
+        }
         Err(RecvTimeoutError::Disconnected) => Err(anyhow!("ended with {}", child.wait()?)),
     }
 }

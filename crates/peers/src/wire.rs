@@ -42,7 +42,7 @@ impl WireClient {
         self.stream.write_all(&message).await?;
         let body = match self.read().await?.body {
             Body::Msg(reply) => reply.body,
-            other => bail!("a reply that is not an OP_MSG: {other:?}"),
+            other => bail!("the reply is not an OP_MSG: {other:?}"),
         };
         if body.get_f64("ok").unwrap_or(0.0) != 1.0 {
             bail!("{command} was refused: {body:?}");

@@ -48,9 +48,10 @@ pub(super) fn place(collection: &CollectionCache, field: usize) {
 
 /// A bucket's move to another device or to the host.
 ///
-/// The placement is locked for each draw, but never while a bucket is laid out or copied, because both may wait for a
-/// device. A draw adds the bucket's load to the device at once, so that draws of other threads see it. The owner is
-/// read again after the copies are done, because devices may join, leave or fail meanwhile.
+/// The placement is locked for each random draw of an owner, but never while a bucket is laid out or copied, because
+/// both may wait for a device. A draw adds the bucket's load to the device at once, so that draws by other threads take
+/// it into account. The owner is read again after the copies are done, because devices may join, leave or fail
+/// meanwhile.
 struct Move {
     position: usize,
     /// Copies in flight; `None` if no device has enough free memory.
@@ -60,7 +61,7 @@ struct Move {
 }
 
 impl Move {
-    /// Starts the move of a bucket. Returns `None` if the bucket is already in the right place.
+    /// Starts the move of a bucket. Returns `None` if the bucket need not move.
     fn begin(collection: &CollectionCache, begun: &Begun, position: usize) -> Option<Move> {
         let shared = &collection.shared;
         let bucket = &begun.state.directory.buckets()[position];

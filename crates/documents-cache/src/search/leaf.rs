@@ -227,8 +227,8 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// Groups the scans of the delta and of the buckets that no GPU searches by the place that executes them. `host`
-    /// holds further tasks for the host.
+    /// Groups the scans of the delta, and of the buckets that no GPU searches, by where they run: on a host device or
+    /// on host threads. `host` holds further tasks for host threads.
     fn places<'b>(
         &self,
         prefix: &[u8],
@@ -353,7 +353,7 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     shares
 }
 
-/// Puts the tasks of several places into one pool. Returns each place with its share of the pool.
+/// Puts the tasks of several devices or host threads into one pool. Returns each of them with its share of the pool.
 fn pooled(mut group: Vec<(Place, Vec<Task>)>) -> Vec<(Place, Share)> {
     group.retain(|(_, tasks)| !tasks.is_empty());
     let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();

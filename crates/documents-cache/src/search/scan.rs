@@ -389,7 +389,7 @@ enum Running {
 }
 
 impl Scan {
-    /// Starts a scan: on the place's device if the device accepts it, otherwise on the host.
+    /// Starts a scan: on the device in `place`, if there is one and it accepts the scan, otherwise on the host.
     pub(super) fn begin(place: Place, share: Share, order: Order) -> Result<Scan, SearchError> {
         let mut scan = Scan {
             running: Running::Done(Outcome {

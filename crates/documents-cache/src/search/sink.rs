@@ -119,7 +119,8 @@ impl Sink {
         }
     }
 
-    /// Charges growth to the memory account. A small sink is free. `charged` is the number of bytes charged before.
+    /// Charges the sink's growth to the memory account. A small sink is not charged. `charged` is the number of bytes
+    /// charged so far, and is updated.
     pub(super) fn charge(&self, charged: &mut usize, held: &Share) -> Result<(), Full> {
         let more = self.bytes().saturating_sub(*charged);
         if more <= FREE_BYTES_MAX {

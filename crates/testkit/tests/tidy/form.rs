@@ -26,7 +26,8 @@ const SLEEPS: [(&str, &str); 4] = [
 /// A function of formatted Rust source: its name, first line and number of lines.
 type Function<'a> = (&'a str, usize, usize);
 
-/// Returns the functions of formatted Rust source. A function ends at the first line that closes its indentation.
+/// Returns the functions of formatted Rust source. A function ends at the first line that has the indentation of its
+/// first line and ends a block or a statement.
 fn functions(text: &str) -> Vec<Function<'_>> {
     let lines: Vec<&str> = text.lines().collect();
     let found = lines.iter().enumerate().filter_map(|(first, line)| {
