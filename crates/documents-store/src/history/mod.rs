@@ -199,8 +199,8 @@ impl History {
         self.watches.add(interest)
     }
 
-    /// Returns the time of the first change that matched the watch's interest after the last call, or `None` if no change
-    /// matched, and the time of the store's latest change.
+    /// Returns the time of the first change that matched the watch's interest after the last call, or `None` if no
+    /// change matched, and the time of the store's latest change.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }

@@ -86,8 +86,8 @@ impl Watches {
 }
 
 impl Watch {
-    /// Waits until a change has matched the watch's interest after the last [`History::news`](super::History::news). May
-    /// also return if no change has matched.
+    /// Waits until a change has matched the watch's interest after the last [`History::news`](super::History::news).
+    /// May also return if no change has matched.
     pub async fn changed(&self) {
         self.slot.notified.notified().await;
     }
