@@ -21,7 +21,7 @@ pub fn return_free_memory() {
     }
 }
 
-/// Sets the allocator to return large blocks to the system when they are freed. Must be called before the program
+/// Configures the allocator to return large blocks to the system when they are freed. Must be called before the program
 /// starts other threads.
 pub fn give_back_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

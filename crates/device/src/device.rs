@@ -38,7 +38,7 @@ impl fmt::Display for DeviceId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// A thread of this machine, over host memory.
+    /// A thread of this machine that works on host memory.
     Host,
     /// An NVIDIA GPU and its memory.
     Cuda,
@@ -137,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The parts of a GPU that other threads use.
+/// State of a GPU that threads other than its owner thread use.
 struct GpuMemory {
     gpu: Gpu,
     arena: Arc<Arena>,
@@ -340,8 +340,8 @@ impl Device {
     }
 
     /// Takes a staging buffer from the device's pinned pool. Blocks until there is room. Requests are served one after
-    /// another, so a thread must not wait here while it holds a resource that other threads need to return their
-    /// buffers.
+    /// another, so a thread must not wait here while it holds a resource without which other threads cannot return
+    /// their buffers.
     ///
     /// Returns `None` if the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is
     /// smaller than the request.

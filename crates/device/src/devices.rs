@@ -22,8 +22,8 @@ const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits of each device in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Maximum bytes of data on a host device. The data is shared with the master copy, but is charged to this budget
-    /// all the same.
+    /// Maximum bytes of data on a host device. A host device reads the master copy in host memory, which is
+    /// nevertheless charged to this budget.
     pub memory_budget_bytes: u64,
     /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
@@ -140,9 +140,9 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Halts every GPU after the step that its thread is running, and blocks until all are halted or a timeout passes;
-    /// a kernel compilation takes seconds. The server calls this when the process ends, because CUDA's libraries are
-    /// unloaded while threads still run.
+    /// Halts the thread of every GPU after its current step. Blocks until all are halted or a timeout passes; a step
+    /// that compiles a kernel takes seconds. The server calls this before the process ends, because CUDA's libraries
+    /// are unloaded before the threads end.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (report, halted) = sync_channel(1);

@@ -15,7 +15,7 @@ const EVENTS_MAX: usize = 100;
 /// What happened to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The device started and takes data from now on.
+    /// The device started and now accepts data.
     Joined,
     /// The device was removed from the set.
     Left,
@@ -62,7 +62,7 @@ type Listener = dyn Fn(&DeviceEvent) + Send + Sync;
 /// Guard of a listener's subscription to the events of a set of devices; see
 /// [`Devices::subscribe`](crate::Devices::subscribe). Once it is dropped, no new call of the listener begins; a call on
 /// another thread may still be running.
-#[must_use = "dropping it ends the subscription"]
+#[must_use = "the subscription ends when this guard is dropped"]
 pub struct Subscription {
     _listener: Arc<Listener>,
 }
@@ -182,7 +182,7 @@ impl Feed {
 mod tests {
     use super::*;
 
-    /// The calls of a listener, as text.
+    /// The events that a listener received, as text.
     type Heard = Arc<Mutex<Vec<String>>>;
 
     fn listen(events: &DeviceEvents) -> (Subscription, Heard) {

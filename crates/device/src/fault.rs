@@ -38,8 +38,8 @@ struct Stalled {
     waiting: usize,
 }
 
-/// While a stall exists, requests for memory of its device block, as requests for pinned memory do when the pool is
-/// exhausted.
+/// Guard that blocks all requests for memory of a device while it exists, as an exhausted pinned pool blocks requests
+/// for pinned memory.
 #[derive(Debug)]
 pub struct Stall {
     device: Arc<Device>,

@@ -32,7 +32,7 @@ impl Step {
 /// The event that a parked job waits for.
 #[derive(Debug, Clone)]
 pub enum Awaited {
-    /// A CUDA event: work on a stream reaching a point.
+    /// A CUDA event, which completes when a stream reaches a point.
     Event(Arc<Event>),
     /// A signal that another thread of this process sets.
     Signal(Signal),
@@ -139,8 +139,8 @@ impl fmt::Display for Class {
 ///
 /// After a job fails or panics, the thread waits for all work of the device, then drops the job. A step that holds
 /// device memory in local variables must wait for the stream before it returns an error after a launch. A job that ends
-/// with [`Step::Done`], or is cancelled between two steps, must have nothing in flight, or own it through values that
-/// wait on drop, such as [`Transfer`](crate::cuda::Transfer).
+/// with [`Step::Done`], or is cancelled between two steps, must have no work in flight, except work that values of the
+/// job wait for on drop, as [`Transfer`](crate::cuda::Transfer) does.
 pub trait Job: Send {
     /// Runs one step.
     ///
@@ -159,7 +159,7 @@ pub trait Job: Send {
         None
     }
 
-    /// Called with the reason before a failed or cancelled job is dropped, while the device still works.
+    /// Called with the reason before a failed or cancelled job is dropped; not called if the device is lost.
     fn fail(&mut self, _failure: &JobFailure) {}
 }
 

@@ -15,9 +15,9 @@ use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 /// client's think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long a GPU thread spins after a step of a load. Longer than the time between two pieces of a large load, which
-/// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the pinned
-/// memory of a finished copy at once. A single copy costs the thread at most this much spinning.
+/// How long a GPU thread spins after a step of a load job. Longer than the time between two pieces of a large load,
+/// which 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the
+/// pinned memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///
 /// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs, interleaved
 /// with runs of a binary whose thread always spins (in parentheses): 28.2 (29.0) GB/s with values of 8 letters, 23.3
@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(20);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Maximum sleep while a load is parked: other loads wait for the pinned memory that it holds.
+/// Maximum sleep while a load job is parked: other loads may be waiting for the pinned memory that it holds.
 const LOAD_SLEEP_MAX: Duration = Duration::from_micros(100);
 
 /// Runs jobs until the last handle of the device is dropped, or the device fails.
@@ -208,8 +208,8 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Returns the fault, which ends the thread. The job is kept, so that it is dropped with the others after the state
-    /// has changed.
+    /// Returns the fault, which ends the thread. The job is kept, so that it is dropped with the others after the
+    /// device is marked lost.
     fn end(&mut self, queued: Queued, fault: DeviceFault) -> Result<(), DeviceFault> {
         self.ready.push(queued);
         Err(fault)
@@ -256,7 +256,7 @@ fn guarded(end: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
         tracing::error!(
             message = panic_message(&*panic),
-            "a job panicked while it ended"
+            "the cleanup after a job panicked"
         );
     }
 }

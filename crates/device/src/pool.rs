@@ -181,7 +181,7 @@ impl MemoryPool {
         if !self.memory.budget.may_use(self.share, bytes) {
             return false;
         }
-        // The second round asks for all of it, because the free bytes may be fragmented.
+        // The second round asks for all memory above the minimums, because the free bytes may be fragmented.
         for wanted in [bytes, u64::MAX] {
             for other in self.memory.others(self) {
                 if self.has_room(bytes) {

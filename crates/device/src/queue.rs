@@ -65,7 +65,7 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],
-    /// Weighted time of the class served last, before that step.
+    /// Weighted time that the class served last had before that step.
     served_ns: u64,
 }
 

@@ -567,7 +567,7 @@ fn joins_leaves_and_losses_are_recorded() {
     assert_eq!(events.counts(), [2, 1, 1]);
 }
 
-/// The calls of a listener: id and change of each event.
+/// The events that a listener received: id of the device and change.
 type Heard = Arc<Mutex<Vec<(u32, &'static str)>>>;
 
 fn listen(devices: &Devices) -> (Subscription, Heard) {

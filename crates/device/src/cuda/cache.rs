@@ -66,7 +66,7 @@ impl KernelCache {
     /// Returns the machine code of a program if the cache has it; never compiles.
     ///
     /// # Errors
-    /// [`CompileError::NvrtcMissing`], because the cache key includes the compiler's version.
+    /// [`CompileError::NvrtcMissing`] if NVRTC is not installed: the cache key includes its version.
     pub fn find(&self, spec: &ProgramSpec, arch: Arch) -> Result<Option<Cubin>, CompileError> {
         let file = self.file(spec, arch)?;
         Ok(file.and_then(|file| read(&file)))

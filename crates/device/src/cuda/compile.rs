@@ -79,7 +79,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Hashes a specification.
+    /// Creates a program: hashes its specification.
     pub fn new(spec: ProgramSpec) -> Program {
         Program {
             identity: cache::identity(&spec).into(),
@@ -137,7 +137,7 @@ pub enum CompileError {
         code: String,
         /// Compiler log.
         log: String,
-        /// Source with line numbers, to which the log refers.
+        /// Source, with the line numbers that the log refers to.
         numbered_source: String,
     },
     /// A name, text or option contains a NUL byte.

@@ -52,7 +52,8 @@ impl Context {
     /// Lets kernels and copies of this context access the memory of `peer`, a context on a peer GPU.
     pub(crate) fn enable_peer(&self, peer: &Context) -> Result<(), DriverError> {
         let _entered = self.enter()?;
-        // SAFETY: both contexts are live, and 0 is the only allowed flag. Access ends with either context.
+        // SAFETY: both contexts are live, and 0 is the only allowed flag. Access ends when either
+        // context is destroyed.
         match unsafe { sys::cuCtxEnablePeerAccess(peer.raw, 0) } {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             code => check("cuCtxEnablePeerAccess", code),

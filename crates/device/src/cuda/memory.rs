@@ -57,7 +57,7 @@ impl Arena {
         &self.budget
     }
 
-    /// Allocates at least `bytes` for a share.
+    /// Allocates at least `bytes`, charged to a share of the budget.
     pub(crate) fn allocate(
         self: &Arc<Self>,
         share: ShareId,
@@ -77,13 +77,13 @@ impl Arena {
         })
     }
 
-    /// Returns the number of bytes of the largest request of a share that would succeed now.
+    /// Returns the number of bytes of the largest allocation for a share that would succeed now.
     fn free_bytes(&self, share: ShareId) -> u64 {
         let largest = self.ranges.lock().largest_free_bytes();
         largest.min(self.budget.available_bytes(share))
     }
 
-    /// Returns whether a request of `bytes` for a share would succeed.
+    /// Returns whether an allocation of `bytes` for a share would succeed now.
     pub(crate) fn has_room(&self, share: ShareId, bytes: u64) -> bool {
         let ranges = self.ranges.lock();
         ranges.rounded(bytes).is_some_and(|rounded| {

@@ -136,7 +136,7 @@ impl Modules {
         let unused = self.programs.iter().filter(|(_, known)| known.is_unused());
         let oldest = unused.min_by_key(|(_, known)| known.used);
         if let Some(oldest) = oldest.map(|(identity, _)| Arc::clone(identity)) {
-            // A kernel of the program may still run.
+            // A kernel of the program may still be running.
             context.synchronize()?;
             self.programs.remove(&oldest);
         }
@@ -168,7 +168,7 @@ impl Compilation {
         let compiled = Arc::clone(&compilation.compiled);
         let ended = SetAtEnd(compilation.ended.clone());
         let compile = move || {
-            // Set on a panic too, in which case there is no result.
+            // Dropping `_ended` sets the signal, even if the compilation panics and leaves no result.
             let _ended = ended;
             let _turn = Turn::take();
             *compiled.lock() = Some(cache.get(wanted.spec(), arch));

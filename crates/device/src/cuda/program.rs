@@ -55,7 +55,7 @@ impl Program {
         check(unsafe { sys::nvrtcAddNameExpression(self.raw, entry.as_ptr()) })
     }
 
-    /// Compiles the program; after a failure, too, the log can be read.
+    /// Compiles the program. The log can be read afterwards, even if this fails.
     pub(super) fn compile(&mut self, options: &[CString]) -> Result<(), NvrtcError> {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program is live, and the options end in NUL and outlive the call.

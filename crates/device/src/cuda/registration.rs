@@ -246,7 +246,7 @@ impl<M: HostMemory> fmt::Debug for HostRegistration<M> {
     }
 }
 
-/// A range of registered memory, as an end of a copy. Each range shares ownership of the registration.
+/// A range of registered memory, for use as the source of a copy. Each range shares ownership of the registration.
 #[derive(Debug)]
 pub struct RegisteredPart<M: HostMemory> {
     registration: Arc<HostRegistration<M>>,

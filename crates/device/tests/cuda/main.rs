@@ -90,7 +90,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(word).collect()
 }
 
-/// Runs a kernel over `count` items. Returns its output, followed by the next number, whose bits were all set before.
+/// Runs a kernel over `count` items. Returns its output and the number after it, which was set to all ones before.
 fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
     let kernel = cuda.kernel(&Program::new(spec()), entry)?;
     let bytes = 4 * (count as usize + 1);
@@ -382,7 +382,7 @@ fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
     runs
 }
 
-/// Runs jobs that fail in each way in which a job can fail alone.
+/// Runs jobs that fail in each way in which a job can fail without losing the device.
 fn fail_in_each_way(device: &Arc<Device>) {
     let wrong = Program::new(ProgramSpec {
         name: "device-test-wrong".to_owned(),

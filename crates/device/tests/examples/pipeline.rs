@@ -85,7 +85,7 @@ fn sum(cuda: &mut Cuda, numbers: &[u32]) -> Result<u64, JobError> {
         sum.pointer_mut(),
         (&copies, &kernels),
     );
-    // Also after an error, because earlier kernels read the slots.
+    // Wait even after an error, because kernels that were already queued read the slots.
     cuda.synchronize(&kernels)?;
     queued?;
     let host = cuda.host_buffer(size_of::<u64>())?;
