@@ -1,4 +1,4 @@
-//! The process's cancellation token: a deadline and a flag that long work checks periodically.
+//! Cancellation tokens. A token has a deadline and a flag, which long work checks periodically.
 
 #![forbid(unsafe_code)]
 

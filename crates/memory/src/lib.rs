@@ -4,8 +4,8 @@
 //! has a [`Share`] of the account, which grows with that memory and is released when dropped. An account may have child
 //! accounts with smaller limits. Bytes of a child's shares count in its parent too.
 //!
-//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
-//! refused. Shares that wait for room are ordered (see [`line`]), so that large ones find room too.
+//! A fixed part of each account is reserved for small shares, so that small requests succeed while large ones are
+//! refused. Shares that wait for free bytes (room) are ordered (see [`line`]), so that large shares find room too.
 //!
 //! The root account is that of the process. Resident memory that is in no share ([`Account::look`]) reduces its room.
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ const RESERVE_PART: u64 = 16;
 /// Granularity in bytes in which [`Share::try_cover`] grows a share.
 const STEP_BYTES: usize = 16 << 10;
 
-/// The account, or one of its ancestors, has no room.
+/// The account, or one of its ancestors, has too few free bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the server's memory for requests is full ({limit_bytes} bytes): try again when other requests are done, \
@@ -200,13 +200,13 @@ struct Wanted {
     bytes: u64,
     /// Bytes that the share holds afterwards.
     held: u64,
-    /// Whether the share has the claim, for which other shares leave room.
+    /// Whether the share has the claim (see [`line`]).
     has_claim: bool,
 }
 
 impl Inner {
-    /// Returns the room for a share that would hold `held` bytes, if the process holds `outside_bytes` outside all
-    /// shares.
+    /// Returns the maximum bytes that all shares together may hold once a share holds `held` bytes. The process holds
+    /// `outside_bytes` outside all shares.
     fn room(&self, held: u64, outside_bytes: u64) -> u64 {
         let reserve = self.limit_bytes / RESERVE_PART;
         let room = self.limit_bytes.saturating_sub(outside_bytes);
@@ -218,7 +218,8 @@ impl Inner {
         }
     }
 
-    /// Returns the room that there would be for a share of `held` bytes if all other shares were empty.
+    /// Returns the maximum bytes of a share that is to hold `held` bytes, for the case that all other shares are empty
+    /// and the bytes outside are at their minimum.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }

@@ -233,8 +233,8 @@ async fn a_share_waits_until_less_is_resident() {
     grown.expect("there is room now");
 }
 
-/// Returns whether a waiting share gets its bytes while other shares of `each` bytes come and go. Two others exist at
-/// first. Each further one is created before the oldest is dropped.
+/// Returns whether a waiting share gets its bytes while other shares of `each` bytes come and go. Two other shares
+/// exist at first. Each further one is created before the oldest is dropped.
 async fn gets_room(account: &Account, waits_for: usize, each: usize) -> bool {
     let holds = || {
         let share = account.share();
