@@ -15,7 +15,7 @@ use crate::commands::aggregate::first_element;
 use crate::error::CommandError;
 use crate::namespace;
 
-/// The database of the roles that cover more than one database.
+/// The only database with roles that cover more than one database.
 const ADMIN: &str = "admin";
 /// Maximum bytes of the command that an authorization error quotes.
 const SHOWN_BYTES_MAX: usize = 512;
@@ -357,7 +357,7 @@ enum Source {
     Figures(Action),
     EveryDatabase,
     EveryOperation,
-    /// The command itself, or the client's own operations.
+    /// The command itself (`$documents`), or the client's own operations (`$currentOp`).
     Own,
 }
 

@@ -23,7 +23,8 @@ use crate::streams::Stream;
 
 /// Default number of documents in the first batch.
 pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
-/// Maximum bytes of documents in one batch. A batch of one document may exceed this up to the limit of a document.
+/// Maximum bytes of a batch of several documents. A batch of one document is bounded only by the maximum size of a
+/// document.
 const BATCH_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 /// Maximum bytes of a batch that is not charged to the memory account.
 const FREE_BYTES_MAX: usize = 16 * 1024;

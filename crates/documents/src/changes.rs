@@ -78,7 +78,7 @@ impl<'a> ChunkCursor<'a> {
 pub enum Reach<'a> {
     /// All of them.
     All,
-    /// Only the first one. For a retryable write, the outcome of the change is stored with it.
+    /// Only the first one. For a retryable write, the outcome is stored in the same batch as the change.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -400,7 +400,7 @@ pub fn insert(
     let number = answers
         .into_iter()
         .next()
-        .expect("one change has one answer")?;
+        .expect("an insertion of one document has one outcome")?;
     collection
         .search
         .on_insert_many(held, &[(number, &document)], None);

@@ -16,7 +16,8 @@ use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
-/// Maximum concurrent insertions into a collection: one in the store, one in the cache, the others ready.
+/// Maximum concurrent insertions into a collection: one that writes to the store, one that updates the cache, and two
+/// that are ready to follow.
 const INSERTIONS_MAX: usize = 4;
 
 /// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that
@@ -296,7 +297,8 @@ impl Collections {
         target: Option<&OpenCollection>,
     ) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
-        // Writers of the target wait here, and then find the collection that replaces it.
+        // Writers of the target wait for this lock. When they get the lock, they find the collection that replaces the
+        // target.
         let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
         self.store.rename_collection(from, to, target.is_some())?;
@@ -309,7 +311,7 @@ impl Collections {
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };
-        // Under one lock, so that a command always finds one of the two collections.
+        // Both names change under one lock, so that a command always finds the collection under one of them.
         {
             let mut open = self.open.write();
             open.remove(from);
@@ -418,8 +420,8 @@ mod tests {
         }
     }
 
-    /// Creates two collections and runs `act`, in which the commit after `commits` others fails. Checks that both
-    /// collections are unchanged.
+    /// Creates two collections and runs `act`, whose first `commits` commits succeed and whose next commit fails.
+    /// Checks that both collections are unchanged.
     fn all_or_nothing(commits: u32, act: impl Fn(&Collections) -> Result<(), CommandError>) {
         let (engine, collections) = collections();
         let made = ["a", "b"].map(|made| collections.get_or_create(&name(made)).expect("made"));

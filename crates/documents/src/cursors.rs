@@ -69,7 +69,7 @@ impl Cursor {
     }
 }
 
-/// Whether a cursor was closed while in use, with a notification for the task that waits for this.
+/// Whether a cursor in use has been closed, with a notification for a task that waits until it is closed.
 #[derive(Debug, Default)]
 pub struct Killed {
     yes: AtomicBool,
@@ -309,7 +309,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the flag and notification of the cursor's closing.
+    /// Returns the state that shows whether the cursor has been closed, and on which a task can wait until it is
+    /// closed.
     pub fn killed(&self) -> Arc<Killed> {
         self.killed.clone()
     }
@@ -318,7 +319,7 @@ impl Lease {
     pub fn cursor(&mut self) -> &mut Cursor {
         self.cursor
             .as_mut()
-            .expect("only give_back takes it, and it consumes the lease")
+            .expect("only give_back takes the cursor, and give_back consumes the lease")
     }
 
     /// Puts the cursor back for the next batch.

@@ -44,7 +44,7 @@ pub enum Run {
 /// The effect of a command on data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing.
+    /// The command changes no data, unless it is an `aggregate` with `$out` or `$merge`.
     Reads,
     /// The command changes data. With `j: true`, its reply waits for the disk.
     Writes,

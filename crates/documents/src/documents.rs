@@ -1,4 +1,4 @@
-//! The server of documents: collections on the embedded store, searched through the cache of field values.
+//! The documents server: collections on the embedded store, searched through the cache of field values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Counters {
     }
 }
 
-/// The server of documents: the store, the cache, and the commands on them.
+/// The documents server: the store, the cache, and the commands on them.
 pub struct Documents {
     settings: Settings,
     devices: Arc<Devices>,
@@ -93,7 +93,7 @@ pub struct Documents {
     counters: Counters,
     metrics: Metrics,
     programs: Arc<Programs>,
-    /// Bounds the commands that wait for the disk. One sync completes all of them.
+    /// Bounds the commands that wait for the disk. One sync of the disk ends the waits of all of them.
     syncs: Places,
     /// Number of memory refusals at the last call of [`Documents::kill_abandoned`].
     memory_refused: AtomicU64,
@@ -327,7 +327,7 @@ impl Documents {
     }
 }
 
-/// Returns the cluster time that drivers gossip. This server needs no signature.
+/// Returns the cluster time that drivers gossip. Its signature is all zeros, because this server checks no signatures.
 fn cluster_time(time: Timestamp) -> RawDocumentBuf {
     let hash = Binary {
         subtype: BinarySubtype::Generic,

@@ -83,7 +83,7 @@ impl CommandError {
         }
     }
 
-    /// Returns whether the rest of a batch must be abandoned, even of an unordered batch.
+    /// Returns whether this error ends a batch of statements, even an unordered batch.
     pub fn ends_batch(&self) -> bool {
         match self {
             CommandError::Stopped(_) => true,

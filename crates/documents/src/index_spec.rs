@@ -1,4 +1,5 @@
-//! Index specifications: converts a client's specification to the store's, or to MongoDB's error.
+//! Index specifications: converts a client's specification to the store's, and rejects an invalid one with MongoDB's
+//! error.
 
 use bson::raw::CString;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
@@ -241,7 +242,7 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
         .any(|field| field.kind != IndexKind::Cache)
     {
         return Err(cannot(
-            "an index cannot mix cached fields with ordered ones",
+            "an index cannot have both cached fields and ascending or descending fields",
         ));
     }
     if spec.unique || spec.sparse {

@@ -282,7 +282,8 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id, if it still runs and `may` allows it. Returns whether it was stopped.
+    /// Stops the operation with this id, if it is in progress and `may` returns true for it. Returns whether it was
+    /// stopped.
     pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
         let running = self.running.lock();
         let found = running.get(&id).filter(|operation| may(operation));

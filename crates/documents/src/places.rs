@@ -73,8 +73,8 @@ struct Mark {
 }
 
 impl Places {
-    /// Creates the process's permits for reads or for writes. They are not per client, because the threads are shared
-    /// too.
+    /// Creates the process's permits for reads or for writes. All clients share the permits, because they also share
+    /// the threads.
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
         let count = count.clamp(PLACES_MIN, PLACES_MAX);
@@ -103,7 +103,7 @@ impl Drop for Mark {
     }
 }
 
-/// Sets the memory account that work with a permit charges: that of the process. Only the first call has an effect.
+/// Sets the process's memory account, which work with a permit charges. Only the first call has an effect.
 pub fn reserve_from(account: &Account) {
     MEMORY.get_or_init(|| account.clone());
 }
@@ -207,8 +207,8 @@ pub async fn all_aside<T>(
     })
 }
 
-/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false if too many
-/// patterns are being compiled.
+/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false, without compiling,
+/// if too many other patterns are being compiled.
 pub fn compile(work: &mut dyn FnMut()) -> bool {
     if IN_PLACE.get() {
         work();

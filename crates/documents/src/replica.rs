@@ -21,7 +21,7 @@ use crate::places::{self, blocking};
 /// Maximum bytes of documents that [`Documents::scanned_until`] reads.
 const SCANNED_BYTES_MAX: usize = 256 * 1024;
 
-/// Changes to documents in another store. Each document occurs once.
+/// Changes to documents in another store. Each document occurs at most once.
 #[derive(Debug, Default)]
 pub struct Replicated<'a> {
     /// The `_id`s of deleted documents.
@@ -48,7 +48,8 @@ impl Documents {
         }
     }
 
-    /// Returns the note that the last batch with a note stored for a collection.
+    /// Returns the last note that [`replicate`](Documents::replicate) stored for a collection, or `None` if there is
+    /// none.
     ///
     /// # Errors
     /// The store's error.

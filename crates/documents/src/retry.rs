@@ -302,7 +302,8 @@ pub fn may_be_repeated(command: &Command) -> bool {
     is_numbered && RETRYABLE.contains(&&*command.name)
 }
 
-/// Returns the error label for a command that failed with this code. It tells drivers whether they may retry.
+/// Returns the error label for a command that failed with this code, or `None` if drivers expect no label. The label
+/// tells drivers whether they may retry.
 pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
     if may_be_repeated(command) && RETRYABLE_CODES.contains(&code) {
         return Some("RetryableWriteError");

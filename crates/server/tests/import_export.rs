@@ -353,7 +353,7 @@ fn the_other_commands_work() -> Result<()> {
     ensure!(refused(&["devices", "remove", "host:9"])?.contains("devices are host:2"));
     let last = refused(&["devices", "remove", "host:2"])?;
     ensure!(
-        last.contains("it is the last device") && last.contains("--yes"),
+        last.contains("this is the last device") && last.contains("--yes"),
         "{last}"
     );
     ensure!(run(&["devices", "remove", "host:2", "--yes"])?.contains("host:2 left"));

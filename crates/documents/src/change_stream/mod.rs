@@ -1,4 +1,4 @@
-//! `$changeStream`: writes as events, in the order in which the store applied them.
+//! `$changeStream`: returns the writes to the store as events, in the order in which the store applied them.
 //!
 //! The stream reads the store's change history from a position that the client chooses, converts changes to event
 //! documents, and passes these through the stages after `$changeStream`. The cursor has no end: a `getMore` that finds
@@ -61,7 +61,7 @@ pub async fn open(
 fn not_kept() -> CommandError {
     CommandError::refused(
         Code::Location40573,
-        "The $changeStream stage needs the change history, which this server does not keep: start it with \
+        "The $changeStream stage needs the change history, which this server does not keep: start the server with \
          --documents-change-history-bytes-max, as in --documents-change-history-bytes-max 1GiB",
     )
 }

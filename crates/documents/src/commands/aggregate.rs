@@ -1,7 +1,8 @@
 //! `aggregate`: passes documents through a pipeline of stages.
 //!
-//! The leading `$match` stages are planned like a `find`. A `$count` directly after them becomes a count. A `$group` by
-//! a cached field that only counts is answered from the cache. The remaining stages run over the matches.
+//! The leading `$match` stages are planned like a `find`. A `$count` directly after them runs like the command `count`.
+//! A `$group` that groups by a cached field and only counts documents is answered from the cache. The remaining stages
+//! run over the matches.
 
 use std::sync::Arc;
 

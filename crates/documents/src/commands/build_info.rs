@@ -10,7 +10,7 @@ use crate::settings::{DOCUMENT_BYTES_MAX, MONGODB_VERSION, MONGODB_VERSION_ARRAY
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "buildInfo",
-    help: "shows the release and the MongoDB version whose behaviour it follows",
+    help: "shows the release and the MongoDB version whose behaviour the server follows",
     known: Known::Any,
     effect: Effect::Reads,
     run: Run::Now(run),

@@ -1,4 +1,4 @@
-//! `$group` by a cached field that only counts documents, answered from the cache's counts of values.
+//! Answers a `$group` that groups by a cached field and only counts documents, from the cache's counts of values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// Returns the path that is grouped by, if the groups only count documents.
+/// Returns the path of the field that `group` groups by, if its accumulators only count documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
     group.id.as_field().filter(|path| !path.is_empty())

@@ -142,7 +142,8 @@ impl Insertion<'_> {
         }
         let refused = self.errors.len();
         let went_on = self.store(&accepted, &places)?;
-        // The documents that the store refuses precede the one refused above, so the store's error is the first.
+        // Documents that the store refuses precede the document that was refused above, so the store's error is
+        // reported.
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }

@@ -430,7 +430,7 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     }
 }
 
-/// Returns the next documents, or none at the end.
+/// Returns the documents of the next chunk. Returns an empty vector at the end of the stream.
 fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandError> {
     let mut chunk = Vec::new();
     while chunk.len() < CHUNK_DOCUMENTS

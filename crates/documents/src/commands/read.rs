@@ -91,7 +91,8 @@ pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandEr
     Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
 }
 
-/// Returns the array element for the positional `field.$` of a projection, if the projection uses it.
+/// Returns the index of the array element that the positional `field.$` of a projection selects. Returns `None` if the
+/// projection has no `field.$`.
 ///
 /// # Errors
 /// The error of an expression of the filter.

@@ -144,7 +144,7 @@ impl Target<'_> {
         Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
-    /// Searches the documents and passes their record numbers to `change`, which returns the number of documents that
+    /// Finds the documents and passes their record numbers to `change`, which returns the number of documents that
     /// still matched.
     ///
     /// # Errors

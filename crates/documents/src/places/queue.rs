@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 4_096;
 /// Fraction of the permits that one client may hold (numerator, denominator), so that some remain for other clients.
 const CLIENT_PART: (usize, usize) = (3, 4);
 /// Interval at which a waiting command checks its cancellation token. For every [`CHECKS_TOGETHER_MAX`] waiting
-/// commands, it is longer by the same amount.
+/// commands, the interval grows by `CHECK_INTERVAL`.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const CHECKS_TOGETHER_MAX: usize = 256;
 

@@ -17,7 +17,8 @@ pub const RANGES_MAX: usize = 1000;
 pub struct Bounded {
     /// The ranges.
     pub ranges: Vec<IndexBounds>,
-    /// Whether a walk over the ranges yields keys in index order, because each of the `equal` fields has only one value.
+    /// Whether a walk over the ranges yields keys in index order. True if each of the `equal` fields has only one
+    /// value.
     pub in_order: bool,
     /// Number of leading fields that are bound to one or several values.
     pub equal: usize,
@@ -32,7 +33,7 @@ enum Held {
     Nothing,
     /// Values between two bounds.
     Between(Ends),
-    /// Strings with this prefix, and the pattern itself, which may be a stored value.
+    /// Strings with this prefix, and stored regular expressions that equal the pattern.
     Beginning { prefix: String, pattern: RawBson },
 }
 
@@ -204,8 +205,8 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     }
 }
 
-/// Returns the range of one comparison. Its other end is the end of the comparable types, if these are contiguous in
-/// BSON's order.
+/// Returns the range of the values that pass one comparison with `value`. The end that the comparison leaves open is
+/// bounded by the types that are comparable with `value`, if these are contiguous in BSON's order.
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -216,7 +217,7 @@ fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     }
 }
 
-/// Narrows an end that so far results only from the value's type, by a further comparison.
+/// Narrows the range by a further comparison, if no earlier comparison has bounded the same end.
 fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     let (lower, upper) = class_ends(value);
     if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {

@@ -19,11 +19,11 @@ pub struct IndexAccess {
     pub ranges: Vec<IndexBounds>,
     /// The direction of the walk.
     pub direction: Direction,
-    /// Number of leading fields that are bound to given values.
+    /// Number of leading fields that the filter binds to one or several values.
     pub equal: usize,
     /// Whether the next field after the `equal` ones is bound to a range.
     pub is_range: bool,
-    /// Whether at most one document can match, because the filter has values for all fields of a unique index.
+    /// Whether at most one document can match. True if the filter binds every field of a unique index to one value.
     pub is_point: bool,
     /// Whether the walk yields documents in the requested order.
     pub is_sorted: bool,

@@ -1,8 +1,9 @@
 //! Plans: how to find the documents that match a filter.
 //!
-//! The order of preference is: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
-//! index, or one for each branch of an `$or`; by a scan. In each case, every document that is read is checked against
-//! the whole filter.
+//! The order of preference is: by `_id`; by equality on every field of a unique index; in the cache, if it evaluates
+//! the whole filter; by equality on leading fields of an index; in the cache, if it evaluates a part of the filter; by
+//! another index, or one index for each branch of an `$or`; by a scan. In each case, every document that is read is
+//! checked against the whole filter.
 
 mod bounds;
 mod describe;

@@ -61,7 +61,7 @@ pub fn remove_device(
     let id = devices.iter().find(is_meant).map(|device| device.id());
     let id = id.ok_or_else(|| no_device(named, &devices))?;
     if devices.len() == 1 && !even_last {
-        let message = "it is the last device: without one, searches use one core each (`forebay devices remove --yes`, or `last: true`, removes it)";
+        let message = "this is the last device; without a device, each search uses one core. To remove the device, run `forebay devices remove --yes` or set `last: true`";
         return Err(CommandError::bad_value(message));
     }
     let removed = cache.devices().remove(id);
@@ -77,7 +77,7 @@ fn no_device(named: RawBsonRef<'_>, devices: &[Arc<Device>]) -> CommandError {
     };
     let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
     let message = format!(
-        "there is no device {named}: devices are {}",
+        "there is no device {named}: the devices are {}",
         names.join(", ")
     );
     CommandError::bad_value(message)
@@ -129,7 +129,7 @@ pub fn buckets_reply(
     } else {
         CommandError::refused(
             Code::NamespaceNotFound,
-            format!("no collection in '{name}'"),
+            format!("the collection of the field '{name}' does not exist"),
         )
     })
 }

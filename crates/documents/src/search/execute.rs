@@ -50,7 +50,7 @@ impl Wanted {
     }
 }
 
-/// Maximum number of matches at which a search may stop early. They are all read at once.
+/// Maximum number of wanted matches for which a search may stop early. The matches are all read at once.
 const ANY_MAX: u64 = 1024;
 
 /// At most 1 in this many documents of the collection is probed before a search.
@@ -127,7 +127,8 @@ impl SearchPlan {
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
-    /// Divides a count: returns the part that is certain, the documents to read for the rest, and their access method.
+    /// Splits a count. Returns the number of documents that certainly match, the documents to read for the rest, and
+    /// the access method for reading them.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
             let access = if answer.recheck.is_empty() {

@@ -35,9 +35,9 @@ pub struct MatchStream {
     filter: Arc<Filter>,
     /// Documents read and checked.
     gathered: VecDeque<Numbered>,
-    /// Documents read together, ahead of those that remain in `strategy`.
+    /// Prefetched documents. They precede the documents that remain in `strategy`.
     prefetched: VecDeque<Prefetched>,
-    /// Number of documents that will be read in this batch, as far as is known.
+    /// Number of documents that the caller has announced and not yet read.
     batch_left: u64,
     strategy: ReadStrategy,
     report: Arc<ExecutionReport>,

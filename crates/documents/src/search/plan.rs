@@ -129,7 +129,8 @@ impl NotUsed {
     /// Returns whether a search over cached fields falls back to a scan, because the cache cannot evaluate its
     /// conditions or is not built.
     ///
-    /// In strict mode, the server refuses such a search. It still scans for searches that do not concern cached fields.
+    /// In strict mode, the server refuses such a search. It does not refuse scans for searches without conditions on
+    /// cached fields.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
@@ -202,7 +203,7 @@ impl State {
         let reason = self
             .failure
             .as_ref()
-            .map_or_else(|| "it is not built".to_owned(), ToString::to_string);
+            .map_or_else(|| "the index is not built".to_owned(), ToString::to_string);
         NotUsed::Failed {
             index: index.name.clone(),
             reason,

@@ -21,7 +21,7 @@ pub enum IndexState {
         /// Number of documents that the collection had when the build began.
         total: u64,
     },
-    /// The index is not built. It stays so until the operator acts.
+    /// The index is not built, and no build is in progress.
     Failed {
         /// The reason.
         reason: String,
@@ -168,7 +168,7 @@ impl State {
         let reason = self
             .failure
             .as_ref()
-            .map_or_else(|| "it is not built".to_owned(), ToString::to_string);
+            .map_or_else(|| "the index is not built".to_owned(), ToString::to_string);
         IndexState::Failed { reason }
     }
 
@@ -222,7 +222,7 @@ impl CollectionSearch {
         })
     }
 
-    /// Returns the statistics of all cached fields, or none until the caches are built.
+    /// Returns the statistics of all cached fields. Returns an empty vector until the caches are built.
     pub fn overview(&self) -> Vec<FieldOverview> {
         let Some(generation) = self.with_state(|state| state.ready.clone()) else {
             return Vec::new();
@@ -297,7 +297,7 @@ impl SearchCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counts of a field that are not zero, by tier.
+    /// Returns the non-zero counts of one field, by tier.
     pub fn of(&self, column: usize) -> BTreeMap<&'static str, u64> {
         let names = Tier::ALL.iter().map(|tier| tier.name()).chain(["none"]);
         let counts = self.columns[column]

@@ -1,8 +1,9 @@
 //! Translates a filter's tree into an expression over cached fields.
 //!
-//! The cache evaluates conditions on strings, null and the existence of a field. The filter itself evaluates the rest,
-//! which requires that the cached part selects at least the matching documents. The translation may therefore omit
-//! parts of a conjunction, but the cache must evaluate everything below a negation exactly.
+//! The cache evaluates conditions on strings, null and the existence of a field. The filter itself evaluates the other
+//! conditions, on the documents that the cache selects. The cache must therefore select at least the matching
+//! documents. The translation may omit parts of a conjunction, but the cache must evaluate everything below a negation
+//! exactly.
 
 use std::sync::Arc;
 

@@ -126,7 +126,7 @@ impl Run {
         self.both(command).await;
     }
 
-    /// Compares all kinds of queries with one filter on both collections.
+    /// Runs all kinds of queries with one random filter on both collections, and compares the results.
     async fn question(&mut self) {
         let filter = generate::filter(&mut self.rng, 3);
         self.both(|collection| doc! { "count": collection, "query": filter.clone() })
