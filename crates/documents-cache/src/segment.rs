@@ -166,7 +166,7 @@ impl Segment {
         rows.len() - deleted
     }
 
-    /// Returns the rows deleted since `before`, an earlier version of the same segment.
+    /// Returns the deleted rows that were live in `before`, an earlier version of the same segment.
     pub(crate) fn deleted_since<'a>(
         &'a self,
         before: &'a Segment,

@@ -123,7 +123,7 @@ impl Writer {
 
     fn header(&mut self, kind: u8, key: &str) {
         self.bytes.push(kind);
-        // A name cannot contain NUL, so it is truncated there like a C string.
+        // A name cannot contain NUL, so `key` is truncated at its first NUL.
         let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
         self.bytes.extend_from_slice(&key.as_bytes()[..end]);
         self.bytes.push(0);

@@ -153,7 +153,7 @@ fn run(group: &GroupSync, interval: Duration) {
     }
 }
 
-/// Stores the error message of a sync's outcome in `reported`. Returns whether it differs from the previous outcome's.
+/// Stores the error message of a sync's outcome, or `None`, in `reported`. Returns whether `reported` changes.
 fn is_new(reported: &mut Option<String>, outcome: Result<()>) -> bool {
     let failure = outcome.err().map(|error| error.to_string());
     let is_new = failure != *reported;

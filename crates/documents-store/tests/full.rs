@@ -90,7 +90,10 @@ fn writes_continue_when_there_is_space_again() {
     let (taken, error) = fill(&collection);
     assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
     let told = error.to_string();
-    assert!(told.contains("needs 1 MiB free, and 0 MiB are"), "{told}");
+    assert!(
+        told.contains("needs 1 MiB of free space, but 0 MiB are free"),
+        "{told}"
+    );
     let again = collection.insert(&document(taken));
     assert!(matches!(again, Err(StoreError::DiskFull { .. })));
     let other = store.collection_or_create("db", "d");

@@ -1,7 +1,7 @@
 //! Power failures and failed syncs: the store reopens with everything that was synced.
 //!
 //! A test case is one store with several restarts, generated from a seed. `FOREBAY_TEST_FULL=1` runs more cases,
-//! `FOREBAY_HISTORIES=<count>` runs that many, `FOREBAY_SEED=<seed>` runs one.
+//! `FOREBAY_HISTORIES=<count>` sets their number, and `FOREBAY_SEED=<seed>` runs only one case.
 
 mod common;
 mod disk;

@@ -46,7 +46,7 @@ impl ServerProcess {
         command
             .args(["serve", "--until-stdin-ends"])
             .args(arguments);
-        // Remove settings in the environment, for example FOREBAY_UPSTREAM, which are for the user's own server.
+        // Removes settings such as FOREBAY_UPSTREAM from the environment: they are meant for the user's own server.
         let settings = std::env::vars_os().map(|(name, _)| name).filter(|name| {
             name != "FOREBAY_KERNEL_CACHE" && name.as_encoded_bytes().starts_with(b"FOREBAY_")
         });

@@ -30,7 +30,7 @@ pub(super) fn begin(collection: &CollectionCache, field: usize) -> Begun {
 }
 
 impl Begun {
-    /// Changes the field under the lock, unless the collection was cleared since the maintenance started.
+    /// Changes the field under the lock, unless the collection was cleared after the maintenance started.
     pub(super) fn install(
         &self,
         collection: &CollectionCache,

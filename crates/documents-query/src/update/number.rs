@@ -140,7 +140,8 @@ impl Arithmetic {
     }
 }
 
-/// Applies `$min` or `$max`: returns the operand if it is smaller or larger than the current value.
+/// Applies `$min` or `$max`: returns the operand if it is smaller (`$min`) or larger (`$max`) than the
+/// current value.
 pub(super) fn extreme<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,

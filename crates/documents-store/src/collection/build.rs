@@ -146,7 +146,8 @@ impl Collection {
         }
     }
 
-    /// Adds the next documents to an index. Returns the number to continue from, or `None` after the last document.
+    /// Adds the next documents to an index. Returns the record number to continue from, or `None` after the last
+    /// document.
     fn build_step(
         &self,
         writer: &mut Writer,

@@ -76,9 +76,9 @@ pub enum Changed {
 impl Collection {
     /// Makes changes in order, in atomic batches of at most 1,000 changes.
     ///
-    /// The results are in the order of the changes. If `ordered`, the first error ends the list. An error of the engine
-    /// always ends the list: each change of the failed batch gets the error as its result, and the whole batch is
-    /// rolled back.
+    /// The results are in the order of the changes. If `ordered`, the list ends with the first error. An error of the
+    /// engine always ends the list: each change of the failed batch gets the error as its result, and the whole batch
+    /// is rolled back.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
         self.write_numbered(changes, ordered, None)
     }

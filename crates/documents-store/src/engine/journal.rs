@@ -68,7 +68,7 @@ pub(crate) struct Journals {
     pub(crate) last_sequence: u64,
     /// Whether only one journal has ever existed, which then holds every batch ever written.
     pub(crate) only: bool,
-    /// How far the journals are synced. After the check, that is their end.
+    /// Position up to which the journals are synced: after the check, the end of the newest journal.
     pub(crate) synced: Position,
     /// The incomplete, never synced end that was cut off.
     pub(crate) dropped: Dropped,

@@ -188,8 +188,8 @@ fn damaged(file: &Path) -> StoreError {
     }
 }
 
-/// Verifies a manifest's checksum. Accepts a partition without `current` or without any manifest: it may have been
-/// dropped and only partly removed, which fjall handles.
+/// Verifies a manifest's checksum. Accepts a partition without `current` or without any manifest: such a partition may
+/// have been dropped and only partly removed, which fjall handles.
 fn check_partition(partition: &Path) -> Result<()> {
     let path = partition.join(CURRENT);
     let current = match fs::read(&path) {

@@ -100,7 +100,8 @@ impl ReserveEngine {
 /// Returns the error for a write that needs `needed` free bytes on a disk that has `free`.
 fn full(free: u64, needed: u64) -> StoreError {
     let (free_mib, needed_mib) = (free >> 20, needed.div_ceil(1 << 20));
-    let why = format!("the write needs {needed_mib} MiB free, and {free_mib} MiB are");
+    let why =
+        format!("the write needs {needed_mib} MiB of free space, but {free_mib} MiB are free");
     let error = io::Error::new(io::ErrorKind::StorageFull, why);
     StoreError::io("write a batch", error)
 }

@@ -26,7 +26,7 @@ impl ClusterTime {
         Self((seconds << 32) + 1).max(self.plus(1))
     }
 
-    /// Returns the first time for a history that is opened at `now` and whose last change has this time.
+    /// Returns the lowest time that a history may assign if it is opened at `now` and its last change has this time.
     ///
     /// An earlier process may have assigned times within the same second and lost their changes, in a power failure or
     /// because the store was in memory. A random offset is added to make a reuse of those times unlikely.

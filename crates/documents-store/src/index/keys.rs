@@ -179,7 +179,7 @@ impl<'a> Field<'a, '_> {
         }
     }
 
-    /// Returns the field's state if its array is empty.
+    /// Returns the state of a field whose array is empty.
     fn in_empty(&self) -> Self {
         match self {
             Self::Array(_, None) => Self::Known(Some(RawBsonRef::Undefined)),

@@ -141,7 +141,7 @@ impl Power {
         self.disk.lock().until_cut = Some(after);
     }
 
-    /// Cuts power at a sync: after the first failed sync, `after` more syncs succeed before it.
+    /// Cuts power some syncs after the first failed sync: `after` syncs succeed in between.
     pub fn cut_after_failure(&self, after: u32) {
         self.disk.lock().until_cut_after_failure = Some(after);
     }
