@@ -1,5 +1,5 @@
-//! Times the kernels with one parameter of their policy changed at a time, and lists of many matches, by CUDA events on
-//! one GPU.
+//! Times searches with CUDA events on one GPU. Changes one parameter of the kernels' policy at a time; some cases list
+//! many matches.
 //!
 //! `cargo bench -p forebay-text-gpu --bench policy -- [--smoke] [--only POLICY] [--device cuda:0] [--record FILE]`. It
 //! prints a table with a row for each policy and a column for each case, and appends one JSON object per result to

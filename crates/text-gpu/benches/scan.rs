@@ -1,4 +1,4 @@
-//! Times searches in the memory of one GPU by CUDA events; every count is compared with the host engine's.
+//! Times searches in the memory of one GPU with CUDA events; every count is compared with the host engine's.
 //!
 //! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
 //! FILE]`. `--sorted` sorts the values of each block, as caches do. With two devices, `--device cuda:0,cuda:1`, it also
@@ -205,7 +205,7 @@ fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     }
 }
 
-/// Returns different searches of one kind for many clients.
+/// Returns one search for each of many clients: all of one kind, all different.
 fn for_clients(sort: &str) -> Vec<Arc<Program>> {
     let mut rng = fastrand::Rng::with_seed(64);
     let mut word = |length: usize| -> String { (0..length).map(|_| rng.char('a'..='z')).collect() };

@@ -9,9 +9,9 @@ pub(crate) const QUERIES_MAX: usize = 32;
 /// Maximum automata per launch.
 pub(crate) const AUTOMATA_MAX: usize = 8;
 
-/// Minimum limit of a search for which row numbers are staged in shared memory; searches with a smaller limit write
-/// each match at once. The warps of a launch hold back fewer rows than a third of this number: at most 31 rows for each
-/// of 64 warps on 148 multiprocessors.
+/// Minimum match limit of a search whose row numbers are staged in shared memory; searches with a smaller limit write
+/// each match at once. All warps of a launch together stage less than a third of this number of rows: at most 31 rows
+/// in each of 64 warps on each of 148 multiprocessors.
 const STAGED_LIMIT_MIN: u32 = 1 << 20;
 
 kernel_arguments! {
@@ -30,7 +30,7 @@ kernel_arguments! {
         pub(crate) has_deleted: u32,
     }
 
-    /// A block of rows. The position of a row is its rank on the device.
+    /// A block of rows. The position of a row is its index in the device's layout of the block.
     #[derive(Default)]
     pub(crate) struct Segment {
         /// Row number at each position; null if positions equal row numbers.
@@ -82,7 +82,7 @@ kernel_arguments! {
     pub(crate) struct DfaQuery {
         /// Initial state.
         pub(crate) start: u32,
-        /// First of the states in which a matching row may end.
+        /// First accepting state: a row matches if it ends in this or a higher state.
         pub(crate) accepting: u32,
         /// Byte offset of the table in the image.
         pub(crate) table_offset: u32,
@@ -95,7 +95,7 @@ kernel_arguments! {
         pub(crate) table: DevicePointer<u8>,
         /// Number of byte classes, which is the number of entries per state in a table.
         pub(crate) class_count: u32,
-        /// State of the first automaton that accepts, whatever follows.
+        /// State of the first automaton in which a row matches whatever bytes follow.
         pub(crate) accept: u32,
         pub(crate) queries: [DfaQuery; AUTOMATA_MAX],
     }

@@ -42,7 +42,7 @@ pub struct ScanOrder {
 /// candidates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScanFound {
-    /// Number of matching rows. Above the limit, it is a number between the limit and the true count.
+    /// Number of matching rows. If more rows match than the limit, any number from the limit to the true count.
     pub matches: u64,
     /// Row numbers in any order, if wanted.
     pub list: Vec<u32>,
@@ -206,7 +206,7 @@ impl Job for AnswerAll {
 
 impl Drop for AnswerAll {
     fn drop(&mut self) {
-        // After this job's last step, another job may answer searches that arrived later.
+        // A job that has finished leaves the queue as it is: later searches belong to the next job.
         if !self.is_done {
             *self.queue.waiting.lock() = Waiting::default();
         }

@@ -127,7 +127,7 @@ impl Scanner {
                 orders,
             };
             if let Err(error) = pass.run(&mut launches, &mut found) {
-                // The searches own the rows, which kernels of this pass may still read.
+                // Kernels of this pass may still be reading the rows, which are freed with the searches.
                 cuda.synchronize(&buffers.stream)?;
                 return Err(error);
             }
@@ -283,7 +283,7 @@ impl Pass<'_> {
         let form = orders[0]
             .program
             .device_form()
-            .expect("the pass has searched this program");
+            .expect("the pass has already run this program");
         let mut launches = batch::launches(&[form], &self.tuned.policy);
         let assigned = assign(&launches, orders);
         let mut part = Pass {

@@ -23,11 +23,11 @@ const WORD_BYTES: usize = 8;
 /// 128 KiB of padding.
 const WORDS_MAX: usize = 512;
 
-/// Up to this many words, each number of words has its own group; beyond it, the word counts of groups grow by an
-/// eighth.
+/// Maximum words of a row up to which each word count has its own group. Longer rows are padded to fewer word counts,
+/// each at most an eighth larger than the one before.
 const WORDS_EXACT_MAX: usize = 32;
 
-/// The rows with one number of words.
+/// The rows of a block that have the same number of words on the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     words: usize,

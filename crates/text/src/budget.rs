@@ -37,7 +37,7 @@ impl Budget {
         &self.stop
     }
 
-    /// Returns whether the budget ran low, so that the last program may be slower than with more budget.
+    /// Returns whether the budget ran low: the latest program may then have a slower tier than it would otherwise.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }

@@ -51,7 +51,7 @@ impl LiteralForm {
     }
 }
 
-/// A deterministic automaton over a single row. State 0 rejects and the last state accepts, whatever follows. A row
+/// A deterministic automaton over a single row. State 0 rejects and the last state accepts whatever bytes follow. A row
 /// matches if the state after its last byte is at least `accepting`.
 #[derive(Clone)]
 pub struct DfaForm {
@@ -63,7 +63,7 @@ pub struct DfaForm {
     pub next: Vec<u16>,
     /// State before the first byte of a row.
     pub start: u16,
-    /// First of the states in which a matching row may end.
+    /// First accepting state: a row matches if it ends in this or a higher state.
     pub accepting: u16,
 }
 
@@ -92,7 +92,7 @@ impl DfaForm {
         self.next.len() / self.classes_count
     }
 
-    /// Returns the state that accepts, whatever follows.
+    /// Returns the state in which a row matches whatever bytes follow.
     pub fn accept(&self) -> u16 {
         (self.states_count() - 1) as u16
     }

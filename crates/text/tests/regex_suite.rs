@@ -17,7 +17,8 @@ use toml::Value;
 /// The tiers that are built from this crate's own tree; the others compare literals or call PCRE2.
 const AUTOMATA: [Tier; 3] = [Tier::BitParallel, Tier::Dfa, Tier::LargeDfa];
 
-/// Counts when the suite was imported: tests with the same meaning here, and tests that an automaton tier accepts.
+/// Minimum numbers of tests that mean the same here, and of tests that an automaton tier accepts; as counted when the
+/// suite was imported.
 const SAME_MIN: usize = 354;
 const TAKEN_MIN: usize = 321;
 
@@ -27,7 +28,7 @@ struct File {
 }
 
 /// A test of the suite. Only whether a value matches is compared; positions, captures and the number of matches are
-/// ignored, so of `matches` only emptiness is used.
+/// ignored, so only whether `matches` is empty is used.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Test {

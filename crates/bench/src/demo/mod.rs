@@ -71,7 +71,7 @@ pub struct Outcome {
     pub kind: &'static str,
     /// Number of matching documents.
     pub matches: u64,
-    /// Tier of the pattern, or how else it was matched.
+    /// Tiers of the searched fields, as in `dfa+prefix`; `scan` if no cache was searched.
     pub tier: String,
     /// Devices that searched.
     pub devices: Vec<String>,

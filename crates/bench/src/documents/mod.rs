@@ -34,7 +34,7 @@ pub struct BenchArgs {
 /// The groups of benchmarks.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Bench {
-    /// Measure searches and writes of the documents door.
+    /// Measure searches and writes of the documents server.
     Documents(DocumentsArgs),
     /// Draw the paper's figures from a record.
     Plot(PlotArgs),

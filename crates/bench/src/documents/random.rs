@@ -152,7 +152,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
         }
         ensure!(
             Instant::now() < end,
-            "{on_host} rows are still searched by the host: {reply}"
+            "the host still searches {on_host} rows: {reply}"
         );
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

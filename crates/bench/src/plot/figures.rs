@@ -38,7 +38,7 @@ pub fn about(plot: &str) -> Option<&'static About> {
     FIGURES.iter().find(|about| about.number == number)
 }
 
-const BUCKET: &str = "maximum values of a bucket";
+const BUCKET: &str = "maximum number of values per bucket";
 const DOCUMENTS: &str = "documents";
 const SEARCHES: &str = "searches/s";
 

@@ -8,7 +8,7 @@ use forebay_device::Device;
 use forebay_text::Program;
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant};
 
-/// A program to search a table for, on the device that has the table.
+/// A search of a table with a compiled pattern, on the device that holds the table.
 pub struct Search<'a> {
     pub device: &'a Device,
     pub queue: &'a Arc<ScanQueue>,

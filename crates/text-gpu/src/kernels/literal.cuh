@@ -1,5 +1,5 @@
-// Matcher for one literal: compares the literal's first four bytes at every byte of a word in registers, and the rest
-// where they match.
+// Matcher for one literal: compares its first four bytes at every byte of a word that is in registers, and the
+// remaining bytes only where the first four match.
 #pragma once
 
 #include "tiles.cuh"

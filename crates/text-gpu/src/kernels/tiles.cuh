@@ -16,7 +16,7 @@ __device__ inline const u8* load_image(const Scan& scan) {
     return reinterpret_cast<const u8*>(shared_image);
 }
 
-// Loads `kCount` words of a row, with padding from word `read` on.
+// Returns in `words` the `kCount` words of a row from index `first` on. Words from index `read` on are padding.
 template <u32 kCount>
 __device__ void load_words(u64 (&words)[kCount], const Row& row, u32 first, u32 read) {
 #pragma unroll

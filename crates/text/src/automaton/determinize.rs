@@ -51,7 +51,7 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Enumerates the DFA states that are reachable within a row. A match is final: only the end of the row leaves it.
+/// Enumerates the DFA states that are reachable within a row. Only the separator leaves the state after a match.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,

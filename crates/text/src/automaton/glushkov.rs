@@ -137,15 +137,15 @@ pub(crate) struct Parts<'a> {
     pub(crate) accept: u64,
 }
 
-/// The positions of a subexpression that may be entered first and left last. `first_row` may be entered only at the
-/// start of a row.
+/// The positions at which a match of a subexpression may begin and end. Positions in `first_row` may be entered only at
+/// the start of a row.
 #[derive(Clone, Copy, Default)]
 struct Part {
     first: u64,
     first_row: u64,
     last: u64,
     nullable: bool,
-    /// Matches the empty string, but only at the start of a row.
+    /// Whether the subexpression matches the empty string, but only at the start of a row.
     nullable_at_start: bool,
 }
 

@@ -49,9 +49,9 @@ struct Lowering {
 
 /// Context of a node in the pattern.
 struct Place {
-    /// No node precedes it.
+    /// Whether the node is the first of the pattern.
     first: bool,
-    /// No node follows it.
+    /// Whether the node is the last of the pattern.
     last: bool,
     /// Whether at least one character must follow.
     chars_follow: bool,

@@ -5,7 +5,7 @@
 
 use crate::syntax::{Look, Node, Repeat};
 
-/// Returns the smallest equivalent of a pattern under these rules.
+/// Returns the pattern without the items that cannot change whether a value matches.
 pub(crate) fn simplify(node: Node) -> Node {
     strip_start(strip_end(node))
 }

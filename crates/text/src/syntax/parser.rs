@@ -13,7 +13,7 @@ use crate::options::Options;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub(crate) node: Node,
-    /// Why PCRE2 may match fewer values than the tree; `None` if it does not.
+    /// Why PCRE2 may match fewer values than the tree; `None` if the parser found no reason.
     pub(crate) less: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Parser<'a> {
 const NOT_DISJOINT: [&str; 5] = ["NR", "SR", "Sh", "Sv", "sR"];
 
 impl Parser<'_> {
-    /// Returns why PCRE2 may match fewer values than the tree; `None` if it does not.
+    /// Returns why PCRE2 may match fewer values than the tree; `None` if the parser found no reason.
     fn less(&self) -> Option<&'static str> {
         let both = |pair: &str| pair.chars().all(|letter| self.types.contains(letter));
         if self.refers {
@@ -65,7 +65,7 @@ impl Parser<'_> {
         NOT_DISJOINT
             .iter()
             .find(|pair| both(pair))
-            .map(|_| "character types that PCRE2 takes to be disjoint")
+            .map(|_| "character types that PCRE2 wrongly treats as disjoint")
     }
 
     /// Parses alternatives up to a closing parenthesis or the end.
