@@ -217,12 +217,12 @@ def test_a_loaded_cache_closes_its_cursors(exclusive):
 def test_reasons_have_figures(exclusive):
     _, _, names = exclusive
     fill(names, 3_439)
-    count = "3,439 documents match; more than 1,000 are left to the upstream"
-    part = "3,439 documents match the conditions on cached fields; more than 1,000 are left to the upstream"
+    count = "3,439 documents match; the upstream searches if more than 1,000 match"
+    part = "3,439 documents match the conditions on cached fields; the upstream searches if more than 1,000 match"
     find = {"find": "names", "filter": NAMES}
     assert explained(names, find) == count
     assert explained(names, {"find": "names", "filter": NAMES | {"n": 1}}) == part
-    assert explained(names, find | {"hint": "_id_"}) == "hint is left to the upstream"
+    assert explained(names, find | {"hint": "_id_"}) == "only the upstream supports hint"
     assert explained(names, {"find": "names", "filter": {"n": 1}}) == "there is no condition on a cached field"
     with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the upstream: {count}"):
         names.database.command(find | {"comment": {"forebay": "strict"}})

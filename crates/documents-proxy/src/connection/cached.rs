@@ -30,8 +30,8 @@ use crate::replicas::{
     Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
 };
 
-/// Maximum time for which a replica's change stream, and with it writers, pause while the upstream answers a
-/// comparison. Less than the timeout of writers that wait for the stream.
+/// Maximum time for which a replica's change stream pauses while the upstream answers the read that is compared.
+/// Writers wait during the pause; their timeout is longer.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -216,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
-            // A complete copy may answer later, when the upstream is away and cannot be asked for permission: ask now.
+            // Asks for the client's permission now: a complete copy may answer later reads while the upstream is away.
             if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
@@ -265,7 +265,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         })
     }
 
-    /// Answers with the replica's reply, or with the upstream's if the two still differ after some attempts.
+    /// Answers with the replica's reply if it equals the upstream's, and with the upstream's reply if the two differ in
+    /// each of [`compare::TRIES`] attempts.
     ///
     /// The replica's change stream pauses while the upstream answers, and is then applied up to the time of the
     /// upstream's answer. Documents written in between may be in only one of the answers, because an upstream reads
@@ -298,8 +299,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.pass(direct_reply, request).await;
             };
             if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
-                // After the timeout, the replica answers as of another time. A difference is reported only if all
-                // attempts differ.
+                // After the timeout, the two replies are as of different times. A difference is reported only if the
+                // replies of all attempts differ.
                 drop(timeout(COMPARE_TIMEOUT, paused.move_to(at)).await);
             }
             let answer = self.answer_of(replicas, replica, &message.body).await?;
@@ -329,8 +330,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Asks the upstream while holding the guards `held`. Returns `held`, but drops it earlier if the upstream takes
-    /// too long.
+    /// Asks the upstream while holding the guards `held`. Returns the reply and the guards. If the upstream takes too
+    /// long, drops the guards before the reply arrives, and returns `None` in their place.
     async fn ask_while_held<H>(
         &mut self,
         message: &OpMsg,

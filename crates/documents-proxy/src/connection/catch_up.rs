@@ -10,10 +10,10 @@ use tokio::time::timeout;
 use super::{FrameError, writes};
 use crate::replicas::{Replica, Replicas, operation_time};
 
-/// Timeout of a write that waits for a replica that answers. On timeout, the replica is loaded again.
+/// Timeout of a write that waits for a replica that already answers reads. On timeout, the replica is loaded again.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a write that waits for a replica that does not answer yet. While writers wait, the replica can catch up
-/// with earlier writes.
+/// Timeout of a write that waits for a replica that does not answer reads yet. While writers wait, the replica can
+/// catch up with earlier writes.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Returns a view of the upstream's reply, if there is one.

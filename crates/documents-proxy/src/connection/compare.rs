@@ -32,8 +32,8 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Compares two replies to a read, between which the documents with the keys `changed` were written. Ignores the order
-/// of batches and of distinct values.
+/// Compares the replica's and the upstream's reply to a read. The documents with the keys `changed` were written
+/// between the two replies. Ignores the order of documents and of distinct values.
 pub fn judge(
     asked: &RawDocument,
     cached: &RawDocument,

@@ -51,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let client = &self.client;
         let reply = replicas.find_among(client, &namespace.db, plain(find), documents);
         let reply = reply.await;
-        // If documents no longer match, others may fit in the limit.
+        // If some of the documents no longer match, other documents may match within the limit.
         let lacks = fetch.is_cut && first_batch(&reply).count() < fetch.ids.len();
         if was_stopped(&reply) || succeeded(&reply) && !lacks {
             return self.respond(renumbered(reply), &request).await;

@@ -30,8 +30,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter(|index| fields::is_cache(index))
             .count();
         if caches < indexes.len() {
-            let mixed =
-                "caches and ordinary indexes of an upstream are created by separate commands";
+            let mixed = "caches and ordinary indexes of an upstream need separate commands";
             return self.respond(cannot_create(mixed), &request).await;
         }
         if let Some(refusal) = self.prove_write(&replica.namespace).await? {

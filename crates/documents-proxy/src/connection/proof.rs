@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .any(|given| is_valid(given, lost_at))
     }
 
-    /// Checks whether the upstream lets the client write to the collection, with an update of a document that does not
+    /// Checks whether the upstream lets the client write to the collection, by updating a document that does not
     /// exist. Returns the upstream's error reply if the client may not write.
     pub(super) async fn prove_write(
         &mut self,

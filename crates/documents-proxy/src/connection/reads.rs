@@ -200,7 +200,7 @@ impl<'a> Read<'a> {
             }
     }
 
-    /// Decides how to answer a read from the `_id`s that the replica found, considering the upstream's pace.
+    /// Decides how to answer a read from the `_id`s that the replica found, by the upstream's measured latencies.
     async fn by_id(
         &self,
         replicas: &Arc<Replicas>,
@@ -232,8 +232,8 @@ impl<'a> Read<'a> {
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
 
-    /// Decides how to query the found documents at the upstream. Returns the reason if the upstream should search by
-    /// itself.
+    /// Decides how to query the found documents at the upstream. If the upstream should search by itself, returns the
+    /// reason as an error.
     async fn strategy(
         &self,
         replicas: &Arc<Replicas>,
@@ -293,9 +293,10 @@ impl<'a> Read<'a> {
         place.unwrap_or(1.0)
     }
 
-    /// Searches the replica for only as many `_id`s as the `limit` needs, if they may suffice to decide: an upstream's
-    /// search that ends early may be faster than a longer search of the replica. Returns `None` if more `_id`s are
-    /// needed. If the read is to be answered in another way, returns that way as an error.
+    /// Searches the replica for only as many `_id`s as the `limit` needs. They may suffice to decide how to answer the
+    /// read: an upstream's search that ends early may be faster than a longer search of the replica. Returns the `_id`s
+    /// if there are no others, `None` if the caller has to search for more, and otherwise how to answer the read, as an
+    /// error.
     async fn first_ids(
         &self,
         replicas: &Replicas,
@@ -338,7 +339,7 @@ impl<'a> Read<'a> {
     }
 
     /// Returns the reason to pass the read on if the upstream's search ends after few documents and is not known to be
-    /// slower.
+    /// slower than queries by `_id`.
     fn early(
         &self,
         replicas: &Replicas,

@@ -59,7 +59,7 @@ impl Reason {
                 "the upstream does not let this client read the collection".to_owned()
             }
             Reason::NoCondition => "there is no condition on a cached field".to_owned(),
-            Reason::Argument(name) => format!("{name} is left to the upstream"),
+            Reason::Argument(name) => format!("only the upstream supports {name}"),
             Reason::Refused(why) => format!("the cache cannot run the command: {why}"),
             Reason::TooMany {
                 condition,
@@ -75,7 +75,9 @@ impl Reason {
                     " the conditions on cached fields"
                 };
                 let most = grouped(IDS_MAX as u64);
-                format!("{count} documents match{what}; more than {most} are left to the upstream")
+                format!(
+                    "{count} documents match{what}; the upstream searches if more than {most} match"
+                )
             }
             Reason::Early { limit, scanned } => format!(
                 "the upstream finds enough documents for limit {limit} among its first {scanned}"

@@ -27,8 +27,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Checks whether the upstream, which closed the connection, is away. Returns true if so, and if caches may then
-    /// serve the client.
+    /// Checks whether the upstream, which closed the connection, is away. If it is, and caches may answer clients while
+    /// the upstream is away, marks the client as cut off and returns true.
     pub(super) async fn cut_off_if_away(&mut self) -> bool {
         let Proxy {
             upstream, replicas, ..
@@ -36,7 +36,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.is_cut_off =
             replicas.serve_stale && (replicas.is_away() || !upstream.is_there().await);
         if self.is_cut_off {
-            replicas.mark_away(&"it closed a connection and takes no new one");
+            replicas.mark_away(&"the upstream closed a connection and accepts no new one");
         }
         self.is_cut_off
     }
@@ -56,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Connects the client to the upstream, which is back. Returns false if the connection fails, or if the client has
-    /// authenticated, since it would have to authenticate again.
+    /// authenticated, because it would have to authenticate again.
     pub(super) async fn reconnect(&mut self) -> bool {
         if self.may_be_authenticated {
             return false;
@@ -77,7 +77,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the reply to a hello, if the upstream answered an earlier hello.
+    /// Makes the reply to a hello from the upstream's reply to an earlier hello. Returns `None` if there was no earlier
+    /// reply.
     pub(super) fn stale_hello(&self, asked: &RawDocument) -> Option<RawDocumentBuf> {
         let received = self.replicas.hello.lock();
         Some(handshake::reply(received.as_ref()?, asked))

@@ -10,8 +10,8 @@ use futures_util::TryStreamExt;
 use super::fields::ReplicaFields;
 use super::{Replica, ReplicaError, Replicas, refused, unreadable};
 
-/// Maximum documents that are read back with a query each: an upstream that finds one `_id` by an index may scan for
-/// several.
+/// Maximum documents that are read back with one query each. An upstream that finds a single `_id` by an index may scan
+/// the collection for a list of `_id`s.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// Maximum `_id`s in one query to the upstream.
 const IDS_MAX: usize = 1_000;

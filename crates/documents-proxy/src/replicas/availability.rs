@@ -48,7 +48,7 @@ impl Replicas {
         tokio::spawn(async move {
             while let Some(replicas) = replicas.upgrade() {
                 if !replicas.is_away() && !replicas.answers_ping().await {
-                    replicas.mark_away(&"it does not answer a ping");
+                    replicas.mark_away(&"the upstream does not answer a ping");
                 }
                 drop(replicas);
                 tokio::time::sleep(LOOK_INTERVAL).await;

@@ -58,7 +58,7 @@ fn parse(line: &str) -> io::Result<(Namespace, Vec<RawDocumentBuf>)> {
     let value = bson::Bson::try_from(value).map_err(invalid)?;
     let line = value
         .as_document()
-        .ok_or_else(|| invalid("a line is no object"))?;
+        .ok_or_else(|| invalid("a line is not a JSON object"))?;
     let name = |key: &str| line.get_str(key).map_err(invalid);
     let namespace = namespace::checked(name("db")?, name("collection")?)
         .map_err(|error| invalid(format!("{error:?}")))?;

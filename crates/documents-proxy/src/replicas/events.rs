@@ -141,7 +141,7 @@ fn read(
         let event = event.map_err(unreadable)?;
         let event = event
             .as_document()
-            .ok_or_else(|| unreadable("an event that is no document"))?;
+            .ok_or_else(|| unreadable("an event that is not a document"))?;
         events.extend(Event::read(event, fields)?);
     }
     let token = cursor.get_document("postBatchResumeToken");

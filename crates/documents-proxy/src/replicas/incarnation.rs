@@ -101,8 +101,8 @@ impl Replicas {
         if run.is_none() {
             self.said_no_start.call_once(|| {
                 tracing::warn!(
-                    "the upstream does not report its start time: if it loses acknowledged writes in a crash, caches \
-                     will not notice. Allow the user of the connection string to run serverStatus"
+                    "the upstream does not report its start time: if it loses acknowledged writes in a crash, the \
+                     caches still hold them. Allow the user of the connection string to run serverStatus"
                 );
             });
         }

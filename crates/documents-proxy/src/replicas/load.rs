@@ -236,9 +236,9 @@ impl Replicas {
         Ok(Some((fields, epoch, cursors)))
     }
 
-    /// Returns the read concern for loading a collection whose change stream is open. `majority`: documents that are
-    /// read are never rolled back without an event. After the current cluster time: the stream reports every later
-    /// write.
+    /// Returns the read concern for loading a collection whose change stream is open: `majority`, so that documents
+    /// that are read are never rolled back without an event, and after the current cluster time, so that the stream
+    /// reports every write that the load does not read.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
         let now = if self.exclusive {
             None

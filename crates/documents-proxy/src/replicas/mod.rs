@@ -65,7 +65,7 @@ pub enum ReplicaError {
     Declarations(#[from] std::io::Error),
     /// The upstream may have lost documents that the replica holds.
     #[error(
-        "the upstream has another primary, which may have been restored from a backup, and there is no event to compare with"
+        "the upstream has another primary, which may have been restored from a backup; there is no earlier event to check this"
     )]
     Lost,
     /// The name now belongs to another collection or to none: the collection was dropped or renamed.

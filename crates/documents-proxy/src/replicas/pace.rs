@@ -14,7 +14,7 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 
 /// Maximum number of documents that are fetched with a query each.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Time below which a strategy is taken without a comparison.
+/// Time up to which a strategy is used without comparing it with the others.
 const SHORT: Duration = Duration::from_millis(10);
 /// Timeout of a read that waits for the first measurement. On timeout, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -62,8 +62,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns the fastest strategy and its time, if a search by the upstream reads `share` (a fraction) of the
-    /// collection. Returns `None` if queries by `_id` are slow and the search was not measured.
+    /// Returns the fastest strategy and its time, assuming that a search by the upstream reads `share` (a fraction) of
+    /// the collection. Returns `None` if queries by `_id` are slow and the search was not measured.
     pub fn strategy(&self, wanted: Wanted, share: f64) -> Option<(Strategy, Duration)> {
         let (strategy, by_id) = self.by_id(wanted);
         if by_id <= SHORT {
@@ -77,8 +77,8 @@ impl Pace {
         })
     }
 
-    /// Returns whether the upstream should search by itself, if its search ends after `share` (a fraction) of the
-    /// collection.
+    /// Returns whether the upstream should search by itself, assuming that its search ends after `share` (a fraction)
+    /// of the collection.
     pub fn prefers_search(&self, wanted: Wanted, share: f64) -> bool {
         let search = self.search.map(|search| search.mul_f64(share));
         search.is_none_or(|search| search <= SHORT || search < self.by_id(wanted).1)
@@ -212,8 +212,8 @@ impl Replicas {
             let mut by_id = RawDocumentBuf::new();
             by_id.append(cstr!("_id"), id);
             let batch = ids.len() as i64 + 1;
-            // No limit: with one, an upstream without an index on `_id` would stop early if the documents are near the
-            // beginning.
+            // The query has no `limit`, because with a limit, an upstream without an index on `_id` would stop early if
+            // the documents are near the beginning.
             rawdoc! {
                 "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true,
                 "maxTimeMS": MEASURED_MAX_MS,

@@ -1,7 +1,8 @@
 //! The position up to which a replica has followed its change stream, stored as a note in one batch with the changes.
 //!
 //! A resume token that names only a time proves nothing: an upstream that was restored from a backup accepts any time.
-//! The upstream still has the replica's documents if it has the last event, or if its primary has not changed since.
+//! The upstream still has the replica's documents if it still has the last event that the replica applied, or if the
+//! primary that issued the token is still in the same term.
 
 use bson::oid::ObjectId;
 use bson::{Document, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};

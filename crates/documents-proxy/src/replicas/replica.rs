@@ -29,7 +29,7 @@ pub struct Replica {
     inner: Mutex<Inner>,
     /// Wakes the loader when a load is due or the caches are dropped.
     pub(super) load_due: Notify,
-    /// Wakes tasks that wait until changes are applied, when changes were applied or the state changed.
+    /// Notifies tasks that wait for changes to be applied. Sent when changes were applied, and when the state changed.
     progressed: watch::Sender<()>,
     /// When the upstream last let an unauthenticated client read the collection; `None` if it refused the last such
     /// client.
@@ -84,7 +84,7 @@ impl Replica {
         self.inner.lock().definitions.clone()
     }
 
-    /// Returns the fields that the replica holds; `None` without caches.
+    /// Returns the fields that the replica holds; `None` if the collection has no caches.
     pub fn fields(&self) -> Option<Arc<ReplicaFields>> {
         let inner = self.inner.lock();
         inner.life.is_declared().then(|| inner.fields.clone())
@@ -114,7 +114,7 @@ impl Replica {
     }
 
     /// Returns when the upstream last let an unauthenticated client read the collection; `None` if it refused the last
-    /// such client, or may have been restarted since.
+    /// such client, or may have been restarted after that.
     pub fn public_at(&self) -> Option<Instant> {
         *self.public_at.lock()
     }
@@ -135,7 +135,7 @@ impl Replica {
         *self.lag.lock() = Some(lag);
     }
 
-    /// Returns why the replica does not answer; `None` if it does, or without caches.
+    /// Returns why the replica does not answer; `None` if it answers or the collection has no caches.
     pub fn reason(&self) -> Option<String> {
         self.inner.lock().life.reason()
     }
@@ -174,7 +174,8 @@ impl Replica {
         self.wake();
     }
 
-    /// Stops answers, also while the upstream is away, until the next load. That load starts after `pause`.
+    /// Makes the replica stop answering, even while the upstream is away, until the next load, which starts after
+    /// `pause`.
     pub fn invalidate(&self, reason: &str, pause: Duration) {
         self.inner.lock().life.invalidate(reason, pause, false);
         self.wake();
@@ -254,7 +255,7 @@ impl Replica {
         Some((inner.fields.clone(), epoch))
     }
 
-    /// Stops answers because the change stream of epoch `of` has ended. Returns the same as
+    /// Makes the replica stop answering because the change stream of epoch `of` has ended. Returns the same as
     /// [`resume`](Replica::resume).
     pub(super) fn lose_stream(&self, of: u64) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
@@ -270,7 +271,8 @@ impl Replica {
         self.inner.lock().life.start_following(of)
     }
 
-    /// Begins to answer if all changes up to the required cluster time are applied. Returns whether answers begin now.
+    /// Makes the replica answer if all changes up to the required cluster time are applied. Returns whether the replica
+    /// begins to answer now.
     pub(super) fn complete(&self, of: u64) -> bool {
         self.inner.lock().life.complete(of)
     }
@@ -298,7 +300,7 @@ impl Replica {
         self.inner.lock().life.applied()
     }
 
-    /// Stops answers until all changes up to cluster time `at` are applied.
+    /// Requires that all changes up to cluster time `at` are applied before the replica begins to answer.
     pub fn require_applied(&self, at: u64) {
         self.inner.lock().life.require_applied(at);
     }

@@ -2,9 +2,9 @@
 //! proxy.
 //!
 //! The stream is opened before the collection is read, and its events are applied over the copied documents. An event
-//! has the document as of the write or later; if later, another event follows. The replica therefore equals the
-//! upstream once the stream has been read to its end. The stream's position is written in one batch with the changes
-//! before it, so the two match after a restart.
+//! contains the document as of its own write or as of a later write, which is reported by an event of its own. The
+//! replica therefore equals the upstream once the stream has been read to its end. The stream's position is written in
+//! one batch with the changes before it, so that position and changes match after a restart.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,10 +48,10 @@ struct Follower<'a> {
     noted_at: Instant,
 }
 
-/// Events to apply together; only the last event of each document.
+/// Changes to apply together: for each document, only its last event.
 #[derive(Default)]
 struct Changes {
-    /// By the key of the `_id`: the `_id`, and the document unless it was deleted.
+    /// Maps the key of an `_id` to the `_id` and the changed document; `None` if the document was deleted.
     documents: HashMap<Vec<u8>, (RawBson, Option<RawDocumentBuf>)>,
     bytes: usize,
     /// Resume token after these events.
@@ -239,7 +239,9 @@ impl Follower<'_> {
         let mut batches = Vec::with_capacity(BATCHES_MAX);
         while self.replica.is_current(self.epoch) {
             if self.events.recv_many(&mut batches, BATCHES_MAX).await == 0 {
-                return Err(ReplicaError::Changed("its stream reader ended".to_owned()));
+                return Err(ReplicaError::Changed(
+                    "the reader of its change stream ended".to_owned(),
+                ));
             }
             let mut changes = Changes::default();
             for batch in batches.drain(..) {

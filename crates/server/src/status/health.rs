@@ -51,7 +51,7 @@ async fn unreachable(upstream: &Upstream) -> Option<String> {
     let why = match timeout(CONNECT_TIME_MAX, upstream.connect()).await {
         Ok(Ok(_)) => return None,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "it does not accept connections in time".to_owned(),
+        Err(_) => "no connection was accepted in time".to_owned(),
     };
     Some(format!("the upstream {upstream} cannot be reached: {why}"))
 }

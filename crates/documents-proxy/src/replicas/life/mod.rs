@@ -25,10 +25,10 @@
 //!
 //! - `Loading`: the copy counts only when the load ends. Documents written meanwhile are recorded, so that the load
 //!   does not bring back older versions.
-//! - `CatchingUp` follows a change stream, and answers once all changes up to a *required* cluster time are applied:
-//!   the latest of the upstream's times when the stream was opened and when the load ended, and of the times of all
-//!   writes acknowledged since. A replica that loses its stream enters this state again, or `Loading`; never `Ready`
-//!   directly.
+//! - `CatchingUp` follows a change stream, and answers once all changes up to a *required* cluster time are applied.
+//!   This is the latest of three times: the upstream's time when the stream was opened, its time when the load ended,
+//!   and the time of the last acknowledged write. A replica that loses its stream enters this state again, or
+//!   `Loading`; never `Ready` directly.
 //! - A copy that was once correct is *whole*. With `--upstream-serve-stale`, whole copies answer clients that are cut
 //!   off from the upstream while it is away; [`Life::answering`] has the rule. A load may keep a whole copy by filling
 //!   another collection.
@@ -150,8 +150,8 @@ impl Life {
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
     }
 
-    /// Stops answers until the replica is loaded; the load starts after `pause`. With `keeps_copy`, a whole copy may
-    /// still answer while the upstream is away.
+    /// Makes the replica stop answering until it is loaded; the load starts after `pause`. With `keeps_copy`, a whole
+    /// copy may still answer while the upstream is away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
         let held = if keeps_copy {
             self.held()
@@ -206,8 +206,8 @@ impl Life {
         (self.epoch == of && is_left).then(|| self.enter_catch_up(true, 0))
     }
 
-    /// Stops answers because the change stream of epoch `of` has ended. Returns the new epoch, in which another stream
-    /// may resume at the same position.
+    /// Makes the replica stop answering because the change stream of epoch `of` has ended. Returns the new epoch, in
+    /// which another stream may resume at the same position.
     pub fn lose_stream(&mut self, of: u64) -> Option<u64> {
         let (is_whole, required) = match &self.state {
             State::CatchingUp(catch_up) => (catch_up.is_whole, catch_up.required),
@@ -244,8 +244,8 @@ impl Life {
         advances
     }
 
-    /// Stops answers until all changes up to cluster time `at` are applied. A load that begins later reads these
-    /// changes.
+    /// Requires that all changes up to cluster time `at` are applied before the replica begins to answer. Has no effect
+    /// if it answers already, or before a load, which will read these changes.
     pub fn require_applied(&mut self, at: u64) {
         match &mut self.state {
             State::Loading(Load { required, .. }) | State::CatchingUp(CatchUp { required, .. }) => {
@@ -255,8 +255,8 @@ impl Life {
         }
     }
 
-    /// Begins to answer if the change stream of epoch `of` is applied up to the required time. Returns whether answers
-    /// begin now.
+    /// Makes the replica answer if the change stream of epoch `of` is applied up to the required time. Returns whether
+    /// the replica begins to answer now.
     pub fn complete(&mut self, of: u64) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) if self.epoch == of && catch_up.is_complete() => {
@@ -338,7 +338,7 @@ impl Life {
         }
     }
 
-    /// Returns the cluster time up to which changes are applied; 0 before the first.
+    /// Returns the cluster time up to which changes are applied; 0 if none are applied.
     pub fn applied(&self) -> u64 {
         match &self.state {
             State::CatchingUp(catch_up) => catch_up.applied,
@@ -368,7 +368,7 @@ impl Life {
         }
     }
 
-    /// Returns why the replica does not answer; `None` if it does, or without caches.
+    /// Returns why the replica does not answer; `None` if it answers or the collection has no caches.
     pub fn reason(&self) -> Option<String> {
         match &self.state {
             State::Undeclared | State::Ready { .. } => None,

@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use super::{Life, State, View};
 
-/// Number of simulated replicas, about half of them with a change stream, and of events in each.
+/// Number of simulated replicas (about half of them with a change stream), and number of events in each.
 const LIVES: usize = 200;
 const EVENTS: usize = 1_000;
 /// Number of distinct `_id`s.
@@ -182,7 +182,8 @@ impl Model {
         }
     }
 
-    /// Applies a write whose effect is known, as under the apply lock; any other write invalidates the replica.
+    /// Applies a write, as the proxy does under the apply lock. One write of 20 has an unknown effect and invalidates
+    /// the replica.
     fn apply_write(&mut self, id: u8, written: Option<u64>) {
         if self.rng.u8(0..20) == 0 {
             self.life
@@ -203,7 +204,8 @@ impl Model {
         self.answered = self.now();
     }
 
-    /// Acknowledges a write: if the replica answers, only once the change stream has reached the write.
+    /// Acknowledges a write. If the replica answers reads, the acknowledgement waits until the change stream has
+    /// reached the write.
     fn answer_write(&mut self) {
         let at = self.now();
         if self.life.is_ready() {
