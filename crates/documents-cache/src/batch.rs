@@ -5,7 +5,7 @@ use crate::value::{FieldValue, Kept};
 
 /// Documents to insert together, with copies of their values by field.
 ///
-/// [`CollectionCache::batch`](crate::CollectionCache::batch) creates an empty batch. Filling it takes no lock.
+/// [`CollectionCache::batch`](crate::CollectionCache::batch) creates an empty batch. Filling a batch takes no lock.
 #[derive(Debug)]
 pub struct Batch {
     pub(crate) columns: Vec<Column>,

@@ -22,7 +22,7 @@ use forebay_documents_cache::{
 };
 use forebay_text::Program;
 
-/// One in this many documents changes all the time.
+/// One of every `MOVING` documents changes all the time.
 const MOVING: u32 = 16;
 /// Rounds of each search task.
 const ROUNDS: usize = 12;

@@ -351,8 +351,8 @@ impl Store {
         self.drop_listed(&names, Some(db))
     }
 
-    /// Drops collections in one batch. If `db` is set, they are all collections of that database. The caller holds the
-    /// definition lock.
+    /// Drops collections in one batch. If `db` is set, `names` must hold every collection of that database. The caller
+    /// holds the definition lock.
     fn drop_listed(&self, names: &[Namespace], db: Option<&str>) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {
             let collections = self.collections.read();

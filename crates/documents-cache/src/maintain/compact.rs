@@ -16,10 +16,10 @@ const SEGMENTS_BUSY: usize = 8;
 const SEGMENTS_IDLE: usize = 2;
 /// Size ratio of neighbouring tiers, as an exponent of two.
 const TIER_BITS: u32 = 3;
-/// A bucket is rewritten when at least one in this many of its rows is deleted.
+/// A bucket is rewritten when at least 1/`DELETED_SHARE` of its rows are deleted.
 const DELETED_SHARE: usize = 4;
 
-/// Rewrites the buckets of a field that need it.
+/// Rewrites the buckets of a field that are overfull or have too many deleted rows or segments.
 pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
     let mut position = 0;
     loop {
@@ -81,7 +81,7 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
 }
 
 /// Returns the maximum row count of the segments to merge: that of the largest tier with at least `segments_max`
-/// segments. Returns `None` if no tier has that many.
+/// segments. Returns `None` if every tier has fewer segments.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);

@@ -23,8 +23,8 @@ pub(crate) fn give_back(shared: &Shared, device: DeviceId, bytes: u64) {
     }
 }
 
-/// Removes buckets of a field from a device until they held at least `bytes` of device memory. Returns the bytes that
-/// they held.
+/// Removes buckets of a field from a device until at least `bytes` bytes of device memory are released, or no bucket is
+/// left. Returns the number of released bytes.
 fn release(collection: &CollectionCache, field: usize, device: DeviceId, bytes: u64) -> u64 {
     let is_there = |bucket: &Arc<Bucket>| {
         let own = bucket.device().is_some_and(|own| own.id() == device);

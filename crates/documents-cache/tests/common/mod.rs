@@ -193,8 +193,8 @@ pub struct Pair {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Starts the devices in `FOREBAY_TEST_DEVICES` if it is set, so that a suite can run on GPUs. Otherwise starts those
-/// of `spec`.
+/// Starts the devices in `FOREBAY_TEST_DEVICES` if it is set, so that a suite can run on GPUs. Otherwise starts the
+/// devices in `spec`.
 pub fn start_devices(spec: &str, options: DeviceOptions) -> Devices {
     let named = std::env::var("FOREBAY_TEST_DEVICES");
     let spec = named.as_deref().unwrap_or(spec);

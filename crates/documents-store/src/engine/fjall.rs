@@ -383,7 +383,7 @@ impl FjallEngine {
         }
     }
 
-    /// Returns all entries of a tree. Returns `None` if there are many, or if some are in tables or sealed buffers.
+    /// Returns all entries of a tree. Returns `None` if the tree has many entries, or has tables or sealed buffers.
     fn small_contents(&self, keyspace: &Keyspace) -> Result<Option<Page>> {
         if keyspace.disk_space() > 0 || keyspace.tree.sealed_memtable_count() > 0 {
             return Ok(None);

@@ -49,7 +49,7 @@ pub fn child(directory: &Path, first: u64, seed: u64) {
     }
 }
 
-/// Runs the child for a while and kills it. Returns the number of operations that the child acknowledged.
+/// Runs the child and kills it after `life`. Returns the number of the first operation that was not acknowledged.
 fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 {
     let mut child = crate::child("kill", directory, &[first, seed])
         .stdout(Stdio::piped())
