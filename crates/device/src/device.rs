@@ -58,7 +58,7 @@ impl fmt::Display for DeviceKind {
 pub enum DeviceState {
     /// The device accepts work and data.
     Ready,
-    /// The device left the set: it accepts no new data, but runs the jobs of users that still hold a handle.
+    /// The device left the set: it accepts no new data, but runs the jobs of users that hold a handle.
     Leaving,
     /// The device failed: it runs no jobs, and its data is gone.
     Lost {
@@ -349,8 +349,8 @@ impl Device {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
-    /// Takes all slots of a staging ring from the device's pinned pool at once, so that two rings cannot deadlock on
-    /// each other's slots. Blocks until there is room for all slots.
+    /// Takes all slots of a staging ring from the device's pinned pool in one step, so that two rings cannot deadlock
+    /// on each other's slots. Blocks until there is room for all slots.
     ///
     /// Returns `None` in the same cases as [`Device::stage`]. Each slot goes back to the pool when it is dropped.
     pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {

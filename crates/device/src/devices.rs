@@ -197,7 +197,7 @@ impl Devices {
         Ok(device)
     }
 
-    /// Removes a device from the set. The device still runs the jobs of users that hold a handle of it.
+    /// Removes a device from the set. The device continues to run the jobs of users that hold a handle of it.
     ///
     /// # Errors
     /// [`DeviceError::Unknown`] if the set has no such device.

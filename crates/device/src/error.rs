@@ -145,7 +145,7 @@ job_errors! {
     DriverError => Fault,
 }
 
-/// Why a job failed on a device that still works.
+/// Why a job failed; its device continues to work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobFailure {

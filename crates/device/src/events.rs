@@ -229,7 +229,7 @@ mod tests {
         let (subscription, heard) = listen(&events);
         assert_eq!(*heard.lock(), ["a joined", "a lost", "c joined"]);
         heard.lock().clear();
-        // A device that has left may still fail while it finishes its queued jobs.
+        // A device that has left may fail later, while it finishes its queued jobs.
         events.lock().note(DeviceId(1), "b", lost());
         events.lock().note(DeviceId(2), "c", Change::Left);
         assert_eq!(*heard.lock(), ["b lost", "c left"]);

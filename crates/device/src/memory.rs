@@ -33,7 +33,7 @@ impl Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShareId(usize);
 
-/// The share of requests without a tenant; they use what the tenants do not hold.
+/// The share of requests without a tenant, which can use only bytes that no tenant holds.
 pub(crate) const COMMON: ShareId = ShareId(0);
 
 impl Budget {

@@ -23,10 +23,10 @@ use forebay_text_gpu::{ScanFound, ScanQueue, ScanTable, ScanWant, prepare};
 /// Timed runs of a search, after two untimed ones.
 const RUNS: usize = 25;
 
-/// Number of loads of the same values.
+/// Number of times that the same values are loaded.
 const LOADS: usize = 5;
 
-/// Number of searches sent at once in cases where clients share passes.
+/// Number of searches sent together in cases where clients share passes.
 const CLIENTS: usize = 64;
 
 /// Values to search.
@@ -180,7 +180,7 @@ impl Bench {
         println!("{}", self.record.append(&figure).0);
     }
 
-    /// Queues searches on the first device at once. Returns their results in order, and the wall time in seconds.
+    /// Queues all searches together on the first device. Returns their results in order, and the wall time in seconds.
     fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
         let began = Instant::now();
         let searches = programs
@@ -239,7 +239,7 @@ fn run_case(bench: &Bench, case: &Case, blocks: &Blocks, table: &Arc<ScanTable>)
     }
 }
 
-/// Measures the searches per second that the device answers, one after the other and all at once.
+/// Measures searches per second on the device: sent one after the other, and sent all together.
 fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &str) {
     let programs = for_clients(sort);
     let expect: Vec<u64> = programs

@@ -16,15 +16,15 @@ pub struct Policy {
     pub threads: u32,
     /// Blocks that run on a multiprocessor at the same time; the compiler limits the registers per thread accordingly.
     pub blocks: u32,
-    /// Loads of the kernels for one deterministic automaton.
+    /// Read-ahead of the kernels for one deterministic automaton.
     pub dfa: Reads,
-    /// Loads of the kernels for several deterministic automata.
+    /// Read-ahead of the kernels for several deterministic automata.
     pub several_dfas: Reads,
-    /// Loads of the kernels for one literal.
+    /// Read-ahead of the kernels for one literal.
     pub literal: Reads,
-    /// Loads of the kernels for a Glushkov automaton.
+    /// Read-ahead of the kernels for a Glushkov automaton.
     pub glushkov: Reads,
-    /// Loads of the kernels for several literals.
+    /// Read-ahead of the kernels for several literals.
     pub shift_and: Reads,
     /// Maximum bytes of tables that a block copies to shared memory; larger tables are read from global memory.
     pub shared_table_bytes_max: usize,
@@ -49,7 +49,7 @@ pub enum Lists {
     /// A warp writes the rows of a tile as soon as it has matched them.
     Direct,
     /// A warp collects rows in shared memory and writes 32 at a time. Searches that share a launch, or that end after
-    /// few matches, still write directly.
+    /// few matches, write directly all the same.
     Staged,
 }
 

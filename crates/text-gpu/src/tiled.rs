@@ -151,7 +151,7 @@ impl TiledRows {
     }
 }
 
-/// Rows that are being copied to a GPU. If this is dropped, the copies still run, and their memory is freed afterwards.
+/// Rows that are being copied to a GPU. If this is dropped, the copies continue, and their memory is freed afterwards.
 #[derive(Debug)]
 pub struct Loading {
     tiled: TiledRows,

@@ -157,7 +157,7 @@ impl Letters {
             Summary::once(rate),
             Some(documents as u64),
         )?;
-        // The server may still be merging buckets that grew during the load.
+        // After the load, the server may be merging buckets that grew during it.
         self.server.wait_until_idle().await;
         Ok(())
     }

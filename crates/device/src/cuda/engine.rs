@@ -160,8 +160,8 @@ impl Cuda {
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
-    /// - Until the kernel has finished, with these arguments and this shape, it accesses only device memory that stays
-    ///   allocated, and pinned memory that stays alive and is accessed by no other code.
+    /// - With these arguments and this shape, the kernel accesses only device memory that stays allocated, and pinned
+    ///   memory that stays alive and is accessed by no other code, both until the kernel has finished.
     /// - The kernel does not race with other device work on that memory.
     ///
     /// # Panics

@@ -36,8 +36,8 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// Ordinals of the GPUs whose memory this GPU can access directly.
     pub peers: Vec<u32>,
-    /// Number of copy engines, which run concurrently with kernels; with two or more, copies run in both directions at
-    /// once.
+    /// Number of copy engines, which run concurrently with kernels; with two or more, copies in both directions run at
+    /// the same time.
     pub copy_engines: u32,
     /// Whether kernels can access host memory that is not pinned.
     pub reads_pageable_memory: bool,

@@ -17,7 +17,7 @@ use crate::{DeviceFault, JobError, KernelError};
 /// Maximum blocks in the first dimension of a grid.
 const BLOCKS_MAX: u64 = (1 << 31) - 1;
 
-/// Maximum blocks of a cluster on all GPUs that have clusters.
+/// Maximum blocks per cluster; every GPU that has clusters supports this size.
 const CLUSTER_MAX: u32 = 8;
 
 /// Driver errors that refuse a launch and leave the context valid.

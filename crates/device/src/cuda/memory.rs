@@ -132,7 +132,7 @@ impl Drop for Arena {
     }
 }
 
-/// A range of a GPU's memory; dropping it frees it at once.
+/// A range of a GPU's memory, which is freed immediately when this value is dropped.
 ///
 /// The device does not track its use: the caller of a launch must keep the range until the kernel has finished, or
 /// [retire](super::Cuda::retire) it. The initial content is undefined.

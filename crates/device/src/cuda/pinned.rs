@@ -155,8 +155,8 @@ impl PinnedPool {
         self.take_ring(1, bytes)?.pop()
     }
 
-    /// Takes a ring of `slots` buffers, all at once; blocks until there is room. Returns `None` if the pool is closed
-    /// or smaller than the ring.
+    /// Takes a ring of `slots` buffers, all in one step; blocks until there is room. Returns `None` if the pool is
+    /// closed or smaller than the ring.
     pub(crate) fn take_ring(self: &Arc<Self>, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
         let slot_bytes = (bytes.max(1) as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let ring_bytes = slot_bytes.checked_mul(slots as u64)?;

@@ -19,7 +19,7 @@ pub struct Search<'a> {
 /// The index of a search, and its result.
 pub type Answer = (usize, ScanFound);
 
-/// Queues all searches at once, and returns their results in order. `wait` receives the answers.
+/// Queues all searches together, and returns their results in order. `wait` receives the answers.
 ///
 /// # Panics
 /// If an answer is missing, because a device was lost.

@@ -62,7 +62,7 @@ __device__ void scan_tile(const M& matcher, Report<M, kList>& report, const Chun
     report_tile(matcher, report, state, chunk, row);
 }
 
-// Scans several tiles of one-word rows at once, so that enough loads are in flight.
+// Scans several tiles of one-word rows together, so that enough memory reads are in flight.
 template <Matcher M, bool kList>
 __device__ void scan_short_tiles(const M& matcher, Report<M, kList>& report, const Chunk& chunk, u32 first_tile) {
     constexpr u32 kTiles = M::kShortTiles;

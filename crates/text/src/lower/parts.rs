@@ -13,7 +13,7 @@ use crate::syntax::{Around, Look, Node};
 /// Conditions that every matching row meets.
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Why a row that meets all conditions may not match; `None` if it always matches.
+    /// Why a row that meets all conditions might not match; `None` if every such row matches.
     pub(crate) inexact: Option<&'static str>,
 }
 
