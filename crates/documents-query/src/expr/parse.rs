@@ -302,8 +302,8 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `operand`. Returns the error `not_object` if `operand` is not an object, and `unknown` if it has a field that
-    /// is not in `names`.
+    /// Reads `operand`. Returns the error `not_object` if `operand` is not an object, and `unknown` for a field that is
+    /// not in `names`.
     pub fn read(
         operand: RawBsonRef<'a>,
         names: &'static [&'static str],

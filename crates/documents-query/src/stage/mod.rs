@@ -76,8 +76,8 @@ pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Se
 pub struct Run {
     /// Value of `$$NOW`.
     pub now: DateTime,
-    /// Memory limits. Their [cancellation token](Limits::stop) is checked before each document of each stage, and stops
-    /// the execution.
+    /// Limits of the execution. Their [cancellation token](Limits::stop), which stops the execution, is checked before
+    /// each document of each stage.
     pub limits: Limits,
     /// The seed for `$sample`.
     pub seed: u64,
