@@ -218,9 +218,8 @@ fn columns(
     Ok((classes, representatives))
 }
 
-/// A Glushkov automaton, which keeps its active positions of the pattern as a bit set. After a byte, the active
-/// positions are those that accept the byte, among the followers of the active positions and the positions that may be
-/// entered.
+/// A Glushkov automaton, whose state is the bit set of active positions of the pattern. A byte activates each position
+/// that accepts the byte and either follows an active position or may be entered; all others become inactive.
 #[derive(Clone)]
 pub struct GlushkovForm {
     /// For each byte value, the positions that accept it.
