@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Maximum time for computing changes under one hold of the write lock.
 const LOCKED_TIME: Duration = Duration::from_millis(20);
 
-/// The documents still to be changed, divided into chunks.
+/// The remaining documents to change, divided into chunks.
 struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     /// Documents that other writers changed while this command computed changes to them without the lock.
@@ -132,9 +132,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Changes the documents with these record numbers that still match: all, or only the first. `judge` reads a
-    /// document and computes its change, if the document matches. `write` is called under the write lock; it writes
-    /// changes and returns the number of documents that have matched so far.
+    /// Reads the documents with these record numbers again, and changes all that match, or only the first. `judge`
+    /// reads a document and computes its change, if the document matches. `write` is called under the write lock; it
+    /// writes changes and returns the number of documents that have matched so far.
     ///
     /// # Errors
     /// The first failure. Changes computed before the failure are written.
@@ -202,7 +202,8 @@ impl<'a> Writer<'a> {
         Ok(None)
     }
 
-    /// Returns whether the document has not changed since its change was computed. The caller holds the write lock.
+    /// Returns whether the stored document is the version from which the change was computed. The caller holds the
+    /// write lock.
     fn is_current(&self, pending: &Pending) -> Result<bool, CommandError> {
         let now = self.collection.store.get(pending.number)?;
         Ok(now.as_ref() == Some(&pending.old))
@@ -220,7 +221,7 @@ pub struct Updated {
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Updates the documents with these record numbers that still match: all, or only the first (`reach`).
+/// Reads the documents with these record numbers again, and updates all that match, or only the first (`reach`).
 ///
 /// # Errors
 /// The first failure. Changes made before the failure persist and are counted in `done`.
@@ -316,7 +317,7 @@ pub struct Deleted {
     pub last: Option<Document>,
 }
 
-/// Deletes the documents with these record numbers that still match: all, or only the first (`reach`).
+/// Reads the documents with these record numbers again, and deletes all that match, or only the first (`reach`).
 ///
 /// # Errors
 /// The first failure. Deletions made before the failure persist and are counted in `done`.

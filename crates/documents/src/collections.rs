@@ -1,4 +1,4 @@
-//! The open collections. Each has a collection of the store, a write lock and cached fields.
+//! The open collections. Each consists of a stored collection, a write lock and cached fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;

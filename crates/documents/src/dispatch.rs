@@ -67,7 +67,8 @@ pub struct Spec {
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
     LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
-/// Runs one command and returns its reply. With `given`, a `find` reads those documents instead of its collection.
+/// Runs one command and returns its reply. With `given`, a `find` reads these documents instead of the documents of its
+/// collection.
 ///
 /// # Errors
 /// The command's error, or `CommandNotFound`.

@@ -85,7 +85,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation's client has disconnected and the operation's grace has passed at `now`.
+    /// Returns whether the operation's client was found disconnected at least `grace` before `now`.
     fn is_abandoned(&self, now: Instant) -> bool {
         let left = self.left.get().copied();
         let left = left.or_else(|| {
@@ -232,7 +232,7 @@ pub struct Operations {
 
 impl Operations {
     /// Registers a command, which is listed until the guard is dropped. If the client's connection is lost,
-    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command after `grace`.
+    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command when the time `grace` has passed.
     pub fn begin(
         self: &Arc<Self>,
         client: ClientContext,
@@ -312,7 +312,7 @@ impl Operations {
         meant.for_each(|operation| operation.kill());
     }
 
-    /// Stops the operations of disconnected clients whose grace has passed at `now`.
+    /// Stops each operation whose client was found disconnected at least the operation's `grace` before `now`.
     pub fn kill_abandoned(&self, now: Instant) {
         let running = self.running.lock();
         let abandoned = running
@@ -398,7 +398,7 @@ mod tests {
         link.0.store(true, Ordering::Relaxed);
         operations.kill_abandoned(start + 10 * SECOND);
         assert!(!running(&read) && running(&write));
-        // The grace of each command begins when its client is first found disconnected.
+        // The grace period of each command begins when its client is first found disconnected.
         let later = begin(&client, SECOND);
         operations.kill_abandoned(start + 11 * SECOND);
         assert!(!running(&write) && running(&later));

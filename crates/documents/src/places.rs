@@ -183,8 +183,7 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
 
 /// Runs all work of a command under one permit, which is held even while the command waits.
 ///
-/// # Errors
-/// See [`aside`]; or the error of the work.
+/// # Errors The errors of [`aside`], or the error of the work.
 pub async fn all_aside<T>(
     kind: Kind,
     stop: &Stop,

@@ -45,7 +45,7 @@ pub struct Settings {
     pub version: String,
 }
 
-/// The MongoDB version whose behaviour the server follows. Drivers choose features by it.
+/// The MongoDB version whose behaviour the server follows. Drivers choose features by this version.
 pub const MONGODB_VERSION: &str = "7.0.0";
 /// [`MONGODB_VERSION`] as integers.
 pub const MONGODB_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];

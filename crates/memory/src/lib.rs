@@ -218,8 +218,7 @@ impl Inner {
         }
     }
 
-    /// Returns the maximum bytes of a share that is to hold `held` bytes, for the case that all other shares are empty
-    /// and the bytes outside are at their minimum.
+    /// Returns the result of `room` for the minimum of the bytes outside all shares.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }

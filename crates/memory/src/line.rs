@@ -33,7 +33,7 @@ pub(crate) type Ticket = u64;
 pub(crate) struct Line {
     /// Bytes that the share with the claim waits for; 0 if no share has a claim.
     claimed_bytes: AtomicU64,
-    /// Bytes that other shares may still take ahead of the claim.
+    /// Remaining bytes that other shares may take ahead of the claim.
     overtaking_bytes: AtomicU64,
     /// Number of waiting shares, including those of child accounts, which have no tickets.
     count: AtomicUsize,

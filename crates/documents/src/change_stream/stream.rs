@@ -192,7 +192,7 @@ impl ChangeStream {
         }
     }
 
-    /// Returns the collection of a change, even if it has been renamed since.
+    /// Returns the collection of a change, even if the collection was renamed after the change.
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store

@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::streams::List;
 
 /// Returns the documents that the pipeline's first stage generates, and the stages after it. Returns `None` if the
-/// first stage generates none.
+/// first stage does not generate documents.
 ///
 /// # Errors
 /// An error for an invalid stage, or for a pipeline that has neither such a stage nor a collection.

@@ -145,7 +145,7 @@ impl Target<'_> {
     }
 
     /// Finds the documents and passes their record numbers to `change`, which returns the number of documents that
-    /// still matched.
+    /// matched when it read them again.
     ///
     /// # Errors
     /// The error of the search or of `change`.
@@ -164,7 +164,7 @@ impl Target<'_> {
         loop {
             let numbers = plan.numbers(Some(1), request.stop()).await?;
             let is_final = numbers.is_empty() || matches!(plan.access, Access::Id(_));
-            // If other clients have changed the documents since the search, search again.
+            // If no document matched, other clients may have changed the documents after the search, so search again.
             if change(&numbers)? > 0 || is_final {
                 return Ok(());
             }

@@ -4,8 +4,8 @@
 //! has waited longest. A client with many commands therefore does not delay other clients.
 //!
 //! A client may wait only while its own waiting commands are fewer than the free positions of the queue. One client
-//! therefore takes at most half of the queue, the next one at most half of the rest, and so on, so there is room for a
-//! client that has no waiting commands.
+//! therefore takes at most half of the queue, the next one at most half of the rest, and so on. A client without
+//! waiting commands therefore finds a free position.
 //!
 //! Sources: A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
 //! IEEE/ACM Transactions on Networking 6(2), 1998.
@@ -180,8 +180,8 @@ impl Places {
 /// client's.
 fn too_many(own: usize, waiting: usize) -> CommandError {
     let message = format!(
-        "{waiting} commands already wait for slow commands, {own} of them of this client, and the queue holds \
-         {WAITING_MAX}; try again"
+        "{waiting} commands already wait for slow commands, {own} of them from this client, and the queue holds at \
+         most {WAITING_MAX} commands: try again"
     );
     CommandError::refused(Code::ExceededTimeLimit, message)
 }

@@ -162,7 +162,7 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents and reads them at once. If too few of them still match, because of changes since the
+    /// Finds `limit` documents and reads them at once. If fewer than `limit` of them match, because of writes after the
     /// search, searches again for all matches.
     async fn find_any(
         &self,

@@ -205,7 +205,7 @@ fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     later.or_else(|| before.iter().position(is_it))
 }
 
-/// Returns a mask with one bit for each top-level key that is still to be found.
+/// Returns a mask with one bit for each top-level key that has not been found yet.
 fn every_root(roots: usize) -> u64 {
     u64::MAX.checked_shr(64 - roots as u32).unwrap_or(0)
 }

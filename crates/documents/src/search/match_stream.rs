@@ -28,8 +28,8 @@ pub(super) type Numbered = (u64, Document);
 
 /// The documents that a search found, in the order of their record numbers.
 ///
-/// Each document is checked against the whole filter when it is read, so that a document changed since the search is
-/// returned only if it still matches. The stream holds no snapshot of the store between two calls.
+/// Each document is checked against the whole filter when it is read, so that a document that changed after the search
+/// is returned only if its current version matches. The stream holds no snapshot of the store between two calls.
 pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -211,7 +211,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns the next document that still exists and matches.
+    /// Returns the next document that exists and matches.
     fn fetch(
         &self,
         numbers: &mut impl Iterator<Item = u32>,
@@ -224,7 +224,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// Returns the document with this number, if it still exists and matches.
+    /// Returns the document with this number, if it exists and matches.
     pub fn read(&self, number: u64) -> Result<Option<Document>, CommandError> {
         self.check_stop(self.tally.examined())?;
         let document = self.store.get(number).map_err(CommandError::Store)?;

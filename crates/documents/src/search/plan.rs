@@ -30,10 +30,10 @@ pub enum NotUsed {
     /// No condition of the filter is on a cached field.
     #[error("the filter has no condition on a cached field")]
     NoCachedField,
-    /// A condition on a cached field is one that caches cannot answer, such as a range.
+    /// Caches cannot answer a condition on a cached field, such as a range.
     #[error(
-        "the condition on the cached field '{path}' is not one that caches answer: equality with a string or null, $in \
-         of these and of patterns, $regex, $exists, and negations of them"
+        "the cache cannot answer the condition on the field '{path}': caches answer equality with a string or null, \
+         $in of these and of patterns, $regex, $exists, and negations of these conditions"
     )]
     Predicate {
         /// The field.

@@ -16,7 +16,7 @@ pub struct Tally {
     matched: AtomicU64,
 }
 
-/// Adds to a counter that no other thread changes now, without the cost of an atomic addition.
+/// Adds to a counter that no other thread changes at the same time, without the cost of an atomic addition.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

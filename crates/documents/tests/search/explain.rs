@@ -63,7 +63,7 @@ async fn explain_of_a_scan_says_why_the_cache_was_not_used() {
     assert!(
         explained
             .to_string()
-            .contains("'title' is not one that caches answer: equality"),
+            .contains("'title': caches answer equality"),
         "{explained}"
     );
     let explained = door
