@@ -86,7 +86,8 @@ impl Frame {
         request_id(&self.bytes)
     }
 
-    /// Reserves memory for processing the message: `copies` of its content, and the content itself if it is compressed.
+    /// Reserves memory for processing the message: `copies` copies of its content, and the decompressed content itself
+    /// if the message is compressed.
     ///
     /// # Errors
     /// [`FrameError::Full`] if the account has too little memory.

@@ -5,7 +5,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Number of descriptors of a client's connection.
 pub const OF_CONNECTION: u64 = 1;
-/// The same for a connection through a proxy, which opens a second one to the upstream.
+/// Number of descriptors of a client's connection to a proxy, which opens a second connection to the upstream.
 pub const OF_PROXIED_CONNECTION: u64 = 2;
 /// Number of descriptors reserved for the store's files and the rest of the process, at most half of the limit.
 const RESERVED: u64 = 512;

@@ -42,7 +42,7 @@ pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListe
         })
 }
 
-/// Waits until the server is told to stop.
+/// Waits until the server is requested to stop.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }

@@ -261,7 +261,7 @@ async fn mark(db: &Database, round: i32) -> Result<()> {
     Ok(())
 }
 
-/// Runs followers and writers concurrently, and kills the server after a number of writes.
+/// Runs followers and writers concurrently, and kills the server after a random number of writes.
 async fn load_until_killed(
     server: &mut Server,
     followers: &mut [Follower],

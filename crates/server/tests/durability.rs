@@ -34,7 +34,7 @@ struct Acknowledged {
     model: Model,
     /// `_id`s of the unacknowledged last write, and the documents that it would have written.
     in_doubt: Vec<(i32, Option<String>)>,
-    /// Error of the last write; `None` if the server was killed before.
+    /// Error of the last write; `None` if the test killed the server before the write returned.
     refusal: Option<mongodb::error::Error>,
 }
 

@@ -33,7 +33,7 @@ const PATTERNS: [&str; 6] = [
     "^s-[0-9]+-7",
 ];
 
-/// The size of a run.
+/// The size of the test.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     documents: i32,

@@ -20,7 +20,7 @@ const CROWD: usize = 640;
 /// Maximum processor time that the server uses between the moment when a search should stop and its end. The documented
 /// limit is 100 ms; a server compiled without optimization is slower, and answers other clients meanwhile.
 const LATE_MAX: Duration = Duration::from_secs(10);
-/// Number of searches: more than there are threads, all of which compute.
+/// Number of slow searches: more than the server has threads to compute them.
 const SEARCHES: usize = 150;
 /// Bytes of a value that a large automaton needs minutes to scan.
 const LARGE_VALUE_BYTES: usize = 15 << 20;

@@ -31,8 +31,8 @@ pub struct Asked {
     deadline: Option<Instant>,
     /// Is the command part of the handshake, which has a time limit of its own?
     is_handshake: bool,
-    /// Has the client got the reply that the time limit has passed? The connection then only waits for the upstream's
-    /// reply to a write.
+    /// Has the client received the error that the time limit has passed? The connection then only waits for the
+    /// upstream's reply to a write.
     is_dismissed: bool,
 }
 
@@ -195,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Close)
     }
 
-    /// Returns whether the client has got the reply that the time limit has passed.
+    /// Returns whether the client has received the error that the time limit has passed.
     pub(super) fn is_dismissed(&self) -> bool {
         self.asked.is_dismissed
     }

@@ -124,8 +124,8 @@ impl Replicas {
         }
     }
 
-    /// Waits for `pause`, counted from an answer of the upstream; does nothing if `pause` is zero. An upstream that
-    /// hung may begin an earlier write only when it answers again.
+    /// Waits until the upstream answers, and then for `pause`; does nothing if `pause` is zero. An upstream that hung
+    /// may begin an earlier write only when it answers again.
     async fn pause_once_answered(&self, pause: Duration) -> Result<(), ReplicaError> {
         if pause.is_zero() {
             return Ok(());

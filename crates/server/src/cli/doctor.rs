@@ -103,7 +103,7 @@ fn examine(root: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Checks the requirements of GPUs.
+/// Checks what the server needs to use GPUs.
 fn for_gpus(root: &Path) -> [Finding; 5] {
     [
         locked_memory(root),

@@ -233,7 +233,9 @@ fn summary(outcome: &Outcome, elapsed: Duration, is_complete: bool) -> String {
     };
     let advice = match is_complete {
         true => "",
-        false => "; they stay: importing again adds them twice, unless they have an _id",
+        false => {
+            "; the imported documents stay: importing again adds them twice, unless they have an _id"
+        }
     };
     format!(
         "{} imported in {seconds:.1} s ({rate}/s){refused}{advice}",

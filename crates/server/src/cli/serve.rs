@@ -16,8 +16,8 @@ use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
 
-/// For a parent process that holds the other end of this server's standard input: the system closes it when the parent
-/// ends, even in a crash.
+/// Flag for a parent process that holds the other end of this server's standard input. The system closes that end when
+/// the parent ends, even in a crash.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM
@@ -262,7 +262,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         store_cache_bytes: division.store_cache_bytes,
         sync_interval: settings.documents_sync_interval,
         location,
-        // An upstream has its own history.
+        // An upstream keeps its own history of changes.
         change_history_bytes_max: match &*settings.upstream {
             "" => settings.documents_change_history_bytes_max,
             _ => 0,
@@ -287,7 +287,9 @@ fn tell_where_data_is(settings: &Settings) {
         return;
     }
     if settings.memory {
-        tracing::info!("documents are kept in memory alone (--memory): they end with the server");
+        tracing::info!(
+            "documents are kept in memory only (--memory): they are lost when the server stops"
+        );
     } else {
         // Log an absolute path, in case the server is started from another folder next time.
         let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());

@@ -153,9 +153,9 @@ struct Listed {
 
 /// The users of a server.
 enum Users {
-    /// Of a stopped server.
+    /// Users in the data directory of a stopped server.
     Stored(Arc<Documents>),
-    /// Of a running one.
+    /// Users of a running server.
     Served(Client),
 }
 

@@ -1,5 +1,5 @@
-//! The doors (a door is a data model with its protocol and commands), one folder each. All share the limit on
-//! connections.
+//! The servers of this process, one folder for each data model (documents) with its protocol and commands. All share
+//! the limit on connections.
 
 pub mod documents;
 mod places;

@@ -229,7 +229,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = self.leave_strangers(&mut taken);
-        // If neither holds, the permit was revoked, and `enter` has already decremented the count.
+        // Otherwise the permit was revoked, and `enter` has already decremented the count.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }

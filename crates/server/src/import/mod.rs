@@ -26,9 +26,9 @@ pub enum ReadError {
     /// A line of the input is malformed at a known byte.
     #[error("line {line}, column {column}: {problem}")]
     Column {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: u64,
-        /// Counted from 1.
+        /// Column number, from 1.
         column: u64,
         problem: String,
     },

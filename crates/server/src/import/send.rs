@@ -53,7 +53,7 @@ type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
 
 impl Sender {
     /// Starts the workers that insert documents into `collection`. They call `inserted` with the number of documents
-    /// inserted so far, and end when `stopped` turns true, after the inserts in flight.
+    /// inserted so far. When `stopped` becomes true, they finish the inserts in flight and end.
     pub fn start(
         collection: Collection<RawDocumentBuf>,
         stopped: &watch::Receiver<bool>,

@@ -12,7 +12,7 @@ const HOUR_MS: u64 = 3_600_000;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
-/// Maximum of sizes that only the machine limits.
+/// Maximum value of a size that only the machine's memory or disk limits.
 const BYTES_MAX: u64 = 1024 * TIB;
 
 /// Defines [`Settings`] and [`DEFINITIONS`] from entries of a doc comment and `field: Type = "name", kind, "default as
@@ -144,7 +144,8 @@ settings! {
     documents_bucket_values_max: usize =
         "documents-bucket-values-max", Kind::Count { min: 2, max: 1 << 30 }, "131072";
 
-    /// Refuse searches with conditions on cached fields that the cache cannot answer, instead of scanning the store.
+    /// Refuse a search with a condition on a cached field if the cache cannot answer the search, instead of scanning
+    /// the store.
     documents_strict: bool = "documents-strict", Kind::Switch, "false";
 
     /// Time after which a cursor without a `getMore` is closed.

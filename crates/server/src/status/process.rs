@@ -27,7 +27,7 @@ pub struct ProcessStatus {
     pub devices: Vec<Arc<Device>>,
     /// The latest device events (joined, left, lost), the most recent first.
     pub device_events: Vec<DeviceEvent>,
-    /// Numbers of device events, in the order of [`Change::NAMES`].
+    /// Number of device events of each kind, in the order of [`Change::NAMES`].
     pub device_event_counts: [u64; Change::NAMES.len()],
 }
 

@@ -1,4 +1,4 @@
-//! The documents door: serves clients over MongoDB's wire protocol.
+//! The documents server: serves clients over MongoDB's wire protocol.
 //!
 //! Three layers: `forebay-wire-mongo` decodes and encodes messages, [`dispatch`] answers messages, [`connection`] and
 //! [`listener`] do the I/O. With an upstream, the crate `documents-proxy` replaces [`connection`].

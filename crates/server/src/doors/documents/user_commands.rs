@@ -42,8 +42,8 @@ pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     client.rights.is_root() || asks_about_itself() == Some(true)
 }
 
-/// Adds the first user of a server, for an unauthenticated client of its machine. Other commands fail with the advice
-/// to add one. Returns `None` if a user exists.
+/// Adds the first user of a server, for an unauthenticated client on the server's machine. Other commands fail with the
+/// advice to add a user. Returns `None` if a user exists.
 ///
 /// # Errors
 /// The errors of [`run`], and `BadValue` for a user that could not add other users.

@@ -328,7 +328,7 @@ fn store(page: &mut Page, status: &Status) {
     if let Some(left) = store.inserts_left {
         page.gauge(
             "forebay_documents_store_inserts_left",
-            "Inserts left before a collection runs out of record numbers, for the collection with the fewest.",
+            "Remaining inserts until a collection runs out of record numbers; the minimum of all collections.",
         )
         .sample(&[], left);
     }

@@ -16,7 +16,7 @@ pub fn append(page: &mut Page, status: &ProcessStatus) {
 
 fn process(page: &mut Page, status: &ProcessStatus) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    page.gauge("forebay_build_info", "Version that runs; always 1.")
+    page.gauge("forebay_build_info", "Version of the server; always 1.")
         .sample(&version, 1);
     page.gauge("forebay_uptime_seconds", "Time since the start.")
         .sample(&[], status.uptime.as_secs_f64());
