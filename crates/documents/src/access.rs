@@ -382,7 +382,7 @@ fn first_stage_source(pipeline: &RawArray) -> Source {
     }
 }
 
-/// Returns the privilege that a stage needs to write, or `None` if it does not write.
+/// Returns the privilege that a stage needs for its writes, or `None` if the stage does not write.
 fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option<Need> {
     let target = match name {
         "$out" => operand,

@@ -81,7 +81,7 @@ pub struct ClientContext {
     pub app_name: Option<String>,
     /// The client's address.
     pub peer: Option<SocketAddr>,
-    /// The connection to the client. Without one, commands never stop because of a disconnect.
+    /// The connection to the client. If `None`, commands never stop because of a disconnect.
     pub link: Option<Arc<dyn Link>>,
     /// The current reply's share of the memory account. Commands charge the bytes that they write to the reply; the
     /// server releases the share when the reply has been sent.

@@ -256,7 +256,7 @@ impl<'a> Keep<'a> {
         })
     }
 
-    /// Computes the outcome. Returns the statement's id with it.
+    /// Computes the outcome, and returns the statement's id and the outcome.
     ///
     /// # Errors
     /// The error of computing the outcome.

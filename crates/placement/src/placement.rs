@@ -148,10 +148,10 @@ impl<D: Copy + Ord> Placement<D> {
 
     /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed
     /// shards and `W` the weight of all devices including the new one. With equal weights and loads, the share is `b/G`
-    /// shards, if `b` shards are placed and there are `G` devices including the new one. Each moved shard is a random
-    /// one of the device with the highest load divided by weight. The first shard that would exceed the share ends the
-    /// moves, so the device may get up to one shard less than its share. A weight of 0 counts as 1. Does nothing if the
-    /// device is a member.
+    /// shards, if `b` shards are placed and there are `G` devices including the new one. Each moved shard is drawn at
+    /// random from the shards of the device with the highest load divided by weight. The first shard that would exceed
+    /// the share ends the moves, so the device may get up to one shard less than its share. A weight of 0 counts as 1.
+    /// Does nothing if the device is a member.
     pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
         if self.devices.contains_key(&device) {
             return Vec::new();

@@ -177,7 +177,7 @@ fn owners(placement: &Placement<u32>) -> Vec<Option<u32>> {
 }
 
 /// Maximum load of a device above its share, in shards. With two choices the excess grows as log log n for n devices,
-/// so this is generous for nine devices.
+/// so 5 shards are generous for nine devices.
 const SHARDS_ABOVE_SHARE_MAX: u64 = 5;
 
 /// Returns a placement of `shards` shards, with loads between 1 and `load_max`, on devices with these weights.

@@ -1,7 +1,8 @@
 //! `insert`: inserts documents.
 //!
-//! Documents are stored as received. Their bytes are checked once, for `_id` and the limits, and written to the store
-//! one chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
+//! Documents are stored as received, except that the server adds a missing `_id` or moves `_id` to the front, and fills
+//! in empty timestamps. The bytes of documents are checked once, for `_id` and the limits, and written to the store one
+//! chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -260,7 +260,8 @@ impl Merge {
         mut documents: Box<dyn Stream>,
     ) -> Result<(), CommandError> {
         if self.into == *source {
-            // The source is the target: a scan would also read the documents that this stage writes.
+            // The pipeline reads the target: a scan would also read the documents that `$merge` writes, so read all
+            // documents first.
             let bytes_max = request.documents.settings().stage_memory_bytes_max;
             documents = Box::new(blocking(|| all(documents, bytes_max, request.stop()))?);
         }

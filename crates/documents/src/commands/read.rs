@@ -80,7 +80,7 @@ pub async fn those_that_match(
     }
 }
 
-/// Reads `cursor.batchSize`, the batch size of some commands.
+/// Reads `cursor.batchSize`, the batch size of commands with an argument `cursor`.
 ///
 /// # Errors
 /// `TypeMismatch`, or an error for a negative size.

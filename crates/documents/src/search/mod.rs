@@ -3,8 +3,9 @@
 //! Each collection owns one [`CollectionSearch`], which knows the declared fields, builds their cache in the
 //! background, applies each write to it, and translates filters into searches. A caller
 //!
-//! 1. reports every change, in the order of the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
-//!    [`on_replace`](CollectionSearch::on_replace), [`on_delete`](CollectionSearch::on_delete));
+//! 1. reports every change, in the order in which writers hold the collection's [`WriteLock`]
+//!    ([`CollectionSearch::on_insert_many`], [`on_replace`](CollectionSearch::on_replace),
+//!    [`on_delete`](CollectionSearch::on_delete));
 //! 2. requests a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct` and
 //!    `$group`), which is either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
 //! 3. runs the plan: [`SearchPlan::count`], [`SearchPlan::find`], [`SearchPlan::values`].

@@ -1,5 +1,5 @@
-//! Prefetches the documents that were found, on all cores. Each read costs several cache misses in memory or several
-//! disk reads, for which a single thread would wait one after the other.
+//! Prefetches the documents that a search found. All cores read in parallel. Each read costs several cache misses in
+//! memory or several disk reads, for which a single thread would wait one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
