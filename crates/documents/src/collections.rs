@@ -34,7 +34,8 @@ pub struct OpenCollection {
     /// The documents and ordinary indexes.
     pub store: Arc<Collection>,
     /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so the
-    /// cache may still change while this lock is held. [`lock_writes`](OpenCollection::lock_writes) excludes that.
+    /// cache may still change while this lock is held. [`lock_writes`](OpenCollection::lock_writes) also waits for
+    /// those changes of the cache.
     pub lock: WriteLock,
     /// Held while indexes are created, so that a second creation of the same index waits for the first.
     pub index_creation: Arc<Mutex<()>>,

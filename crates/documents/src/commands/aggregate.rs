@@ -44,7 +44,8 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Checks the read concern level of a change stream. It must be `majority`, which here includes all writes.
+/// Checks the read concern level of a change stream. The level must be `majority`, which on this server includes all
+/// writes.
 fn check_level(level: Option<&str>) -> Result<(), CommandError> {
     match level {
         None | Some("majority") => Ok(()),

@@ -37,7 +37,7 @@ pub const SPEC: Spec = Spec {
 
 /// Maximum documents that are written under one hold of the write lock.
 const CHUNK_DOCUMENTS: usize = 1000;
-/// Maximum documents, and maximum total bytes of them, that are written on a network thread.
+/// Maximum number of documents, and maximum sum of their bytes, that are written on a network thread.
 const FEW_DOCUMENTS: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 

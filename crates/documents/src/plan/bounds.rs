@@ -40,8 +40,8 @@ enum Held {
 /// Returns the ranges of an index with these fields that contain every match of `filter`.
 ///
 /// If the index is `multikey`, a document may have several keys, and different elements of an array may satisfy the two
-/// ends of a range. Only one end is therefore used. For the same reason, of fields whose paths begin with the same name
-/// (which may lie below one array), only the first is bound.
+/// ends of a range. Only one end is therefore used. For the same reason, if the paths of several fields begin with the
+/// same name and therefore may lie below one array, only the first of these fields is bound.
 pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     let mut tests = Vec::new();
     collect(filter, &mut tests);

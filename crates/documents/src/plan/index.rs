@@ -113,7 +113,7 @@ pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option
 }
 
 /// Returns the direction in which a walk yields the requested order, or `None` if it does not. The sort's fields must
-/// be the index fields after the leading ones that are bound to one value.
+/// be the index fields that follow the leading fields bound to one value.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
     let held = if found.in_order {
         found.equal

@@ -260,8 +260,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first documents of the collection until `limit` match, at most `documents` documents or about `bytes`
-    /// bytes. Returns the matches, and the first record number not read.
+    /// Reads the first documents of the collection until `limit` match, but reads at most `documents` documents or
+    /// about `bytes` bytes. Returns the matches, and the first record number not read.
     pub fn probe(
         &self,
         limit: u64,

@@ -26,7 +26,8 @@ impl List {
         }
     }
 
-    /// Returns a stream over documents with a share of the memory account, which is released with the last document.
+    /// Returns a stream over documents, with their share of the memory account. The share is released with the last
+    /// document.
     pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
         List {
             held: Some(held),

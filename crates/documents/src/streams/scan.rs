@@ -21,7 +21,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Returns a scan from one end of the collection, which counts the documents that it reads in `tally`.
+    /// Returns a scan that starts at one end of the collection. `tally` counts the documents that the scan reads.
     pub fn new(
         store: &Collection,
         filter: Arc<Filter>,

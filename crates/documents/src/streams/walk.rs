@@ -50,7 +50,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Returns a walk from the start, which counts the entries and documents that it reads in `tally`.
+    /// Returns a walk that starts at the first entry. `tally` counts the entries and documents that the walk reads.
     pub fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,

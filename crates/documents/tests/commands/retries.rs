@@ -211,7 +211,8 @@ async fn numbers_are_refused_where_they_have_no_meaning() {
     }
     door.ok(numbered(insert(1), 1, 5)).await;
     assert_eq!(door.code(numbered(insert(2), 1, 4)).await, 225);
-    // Another session has its own transaction numbers, and an ended session may reuse its numbers.
+    // Another session has its own transaction numbers. After a session has ended, its id may be used with the same
+    // numbers again.
     door.ok(numbered(insert(2), 2, 4)).await;
     door.ok(doc! { "endSessions": [lsid(1)] }).await;
     door.ok(numbered(insert(3), 1, 4)).await;

@@ -1,4 +1,4 @@
-//! Concurrent writers and searches, each checked against the writer's own model, while devices join, leave and fail.
+//! Concurrent writers, each of which checks its searches against its own model, while devices join, leave and fail.
 
 use std::collections::HashMap;
 use std::sync::Arc;
