@@ -179,8 +179,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Replies that the command's time limit has passed, and closes the sending side of the client's connection: the
-    /// connection to the upstream cannot be used until the upstream has answered.
+    /// Replies with the error that the command's time limit has passed, and closes the sending side of the client's
+    /// connection: the connection to the upstream cannot be used until the upstream has answered.
     pub(super) async fn dismiss(&mut self) -> Result<Next, FrameError> {
         let refusal = if self.asked.is_handshake {
             self.away()
@@ -207,8 +207,8 @@ fn expired() -> RawDocumentBuf {
     }
 }
 
-/// Waits until the connection should stop waiting for a command, and returns the reason as an error. Returns `None` if
-/// the reason is that the client has disconnected.
+/// Waits until the connection should stop waiting for the upstream. Returns the reason as an error; `None` if the only
+/// reason is that the client has disconnected.
 async fn late<R: AsyncRead + Unpin>(
     client: &mut FrameReader<R>,
     link: Option<&dyn Link>,

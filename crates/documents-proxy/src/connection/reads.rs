@@ -256,7 +256,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Returns whether this is a `find` whose filter, sort and projection have the same result here as on every
+    /// Returns whether this is a `find` whose filter, sort and projection have the same result in the proxy as on every
     /// upstream.
     fn can_be_judged_here(&self) -> bool {
         let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
@@ -338,8 +338,8 @@ impl<'a> Read<'a> {
         Ok(None)
     }
 
-    /// Returns the reason to pass the read on if the upstream's search ends after few documents and is not known to be
-    /// slower than queries by `_id`.
+    /// Returns the reason to pass the read on if the upstream's search would end after few documents and is not known
+    /// to be slower than queries by `_id`; otherwise `None`.
     fn early(
         &self,
         replicas: &Replicas,

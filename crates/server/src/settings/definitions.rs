@@ -86,7 +86,7 @@ settings! {
     tls_key: Option<PathBuf> = "tls-key", Kind::Path, "";
 
     /// Maximum number of open connections; the server closes further ones at once. With `auth`, clients that have not
-    /// authenticated share half of them, and the oldest such connection is closed for a new one. If the limit of open
+    /// authenticated share half of them, and one of those connections is closed for a new one. If the limit of open
     /// files allows fewer connections, the server uses that number and logs it when it starts.
     connections_max: usize = "connections-max", Kind::Count { min: 1, max: 1_000_000 }, "10000";
 
