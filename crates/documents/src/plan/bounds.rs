@@ -104,8 +104,8 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Returns whether one index key identifies the matches of a value. This excludes arrays, which are indexed by their
-/// elements, and null, which also matches missing fields.
+/// Returns whether an index finds all matches of a value under one key. This excludes arrays, which are indexed by
+/// their elements, and null, which also matches missing fields.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,
