@@ -289,8 +289,8 @@ fn current_op(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listCollections` needs: empty if it asks only for the names of collections that the user
-/// may see.
+/// Returns the privileges that `listCollections` needs: empty if it asks only for the names of collections that the
+/// user may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
     if is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {

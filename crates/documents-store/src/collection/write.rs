@@ -133,7 +133,7 @@ impl Collection {
         self.shared.engine.get(self.shared.catalogue, &key)
     }
 
-    /// Inserts documents, each with an `_id`, as [`Collection::write`] does. Returns the record number of each.
+    /// Inserts documents, each with an `_id`, as [`Collection::write`] does. Returns their record numbers.
     pub fn insert_many(
         &self,
         documents: &[&RawDocument],
@@ -142,8 +142,7 @@ impl Collection {
         self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts documents, each with an `_id`, as [`Collection::write_numbered`] does. Returns the record number of
-    /// each.
+    /// Inserts documents, each with an `_id`, as [`Collection::write_numbered`] does. Returns their record numbers.
     pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],

@@ -1,8 +1,8 @@
 //! Builds the cache of a collection in the background.
 //!
 //! A build walks the collection by record number and advances a cursor, one batch per hold of the write lock. Writers
-//! apply a change to the cache only if its record number is below the cursor. The build reads documents above the cursor
-//! from the store later, with all changes.
+//! apply a change to the cache only if its record number is below the cursor. The build reads documents above the
+//! cursor from the store later, with all changes.
 
 use std::sync::Arc;
 use std::thread;
