@@ -1,10 +1,9 @@
 //! A server that describes itself as a replica set with one member: its hello, and retried writes.
 
-mod raw;
-
 use std::process::Command;
 use std::time::Duration;
 
+use crate::raw::Raw;
 use anyhow::{Result, ensure};
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawDocumentBuf, doc, rawdoc};
@@ -14,7 +13,6 @@ use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Timeout for a reply.

@@ -1,7 +1,5 @@
 //! Access control: file permissions, roles, dropped users, and connection permits for unauthenticated clients.
 
-mod raw;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::raw::Raw;
 use anyhow::{Context, Result, ensure};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocumentBuf, doc, rawdoc};
@@ -17,7 +16,6 @@ use forebay_testkit::Server;
 use forebay_wire_mongo::{Compressor, HEADER_BYTES, OpMsg, compress};
 use mongodb::Client;
 use mongodb::error::{Error, ErrorKind};
-use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Timeout for a reply.
