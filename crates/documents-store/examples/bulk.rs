@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scanning = began.elapsed();
     let each = |time: std::time::Duration| time.as_secs_f64() * 1e6 / documents as f64;
     println!(
-        "{documents} documents of {} bytes, {ids} ids, {indexes} indexes: insert {:.2} us, scan {:.2} us a document; last sync {syncing:?}; {:?}",
+        "{documents} documents of {} bytes, {ids} ids, {indexes} indexes: insert {:.2} us, scan {:.2} us per document; last sync {syncing:?}; {:?}",
         bytes / documents,
         each(inserting),
         each(scanning),

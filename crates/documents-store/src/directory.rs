@@ -13,7 +13,7 @@ const FORMAT: &str = "forebay store 1\n";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
 /// Names that a directory without a complete store may contain: files that the store creates before `FORMAT`, files of
-/// a proxy, and the folder that file systems create in the root of a disk.
+/// a Forebay proxy, and the folder that file systems create in the root of a disk.
 const NAMES_WITHOUT_STORE: [&str; 6] = [
     "LOCK",
     "FORMAT.new",
@@ -82,7 +82,7 @@ impl Directory {
 }
 
 /// Returns whether there is a store in a directory. Returns false if the directory does not exist, is empty, or has
-/// only files of a proxy or of a store whose creation was interrupted. Changes nothing.
+/// only files of a Forebay proxy or of a store whose creation was interrupted. Changes nothing.
 ///
 /// # Errors
 /// [`StoreError::ForeignFiles`], [`StoreError::UnknownFormat`], or [`StoreError::NotWritable`] if the directory cannot
@@ -93,7 +93,7 @@ pub fn holds_store(path: &Path) -> Result<bool> {
         Ok(found) if found == FORMAT.as_bytes() => Ok(true),
         Ok(found) => Err(StoreError::UnknownFormat {
             why: format!(
-                "the format is {:?}, and this release reads {:?}; open it with the release that wrote it",
+                "the format is {:?}, and this release reads {:?}; open the store with the release that wrote it",
                 String::from_utf8_lossy(&found).trim_end(),
                 FORMAT.trim_end()
             ),

@@ -37,7 +37,7 @@ impl Largest {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Records the size of a document that is read or written, here and in the maximum of the process.
+    /// Records the size of a document that is read or written, in this maximum and in that of the whole process.
     pub(crate) fn note(&self, bytes: usize) {
         if bytes > self.bytes() {
             self.0.fetch_max(bytes, Ordering::Relaxed);

@@ -85,7 +85,7 @@ fn specs() -> Vec<IndexSpec> {
 
 type Tuple = Vec<Bson>;
 
-/// Returns the keys of a document in an index, straight from the definition; `None` if two fields are arrays.
+/// Computes the keys of a document in an index independently of the store. Returns `None` if two fields are arrays.
 fn tuples(spec: &IndexSpec, document: &Document) -> Option<Vec<Tuple>> {
     let values: Vec<Option<&Bson>> = spec
         .fields

@@ -192,7 +192,8 @@ fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
     let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
         .take(4 << 20)
         .collect();
-    // Incompressible: the compressor's window is smaller than one document.
+    // All documents have the same noise, which still does not compress: the compressor's window is smaller than one
+    // document.
     let noise = Binary {
         subtype: BinarySubtype::Generic,
         bytes: noise,

@@ -226,7 +226,7 @@ fn make_again(after: u32, seed: u64) -> bool {
     if !power.has_failed() {
         return false;
     }
-    // A file opened later under a descriptor number of the failed sync may report the failure once more.
+    // The simulated disk tracks descriptors by number, so a file that reuses a number may report the failure again.
     while let Err(error) = make(&data) {
         assert!(power.has_failed(), "sync {after}, seed {seed}: {error}");
     }

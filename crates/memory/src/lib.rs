@@ -256,7 +256,7 @@ impl Inner {
     }
 }
 
-/// Bytes held of an account, released on drop.
+/// Bytes taken from an account. Dropping the share releases them.
 #[derive(Debug)]
 pub struct Share {
     account: Account,
@@ -290,7 +290,7 @@ impl Share {
     /// Small shares never wait for large ones. Other shares cannot overtake a large one forever; see [`line`].
     ///
     /// # Errors
-    /// [`Full`] if there was no room within `limit`, or there can never be; the share is unchanged.
+    /// [`Full`] if there was no room within `limit`, or can never be enough room; the share is unchanged.
     pub async fn grow_within(&self, bytes: usize, limit: Duration) -> Result<(), Full> {
         let bytes = bytes as u64;
         if self.grow(bytes, false).is_ok() {

@@ -44,7 +44,7 @@ fn what_grows_little_by_little_asks_now_and_then() {
     assert_eq!(share.bytes(), STEP_BYTES as u64);
     share
         .try_cover(STEP_BYTES)
-        .expect("the share covers this already");
+        .expect("the share already has these bytes");
     assert_eq!(share.bytes(), STEP_BYTES as u64);
     share.try_cover(STEP_BYTES + 1).expect("room");
     assert_eq!(share.bytes(), 2 * STEP_BYTES as u64);
@@ -85,13 +85,16 @@ fn an_account_below_another_takes_from_both() {
         (used(&strangers), used(&top)),
         (MIB as u64 / 2, MIB as u64 / 2)
     );
-    assert!(share.try_grow(MIB).is_err(), "the child account's limit");
+    assert!(
+        share.try_grow(MIB).is_err(),
+        "the request exceeds the child account's limit"
+    );
     let rest = top.share();
     rest.try_grow(8 * MIB).expect("the rest");
     let small = Account::below(&top, 100 * MIB as u64);
     assert!(
         small.share().try_grow(MIB).is_err(),
-        "the parent account's limit"
+        "the request exceeds the parent account's limit"
     );
     assert_eq!(
         used(&small),
@@ -194,7 +197,7 @@ fn what_is_resident_besides_leaves_less_room() {
     account
         .share()
         .try_grow(MIB / 16)
-        .expect("the reserve for small shares");
+        .expect("the reserve for small shares has room");
 }
 
 #[test]
@@ -310,7 +313,7 @@ async fn a_claim_leaves_room_for_shares_that_are_not_large() {
         assert_eq!(
             Vec::from_iter(grown),
             [true, true, false],
-            "all shares together overtake by at most an eighth"
+            "all shares together take at most an eighth of the limit ahead of a claim"
         );
         account.share().try_grow(1000).expect("small");
     };

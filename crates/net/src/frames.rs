@@ -56,7 +56,7 @@ pub struct Refused {
     pub full: Full,
     /// The id of the request, for the reply.
     pub request_id: i32,
-    /// Does the peer want no reply?
+    /// Whether the request asks for no reply.
     pub is_silent: bool,
 }
 
@@ -104,7 +104,7 @@ impl Frame {
     }
 }
 
-/// A refused message of which bytes are still to be read and discarded.
+/// A refused message whose remaining bytes must still be read and discarded.
 #[derive(Debug, Clone, Copy)]
 struct PassedOver {
     refusal: Refused,
@@ -197,7 +197,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         !self.buffer.is_empty() || self.fill(READ_BYTES_MIN).await.unwrap_or(false)
     }
 
-    /// Reads between messages, where a client may disconnect, even without TLS's close message.
+    /// Reads the start of the next message. Returns false if the client has disconnected, even without TLS's close
+    /// message: a client may disconnect between messages.
     async fn fill_between_messages(&mut self) -> Result<bool, FrameError> {
         match self.fill(READ_BYTES_MIN).await {
             Err(FrameError::Io(error)) if is_departure(&error) => Ok(false),
@@ -227,7 +228,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads until the buffer holds `count` bytes, growing the share accordingly. Returns the inner error if the
     /// account has too little memory.
     ///
-    /// The time limit starts here, so it does not include the server's work before.
+    /// The time limit starts with this call, so it does not include the server's earlier work.
     async fn fill_with_room(
         &mut self,
         count: usize,
@@ -297,8 +298,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// Returns how many bytes to reserve for the next read. They grow with the received bytes, not with the declared
-    /// length.
+    /// Returns the number of bytes to reserve for the next read. The number grows with the bytes received so far, not
+    /// with the declared length.
     fn room(&self, wanted: usize) -> usize {
         wanted.min(self.buffer.len()).max(READ_BYTES_MIN)
     }

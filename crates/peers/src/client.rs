@@ -91,13 +91,13 @@ pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Pla
     let reply = db
         .run_command(count_command(collection, filter, plan))
         .await?;
-    integer(reply.get("n")).with_context(|| format!("a count without a number: {reply}"))
+    integer(reply.get("n")).with_context(|| format!("the reply to a count has no number: {reply}"))
 }
 
 /// The data of an `explain` that the demonstration's table shows.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Explanation {
-    /// Tier of the pattern, as in `substring` or `dfa`; `scan` if no cache was used.
+    /// Search tier of the pattern, such as `substring` or `dfa`; `scan` if no cache was used.
     pub tier: String,
     /// Names of the devices that searched; empty if only the host did.
     pub devices: Vec<String>,

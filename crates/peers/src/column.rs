@@ -1,5 +1,5 @@
-//! Programs that hold a column in memory and count matching values on all cores: Rust's `regex`, value by value, and
-//! Hyperscan or Vectorscan over all bytes.
+//! Programs that hold a column in memory and count matching values on all cores: one calls Rust's `regex` for each
+//! value, the other runs Hyperscan or Vectorscan over the bytes of all values.
 //!
 //! Each program runs in its own process. It prints its version, then reads one pattern per line, and prints the count
 //! and the milliseconds of the scan alone.
@@ -33,7 +33,7 @@ impl ColumnSearch {
     /// Starts `command`, which must call [`serve_regex_crate`], to search with Rust's `regex`.
     ///
     /// # Errors
-    /// If it does not start.
+    /// If the process does not start.
     pub fn regex_crate(command: Command) -> Result<ColumnSearch> {
         ColumnSearch::start(command, "Rust regex")
     }
@@ -73,7 +73,7 @@ impl ColumnSearch {
         Ok(search)
     }
 
-    /// Returns name and version of the program.
+    /// Returns the name and version of the program.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -92,7 +92,10 @@ impl ColumnSearch {
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
-            bail!("the column search ended with {}", self.child.wait()?);
+            bail!(
+                "the process of the column search ended with {}",
+                self.child.wait()?
+            );
         }
         Ok(line.trim().to_owned())
     }

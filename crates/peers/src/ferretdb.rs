@@ -31,7 +31,7 @@ impl FerretDb {
         FerretDb::start_with(&[])
     }
 
-    /// As [`FerretDb::start`], with further arguments.
+    /// Starts the server like [`FerretDb::start`], with further arguments.
     ///
     /// # Errors
     /// As for [`FerretDb::start`].
@@ -93,7 +93,7 @@ fn build(path: &Path) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    eprintln!("Building FerretDB {VERSION}: takes minutes, only the first time ...");
+    eprintln!("Building FerretDB {VERSION}, which takes minutes, but only the first time ...");
     let folder = tempfile::tempdir_in(cache_folder()?)?;
     let module = format!("{MODULE}@{VERSION}");
     let download = go(folder.path(), ["mod", "download", "-json", &module])?;

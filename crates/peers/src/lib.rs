@@ -1,8 +1,8 @@
 //! Other programs as separate processes, and clients of servers, for tests and benchmarks.
 //!
-//! A Forebay server ([`process`]), the official driver ([`client`]), a bare connection ([`wire`]), and the programs
-//! that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`], [`mod@column`]), each set up according to
-//! its documentation. This crate neither measures nor asserts.
+//! The crate starts Forebay servers ([`process`]), connects to servers with the official driver ([`client`]) or with a
+//! bare connection ([`wire`]), and runs the programs that Forebay is compared with ([`ferretdb`], [`postgres`],
+//! [`ripgrep`], [`mod@column`]), each set up according to its documentation. It neither measures nor asserts.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Debian's folder of the programs of each release, which are not on the path.
+/// Folder in which Debian installs the programs of each PostgreSQL release, outside `PATH`.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 /// Timeout of starting the server.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Returns name and version.
+    /// Returns the name and version.
     pub fn name(&self) -> &str {
         &self.version
     }
@@ -95,7 +95,7 @@ impl Postgres {
     /// Runs a statement, or a command of psql. Returns the output and the time that psql reports, in milliseconds.
     ///
     /// # Errors
-    /// If the server refuses it.
+    /// If the server refuses the statement.
     pub fn execute(&mut self, statement: &str) -> Result<(String, f64)> {
         self.session.execute(statement)
     }
@@ -103,7 +103,7 @@ impl Postgres {
     /// Runs a statement whose result is a count; returns the count and the time in milliseconds.
     ///
     /// # Errors
-    /// If the server refuses it, or the result is not a count.
+    /// If the server refuses the statement, or the result is not a count.
     pub fn count(&mut self, statement: &str) -> Result<(u64, f64)> {
         let (count, time) = self.execute(statement)?;
         Ok((
@@ -189,7 +189,7 @@ impl User {
     }
 }
 
-/// Retries until the server answers, has ended or takes too long.
+/// Opens a session. Retries until the server answers, has ended or takes too long.
 fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
     let end = Instant::now() + READY_WITHIN;
     while Instant::now() < end {

@@ -174,7 +174,7 @@ impl ServerProcess {
         self.terminate()
     }
 
-    /// As [`ServerProcess::stop`], but keeps `self`.
+    /// Stops the process like [`ServerProcess::stop`], but keeps `self`.
     ///
     /// # Errors
     /// As for [`ServerProcess::stop`].
@@ -188,9 +188,15 @@ impl ServerProcess {
         loop {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
-                Some(status) => bail!("the server ended with {status}:\n{}", self.lines.last()),
+                Some(status) => bail!(
+                    "the server ended with {status}; its last lines of output:\n{}",
+                    self.lines.last()
+                ),
                 None if Instant::now() > deadline => {
-                    bail!("the server did not stop:\n{}", self.lines.last())
+                    bail!(
+                        "the server did not stop in time; its last lines of output:\n{}",
+                        self.lines.last()
+                    )
                 }
                 None => std::thread::park_timeout(Duration::from_millis(10)),
             }
@@ -226,7 +232,8 @@ fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
     }
 }
 
-/// The last lines of both outputs, which are read until the process ends, because full pipes would block it.
+/// The last lines of standard output and standard error. Both are read until the process ends, because full pipes would
+/// block the process.
 #[derive(Clone, Debug, Default)]
 struct Lines {
     kept: Arc<Mutex<VecDeque<String>>>,

@@ -186,7 +186,7 @@ impl<D: Copy + Ord> Placement<D> {
         holdings.shards.into_iter().map(&mut redraw).collect()
     }
 
-    /// Returns a device's share of the total load by its weight, rounded down.
+    /// Returns a device's share of the total load in proportion to its weight, rounded down.
     fn share_of(&self, device: D) -> u64 {
         let sum = |of: fn(&Holdings) -> u64| -> u128 {
             self.devices

@@ -61,7 +61,7 @@ impl Model {
         loads.map(|(_, load)| load).sum()
     }
 
-    /// Returns a device's share of the total load by its weight.
+    /// Returns a device's share of the total load in proportion to its weight.
     fn share_of(&self, device: u32) -> f64 {
         let load: u64 = self
             .weights

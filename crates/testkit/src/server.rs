@@ -97,8 +97,8 @@ impl Server {
 
 /// Returns an address that no other process uses, so that a server can listen on it again after it was killed.
 ///
-/// A free port of 127.0.0.1 may soon be taken by another server or by an outgoing connection, even by one to this very
-/// port. So each call returns a different host of 127.0.0.0/8, which all belong to this machine.
+/// A free port of 127.0.0.1 may soon be taken by another server or by an outgoing connection, even to this very port.
+/// So each call returns a different host of 127.0.0.0/8, whose addresses all belong to this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.
@@ -113,7 +113,7 @@ pub fn own_address() -> Result<SocketAddr> {
 fn serve(binary: &Path, folder: &Path, arguments: &[String]) -> Result<ServerProcess> {
     let folder = folder
         .to_str()
-        .context("the name of the folder is not UTF-8")?;
+        .context("the path of the data folder is not UTF-8")?;
     let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if !all.contains(&"--memory") {
         all.extend(["--data", folder]);

@@ -38,7 +38,7 @@ pub enum Error {
         /// Number of remaining bytes.
         count: usize,
     },
-    /// No opcode of a server has this number.
+    /// The server supports no opcode with this number.
     #[error("operation code {code} is not supported")]
     UnknownOpCode {
         /// The code in the header.
@@ -51,7 +51,9 @@ pub enum Error {
         bits: u32,
     },
     /// The CRC-32C at the end of an `OP_MSG` does not match its content.
-    #[error("OP_MSG checksum is {declared:#010x}, but the content has {actual:#010x}")]
+    #[error(
+        "OP_MSG declares the checksum {declared:#010x}, but its content has the checksum {actual:#010x}"
+    )]
     Checksum {
         /// The checksum in the message.
         declared: u32,

@@ -115,7 +115,8 @@ pub(crate) fn begin(
     out
 }
 
-/// Sets the length of a message that [`begin`] started, if `after` more bytes will be appended.
+/// Sets the length of a message that [`begin`] started. The length includes `after` bytes that the caller
+/// appends later.
 pub(crate) fn finish(message: &mut [u8], after: usize) {
     let length = i32::try_from(message.len() + after).unwrap_or(i32::MAX);
     message[..4].copy_from_slice(&length.to_le_bytes());

@@ -6,7 +6,7 @@ use crate::Compressor;
 
 /// The latest wire version that this crate supports: MongoDB 7.0.
 pub const WIRE_VERSION_MAX: i32 = 21;
-/// Maximum bytes of an application name that is stored; the limit of drivers.
+/// Maximum bytes of a client's application name. Drivers have the same limit.
 const APP_NAME_BYTES_MAX: usize = 128;
 
 /// All names of the hello command.

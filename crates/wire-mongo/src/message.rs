@@ -16,7 +16,7 @@ pub enum Body {
     Msg(OpMsg),
     /// The handshake of an older driver.
     Query(OpQuery),
-    /// The answer to such a handshake.
+    /// The answer to the handshake of an older driver.
     Reply(OpReply),
 }
 

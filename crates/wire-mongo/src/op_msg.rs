@@ -135,7 +135,7 @@ impl OpMsg {
     /// Decodes the content of a compressed `OP_MSG`, that is, the bytes after the header.
     ///
     /// The checksum would cover the uncompressed message with its original header, which is not transmitted. Drivers
-    /// therefore send none; if there is one, it is ignored.
+    /// therefore send no checksum. A checksum that is present is ignored.
     pub(crate) fn decode_content(content: Bytes, limits: &Limits) -> Result<OpMsg, Error> {
         let mut reader = Reader::new(content);
         let flags = Flags::parse(reader.u32("OP_MSG flags")?)?;

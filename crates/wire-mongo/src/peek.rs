@@ -48,7 +48,7 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// Returns the flags of an `OP_MSG`, given at least its first 20 bytes; no flags for any other message.
+/// Returns the flags of an `OP_MSG`. `message` needs only the first 20 bytes. Returns no flags for any other message.
 pub fn flags(message: &[u8]) -> Flags {
     let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
     match (number(OP_CODE), number(HEADER_BYTES)) {

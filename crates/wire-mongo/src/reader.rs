@@ -63,7 +63,7 @@ impl Reader {
         }
     }
 
-    /// Reads the bytes of one document, by the document's own length. Does not validate its content.
+    /// Reads the bytes of one document, whose length is in its first four bytes. Does not validate its content.
     pub(crate) fn document(&mut self, what: &'static str) -> Result<Bytes, Error> {
         let length = self.peek_i32(what)?;
         let length = usize::try_from(length).map_err(|_| Error::Truncated { what })?;

@@ -47,7 +47,7 @@ pub enum InvalidBson {
         offset: usize,
     },
     /// A terminating zero byte is missing or too early.
-    #[error("missing terminator at byte {offset}")]
+    #[error("terminator missing or too early at byte {offset}")]
     Terminator {
         /// Offset of the byte at which the terminator was expected, or came early.
         offset: usize,

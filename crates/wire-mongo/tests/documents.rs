@@ -47,7 +47,7 @@ fn no_truncation_is_valid() {
     }
 }
 
-/// Checks that the BSON library can traverse every valid document completely, except that strings may not be UTF-8.
+/// Checks that the BSON library can traverse every valid document completely, except strings that are not UTF-8.
 #[test]
 fn valid_documents_can_be_walked() {
     let seed = fastrand::u64(..);
@@ -130,7 +130,7 @@ fn faults_are_named() {
     let cases: &[(&[u8], &str)] = &[
         (b"", "runs past the end"),
         (b"\x04\0\0\0\0", "bad length 4"),
-        (b"\x06\0\0\0\0\0", "missing terminator"),
+        (b"\x06\0\0\0\0\0", "terminator missing or too early"),
         (
             b"\x0c\0\0\0\x08a\0\x02\0\0\0\0",
             "boolean at byte 7 has the value 2, not 0 or 1",
@@ -138,7 +138,10 @@ fn faults_are_named() {
         (b"\x08\0\0\0\x20a\0\0", "unknown element type 0x20"),
         (b"\x08\0\0\0\x0a\xff\0\0", "not valid UTF-8"),
         (b"\x0e\0\0\0\x02a\0\x00\0\0\0\0\0\0", "bad length 0"),
-        (b"\x0e\0\0\0\x02a\0\x01\0\0\0x\0\0", "missing terminator"),
+        (
+            b"\x0e\0\0\0\x02a\0\x01\0\0\0x\0\0",
+            "terminator missing or too early",
+        ),
         (b"\x0c\0\0\0\x03a\0\x7f\0\0\0\0", "bad length 127"),
     ];
     for (bytes, expected) in cases {

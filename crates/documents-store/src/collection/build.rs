@@ -89,7 +89,7 @@ impl Collection {
         self.set_indexes(writer, indexes)
     }
 
-    /// Writes the list of indexes to the catalogue, then replaces the collection's list by it. The first argument
+    /// Stores the list of indexes in the catalogue, then publishes it as the collection's list. The first argument
     /// proves that the caller holds the write lock.
     fn set_indexes(
         &self,

@@ -45,7 +45,7 @@ pub struct Collection {
 /// State that only the holder of the write lock may change.
 struct Writer {
     statistics: Statistics,
-    /// For each unique index, by id: an upper bound of the index's keys.
+    /// Upper bound of the keys of each unique index, by the index's id.
     highest: std::collections::HashMap<u32, Bytes>,
 }
 
@@ -72,7 +72,7 @@ impl Counts {
 pub struct IndexStatus {
     /// Definition of the index.
     pub spec: Arc<IndexSpec>,
-    /// Whether the index has all documents. An index of kind cache is always complete, but cannot be scanned.
+    /// Whether the index has all documents. True for a declaration of cached fields, which cannot be scanned.
     pub complete: bool,
     /// Whether some document has or had several entries in the index.
     pub multikey: bool,

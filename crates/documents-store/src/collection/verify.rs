@@ -87,7 +87,7 @@ impl Collection {
         if number >= self.next_number() {
             report.problem(|| {
                 format!(
-                    "document {number} is at or above the next number {}",
+                    "record number {number} of a document is not below the collection's next record number {}",
                     self.next_number()
                 )
             });

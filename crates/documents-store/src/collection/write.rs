@@ -18,7 +18,7 @@ use crate::retryable::Outcomes;
 
 /// Maximum number of changes in one atomic batch.
 const BATCH_CHANGES_MAX: usize = 1_000;
-/// Total bytes of new documents from which a batch takes no further change.
+/// Total bytes of new documents at which a batch is full. Its last document may exceed this size.
 pub const BATCH_BYTES: usize = 8 << 20;
 
 /// A change of one document.
@@ -74,11 +74,11 @@ pub enum Changed {
 }
 
 impl Collection {
-    /// Makes changes in order, in atomic batches of at most 1,000 changes.
+    /// Applies changes in order, in atomic batches of at most 1,000 changes.
     ///
-    /// The results are in the order of the changes. If `ordered`, the list ends with the first error. An error of the
-    /// engine always ends the list: each change of the failed batch gets the error as its result, and the whole batch
-    /// is rolled back.
+    /// Returns the results of the attempted changes, in order. Stops after the first error if `ordered`, and always
+    /// after an error that the remaining changes would meet too. An engine error rolls back its whole batch, and
+    /// replaces the results of the batch's changes that had succeeded.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
         self.write_numbered(changes, ordered, None)
     }
@@ -108,7 +108,7 @@ impl Collection {
     /// The caller bounds the size of the batch.
     ///
     /// # Errors
-    /// The first error. No change is made then.
+    /// The first error. In that case, no change is made.
     pub fn write_noted(&self, changes: &[Change<'_>], note: Option<&[u8]>) -> Result<Vec<Changed>> {
         let mut writer = self.writer.lock();
         let mut transaction = Transaction::new(self, &mut writer, changes.len());
@@ -156,7 +156,7 @@ impl Collection {
         let number = |changed| match changed {
             Changed::Inserted(number) => number,
             Changed::Replaced(_) | Changed::Deleted(_) | Changed::Absent => {
-                unreachable!("an insert inserts or fails")
+                unreachable!("the result of an insert is a record number or an error")
             }
         };
         self.write_numbered(&changes, ordered, note)
@@ -169,7 +169,7 @@ impl Collection {
     pub fn insert(&self, document: &RawDocument) -> Result<RecordNumber> {
         self.insert_many(&[document], true)
             .pop()
-            .expect("one change has one answer")
+            .expect("one change has one result")
     }
 
     /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
@@ -191,7 +191,7 @@ impl Collection {
         match self
             .write(&[change], true)
             .pop()
-            .expect("one change has one answer")?
+            .expect("one change has one result")?
         {
             Changed::Replaced(old) | Changed::Deleted(old) => Ok(Some(old)),
             Changed::Inserted(_) | Changed::Absent => Ok(None),

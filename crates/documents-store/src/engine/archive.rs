@@ -2,8 +2,8 @@
 //!
 //! The trailer of a table file holds the position of the file's table of contents. fjall's reader allocates memory for
 //! the number of sections in the table of contents before it verifies any checksum. One flipped bit in that number
-//! makes it allocate tens of gigabytes, which aborts the process. fjall verifies all other checksums in table files,
-//! and [`manifest`](super::manifest) verifies the checksums of manifests.
+//! makes the reader allocate tens of gigabytes, which aborts the process. fjall verifies all other checksums in table
+//! files, and [`manifest`](super::manifest) verifies the checksums of manifests.
 
 use std::fs::File;
 use std::io;

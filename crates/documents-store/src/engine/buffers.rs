@@ -144,8 +144,8 @@ impl Buffers {
         taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
     }
 
-    /// Returns the largest buffers. The remaining ones take at most a quarter of the limit, unless `AT_ONCE_MAX` cuts
-    /// the list.
+    /// Returns the largest buffers: at most `AT_ONCE_MAX`, and no more than needed for the remaining buffers to take at
+    /// most a quarter of the limit.
     fn largest(&self, mut active: Vec<(u64, Buffer)>) -> Vec<Buffer> {
         active.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();
@@ -160,8 +160,8 @@ impl Buffers {
         largest
     }
 
-    /// Releases flushed buffers if the last measurement found any. The engine calls this after a write, because fjall
-    /// keeps the newest version from before the write.
+    /// Releases flushed buffers if the last measurement found any. The engine calls this function after a write,
+    /// because fjall keeps the version that refers to the buffers until a later write.
     pub(super) fn release_written(&self, database: &Database) {
         if !self.keeps_written.swap(false, Ordering::Relaxed) {
             return;

@@ -21,8 +21,9 @@ const MARK: &str = "version";
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
 pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
     if is_unfinished(directory, partitions)? {
-        return clear(directory)
-            .map_err(|error| StoreError::io("empty an unfinished directory", error));
+        return clear(directory).map_err(|error| {
+            StoreError::io("empty a directory whose creation was interrupted", error)
+        });
     }
     // The `synced` file is written only after the tables have been opened for the first time.
     if Position::read(directory)?.is_none() {

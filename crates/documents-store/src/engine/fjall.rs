@@ -42,7 +42,7 @@ const BACKGROUND_THREADS: usize = 1;
 /// Bytes written to check that the disk is not full.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// A dropped partition below these limits that has no tables is emptied by removing its entries, and reused.
+/// Limits below which a dropped partition without tables is emptied, by removing its entries, and reused.
 const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
@@ -141,7 +141,7 @@ impl Partitions {
     }
 }
 
-/// Returns the first letter of the names of a kind's partitions.
+/// Returns the first letter of the names of partitions of this kind.
 fn letter(kind: PartitionKind) -> &'static str {
     match kind {
         PartitionKind::Records => "r",
@@ -231,7 +231,7 @@ impl FjallEngine {
         translate(&self.directory, action, error)
     }
 
-    /// Translates the error of a write, and keeps the first one: fjall refuses all writes after it.
+    /// Translates the error of a write. Records the first such error, after which fjall refuses all writes.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
         if matches!(error, fjall::Error::Poisoned) {
             return self.refused();

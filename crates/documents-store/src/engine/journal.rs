@@ -70,7 +70,7 @@ pub(crate) struct Journals {
     pub(crate) only: bool,
     /// Position up to which the journals are synced: after the check, the end of the newest journal.
     pub(crate) synced: Position,
-    /// The incomplete, never synced end that was cut off.
+    /// The incomplete, never synced end of the newest journal, which was cut off.
     pub(crate) dropped: Dropped,
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
     matches!(batch(bytes, 0), Err(ReadError::Short))
 }
 
-/// Counts the ends of batches: occurrences of the magic bytes that are followed by another batch or by the end.
+/// Counts the ends of batches: magic bytes that are followed by another batch or are the last bytes.
 fn ends_of_batches(bytes: &[u8]) -> u64 {
     let trailers = bytes
         .windows(TRAILER.len())

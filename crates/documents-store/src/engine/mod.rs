@@ -104,7 +104,7 @@ pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 pub struct PageLimit {
     /// Maximum number of entries.
     pub entries: usize,
-    /// Bytes of keys and values from which no further entry is added.
+    /// Total bytes of keys and values at which the page is full. Its last entry may exceed this size.
     pub bytes: usize,
 }
 

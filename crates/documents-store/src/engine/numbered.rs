@@ -46,7 +46,7 @@ impl Numbered {
     /// # Panics
     /// If the key is not eight bytes long.
     pub(super) fn insert(&mut self, key: &[u8], value: Bytes) -> Option<Bytes> {
-        let (page, index) = place(number(key).expect("keys of records are numbers"));
+        let (page, index) = place(number(key).expect("the key of a record has eight bytes"));
         if page >= self.pages.len() {
             self.pages.resize_with(page + 1, Page::default);
         }

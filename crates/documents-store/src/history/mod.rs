@@ -32,7 +32,7 @@ pub(crate) use trim::start as start_trimming;
 /// Name of the engine partition that holds the history.
 pub(crate) const PARTITION: &str = "history";
 
-/// Limits of one page that readers get.
+/// Limits of a page that [`History::read`] returns.
 const PAGE: PageLimit = PageLimit {
     entries: 256,
     bytes: 1 << 20,
@@ -96,7 +96,7 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    /// Returns the first entry of the history in a direction.
+    /// Returns the oldest entry of the history if `direction` is forward, and the newest if it is backward.
     fn end_entry(&self, direction: Direction) -> Result<Option<(ClusterTime, Bytes)>> {
         self.entry_in(&KeyRange::all(), direction)
     }
@@ -199,8 +199,8 @@ impl History {
         self.watches.add(interest)
     }
 
-    /// Returns the time of the first change that matched the watch's interest after the last call, or `None` if no
-    /// change matched, and the time of the store's latest change.
+    /// Returns two times: that of the first change that matched the watch's interest after the last call (`None` if no
+    /// change matched), and that of the store's latest change.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }

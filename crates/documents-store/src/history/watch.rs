@@ -60,8 +60,8 @@ impl Watches {
         }
     }
 
-    /// Notifies the watches of changes to the `concerned` collections, the earliest of which was at `first`. Calls
-    /// `publish` under the same lock.
+    /// Notifies the watches of changes to the `concerned` collections. `first` is the time of the earliest change.
+    /// Calls `publish` under the same lock.
     pub(super) fn notify(
         &self,
         concerned: &[Namespace],

@@ -104,7 +104,7 @@ impl IndexSpec {
 
 fn definition_of_id() -> RawDocumentBuf {
     RawDocumentBuf::try_from(&doc! { "v": 2, "key": { "_id": 1 }, "name": ID_INDEX })
-        .expect("constant names hold no zero byte")
+        .expect("the constant field names hold no zero byte")
 }
 
 impl IndexKind {

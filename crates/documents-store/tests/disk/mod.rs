@@ -76,7 +76,7 @@ struct Disk {
     random: Rng,
     /// Number of syncs that succeed before one fails; `None` if none is to fail.
     until_failure: Option<u32>,
-    /// Number of consecutive syncs that fail from that one on.
+    /// Number of consecutive syncs that then fail.
     failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,

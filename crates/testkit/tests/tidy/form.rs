@@ -1,4 +1,4 @@
-//! Form of the code: lengths of functions, files and comments, how tests wait, and unused kernel files.
+//! Tests of the code's form: lengths of functions, files and comments, how tests wait, and unused kernel files.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 720;
 const COMMENT_COLUMNS_MAX: usize = 120;
 
-/// Helpers with which tests wait; each checks a condition until a deadline.
+/// Files of the helpers with which tests wait. Each helper checks a condition until a deadline.
 const WAITING: [&str; 2] = [
     "crates/testkit/src/wait.rs",
     "tests/drivers/python/waiting.py",
 ];
 
-/// Functions that pause a thread or task, in the languages of the tests. Split in two, so that this file does not break
-/// the rule.
+/// Functions that pause a thread or task, in the languages of the tests. Each name is split in two, so that this file
+/// does not break the rule.
 const SLEEPS: [(&str, &str); 4] = [
     ("sl", "eep"),
     ("sl", "eep_until"),

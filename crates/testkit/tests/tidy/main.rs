@@ -304,7 +304,8 @@ fn every_licence_is_one_that_we_accept() {
     assert_none(&complaints);
 }
 
-/// Returns whether an expression such as `A AND (B OR C)` or `A/B` is accepted: every part of AND, any part of OR.
+/// Returns whether a licence expression such as `A AND (B OR C)` or `A/B` is accepted. Every part of an AND must be
+/// accepted, and at least one part of an OR; `/` means OR.
 fn is_accepted(expression: &str) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
     // In SPDX, AND binds tighter than OR, but packages parenthesise OR inside AND. So this requires that both readings

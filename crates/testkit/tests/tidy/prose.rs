@@ -1,10 +1,10 @@
-//! Wording of comments, documents and messages: phrases that the style rules replace.
+//! Tests of the wording of comments, documents and messages: finds phrases that the style rules replace.
 
 use std::path::Path;
 
 use super::{assert_none, files_of, read};
 
-/// Refused phrases, and what to write instead. Split in two, so that this file does not break the rule.
+/// Refused phrases, and what to write instead. Each phrase is split in two, so that this file does not break the rule.
 const PHRASES: &[(&[&str], &str)] = &[
     (&[concat!("an", "ew")], "again"),
     (
