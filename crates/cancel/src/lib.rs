@@ -51,7 +51,7 @@ impl Stop {
     }
 }
 
-/// The cancellation token of work that several commands continue one after another, such as a cursor.
+/// The cancellation token of work that several commands continue one after another, as the commands of a cursor do.
 #[derive(Debug, Default)]
 pub struct SharedStop {
     stop: Mutex<Stop>,

@@ -28,7 +28,7 @@ pub struct StoreOptions {
     /// of the maximum may exceed it.
     pub write_buffers_bytes_max: u64,
     /// Total bytes of the journals beyond which the oldest write buffers are flushed, which bounds the recovery time.
-    /// At least 64 MiB.
+    /// The minimum is 64 MiB.
     pub journal_bytes_max: u64,
     /// Free bytes of the disk below which writes are refused. Writes continue when more space is free again.
     pub disk_reserve_bytes: u64,

@@ -214,7 +214,7 @@ impl Model {
             .documents
             .iter()
             .filter(|(other, _)| Some(**other) != number);
-        // A document that the index cannot hold fails the index build, so it needs no handling here.
+        // Ignores documents that the index cannot hold: each makes the index build fail anyway.
         let taken = |other: &Document| {
             let theirs = tuples(spec, other).unwrap_or_default();
             theirs.iter().any(|theirs| {

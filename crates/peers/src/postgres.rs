@@ -121,8 +121,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Ends all processes of a server with SIGQUIT. After SIGKILL, its child processes would run until they
-/// noticed that it had ended.
+/// Ends all processes of a server with SIGQUIT. After SIGKILL, the server's child processes would run until
+/// they noticed that the server had ended.
 fn quit(server: &mut Child) {
     let id = server.id().to_string();
     let _ = Command::new("kill").args(["-QUIT", &id]).status();

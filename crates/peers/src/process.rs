@@ -108,8 +108,8 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Returns the address of the server's status page, as in `http://127.0.0.1:41235/`, if it has one. Only finds it
-    /// among the last lines of output, so it must be called early.
+    /// Returns the address of the server's status page, as in `http://127.0.0.1:41235/`, if it has one. Searches only
+    /// the last lines of output, so the caller must call this function early.
     pub fn status_page(&self) -> Option<String> {
         let lines = self.last_lines();
         let (_, rest) = lines.split_once("The status page is at ")?;

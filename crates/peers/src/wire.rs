@@ -19,7 +19,7 @@ impl WireClient {
     /// Connects to `address`, as in `127.0.0.1:27017`.
     ///
     /// # Errors
-    /// If nothing listens there.
+    /// If no server listens at the address.
     pub async fn connect(address: &str) -> Result<WireClient> {
         let stream = TcpStream::connect(address)
             .await

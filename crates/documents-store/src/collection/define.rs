@@ -13,9 +13,9 @@ use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Removes collections from the catalogue in one batch. Writers that wait for a collection's lock then fail. If
-    /// `db` is set, `collections` must hold every collection of that database, and the batch records that the database
-    /// was dropped.
+    /// Removes collections from the catalogue in one batch. Writers that still wait for a collection's lock will
+    /// fail. If `db` is set, `collections` must hold every collection of that database, and the batch records that the
+    /// database was dropped.
     pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());

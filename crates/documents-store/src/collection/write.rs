@@ -493,7 +493,7 @@ impl<'a> Transaction<'a> {
     /// keys, such as object ids, thus need no look-up.
     ///
     /// PERF: `cargo run --release -p forebay-documents-store --example bulk -- 1000000 int` (and `random`), two cores
-    /// of an AMD EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
+    /// of an AMD EPYC, November 2026: 2.2 us per document without look-ups, 11 us if each key needs one.
     fn is_above_all(&mut self, index: &Index, partition: PartitionId, key: &[u8]) -> Result<bool> {
         let highest = match self.writer.highest.get(&index.id) {
             Some(highest) => highest.clone(),

@@ -66,7 +66,7 @@ fn damaged(path: &Path, why: String) -> StoreError {
 pub(crate) struct Journals {
     /// The highest sequence number in the journals; 0 if they hold no batch.
     pub(crate) last_sequence: u64,
-    /// Whether only one journal has ever existed, which then holds every batch ever written.
+    /// Whether only one journal has ever existed. If true, that journal holds every batch ever written.
     pub(crate) only: bool,
     /// Position up to which the journals are synced: after the check, the end of the newest journal.
     pub(crate) synced: Position,

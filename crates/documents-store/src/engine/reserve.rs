@@ -1,7 +1,7 @@
 //! An engine that refuses writes while its disk is nearly full, so that the wrapped engine never meets a full disk.
 //!
-//! After a failed write, fjall refuses all writes until it is opened again. Writes refused here have not failed in
-//! fjall: writes continue as soon as there is free space.
+//! After a failed write, fjall refuses all writes until it is opened again. The writes that this engine refuses
+//! never reach fjall, so writes continue as soon as there is free space.
 
 use std::collections::HashSet;
 use std::io;

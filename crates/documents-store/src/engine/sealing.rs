@@ -21,8 +21,8 @@ use crate::error::Result;
 /// Maximum number of sealed buffers of a partition that wait for their flush. fjall itself stops writers at 4, in a
 /// loop that does not end if the flush fails.
 const SEALED_MAX: usize = 3;
-/// Maximum number of buffers queued for a flush. fjall's queue holds 1,000 messages, two for each buffer. When it is
-/// full, senders block, forever if the background thread has failed.
+/// Maximum number of buffers queued for a flush. fjall's queue holds 1,000 messages, two for each buffer. When the
+/// queue is full, senders block, and block forever if the background thread has failed.
 const QUEUED_MAX: usize = 500;
 /// Maximum number of buffers that one call seals.
 pub(super) const AT_ONCE_MAX: usize = 100;

@@ -25,7 +25,7 @@ use crate::error::{Result, StoreError};
 const NOTE: &str = "synced";
 /// Bytes of the record: number of the journal, length, checksum of both.
 const NOTE_BYTES: usize = 24;
-/// Initial bytes of the journal read to find the end of its complete batches.
+/// Bytes of the first read from the journal, to find the end of its complete batches.
 const LOOK_BYTES: usize = 16 << 10;
 
 /// A position between two batches. All earlier journals, and this one up to `length`, are synced.

@@ -11,7 +11,7 @@
 //!
 //! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did not
 //! write are marked clean: a later sync writes them only if they have changed again. Each other descriptor that was
-//! open then reports the failure once. A folder whose sync failed is written by its next sync.
+//! open at that time reports the failure once. A folder whose sync failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -76,7 +76,7 @@ struct Disk {
     random: Rng,
     /// Number of syncs that succeed before one fails; `None` if none is to fail.
     until_failure: Option<u32>,
-    /// Number of consecutive syncs that then fail.
+    /// Number of consecutive syncs that fail after the successful ones.
     failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
