@@ -117,7 +117,7 @@ def is_back(names):
 def test_an_upstream_that_cannot_be_reached_is_reported_at_the_start():
     upstream = f"mongodb://{own_host()}:27017/"
     proxy = start_forebay("--memory", "--upstream", upstream)
-    until(lambda: "clients get an error until it can" in "\n".join(proxy.lines))
+    until(lambda: "the upstream cannot be reached" in "\n".join(proxy.lines))
     proxy.stop()
 
 
