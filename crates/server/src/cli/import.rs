@@ -149,7 +149,7 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
 /// Returns the warning about a column that has both strings and other values.
 fn of_mixed(column: &str) -> String {
     format!(
-        "column {column} has strings, and numbers or booleans, which searches for strings do not find: --as-text imports all values as strings"
+        "column {column} has strings beside numbers or booleans, which searches for strings do not find: --as-text imports all as strings"
     )
 }
 
