@@ -1,6 +1,6 @@
 //! Compilation of a command's patterns: with a cache, within a memory budget, and on threads for long work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_text::{Budget, Program};
@@ -50,12 +50,16 @@ pub struct Programs {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The entries, by pattern source and options.
-    entries: HashMap<(Box<str>, Box<str>), Entry>,
+    entries: HashMap<Key, Entry>,
+    /// The keys of all entries, by their last use.
+    by_use: BTreeMap<u64, Key>,
     bytes: usize,
-    /// Logical clock that counts look-ups.
+    /// Logical clock that counts uses.
     clock: u64,
 }
+
+/// The source and the options of a pattern.
+type Key = Arc<(Box<str>, Box<str>)>;
 
 #[derive(Debug)]
 struct Entry {
@@ -82,10 +86,13 @@ impl Programs {
     /// Returns the program of a pattern if it is cached.
     pub(super) fn get(&self, source: &str, options: &str) -> Option<Arc<Program>> {
         let mut kept = self.lock();
-        kept.clock += 1;
-        let now = kept.clock;
+        let kept = &mut *kept;
         let entry = kept.entries.get_mut(&(source.into(), options.into()))?;
-        entry.used = now;
+        kept.clock += 1;
+        if let Some(key) = kept.by_use.remove(&entry.used) {
+            kept.by_use.insert(kept.clock, key);
+        }
+        entry.used = kept.clock;
         Some(entry.program.clone())
     }
 
@@ -96,12 +103,7 @@ impl Programs {
             return;
         }
         let mut kept = self.lock();
-        let entry = Entry {
-            bytes,
-            used: kept.clock,
-            program: program.clone(),
-        };
-        kept.insert((source.into(), options.into()), entry);
+        kept.insert(Key::new((source.into(), options.into())), bytes, program);
         while kept.bytes > self.bytes_max && kept.remove_oldest() {}
     }
 
@@ -112,17 +114,24 @@ impl Programs {
 }
 
 impl Kept {
-    fn insert(&mut self, key: (Box<str>, Box<str>), entry: Entry) {
-        self.bytes += entry.bytes;
+    fn insert(&mut self, key: Key, bytes: usize, program: &Arc<Program>) {
+        self.clock += 1;
+        let entry = Entry {
+            bytes,
+            used: self.clock,
+            program: program.clone(),
+        };
+        self.bytes += bytes;
+        self.by_use.insert(self.clock, key.clone());
         if let Some(before) = self.entries.insert(key, entry) {
             self.bytes -= before.bytes;
+            self.by_use.remove(&before.used);
         }
     }
 
     /// Evicts the least recently used program. Returns false if the cache is empty.
     fn remove_oldest(&mut self) -> bool {
-        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
-        let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+        let Some((_, key)) = self.by_use.pop_first() else {
             return false;
         };
         if let Some(entry) = self.entries.remove(&key) {
@@ -171,7 +180,14 @@ mod tests {
         program("c", &limits);
         assert!(Arc::ptr_eq(&first, &program("a", &limits)));
         assert!(!Arc::ptr_eq(&second, &program("b", &limits)));
-        assert!(limits.compilation.programs.lock().bytes <= 2 * PROGRAM_BYTES + 1024);
+        let again = program("b", &limits);
+        limits.compilation.programs.keep("b", "", &again);
+        let kept = limits.compilation.programs.lock();
+        assert!(kept.bytes <= 2 * PROGRAM_BYTES + 1024);
+        let keys = kept.by_use.iter();
+        let all_kept = keys.map(|(used, key)| kept.entries[key].used == *used);
+        assert_eq!(Vec::from_iter(all_kept), [true, true]);
+        assert_eq!(kept.entries.len(), 2);
     }
 
     #[test]
