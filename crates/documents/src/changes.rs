@@ -151,7 +151,10 @@ impl<'a> Writer<'a> {
             let (mut matched, slow) = {
                 let _held = self.collection.lock_writes(self.stop)?;
                 let mut chunk = Vec::new();
-                let slow = self.compute_chunk(&mut left, &judge, &mut chunk);
+                let until = Instant::now() + LOCKED_TIME;
+                let slow = self.shared_stop.until(until, || {
+                    self.compute_chunk(until, &mut left, &judge, &mut chunk)
+                });
                 (write(chunk)?, slow?)
             };
             if let Some(number) = slow
@@ -171,17 +174,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Computes the changes of a chunk, for at most [`LOCKED_TIME`] and up to the first failure. Returns the document
-    /// whose change could not be computed in that time, if any.
+    /// Computes the changes of a chunk, until that time and up to the first failure. Returns the document whose change
+    /// could not be computed in time, if any.
     fn compute_chunk(
         &self,
+        until: Instant,
         left: &mut ChunkCursor<'_>,
         judge: impl Fn(RecordNumber) -> Result<Option<Pending>, CommandError>,
         chunk: &mut Vec<Pending>,
     ) -> Result<Option<RecordNumber>, CommandError> {
-        let until = Instant::now() + LOCKED_TIME;
         while let Some(number) = left.next() {
-            match self.shared_stop.until(until, || judge(number)) {
+            match judge(number) {
                 Ok(Some(pending)) => {
                     left.count_bytes(&pending.old);
                     if let Some(new) = &pending.new {
