@@ -63,6 +63,7 @@ fn fastest(filter: &Document, documents: &[RawDocumentBuf]) -> (usize, f64) {
 /// Returns the processor time of this thread, in seconds.
 fn processor_seconds() -> f64 {
     let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
-    let time = nix::time::clock_gettime(clock).expect("threads have clocks");
+    let time = nix::time::clock_gettime(clock)
+        .expect("the system has a processor-time clock for each thread");
     std::time::Duration::from(time).as_secs_f64()
 }

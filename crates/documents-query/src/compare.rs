@@ -71,7 +71,7 @@ pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     compare(a, b) == Ordering::Equal
 }
 
-/// Orders two values of one class. Values of different classes compare as equal here.
+/// Orders two values of one class. Returns `Equal` for values of different classes.
 fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     compare_outside(a, b).then_with(|| Pair::inside(a, b).map_or(Ordering::Equal, compare_elements))
 }

@@ -14,10 +14,10 @@ use crate::error::{Code, Error};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 pub use crate::writer::Writer;
 
-/// Added to the BSON type of an opaque value to form its binary subtype.
+/// Difference between the binary subtype of an opaque value and the value's BSON type.
 ///
-/// The sum is below 0x80, so it is never decoded as `UserDefined`, and no subtype with a special layout has this
-/// number.
+/// The resulting subtype is below 0x80, so it is never decoded as `UserDefined`, and it is none of the subtypes with a
+/// special layout.
 const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
 
 /// The lowest subtype that is decoded as `UserDefined`.
@@ -151,7 +151,8 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Returns an error if a value within `levels` outer documents and arrays nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Returns an error if a value, together with `levels` documents and arrays around it, nests deeper than
+/// [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.

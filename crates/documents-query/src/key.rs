@@ -176,8 +176,8 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends the largest double that is not above the number, then the difference: 0 if the two are equal, else 1 and the
-/// digits of the number.
+/// Appends the largest double that is not above the number, then 0 if the two are equal, or 1 and the digits of the
+/// number if not.
 fn append_number(out: &mut Vec<u8>, number: Number) {
     let floor = floor_f64(number);
     out.extend_from_slice(&ordered_bits(floor).to_be_bytes());

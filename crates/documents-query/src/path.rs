@@ -35,7 +35,8 @@ pub enum Leaf {
 pub struct Visit<'a> {
     /// The value; `None` if the path reaches none.
     pub value: Option<RawBsonRef<'a>>,
-    /// The index in the outermost array that the path passed through without an index component.
+    /// The index of an element in an array: the outermost array that the path passed through without selecting an
+    /// element by an index component.
     pub index: Option<usize>,
 }
 
@@ -291,7 +292,8 @@ fn sort_value_at<'a>(
     }
 }
 
-/// Visits an array element. If the path continues, enters a document, and visits null for any other element.
+/// Visits an array element. If the path continues, visits the values inside the element if it is a document, otherwise
+/// null.
 fn sort_element<'a>(
     element: RawBsonRef<'a>,
     rest: &[Box<str>],

@@ -112,7 +112,7 @@ impl Writer {
             self.end();
         }
         RawDocumentBuf::from_bytes(self.bytes)
-            .expect("the writer keeps length and terminator right")
+            .expect("the writer has written the document's length and terminator")
     }
 
     fn begin(&mut self, kind: ElementType, key: &str) {

@@ -75,7 +75,7 @@ fn fastest(program: &Program, rows: Rows<'_>) -> (u64, f64) {
             let block = rows.slice(from..rows.len().min(from + ROWS_PER_BLOCK));
             program
                 .count_rows(block, &Stop::never())
-                .expect("nothing stops the search")
+                .expect("`Stop::never` never stops the search")
         });
         result = (counts.sum(), result.1.min(cpu_seconds() - started));
     }

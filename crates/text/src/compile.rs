@@ -131,7 +131,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Returns a text that every matching value begins with; may be empty.
+    /// Returns a common prefix of all matching values; may be empty.
     pub(crate) fn value_prefix(&self) -> String {
         self.analysis
             .as_ref()

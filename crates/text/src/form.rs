@@ -51,8 +51,8 @@ impl LiteralForm {
     }
 }
 
-/// A deterministic automaton over a single row. State 0 rejects and the last state accepts whatever bytes follow. A row
-/// matches if the state after its last byte is at least `accepting`.
+/// A deterministic automaton over a single row. Whatever bytes follow, a row in state 0 does not match, and a row in
+/// the last state matches. A row matches if the state after its last byte is at least `accepting`.
 #[derive(Clone)]
 pub struct DfaForm {
     /// Class of each byte value.
@@ -70,14 +70,15 @@ pub struct DfaForm {
 /// Maximum states of a form, because state numbers have 16 bits.
 const STATES_MAX: usize = 1 << 16;
 
-/// Maximum entries of a form's table, of two bytes each: a quarter of the memory for the tables of one pass.
+/// Maximum entries of a form's table, of two bytes each: a quarter of the memory that one pass of a GPU over a bucket
+/// has for tables.
 const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
     pub(crate) fn of_table(table: &Table) -> DfaForm {
         let step = |state, byte| table.successor(state, byte);
         let form = DfaForm::new(table.states_count(), step, &Stop::never());
-        let form = form.expect("this token never stops anything");
+        let form = form.expect("`Stop::never` never stops the construction");
         form.expect("a table has at most 65,536 entries")
     }
 
@@ -92,7 +93,7 @@ impl DfaForm {
         self.next.len() / self.classes_count
     }
 
-    /// Returns the state in which a row matches whatever bytes follow.
+    /// Returns the state in which a row matches, whatever bytes follow.
     pub fn accept(&self) -> u16 {
         (self.states_count() - 1) as u16
     }
@@ -162,7 +163,7 @@ enum Role {
 }
 
 impl Order {
-    /// Numbers the states; `hits` returns whether a matching row may end in a state.
+    /// Assigns the new numbers; `hits` returns whether a matching row may end in a state.
     fn new(states: usize, hits: impl Fn(usize) -> bool) -> Order {
         let plain = states - 3;
         let (ending, going): (Vec<usize>, Vec<usize>) = (0..plain).partition(|&state| hits(state));
@@ -224,7 +225,8 @@ fn columns(
 pub struct GlushkovForm {
     /// For each byte value, the positions that accept it.
     pub takes: Box<[u64; 256]>,
-    /// For each of the eight bytes of the active set and each value of that byte, the positions that may follow.
+    /// For each of the eight bytes of the set of active positions, and for each value of that byte, the positions that
+    /// may follow.
     pub follow: Vec<[u64; 256]>,
     /// Positions that may be entered anywhere in a row.
     pub enter: u64,

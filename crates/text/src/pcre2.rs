@@ -241,7 +241,8 @@ impl Scratch {
         let context = self.context.as_ptr();
         let callout = watch.is_some().then_some(look as _);
         let data = watch.map_or(ptr::null_mut(), |watch| ptr::from_mut(watch).cast());
-        // SAFETY: the context is live and belongs to this thread. `data` points to the watch that `look` expects.
+        // SAFETY: the context is live and belongs to this thread. `data` points to a `Watch`, as `look` requires, or is
+        // null if there is no callout.
         unsafe {
             sys::pcre2_set_match_limit_8(context, limits.steps);
             sys::pcre2_set_depth_limit_8(context, limits.depth);
@@ -515,8 +516,8 @@ mod tests {
 
     #[test]
     fn every_match_can_be_stopped() {
-        // Patterns that take long: over many start positions; from one start position; because each step reads the
-        // whole value; and with too many items for a callout at each.
+        // Reasons for a long match: many start positions; many steps from one start position; steps that read the whole
+        // value; too many items in the pattern for a callout at each item.
         let starts = r"(a)(?:a?){15}\1[yz]";
         let filler = "c".repeat(10_000);
         for (pattern, length) in [
@@ -534,7 +535,7 @@ mod tests {
             ),
         ] {
             let late = stopped(&code(&pattern), "a".repeat(length).as_bytes());
-            // It takes some milliseconds; the bound allows for other load on the machine.
+            // The stop takes some milliseconds; the bound allows for other load on the machine.
             assert!(
                 late < Duration::from_secs(10),
                 "stopped {late:?} after the deadline: {pattern:.40}"

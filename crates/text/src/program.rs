@@ -163,7 +163,7 @@ impl Program {
             return made.as_ref();
         }
         let made = self.make_device_form(&Stop::never());
-        made.expect("this token never stops anything")
+        made.expect("`Stop::never` never stops the construction")
     }
 
     /// As [`device_form`](Program::device_form), but checks `stop` while this or another thread builds the tables.
@@ -184,8 +184,8 @@ impl Program {
         Ok(self.device_form.get_or_init(|| made).as_ref())
     }
 
-    /// Calls `on_match` with the number of each matching row, once each, in ascending order. Numbers count from the
-    /// first row of `rows`.
+    /// Calls `on_match` once with the number of each matching row, in ascending order. Numbers count from the first row
+    /// of `rows`.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` is cancelled or past its deadline; the rows reported before do match.

@@ -134,8 +134,8 @@ fn a_deadline_ends_a_search_between_rows() {
 
 #[test]
 fn a_deadline_ends_a_search_within_a_row() {
-    // Each start position takes about ten thousand steps, below the match limit; all of them together take a hundred
-    // times that.
+    // Each start position takes about ten thousand steps, below the match limit; all start positions together take a
+    // hundred times that many.
     let pattern = pattern("(?:a|b)*(?:a|b)*[cd]$", "");
     let program = Program::compile_at(pattern, Tier::Pcre, &Limits::default());
     let program = program.expect("PCRE2 takes every pattern");

@@ -17,8 +17,8 @@ use toml::Value;
 /// The tiers that are built from this crate's own tree; the others compare literals or call PCRE2.
 const AUTOMATA: [Tier; 3] = [Tier::BitParallel, Tier::Dfa, Tier::LargeDfa];
 
-/// Minimum numbers of tests that mean the same here, and of tests that an automaton tier accepts; as counted when the
-/// suite was imported.
+/// Minimum number of tests that mean the same in PCRE2, and of tests that an automaton tier accepts, as counted when
+/// the suite was imported.
 const SAME_MIN: usize = 354;
 const TAKEN_MIN: usize = 321;
 
@@ -71,7 +71,7 @@ impl Test {
         parts.iter().any(|part| self.source().contains(part))
     }
 
-    /// Returns why the test does not apply here; `None` if it does.
+    /// Returns why the test does not apply to PCRE2's patterns; `None` if it applies.
     fn difference(&self) -> Option<&'static str> {
         let mut rules = DIFFERENCES.iter();
         rules.find(|(_, applies)| applies(self)).map(|rule| rule.0)
@@ -102,7 +102,7 @@ impl Test {
     }
 }
 
-/// A reason to exclude tests, and the predicate of the excluded tests.
+/// A reason to exclude tests, and a predicate that selects these tests.
 type Difference = (&'static str, fn(&Test) -> bool);
 
 /// Reasons to exclude a test; the first that applies counts.

@@ -80,7 +80,7 @@ fn a_large_automaton_is_stopped_inside_a_value() {
     assert_eq!(program.tier(), Tier::LargeDfa);
     assert!(all_stopped(&program, &block(&random(MIB, "q"))));
     assert!(all_stopped(&program, &block(&random(16 * MIB, "q"))));
-    // Rows of which several are searched at the same time.
+    // Rows that are short enough for several to be searched in one piece.
     let program = Program::compile(pattern("[ab]a[ab]{900}[b-d][de]", ""), &limits);
     assert_eq!(program.tier(), Tier::LargeDfa);
     let row = random(1_000, "q");

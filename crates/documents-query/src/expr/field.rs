@@ -78,7 +78,7 @@ fn need<'a>(
     fields.get(name).ok_or_else(|| Error::new(code, message()))
 }
 
-/// Parses the name of the field to set, which must be a constant, and the document to set it in.
+/// Parses the name of the field to set, which must be a constant, and the document that gets the field.
 fn target(
     parser: &mut Parser<'_>,
     fields: &Fields<'_>,

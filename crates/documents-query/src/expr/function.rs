@@ -4,7 +4,7 @@ use super::Value;
 use super::{array, boolean, convert, date, math, object, set, string};
 use crate::error::{Code, Error};
 
-/// The body of a function. Gets all operands, evaluated.
+/// The body of a function. Its argument is the values of all operands.
 pub(crate) type Body = for<'a, 'b> fn(&'b [Value<'a>]) -> Result<Value<'a>, Error>;
 
 /// An operator that is a function of evaluated operands.

@@ -1,4 +1,5 @@
-//! Arithmetic with MongoDB's type rules: int widens to long, long to double; dates shift by milliseconds.
+//! Arithmetic with MongoDB's type rules: int widens to long, long to double; numbers are added to dates as
+//! milliseconds.
 
 use bson::DateTime;
 use bson::raw::RawBsonRef;
@@ -116,7 +117,7 @@ impl Sum {
     }
 }
 
-/// Returns an integer of at least `width`, or a double if the number does not fit into 64 bits.
+/// Returns an integer of type `width` or wider, or a double if the number does not fit into 64 bits.
 fn integer(number: i128, width: Width) -> Value<'static> {
     match (i32::try_from(number), i64::try_from(number), width) {
         (Ok(int), _, Width::Int) => int.into(),

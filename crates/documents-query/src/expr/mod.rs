@@ -119,7 +119,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the scope for an evaluation during which `bytes` more are held.
+    /// Returns the scope for an evaluation during which values of `bytes` more bytes are held in memory.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` if the total bytes held exceed the limit.

@@ -19,8 +19,8 @@ use crate::limits::Limits;
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    /// The variables in scope, by name. Each is identified by the number of variables bound before it; the innermost is
-    /// last.
+    /// For each name, the numbers of the variables in scope, the innermost last. The number of a variable is the number
+    /// of variables bound before it.
     variables: HashMap<String, Vec<usize>>,
     variable_count: usize,
 }
@@ -64,7 +64,8 @@ impl<'l> Parser<'l> {
         Ok(node)
     }
 
-    /// Parses an expression with further variables in scope. Evaluation binds the variables in this order.
+    /// Parses an expression with further variables in scope. The evaluation must bind the variables in the order of
+    /// `variables`.
     pub fn expression_with(
         &mut self,
         variables: &[&str],
@@ -226,7 +227,7 @@ impl<'l> Parser<'l> {
     }
 
     /// Parses named operands. Returns the expressions in the order of `names`, with a missing value for each absent
-    /// name. An operand that is not an object of names is the first operand.
+    /// name. If the operands are not an object of names, there is only one, the first.
     fn named_operands(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Compilation of a command's patterns: with a cache, within a memory budget, and on threads for long work.
+//! Compilation of a command's patterns: with a cache, within a memory budget, and on other threads if it takes long.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

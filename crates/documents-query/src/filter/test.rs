@@ -51,7 +51,7 @@ pub enum Test {
     },
     /// `$size`: the value is an array with this number of elements.
     Size(u64),
-    /// `$elemMatch` with operators: at least one element itself passes.
+    /// `$elemMatch` with operators: at least one element itself passes the operators.
     ElemMatchValue(Box<Node>),
     /// `$elemMatch` with a query: at least one element that is a document or an array matches.
     ElemMatchObject(Box<Node>),

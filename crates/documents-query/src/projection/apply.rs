@@ -57,7 +57,7 @@ impl<'r> Run<'r> {
     }
 
     /// Writes a computed field that the document does not have. In an inclusion, writes every computed field, because
-    /// computed fields come last there.
+    /// they come last in its result.
     fn new_field(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Writes a field whose rule reads its value. `name` is the field's name in the result.
+    /// Writes a field of the document by its rule. `name` is the field's name in the result.
     fn field(
         &self,
         rule: &'r Rule,

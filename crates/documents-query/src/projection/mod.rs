@@ -75,8 +75,8 @@ pub struct ProjectionContext {
     /// Value of `$$NOW`.
     pub now: DateTime,
     /// The index of the array element that the query matched (see
-    /// [`Filter::match_position`](crate::Filter::match_position)). Only projections that are
-    /// [`Projection::is_positional`] need it.
+    /// [`Filter::match_position`](crate::Filter::match_position)). Only projections that use `field.$` need it; see
+    /// [`Projection::is_positional`].
     pub position: Option<usize>,
 }
 
@@ -137,8 +137,8 @@ impl Rules {
         self.place(name).map(|place| &self.fields[place].1)
     }
 
-    /// Returns the index of a name's rule. Few names are compared one by one, which avoids hashing each name of a
-    /// document.
+    /// Returns the index of a name's rule. Compares a short list of names one by one, which avoids hashing each name of
+    /// a document.
     fn place(&self, name: &str) -> Option<usize> {
         const FEW: usize = 8;
         match self.fields.len() <= FEW {

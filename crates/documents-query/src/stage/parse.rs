@@ -448,7 +448,8 @@ fn unwind_option<'a>(
     Ok(())
 }
 
-/// Builds a `$group` by the expression with a count, then a `$sort` by the count, largest first.
+/// Builds a `$group` that counts the documents for each value of the expression, and a `$sort` by that count, largest
+/// first.
 fn sort_by_count(
     operand: RawBsonRef<'_>,
     limits: &Limits,

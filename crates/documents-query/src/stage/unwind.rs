@@ -10,7 +10,7 @@ use crate::element::{Writer, array_values, elements, get};
 use crate::error::Error;
 use crate::path::Path;
 
-/// Maximum bytes of output documents that are built ahead of the reader, not counting the last one.
+/// Maximum bytes of output documents that are built before they are read; a single document may be larger.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// A parsed `$unwind`.

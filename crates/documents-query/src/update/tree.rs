@@ -231,7 +231,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Handles a path that cannot be created here: returns an error, unless the value is to be removed.
+    /// Handles a path that cannot be created inside this value: returns an error, unless the value at the path is to be
+    /// removed.
     fn refuse(&self, way: Way<'_>, change: Change<'_, 'a>) -> Result<(), Error> {
         let (parent, name) = (way.parent(), way.name().unwrap_or_default());
         let element = || {

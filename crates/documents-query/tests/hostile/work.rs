@@ -238,7 +238,7 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
-/// Returns a text, and a filter that takes PCRE2 hours on the text: PCRE2's limit applies to each start of a match.
+/// Returns a text and a filter. PCRE2 would take hours to match them, because its limit applies to each start position.
 fn endless() -> (String, Document) {
     let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
     ("a".repeat(100_000), pattern)

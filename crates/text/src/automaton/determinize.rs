@@ -36,7 +36,7 @@ pub(crate) fn determinize(
     budget: &Budget,
 ) -> Result<Minimal, TooLarge> {
     let bytes_max = budget.at_most(limits.determinize_bytes_max);
-    // With a count of zero, the first cache clear is an error.
+    // With a minimum of zero, the lazy DFA returns an error instead of clearing its cache.
     let config = DFA::config()
         .match_kind(MatchKind::LeftmostFirst)
         .cache_capacity(bytes_max.saturating_mul(CACHE_FACTOR))
@@ -51,7 +51,7 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Enumerates the DFA states that are reachable within a row. Only the separator leaves the state after a match.
+/// Enumerates the DFA states that are reachable within a row. A match leads to a state that only the separator leaves.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,
@@ -92,14 +92,14 @@ impl<'a> Reader<'a> {
         Ok(raw)
     }
 
-    /// Returns the state after each byte; equal for the bytes of one class.
+    /// Returns the next state for each byte value. All bytes of a class lead to the same state, except the separator.
     fn row(&mut self, from: LazyStateID) -> Result<[u32; 256], TooLarge> {
         let classes = self.dfa.byte_classes();
         let mut after = [None; 257];
         let mut row = [0; 256];
         for byte in 0..=u8::MAX {
             let class = usize::from(classes.get(byte));
-            // The separator leads to a different state than the other bytes of its class.
+            // The separator may lead to another state than the other bytes of its class.
             row[usize::from(byte)] = match after[class] {
                 Some(to) if byte != SEPARATOR => to,
                 _ => self.step(from, byte)?,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         Ok(row)
     }
 
-    /// Returns the state after a byte. The lazy DFA reports a match one byte late.
+    /// Returns the state after a byte. The lazy DFA enters a match state one byte after the end of the match.
     fn step(&mut self, from: LazyStateID, byte: u8) -> Result<u32, TooLarge> {
         self.count_visits()?;
         let to = self.dfa.next_state(&mut self.cache, from, byte);

@@ -18,7 +18,8 @@ pub(crate) const POSITIONS_MAX: usize = 64;
 pub(crate) struct Glushkov {
     /// For each byte value, the positions that accept it.
     takes: Box<[u64; 256]>,
-    /// For each byte of the active set and each value of that byte, the positions that may follow.
+    /// For each of the eight bytes of the word of active positions, and for each value of that byte, the positions that
+    /// may follow.
     follow: Vec<[u64; 256]>,
     /// Positions that may be entered anywhere.
     enter: u64,
@@ -34,7 +35,7 @@ impl Glushkov {
     /// Builds the automaton of an expression.
     ///
     /// # Errors
-    /// If it has too many positions, or assertions that positions cannot express.
+    /// If the expression needs too many positions, or has assertions that positions cannot express.
     pub(crate) fn build(hir: &Hir) -> Result<Glushkov, String> {
         let mut builder = Builder::default();
         let part = builder.part(hir)?;
@@ -362,7 +363,7 @@ impl Builder {
         }
     }
 
-    /// Returns the followers' union for each subset of the eight positions of a group.
+    /// Returns, for each subset of the eight positions of a group, the union of the positions that may follow them.
     fn follow_of(&self, group: usize) -> [u64; 256] {
         std::array::from_fn(|set| {
             let members = (0..8)

@@ -39,9 +39,9 @@ impl Minimal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    /// Reports that the previous row matched. Only this report distinguishes `hit` from `matched`.
+    /// Role of `hit`: the previous row matched. In nothing else does `hit` differ from `matched`.
     Hit,
-    /// The start, if it must not be merged with another state.
+    /// Role of the start state, if it must not be merged with another state.
     Start,
 }
 
@@ -121,7 +121,7 @@ fn refine(next: &[[u32; 256]], bytes: &[u8], blocks: &Blocks) -> Blocks {
     }))
 }
 
-/// Numbers keys in the order of their first appearance.
+/// Assigns a number to each distinct key, in the order of first appearance.
 fn number<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Blocks {
     let mut known = HashMap::new();
     let of: Vec<u32> = keys

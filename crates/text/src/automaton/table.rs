@@ -3,7 +3,8 @@
 //! States are numbered so that one comparison classifies them: first the start, then the other states, then `dead`
 //! (this row cannot match any more), `matched` (this row matches) and `hit` (the previous row matched). The separator
 //! leads from every state back to the start, except from `matched`, from where it leads to `hit`, whose transitions are
-//! those of the start. So a search over a block counts how often it reaches `hit` and need not track rows.
+//! those of the start. So a search of a block only counts how often it reaches `hit`, without tracking where rows
+//! begin.
 
 use std::collections::HashMap;
 
@@ -121,14 +122,14 @@ impl Table {
             || states_count * stride > ENTRIES
         {
             return Err(format!(
-                "a table of {states_count} states and {} classes has {bytes} bytes",
+                "a table of {states_count} states and {} classes ({bytes} bytes) exceeds the limits",
                 columns.len()
             ));
         }
         let mut next: Box<[u16; ENTRIES]> = vec![0; ENTRIES]
             .into_boxed_slice()
             .try_into()
-            .expect("the length is the array's");
+            .expect("the vector has as many entries as the array");
         for (state, row) in minimal.next.iter().enumerate() {
             for (class, &byte) in columns.iter().enumerate() {
                 next[state * stride + class] = (row[byte as usize] as usize * stride) as u16;

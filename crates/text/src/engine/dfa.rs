@@ -26,7 +26,7 @@ const STEP: usize = 16;
 /// Minimum average bytes between candidates for a literal search: below it, reading all bytes is faster.
 const BYTES_PER_CANDIDATE_MIN: usize = 96;
 
-/// Candidates between two checks of their distance.
+/// Number of candidates between two checks of the average distance of candidates.
 const CANDIDATES_PER_LOOK: usize = 64;
 
 /// Engine of a table automaton.
@@ -110,7 +110,8 @@ impl DfaEngine {
         })
     }
 
-    /// Reads one step of every lane; calls `on_byte` with lane, index and whether a matching row ends there.
+    /// Reads one step of every lane; calls `on_byte` with the lane, the byte's index in the step, and whether a
+    /// matching row ends at this byte.
     #[inline(always)]
     #[expect(
         clippy::needless_range_loop,
@@ -219,7 +220,7 @@ impl<'a> Lanes<'a> {
             let from = self.starts[lane] + step * STEP;
             self.bytes[from..from + STEP]
                 .try_into()
-                .expect("the range is as long as the array")
+                .expect("a lane has STEP bytes in each whole step")
         })
     }
 }
@@ -285,8 +286,8 @@ impl Engine for DfaEngine {
     }
 }
 
-/// Returns the range of the row that contains byte `position`. The search for its start goes back to `block_start` at
-/// most, where a row starts.
+/// Returns the range of the row that contains byte `position`. A row starts at `block_start`, and the search for the
+/// row's start does not go back further.
 fn row_around(bytes: &[u8], block_start: usize, position: usize) -> Range<usize> {
     let before = memrchr(SEPARATOR, &bytes[block_start..position]);
     let start = before.map_or(block_start, |at| block_start + at + 1);

@@ -1,8 +1,8 @@
 //! Engine of a lazy DFA, whose states are built during the search within a memory limit.
 //!
-//! The engine uses two searchers. Pieces of short rows go to the meta searcher of `regex-automata`, which has literal
-//! prefilters but cannot be interrupted. A row longer than a piece is stepped byte by byte here, with checks of the
-//! cancellation token in between.
+//! The engine uses two searchers. The meta searcher of `regex-automata` has literal prefilters but cannot be
+//! interrupted; it searches pieces of a block, each made of whole short rows. For a row longer than a piece, this
+//! module steps a DFA byte by byte and checks the cancellation token in between.
 
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
@@ -63,8 +63,9 @@ impl Stepper {
 
     /// Returns whether a row matches; checks `stop` before every `bytes_per_check` bytes.
     fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
-        // Making a state fails only in a searcher that may give up; this one clears its cache instead.
-        const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";
+        // A lazy DFA may be configured to give up when its cache is full; this DFA clears its cache instead.
+        const NEVER_GIVES_UP: &str =
+            "a lazy DFA that clears its cache when it is full never gives up";
         let (dfa, mut cache) = (&self.dfa, self.caches.get());
         let config = start::Config::new().anchored(Anchored::No);
         let start = dfa.start_state(&mut cache, &config);
@@ -154,7 +155,7 @@ impl Engine for LazyEngine {
     fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
         let budget = Budget::new(usize::MAX, SharedStop::new(stop.clone()));
         let Ok(minimal) = self.minimal(&budget) else {
-            // The error means that a limit was exceeded, unless the search was stopped.
+            // Building fails if the search was stopped or, otherwise, if a limit was exceeded.
             return stop.check().map(|()| None);
         };
         let form = DfaForm::of_minimal(&minimal, stop)?;

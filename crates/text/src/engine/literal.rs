@@ -143,7 +143,8 @@ impl Engine for LiteralEngine {
         if self.place == Place::Anywhere {
             return self.contains_until(value, stop);
         }
-        // The comparison reads at most the literal's bytes, whose number the limit of a pattern bounds.
+        // The comparison is short: it reads no more bytes than the literal has, which the length limit of patterns
+        // bounds.
         stop.check()?;
         Ok(self.is_match(value))
     }

@@ -24,11 +24,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
-    /// As [`is_match`](Engine::is_match), but checks `stop` first, and again after at most [`BYTES_PER_CHECK`] bytes,
-    /// or fewer if bytes take longer.
+    /// As [`is_match`](Engine::is_match), but checks `stop` first, and then at least once in every [`BYTES_PER_CHECK`]
+    /// bytes; slow engines check more often.
     fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
-    /// Calls `on_match` with each matching row, once each, in ascending order.
+    /// Calls `on_match` once with the number of each matching row, in ascending order.
     fn search_rows(
         &self,
         rows: Rows<'_>,
@@ -79,8 +79,8 @@ pub(crate) fn search_each(
     Ok(())
 }
 
-/// Returns the end of the piece that starts at row `from`, as a row number: rows of at most `bytes_max` bytes in total,
-/// or one longer row.
+/// Returns the number of the first row after the piece that starts at row `from`. A piece is rows of at most
+/// `bytes_max` bytes in total, or one longer row.
 pub(crate) fn next_piece(rows: Rows<'_>, from: usize, bytes_max: usize) -> usize {
     let target = rows.offsets[from] as usize + bytes_max;
     if target >= rows.span().end {

@@ -5,7 +5,8 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// Engine for any pattern. A single value may take long, so the token is checked before and within each value.
+/// Engine for any pattern. A single value may take long, so the cancellation token is checked before and within each
+/// value.
 pub(crate) struct PcreEngine {
     pattern: Pattern,
 }

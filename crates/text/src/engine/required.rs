@@ -11,8 +11,8 @@ const LITERALS_MAX: usize = 48;
 /// Minimum bytes of a literal in a set.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are read to find the literals at one position. A sequence may have thousands of
-/// parts, and each position copies the parts after it.
+/// Maximum parts of a sequence that are copied and read to find the literals at one of its positions. A sequence may
+/// have thousands of parts, and without a limit each position would copy all parts after it.
 const PARTS_MAX: usize = 64;
 
 /// A searcher for any literal of a set.
@@ -86,7 +86,7 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 ///
 /// PERF: `forebay bench documents --host --only counts`, two cores of an Intel Xeon, November 2026, `webpack.*plugin`
 /// with one device: 1.34 times the speed of ripgrep. When `webpack` and `plugin` counted as equally long, the search
-/// used the later one: 0.67 times.
+/// used `plugin`: 0.67 times the speed.
 fn score(literals: &[Vec<u8>]) -> (usize, usize) {
     let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
     (shortest, LITERALS_MAX - literals.len().min(LITERALS_MAX))

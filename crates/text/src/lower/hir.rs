@@ -60,8 +60,8 @@ struct Place {
 }
 
 impl Place {
-    /// Returns whether a repeat here may be treated as possessive, because backtracking over a character of `set` could
-    /// not lead to a match.
+    /// Returns whether a repeat of `set` at this place may be treated as possessive, because a character that the
+    /// repeat releases by backtracking could not lead to a match.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }
@@ -232,8 +232,8 @@ fn takes_chars(node: &Node) -> bool {
     }
 }
 
-/// Returns a set that contains the first character of a sequence, if known; `after` is that set for the text after the
-/// sequence.
+/// Returns a set that contains the first character of a sequence, if known; `after` is the corresponding set for the
+/// text that follows the sequence.
 fn first_chars(nodes: &[Node], after: Option<&CharSet>) -> Option<CharSet> {
     let Some((node, rest)) = nodes.split_first() else {
         return after.cloned();

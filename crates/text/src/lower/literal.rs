@@ -24,7 +24,7 @@ pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
     Some((place, text))
 }
 
-/// Returns a text that every value matched by a simplified pattern begins with.
+/// Returns a common prefix of all values that a simplified pattern matches; may be empty.
 pub(crate) fn value_prefix(node: &Node) -> String {
     if let Node::Alternate(nodes) = node {
         return nodes

@@ -76,7 +76,8 @@ impl Parts {
         }
     }
 
-    /// Adds the conditions of a sequence's look-arounds: the value contains, anywhere, what each positive one requires.
+    /// Adds a condition for each positive look-around of a sequence: the value contains, at any position, the text that
+    /// the look-around requires.
     fn contained(&mut self, nodes: &[Node]) {
         for node in nodes {
             if let Node::Around(around) = node {

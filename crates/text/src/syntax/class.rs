@@ -25,8 +25,9 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
 /// A class being read.
 ///
 /// PCRE2 keeps a bit for each character below U+0100 and a list for the others, and a class such as `\D` only sets bits
-/// and a flag. What the flag means for the others depends on what else stands in the class (pcre2_compile.c,
-/// `should_flip_negation`), and a later POSIX class overwrites it. This struct keeps the same parts separate.
+/// and a flag. What the flag means for the other characters depends on the other items of the class (pcre2_compile.c,
+/// `should_flip_negation`), and a later POSIX class overwrites it. The fields of this struct keep the same parts
+/// separate.
 #[derive(Default)]
 struct Class {
     /// Characters and ranges that case folding applies to.
@@ -131,7 +132,10 @@ impl Class {
             return cursor.unknown("a POSIX class");
         };
         let eaten = cursor.eat(&format!(":{name}:]"));
-        debug_assert!(eaten, "the name was read from here");
+        debug_assert!(
+            eaten,
+            "the cursor is before the `:name:]` that was just read ahead"
+        );
         self.bits.union(&if negated { set.negated() } else { set });
         self.others_too = negated;
         self.close(cursor)

@@ -54,7 +54,7 @@ fn same(judge: &Code, a: char, b: char) -> bool {
 /// Last code point that may have case.
 const CASED_LAST: char = '\u{1ffff}';
 
-/// Returns for each character with a case mapping the characters that share a mapping with it.
+/// Returns, for each character that has a case mapping, the characters that share a mapping with it.
 fn candidates() -> BTreeMap<char, BTreeSet<char>> {
     let mut groups: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
     for c in char::MIN..=CASED_LAST {

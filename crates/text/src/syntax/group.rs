@@ -12,8 +12,8 @@ enum Kind {
     Around { behind: bool, negative: bool },
 }
 
-/// Openings with a fixed spelling. `(?|`, which restarts group numbers in each branch, is a plain group here because
-/// nothing depends on the numbers.
+/// Openings with a fixed spelling. `(?|`, which restarts group numbers in each branch, is parsed as a plain group
+/// because no tree depends on group numbers.
 const OPENINGS: [(&str, Kind); 8] = [
     ("?:", Kind::Plain),
     ("?|", Kind::Plain),

@@ -46,7 +46,7 @@ pub(super) struct Parser<'a> {
     pub(super) nesting_left: usize,
     /// Whether a back-reference or a subroutine call was read.
     pub(super) refers: bool,
-    /// Character types read outside classes, as the letters of their escapes; `N` includes the dot.
+    /// Character types read outside classes, as the letters of their escapes; the dot is recorded as `N`.
     types: String,
 }
 

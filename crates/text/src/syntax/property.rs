@@ -16,15 +16,16 @@ use crate::pcre2::{Code, MatchLimits};
 /// Characters per call of PCRE2, which checks the encoding of the whole subject on each call.
 const CHARS_PER_CALL: usize = 1_024;
 
-/// Maximum spellings of properties kept; a pattern that uses a further spelling gets the tier of PCRE2.
+/// Maximum entries of the cache of properties, one per escape as written; once it is full, a pattern with another
+/// escape gets the tier of PCRE2.
 const SPELLINGS_MAX: usize = 1_024;
 
 type Key = (String, bool);
 
 static KNOWN: LazyLock<Mutex<HashMap<Key, Arc<CharSet>>>> = LazyLock::new(Mutex::default);
 
-/// Returns the characters that an escape such as `\p{Lu}` matches; `None` if PCRE2 refuses the escape, or too many
-/// spellings are kept.
+/// Returns the characters that an escape such as `\p{Lu}` matches; `None` if PCRE2 refuses the escape, or the cache of
+/// properties is full.
 pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> {
     let key = (escape.to_owned(), ignore_case);
     if let Some(set) = KNOWN.lock().get(&key) {
@@ -57,7 +58,7 @@ fn ask(judge: &Code) -> Option<CharSet> {
     Some(CharSet::of_ranges(&runs))
 }
 
-/// Returns the first and last of a run of ascending characters.
+/// Returns the first and the last character of a run of ascending characters.
 fn ends(run: &str) -> Option<(char, char)> {
     Some((run.chars().next()?, run.chars().next_back()?))
 }

@@ -128,7 +128,7 @@ impl fmt::Debug for CharSet {
     }
 }
 
-/// Sets of single-letter escapes.
+/// The sets of characters that single-letter escapes such as `\d` match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Named {
     Digit,
