@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use bson::Document;
 use forebay_peers::cache_folder;
 
-/// npm package with the names of all npm packages, pinned to the release that the expected counts are for.
+/// npm package with the names of all npm packages, pinned to the release for which the expected counts hold.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
 /// npm package with the films.
 const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
@@ -127,7 +127,9 @@ fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
-    let folder = path.parent().context("the file has no folder")?;
+    let folder = path
+        .parent()
+        .context("the path of the file to write has no folder")?;
     tempfile::NamedTempFile::new_in(folder)
         .with_context(|| format!("writing to {}", folder.display()))
 }
@@ -141,7 +143,7 @@ fn fetch(package: &str, file: &str) -> Result<Vec<u8>> {
     run(&mut npm, "npm (it comes with Node.js)")?;
     let archive = fs::read_dir(folder.path())?
         .next()
-        .with_context(|| format!("npm packed nothing for {package}"))??
+        .with_context(|| format!("`npm pack` wrote no archive for {package}"))??
         .path();
     let mut tar = Command::new("tar");
     tar.arg("-xzOf").arg(archive).arg(file);

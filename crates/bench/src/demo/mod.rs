@@ -22,7 +22,7 @@ use searches::Search;
 
 /// The database of the demonstration.
 const DATABASE: &str = "demo";
-/// Repetitions of a search for its median.
+/// Repetitions of a search, of which the median is reported.
 const SEARCH_REPEAT: Repeat = Repeat {
     count: 21,
     budget: Duration::from_secs(3),
@@ -94,7 +94,7 @@ pub async fn run(args: DemoArgs) -> Result<()> {
         .uri
         .clone()
         .or_else(|| server.as_ref().map(|server| server.uri().to_owned()));
-    let uri = uri.context("no server was started or named")?;
+    let uri = uri.context("there is neither a connection string nor a started server")?;
     let client = client::connect(&uri).await?;
     let source = Source::find(args.generated);
     load::load(&client.database(DATABASE), &source, args.json).await?;
@@ -115,7 +115,7 @@ fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
     if args.uri.is_some() {
         return Ok(None);
     }
-    let binary = std::env::current_exe().context("finding this program")?;
+    let binary = std::env::current_exe().context("finding the path of this executable")?;
     let mut arguments = vec![
         "--mongodb-listen",
         &args.mongodb_listen,
@@ -169,7 +169,7 @@ async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
         timed::count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
     anyhow::ensure!(
         matches == scanned,
-        "{}: the cache counts {matches}, a scan {scanned}",
+        "{}: the cache counts {matches} matching documents, but a scan counts {scanned}",
         search.text
     );
     let Explanation {

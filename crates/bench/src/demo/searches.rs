@@ -107,7 +107,8 @@ fn movies(kind: &'static str, text: &str, filter: Document) -> Search {
 }
 
 fn regex_value(pattern: &str) -> bson::Regex {
-    let pattern = bson::raw::CString::try_from(pattern).expect("patterns here hold no NUL");
-    let options = bson::raw::CString::try_from("").expect("the empty string holds no NUL");
+    let pattern = bson::raw::CString::try_from(pattern)
+        .expect("the patterns of the demonstration contain no NUL");
+    let options = bson::raw::CString::try_from("").expect("the empty string contains no NUL");
     bson::Regex { pattern, options }
 }

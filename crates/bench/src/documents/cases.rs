@@ -2,7 +2,7 @@
 
 use bson::{Document, doc};
 
-/// A count by pattern over the field `name`.
+/// A count of the documents whose field `name` matches a pattern.
 #[derive(Clone, Copy, Debug)]
 pub struct CountCase {
     /// Name in the record.
@@ -35,7 +35,7 @@ const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCa
     }
 }
 
-/// Counts over all names: patterns with one required literal, with several, and with none.
+/// Counts of all names that match a pattern: patterns with one required literal, with several, and with none.
 pub const COUNT_CASES: [CountCase; 12] = [
     case("substring-rare", "kubernetes-dashboard", 2),
     case("substring-common", "react", 229_265),

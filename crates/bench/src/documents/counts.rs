@@ -1,4 +1,4 @@
-//! Counts by pattern, compared with ripgrep on a file and FerretDB on a million documents.
+//! Counts of names that match a pattern, compared with ripgrep on a file and FerretDB on a million documents.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn count_with_ripgrep(session: &Session, case: &CountCase, found: u64) -> Result
         timed::ripgrep_count(&session.names_file, pattern, ignore_case, ROUND_REPEAT)?;
     ensure!(
         found == expected,
-        "{}: {found} by Forebay, {expected} by ripgrep",
+        "{}: Forebay counts {found} matches, ripgrep {expected}",
         case.case
     );
     Ok(time.median)
@@ -119,7 +119,7 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
     let known = !session.smoke && session.names.len() == NAMES_COUNT;
     ensure!(
         !known || count == case.expect,
-        "{}: counted {count}, expected {}",
+        "{}: Forebay counts {count} matches instead of {}",
         case.case,
         case.expect
     );
@@ -156,10 +156,11 @@ pub fn million(session: &Session) -> usize {
     }
 }
 
-/// Counts the same names with Forebay and with FerretDB alone. The names of the cases start with `prefix`.
+/// Runs the same counts in Forebay (database `ours`) and in FerretDB without Forebay (`theirs`). The names of the cases
+/// start with `prefix`.
 ///
 /// # Errors
-/// If a count fails, or the two differ.
+/// If a count fails, or Forebay and FerretDB count differently.
 pub async fn compare_with_ferretdb(
     session: &mut Session,
     prefix: &str,
@@ -188,7 +189,7 @@ async fn compare_case(
         timed::count(theirs, collection, &filter, Plan::Chosen, FERRETDB_REPEAT).await?;
     ensure!(
         found == expected,
-        "{}: {found} by Forebay, {expected} by FerretDB",
+        "{}: Forebay counts {found} matches, FerretDB {expected}",
         case.case
     );
     let name = format!("{prefix}-{}", case.case);
@@ -210,7 +211,10 @@ async fn compare_case(
         "client_ms",
         rival,
     )?;
-    eprintln!("{name:22} {:.0} times FerretDB", rival.median / time.median);
+    eprintln!(
+        "{name:22} {:.0} times as fast as FerretDB",
+        rival.median / time.median
+    );
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Exact finds: the rate over sixteen connections, and the latency of one client.
+//! Exact finds: the rate on 16 connections, and the latency of one client.
 //!
 //! Each is measured with two clients: the official driver, and a bare connection that only encodes and decodes
 //! messages. Client and server share the cores, so the bare connection leaves more of them to the server. Each
@@ -84,7 +84,10 @@ async fn wire_latency(session: &Session) -> Result<Summary> {
         let start = Instant::now();
         let found = client.find_count(&find_command(&name)).await?;
         samples.push(start.elapsed().as_secs_f64() * 1e6);
-        ensure!(found == 1, "{name} was found {found} times");
+        ensure!(
+            found == 1,
+            "{found} documents have the name {name}, instead of one"
+        );
     }
     Summary::of(&samples).context("no find was timed")
 }
@@ -96,7 +99,7 @@ async fn driver_latency(session: &Session) -> Result<Summary> {
         let start = Instant::now();
         let found = collection.find_one(doc! { "name": &name }).await?;
         samples.push(start.elapsed().as_secs_f64() * 1e6);
-        ensure!(found.is_some(), "{name} was not found");
+        ensure!(found.is_some(), "no document has the name {name}");
     }
     Summary::of(&samples).context("no find was timed")
 }
@@ -122,7 +125,7 @@ async fn wire_finds_until(
         }
         ensure!(
             client.find_count(&find_command(&name)).await? == 1,
-            "{name} was not found exactly once"
+            "not exactly one document has the name {name}"
         );
         finds += 1;
     }
@@ -148,14 +151,14 @@ async fn driver_finds_until(
             break;
         }
         let found = collection.find_one(doc! { "name": &name }).await?;
-        ensure!(found.is_some(), "{name} was not found");
+        ensure!(found.is_some(), "no document has the name {name}");
         finds += 1;
     }
     Ok(finds)
 }
 
-/// Measures the finds per second of all connections together. `finds_until` runs one connection: it finds the names one
-/// after the other until the given time, and returns the number of finds.
+/// Measures the finds per second of all connections together. `finds_until` uses one connection: it runs finds one
+/// after the other until the given time, and returns their number.
 async fn rate<F>(session: &Session, finds_until: impl Fn(Names, Instant) -> F) -> Result<Summary>
 where
     F: Future<Output = Result<u64>> + Send + 'static,

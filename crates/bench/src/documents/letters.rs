@@ -87,7 +87,7 @@ pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
 
 impl Letters {
     async fn start(args: &DocumentsArgs) -> Result<Letters> {
-        let binary = std::env::current_exe().context("finding this program")?;
+        let binary = std::env::current_exe().context("finding the path of this executable")?;
         let devices = args.devices.clone().unwrap_or_else(|| DEVICES.to_owned());
         let server = ServerProcess::serve(&binary, &["--memory", "--devices", &devices])?;
         let mut options = ClientOptions::parse(server.uri()).await?;
@@ -168,12 +168,12 @@ impl Letters {
         let (count, _) = self.timed(&filter, Repeat { count: 1, ..REPEAT }).await?;
         ensure!(
             count == expect,
-            "/{pattern}/ counted {count}, expected {expect}"
+            "/{pattern}/ matches {count} documents instead of {expect}"
         );
         let (count, summary) = self.timed(&filter, REPEAT).await?;
         ensure!(
             count == expect,
-            "/{pattern}/ counted {count}, expected {expect}"
+            "/{pattern}/ matches {count} documents instead of {expect}"
         );
         self.report(
             &self.case(sort, pattern),
@@ -204,7 +204,7 @@ impl Letters {
             samples.push(milliseconds(start.elapsed()));
             ensure!(
                 found.len() as u64 == expect,
-                "found {} of {expect}",
+                "the find returned {} documents instead of {expect}",
                 found.len()
             );
         }
@@ -301,7 +301,7 @@ impl Searches {
                     let count = client::count(&db, COLLECTION, &filter, Plan::Chosen).await?;
                     ensure!(
                         count == expect[index],
-                        "/{}/ counted {count}",
+                        "/{}/ matches {count} documents, which is not the expected count",
                         patterns[index]
                     );
                     searches += 1;

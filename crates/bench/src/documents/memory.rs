@@ -8,8 +8,8 @@ use super::session::{HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// Measures bytes per document beyond the values, for a cache of one field with integer `_id`: as the server accounts
-/// for them, and as growth of the process while it builds the cache.
+/// Measures bytes per document beyond the values, for a cache of one field with integer `_id`: as the server's memory
+/// account states them, and as the growth of the process while it builds the cache.
 pub async fn of_one_field(session: &mut Session) -> Result<()> {
     let documents = session.names.len() as f64;
     let values: usize = session.names.iter().map(String::len).sum();
@@ -42,7 +42,8 @@ async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     client::each_document(&stats, &mut |part| {
         overhead = overhead.or(client::integer(part.get("overheadBytes")));
     });
-    let overhead = overhead.with_context(|| format!("no overheadBytes in {stats}"))?;
+    let overhead =
+        overhead.with_context(|| format!("the index statistics have no overheadBytes: {stats}"))?;
     Ok(overhead as f64)
 }
 

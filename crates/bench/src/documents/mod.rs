@@ -87,11 +87,11 @@ pub struct DocumentsArgs {
 /// The sections of a run, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Section {
-    /// Counts by pattern on all names, compared with ripgrep.
+    /// Counts of all names that match a pattern, compared with ripgrep.
     Counts,
-    /// Counts by pattern on a million names, compared with FerretDB on SQLite.
+    /// Counts of the names among a million that match a pattern, compared with FerretDB on SQLite.
     Ferretdb,
-    /// Exact finds by one client and over sixteen connections.
+    /// Exact finds: one client's latency, and the rate on 16 connections.
     Finds,
     /// Imports into a collection with one cached field.
     Import,
@@ -99,8 +99,8 @@ pub enum Section {
     Inserts,
     /// Memory of a cache in addition to the bytes of its values.
     Memory,
-    /// As a proxy of FerretDB on SQLite: the cost of proxying, and counts by pattern over a million names cached from
-    /// it.
+    /// Forebay as a proxy of FerretDB on SQLite: the cost of forwarding commands, and counts on caches of FerretDB's
+    /// names.
     Upstream,
 }
 

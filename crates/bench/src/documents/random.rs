@@ -1,4 +1,5 @@
-//! Random letters: the data of the paper, equal on every machine, and expected counts of searches.
+//! Generates random letters, the same on every machine, as in the paper's experiments, and computes the expected counts
+//! of searches.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -152,7 +153,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
         }
         ensure!(
             Instant::now() < end,
-            "the host still searches {on_host} rows: {reply}"
+            "the timeout has passed, but the host still searches {on_host} rows: {reply}"
         );
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

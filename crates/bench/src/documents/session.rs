@@ -52,8 +52,10 @@ impl Session {
         let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
         let (names, names_file) = names(args.smoke, folder.path())?;
         let data = folder.path().join("data");
-        let data = data.to_str().context("the folder is not UTF-8")?;
-        let binary = std::env::current_exe().context("finding this program")?;
+        let data = data
+            .to_str()
+            .context("the path of the data folder is not UTF-8")?;
+        let binary = std::env::current_exe().context("finding the path of this executable")?;
         let server = ServerProcess::serve(&binary, &["--data", data, "--devices", HOST_DEVICES])?;
         let client = client::connect(server.uri()).await?;
         Ok(Session {
@@ -88,7 +90,7 @@ impl Session {
         let count = client::count(&db, NAMES, &doc! {}, Plan::Chosen).await?;
         ensure!(
             count == self.names.len() as u64,
-            "{count} of {} names arrived",
+            "{count} names are stored instead of the {} imported",
             self.names.len()
         );
         Ok(())

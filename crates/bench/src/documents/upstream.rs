@@ -44,7 +44,7 @@ struct Route {
 /// If a server fails, or a find or a count differs from the upstream's own.
 pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
     let store = FerretDb::start()?;
-    let binary = std::env::current_exe().context("finding this program")?;
+    let binary = std::env::current_exe().context("finding the path of this executable")?;
     let arguments = [
         "--memory",
         "--upstream",

@@ -45,24 +45,24 @@ const SEARCHES: &str = "searches/s";
 const FIGURES: [About; 8] = [
     About {
         number: 6,
-        title: "Exact searches by bucket size, 16 connections",
+        title: "Exact searches against bucket size, on 16 connections",
         x: BUCKET,
         x_axis: Axis::Log2,
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "constant up to buckets of 2^17 to 2^18 values, lower beyond, as a search reads one bucket.",
+        paper: "constant up to buckets of 2^17 to 2^18 values, lower for larger buckets, because a search reads one bucket.",
     },
     About {
         number: 7,
-        title: "Regular expressions by bucket size, one client",
+        title: "Regular expressions against bucket size, one client",
         x: BUCKET,
         x_axis: Axis::Log2,
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "rising up to buckets of 2^17 values, as each bucket takes a kernel launch; falling at 2^19, as there are too few \
-                buckets for three GPUs.",
+        paper: "rising up to buckets of 2^17 values, because each bucket takes a kernel launch; falling at 2^19, \
+                because there are too few buckets for three GPUs.",
     },
     About {
         number: 8,
@@ -76,18 +76,18 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 9,
-        title: "Exact searches by documents and devices, 16 connections",
+        title: "Exact searches against number of documents, per number of devices, on 16 connections",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
         y_axis: Axis::Linear,
         is_rate: true,
-        paper: "with 100 million documents, three GPUs reach 1.73 times (local) and 2.14 times (remote) the rate of one; 0.22 ms \
+        paper: "with 100 million documents, three GPUs reach 1.73 times (local) and 2.14 times (remote) the rate of one GPU; 0.22 ms \
                 (local) and 0.30 ms (remote) per search.",
     },
     About {
         number: 10,
-        title: "Regular expressions by documents and devices, one client",
+        title: "Regular expressions against number of documents, per number of devices, one client",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -97,7 +97,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 11,
-        title: "Exact searches beside programs with an index, one client",
+        title: "Exact searches, compared with programs that have an index, one client",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -108,7 +108,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 12,
-        title: "Patterns beside other programs, one client",
+        title: "Searches by pattern, compared with other programs, one client",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -118,7 +118,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 13,
-        title: "Inserts by cached or indexed fields, of five",
+        title: "Inserts against number of cached or indexed fields, of five fields",
         x: "fields cached or indexed",
         x_axis: Axis::Linear,
         y: "documents/s",

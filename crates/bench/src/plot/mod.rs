@@ -88,7 +88,7 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     let machines: BTreeSet<&str> = ours.map(|record| hardware(&record.device).1).collect();
     for record in records {
         let (name, kind, x) = parts(&record.case)
-            .with_context(|| format!("{} is not a point of a figure", record.case))?;
+            .with_context(|| format!("the case {} is not a point of a figure", record.case))?;
         let about = about(name).with_context(|| format!("{name} is not a figure of the paper"))?;
         let key = (about.number, name.to_owned());
         let plot = plots.entry(key).or_insert_with(|| Plot {

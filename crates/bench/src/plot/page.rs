@@ -36,7 +36,7 @@ fn ours(records: &[&Record]) -> String {
     let hardware = set(|record| hardware(&record.device).1.to_owned());
     let commits = set(|record| format!("`{}`", record.commit));
     let days = set(|record| record.date.chars().take(10).collect());
-    format!("Ours: {hardware}; commit {commits}, {days}.")
+    format!("Measured for this page: on {hardware}; commits {commits}; dates {days}.")
 }
 
 fn add_plot(page: &mut String, plot: &Plot) {

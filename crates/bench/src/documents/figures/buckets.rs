@@ -1,4 +1,4 @@
-//! Figures 6, 7 and 8: exact searches, regular expressions, and devices joining and leaving, by bucket size.
+//! Figures 6, 7 and 8: exact searches, regular expressions, and devices joining and leaving, for each bucket size.
 
 use anyhow::Result;
 

@@ -39,14 +39,21 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
     for part in list.split(',') {
         match part.split_once(':') {
             Some(("host", count)) => {
-                let count = count.parse().with_context(|| format!("devices {part}"))?;
+                let count = count
+                    .parse()
+                    .with_context(|| format!("the number of devices in `{part}`"))?;
                 devices.extend(std::iter::repeat_n("host:1".to_owned(), count));
             }
             Some(("cuda", _)) => devices.push(part.to_owned()),
-            _ => bail!("list the devices of a figure as in host:2 or cuda:0,cuda:1, not {part}"),
+            _ => bail!(
+                "the devices of a figure must be listed as in `host:2` or `cuda:0,cuda:1`: `{part}` does not name each device"
+            ),
         }
     }
-    ensure!(!devices.is_empty(), "a figure needs a device");
+    ensure!(
+        !devices.is_empty(),
+        "measuring a figure takes at least one device"
+    );
     Ok(devices)
 }
 
@@ -91,7 +98,11 @@ impl Fixture {
     /// # Errors
     /// If the server does not start.
     pub async fn serve(&self, settings: &[&str]) -> Result<RunningServer> {
-        let folder = self.folder.path().to_str().context("not UTF-8")?;
+        let folder = self
+            .folder
+            .path()
+            .to_str()
+            .context("the path of the data folder is not UTF-8")?;
         let mut arguments = vec!["--data", folder];
         arguments.extend(settings);
         let server = RunningServer::start(&self.devices, &arguments).await?;
@@ -119,7 +130,7 @@ impl RunningServer {
     }
 
     async fn start(devices: &[String], arguments: &[&str]) -> Result<RunningServer> {
-        let binary = std::env::current_exe().context("finding this program")?;
+        let binary = std::env::current_exe().context("finding the path of this executable")?;
         let arguments = [&["--devices", &devices[0]], arguments].concat();
         let process = ServerProcess::serve(&binary, &arguments)?;
         let client = client::connect(process.uri()).await?;
@@ -232,7 +243,10 @@ impl RunningServer {
         let filter = doc! { "v": { "$regex": pattern } };
         let (count, time) =
             timed::count(&self.db, COLLECTION, &filter, Plan::Chosen, REPEAT).await?;
-        ensure!(count == expect, "/{pattern}/ counted {count}, not {expect}");
+        ensure!(
+            count == expect,
+            "/{pattern}/ matches {count} documents instead of {expect}"
+        );
         Ok(time.median)
     }
 
@@ -252,7 +266,7 @@ pub fn cannot_hold(documents: usize) -> Option<String> {
     (needed > available).then(|| {
         let gigabytes = |bytes: u64| bytes as f64 / 1e9;
         format!(
-            "skipped: {documents} more documents take about {:.1} GB of memory, and {:.1} GB are available",
+            "skipped: {documents} more documents take about {:.1} GB of memory, but only {:.1} GB are available",
             gigabytes(needed),
             gigabytes(available)
         )
@@ -280,7 +294,10 @@ async fn exact_until(
     while Instant::now() < end {
         let (value, expect) = &known[(first + searches as usize) % known.len()];
         let count = client::count(&db, COLLECTION, &doc! { "v": value }, Plan::Chosen).await?;
-        ensure!(count == *expect, "{value} counted {count}, not {expect}");
+        ensure!(
+            count == *expect,
+            "{count} documents have the value {value}, instead of {expect}"
+        );
         searches += 1;
     }
     Ok(searches)

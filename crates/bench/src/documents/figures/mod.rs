@@ -40,28 +40,28 @@ const KNOWN_VALUES: usize = 64;
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Figure {
-    /// Exact searches by bucket size.
+    /// Exact searches, for each bucket size.
     #[value(name = "6")]
     ExactByBucket,
-    /// Regular expressions by bucket size.
+    /// Regular expressions, for each bucket size.
     #[value(name = "7")]
     RegexByBucket,
-    /// Time for a device to join and to leave, by bucket size.
+    /// Time for a device to join and to leave, for each bucket size.
     #[value(name = "8")]
     JoinLeave,
-    /// Exact searches by documents and devices.
+    /// Exact searches, for each number of documents and devices.
     #[value(name = "9")]
     ExactBySize,
-    /// Regular expressions by documents and devices.
+    /// Regular expressions, for each number of documents and devices.
     #[value(name = "10")]
     RegexBySize,
-    /// Exact searches by documents, compared with programs that have an index.
+    /// Exact searches, for each number of documents, compared with programs that have an index.
     #[value(name = "11")]
     ExactBesideRivals,
-    /// Regular expressions by documents, compared with other programs.
+    /// Regular expressions, for each number of documents, compared with other programs.
     #[value(name = "12")]
     RegexBesideRivals,
-    /// Inserts with none to five fields cached, compared with indexed fields and other programs.
+    /// Inserts with zero to five cached fields, compared with indexed fields and other programs.
     #[value(name = "13")]
     Writes,
     /// All figures.

@@ -148,9 +148,9 @@ async fn engines(
     for rival in rivals {
         match rival {
             Ok(engine) => engines.push(engine),
-            Err(why) => figures
-                .report
-                .note(&format!("left out at {documents} documents: {why:#}")),
+            Err(why) => figures.report.note(&format!(
+                "a rival is left out at {documents} documents: {why:#}"
+            )),
         }
     }
     Ok(engines)
@@ -164,7 +164,7 @@ async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
     };
     ensure!(
         documents <= max,
-        "FerretDB takes half a minute per search and million documents"
+        "FerretDB takes half a minute per search in a million documents"
     );
     let server = FerretDb::start()?;
     let db = client::connect(server.uri()).await?.database(DATABASE);
@@ -185,7 +185,7 @@ async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
 fn postgres(documents: usize, file: &Path) -> Result<Engine> {
     ensure!(
         documents <= POSTGRES_DOCUMENTS_MAX,
-        "PostgreSQL takes minutes per ten million documents to build its index"
+        "PostgreSQL takes minutes to build its index of ten million documents"
     );
     let mut postgres = Postgres::start()?;
     postgres.execute("CREATE TABLE letters (id serial, v text NOT NULL)")?;
@@ -211,7 +211,8 @@ fn ripgrep() -> Result<Engine> {
 
 /// Returns a searcher that uses Rust's `regex` crate, in a child process that runs this executable.
 fn regex_crate(file: &Path) -> Result<ColumnSearch> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command =
+        Command::new(std::env::current_exe().context("finding the path of this executable")?);
     command.args(["bench", "column-regex"]).arg(file);
     ColumnSearch::regex_crate(command)
 }
@@ -307,7 +308,7 @@ async fn round(
         let (count, time) = engine.count(*search, file).await?;
         ensure!(
             count == *expect,
-            "{} counted {count}, expected {expect}",
+            "{} counted {count} matches instead of {expect}",
             engine.name
         );
         if !warm && time < SLOW_MS && repeat.count > 1 {

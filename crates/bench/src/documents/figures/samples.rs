@@ -55,7 +55,8 @@ impl Samples {
                 devices: &point.devices,
                 expect: point.expect,
             };
-            let summary = Summary::of(&point.values).context("a point has no measurement")?;
+            let summary =
+                Summary::of(&point.values).context("a point of a figure has no measurement")?;
             report.add(&point.case, by, point.metric, summary)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Figures 9 to 12: exact searches and regular expressions by number of documents and devices, and compared with
+//! Figures 9 to 12: exact searches and regular expressions, for each number of documents and devices, and compared with
 //! rivals.
 
 use anyhow::Result;

@@ -89,7 +89,7 @@ impl GrowingCollection {
         let count = client::count(&self.db, COLLECTION, &doc! {}, Plan::Chosen).await?;
         ensure!(
             count == self.documents as u64,
-            "{count} of {} documents arrived",
+            "{count} documents are stored instead of the {} inserted",
             self.documents
         );
         Ok(())
@@ -227,7 +227,7 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let (count, _) = postgres.count("SELECT count(*) FROM letters")?;
     ensure!(
         count == documents as u64,
-        "{count} of {documents} rows arrived"
+        "PostgreSQL stores {count} rows instead of the {documents} copied"
     );
     samples.report(&mut figures.report)
 }
