@@ -2,8 +2,8 @@
 //!
 //! [`Elements`] never fails. It ends where a document is malformed, and returns a value that cannot be decoded (a
 //! string that is not UTF-8) as an opaque binary value. Such a field exists, equals itself, and matches no string and
-//! no pattern. No binary value that a client sends is decoded with the subtype of an opaque value. Copies of an element
-//! keep its original bytes, so that updates and projections do not change it.
+//! no pattern. A client cannot send an opaque value: no stored binary value is decoded with such a subtype. Copies of
+//! an element keep its original bytes, so that updates and projections do not change it.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,

@@ -18,7 +18,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Returns whether the condition is met, if this state decides it whatever follows in the row; otherwise `None`.
+    /// Returns whether the condition is met, or `None` if that depends on the rest of the row.
     fn decided(&self, state: u32) -> Option<bool> {
         match state {
             _ if state == self.automaton.matched() => Some(!self.negated),
