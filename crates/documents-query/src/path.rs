@@ -35,8 +35,8 @@ pub enum Leaf {
 pub struct Visit<'a> {
     /// The value; `None` if the path reaches none.
     pub value: Option<RawBsonRef<'a>>,
-    /// The index of an element in an array: the outermost array that the path passed through without selecting an
-    /// element by an index component.
+    /// Index of the array element that the path passed through, in the outermost array. Elements that the path selects
+    /// by an index component do not count.
     pub index: Option<usize>,
 }
 

@@ -77,7 +77,7 @@ pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// Splits a range of documents into batches; returns first number and count of each.
+/// Splits a range of documents into batches; returns the first number and the count of documents of each batch.
 pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
     range

@@ -14,7 +14,7 @@ pub struct InList {
 }
 
 impl InList {
-    /// Builds the list from values, in any order and possibly with duplicates, and patterns.
+    /// Builds the list from patterns and values. The values may be in any order and have duplicates.
     pub fn new(mut values: Vec<RawBson>, patterns: Vec<Regex>) -> InList {
         values.sort_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         values.dedup_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq());
