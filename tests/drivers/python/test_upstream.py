@@ -300,7 +300,7 @@ def test_a_find_whose_limit_the_first_documents_fill_is_passed_on(exclusive):
     _, _, names = exclusive
     names.insert_many([{"_id": number, "name": f"name {number}", "n": number % 10} for number in range(10, 5_000)])
     until(lambda: is_cached(names))
-    first = "the upstream finds enough documents for limit {} among its first {}"
+    first = "the upstream finds enough documents for limit {} among its first {} documents"
     find = {"find": "names", "filter": NAMES}
     for limit in (1, 20, 500):
         # The search stops at the limit; all 5,000 documents would be too many to fetch by `_id`.
@@ -311,7 +311,7 @@ def test_a_find_whose_limit_the_first_documents_fill_is_passed_on(exclusive):
     assert [document["_id"] for document in names.find(other["filter"], limit=2)] == [13, 23]
     late = {"find": "names", "filter": {"name": {"$regex": "name 4[0-9]{3}$"}}, "limit": 1}
     assert "among its first" not in settled(names, late)
-    assert explained(names, find).startswith("5,000 documents match; more than 1,000")
+    assert explained(names, find).startswith("5,000 documents match; the upstream searches if more than 1,000")
 
 
 def test_an_upstream_that_is_slow_by_id_is_left_to_search(tmp_path):

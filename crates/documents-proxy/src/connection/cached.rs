@@ -102,7 +102,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drop_indexes(replicas, &replica, request, &message)
                     .await
             }
-            // Without a change stream, nothing reports expired documents: the reload turns the caches off.
+            // A TTL index: without a change stream, nothing reports the documents that the upstream deletes. The reload
+            // finds the index and turns the caches off.
             ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
                 self.run_unfollowed(replicas, request, message).await
             }
@@ -187,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            // Replies with more batches are not compared: the upstream may return documents in another order.
+            // A reply that opens a cursor is not compared: the upstream may return documents in another order.
             Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(replicas) => {
                 self.compared(replicas, replica, &message, &request).await
             }
@@ -216,7 +217,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
-            // Asks for the client's permission now: a complete copy may answer later reads while the upstream is away.
+            // Asks the upstream now whether the client may read: a complete copy may answer later reads while the
+            // upstream is away.
             if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
@@ -452,8 +454,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         reply
     }
 
-    /// Sends a write and waits for its reply, even if the client wants none. Does not wait for a malformed message that
-    /// requests no reply.
+    /// Sends a write and waits for its reply, even if the client wants none. If the message is
+    /// malformed and requests no reply, returns `None` at once.
     async fn ask_for_write(
         &mut self,
         request: &Request,
@@ -686,7 +688,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
 async fn forget(replicas: &Replicas, replica: &Replica) {
     if let Err(error) = replicas.forget(replica).await {
-        tracing::error!(namespace = %replica.namespace, %error, "the caches of a dropped collection cannot be removed from the list");
+        tracing::error!(namespace = %replica.namespace, %error, "the caches of a dropped collection cannot be removed from the list of declared caches");
     }
 }
 

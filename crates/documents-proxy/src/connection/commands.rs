@@ -1,4 +1,4 @@
-//! How commands that are passed on affect caches, by their names and arguments.
+//! Determines from a command's name and arguments how the command affects caches when it is passed on.
 
 use bson::RawDocument;
 use bytes::Bytes;

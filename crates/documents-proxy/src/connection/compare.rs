@@ -1,4 +1,4 @@
-//! Compares a percentage of the cached answers (`upstream-compare-percent`) with the upstream's.
+//! Compares a percentage of the replicas' answers (`upstream-compare-percent`) with the upstream's.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub fn is_due(replicas: &Replicas) -> bool {
     answered * u64::from(replicas.compare_percent) % 100 < u64::from(replicas.compare_percent)
 }
 
-/// The result of comparing a cached answer with the upstream's.
+/// The result of comparing a replica's answer with the upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The answers are equal, except for documents that were written meanwhile.

@@ -1,6 +1,6 @@
 //! Answers a `find` whose few documents a replica found. Queries each document by its `_id` alone, on the client's own
-//! upstream connection, so that the upstream decides what the client may see. The rest of the `find` is evaluated here,
-//! because an upstream may use its index on `_id` only without other conditions.
+//! upstream connection, so that the upstream decides what the client may see. The rest of the `find` is evaluated in
+//! the proxy, because an upstream may use its index on `_id` only without other conditions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

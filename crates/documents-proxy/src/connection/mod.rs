@@ -71,7 +71,7 @@ pub struct Connection<S> {
     upstream_reader: UpstreamReader,
     upstream_writer: UpstreamWriter,
     replicas: Arc<Replicas>,
-    /// Identifies the client to commands on replicas, which check whether it is still connected.
+    /// Identifies the client to commands on replicas, which check whether the client is still connected.
     client: ClientContext,
     /// Collections that the upstream let the client read, and when it last did.
     proven: HashMap<Namespace, Instant>,
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let request_id = frame.request_id();
         let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
         match self.request_with_room(frame).await {
-            // Also if the upstream's reply does not fit: the error then answers the client's message.
+            // The client's message or the upstream's reply does not fit in memory: the error answers the message.
             Err(FrameError::Full(Refused { full, .. })) => {
                 let refused = Refused {
                     full,

@@ -1,5 +1,5 @@
-//! Shows and stops replicas' searches among the operations in progress. Their operation ids are strings instead of
-//! numbers, to distinguish them from the upstream's operations.
+//! Shows and stops replicas' searches among the operations in progress. The operation ids of these searches are
+//! strings instead of numbers, to distinguish them from the upstream's operations.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Next::Close);
         };
         if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
-            // An error here does not count: the upstream has run the command, and its reply is passed on.
+            // Ignores an error of the replicas: the upstream has run the command, and its reply is passed on.
             drop(self.replicas.run_for(&self.client, "admin", asked).await);
         }
         self.pass(reply, &request).await

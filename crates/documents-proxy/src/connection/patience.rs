@@ -18,7 +18,7 @@ use crate::replicas::{Replicas, number};
 
 /// Time that the proxy waits for the upstream beyond a command's `maxTimeMS`. The upstream normally answers earlier.
 const GRACE: Duration = Duration::from_secs(1);
-/// Interval of checks whether a client with unread messages has disconnected.
+/// Interval at which the proxy checks whether a client with unread messages has disconnected.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands of a handshake after the hello.
 const LOGIN: &[&str] = &["saslStart", "saslContinue", "authenticate"];

@@ -14,9 +14,9 @@ use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 
 /// Maximum number of `_id`s in a query; beyond it, the upstream runs the search itself.
 pub const IDS_MAX: usize = 1_000;
-/// Maximum documents that the upstream's search may scan to be considered short: such a search is passed on.
+/// Maximum documents that the upstream scans in a short search. A short search is passed on unchanged.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Number of documents to find beyond a limit if the replica cannot evaluate all conditions.
+/// Number of documents that a replica finds beyond the `limit` of a read if the replica cannot evaluate all conditions.
 const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that do not affect which documents are found.
@@ -200,7 +200,7 @@ impl<'a> Read<'a> {
             }
     }
 
-    /// Decides how to answer a read from the `_id`s that the replica found, by the upstream's measured latencies.
+    /// Decides how to answer a read for which the replica found `_id`s, based on the upstream's measured latencies.
     async fn by_id(
         &self,
         replicas: &Arc<Replicas>,
@@ -317,8 +317,8 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // For patterns, this check comes before the replica's search. Without a pattern, it comes after: the replica
-        // finds a whole value faster than `early` scans documents.
+        // With a pattern, `early` runs before the replica's search. Without a pattern, it runs after: the replica finds
+        // an exact value faster than `early` scans documents.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));

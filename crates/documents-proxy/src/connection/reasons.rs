@@ -1,5 +1,5 @@
-//! Reasons, with numbers, why the upstream answers a read on a collection with caches; for `explain` and strict
-//! searches.
+//! Reasons why the upstream instead of a replica answers a read, with the measured times and counts. Shown by `explain`
+//! and in the errors of strict searches.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ impl Reason {
                 )
             }
             Reason::Early { limit, scanned } => format!(
-                "the upstream finds enough documents for limit {limit} among its first {scanned}"
+                "the upstream finds enough documents for limit {limit} among its first {scanned} documents"
             ),
             Reason::Slower {
                 count,

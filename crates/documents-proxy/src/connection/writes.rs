@@ -8,7 +8,7 @@ use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 use crate::replicas::fields::{document_of, elements};
 use crate::replicas::{Effect, number, succeeded};
 
-/// Maximum documents that a write may affect to be followed. After a larger write, the replica is loaded again.
+/// Maximum documents of a write that is applied to the replica. After a larger write, the replica is loaded again.
 pub const TOUCHED_MAX: usize = 10_000;
 
 /// Error codes which prove that an upstream changed nothing: Unauthorized, NamespaceNotFound, NamespaceExists,
@@ -237,7 +237,7 @@ impl Write {
         if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
-        // The reply to an earlier attempt of this retried write. Other documents may match by now.
+        // This is the reply to an earlier attempt of a retried write. Other documents may match by now.
         if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
             return Effect::Unknown;
         }

@@ -13,7 +13,8 @@ use super::{ReplicaError, Replicas};
 
 /// Interval of attempts to reach an upstream that is away, and of pings with `--upstream-serve-stale`.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of a ping of the upstream. An upstream that takes longer hangs: it may hold connections open forever.
+/// Timeout of a ping of the upstream. An upstream that does not answer in time is considered hung: it may hold
+/// connections open forever.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Guard that counts a client as connected to the upstream until it is dropped.
@@ -158,7 +159,8 @@ impl Replicas {
         }
     }
 
-    /// Starts a background task that checks whether the upstream was restarted, after the upstream closed a connection.
+    /// Starts a background task that checks whether the upstream was restarted. Called after the upstream closed a
+    /// connection.
     pub fn check_after_close(self: &Arc<Self>) {
         let concerns = self.exclusive || self.serve_stale;
         if concerns && !self.is_checking.swap(true, Ordering::AcqRel) {

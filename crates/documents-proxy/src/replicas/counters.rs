@@ -9,7 +9,7 @@ use bson::{RawDocumentBuf, rawdoc};
 pub struct Counters {
     /// Reads that a replica answered alone.
     pub answered: AtomicU64,
-    /// Answered reads while the upstream was away, a subset of `answered`.
+    /// Reads that a replica answered while the upstream was away, a subset of `answered`.
     pub stale: AtomicU64,
     /// Reads whose `_id`s a replica found and whose documents the upstream returned.
     pub narrowed: AtomicU64,

@@ -55,7 +55,7 @@ impl Replicas {
         self.have_loaded(replica);
     }
 
-    /// Like [`reload`](Replicas::reload), for a replica that was correct until the upstream was away: its copy may
+    /// Like [`reload`](Replicas::reload), for a replica that was correct until the upstream went away: its copy may
     /// answer if the upstream is away again.
     pub(super) fn reload_keeping_copy(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
@@ -179,8 +179,8 @@ impl Replicas {
         Ok(epoch.map(|epoch| (fields, epoch)))
     }
 
-    /// Ends a load: replaces the older copy by the loaded one, if the load kept the older copy. Returns the new epoch;
-    /// `None` if the load of `epoch` is no longer the latest.
+    /// Ends a load: replaces the older copy with the loaded one, if the load kept the older copy. Returns the new
+    /// epoch; `None` if the load of `epoch` is no longer the latest.
     async fn finish_load(
         &self,
         replica: &Replica,
@@ -196,8 +196,9 @@ impl Replicas {
         Ok(replica.finish_load(epoch, !self.exclusive))
     }
 
-    /// Empties the collection to fill, under the exclusive apply lock, and then opens the cursors. Writes that are made
-    /// before the cursors are open are applied and recorded. Returns `None` if the collection has no caches any more.
+    /// Empties the collection that the load fills, under the exclusive apply lock, and then opens the cursors. Writes that
+    /// are made before the cursors are open are applied and recorded. Returns `None` if the collection has no caches
+    /// any more.
     async fn begin(
         &self,
         replica: &Replica,

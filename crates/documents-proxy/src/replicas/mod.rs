@@ -89,7 +89,7 @@ pub struct Replicas {
     load_rate: u64,
     /// File with the list of declared caches; `None` if declarations are lost at the end of the process.
     file: Option<PathBuf>,
-    /// Percentage of cached answers that are compared with the upstream's answers.
+    /// Percentage of the replicas' answers that are compared with the upstream's answers.
     pub compare_percent: u8,
     /// May complete copies answer while the upstream cannot be reached?
     pub serve_stale: bool,
@@ -124,7 +124,7 @@ pub struct ReplicaSettings {
     pub load_documents_per_second: u64,
     /// File with the list of declared caches; `None` if declarations are lost at the end of the process.
     pub file: Option<PathBuf>,
-    /// Percentage of cached answers that are compared with the upstream's answers.
+    /// Percentage of the replicas' answers that are compared with the upstream's answers.
     pub compare_percent: u8,
     /// May complete copies answer while the upstream cannot be reached?
     pub serve_stale: bool,
@@ -201,8 +201,8 @@ impl Replicas {
         }
     }
 
-    /// Returns the replica of a collection, to write to the collection or to declare caches. Creates it if it is
-    /// missing.
+    /// Returns the replica of a collection, to write to the collection or to declare caches. Creates the replica
+    /// if it is missing.
     pub fn replica(&self, namespace: &Namespace) -> Arc<Replica> {
         let mut replicas = self.replicas.lock();
         if let Some(replica) = replicas.get(namespace) {

@@ -14,7 +14,7 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 
 /// Maximum number of documents that are fetched with a query each.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Time up to which a strategy is used without comparing it with the others.
+/// Maximum latency with which a strategy is used without a comparison with the other strategies.
 const SHORT: Duration = Duration::from_millis(10);
 /// Timeout of a read that waits for the first measurement. On timeout, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -142,7 +142,7 @@ impl Measurement {
         }
     }
 
-    /// Begins a measurement if one is due. Returns true if so: the caller then has to measure.
+    /// Begins a measurement if one is due and none is running. If this returns true, the caller has to measure.
     fn begin(&self) -> bool {
         let mut state = self.0.lock();
         let is_due = state.next.is_none_or(|next| next <= Instant::now());

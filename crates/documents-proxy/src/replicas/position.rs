@@ -55,8 +55,8 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// Returns the token to resume the stream with in `term`. Returns `None` if no token can prove that the upstream
-    /// still has the documents that the replica was loaded from.
+    /// Returns the token with which the stream can be resumed in `term`. Returns `None` if no token can prove that the
+    /// upstream still has the documents that the replica was loaded from.
     pub fn token_in(&self, term: Option<Term>) -> Option<&RawDocument> {
         if self.term == term {
             Some(&self.token)

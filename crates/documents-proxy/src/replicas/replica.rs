@@ -217,7 +217,8 @@ impl Replica {
         !std::mem::replace(&mut self.inner.lock().has_loader, true)
     }
 
-    /// Returns true if the collection has no caches any more: the caller then no longer is the replica's loader.
+    /// Called by the loader. If the collection has no caches any more, ends the caller's role as loader and returns
+    /// true.
     pub fn leave_loader(&self) -> bool {
         let mut inner = self.inner.lock();
         inner.has_loader = inner.life.is_declared();

@@ -115,7 +115,8 @@ impl Replicas {
         let Some((fields, epoch)) = self.copy(replica).await? else {
             return Ok(None);
         };
-        // Some loaded documents are as old as the beginning of the load.
+        // The load reads documents at different times: the copy is consistent only once all changes up to now are
+        // applied.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
         Ok(Some(self.follower(replica, fields, epoch, (events, term))))
     }
@@ -240,7 +241,7 @@ impl Follower<'_> {
         while self.replica.is_current(self.epoch) {
             if self.events.recv_many(&mut batches, BATCHES_MAX).await == 0 {
                 return Err(ReplicaError::Changed(
-                    "the reader of its change stream ended".to_owned(),
+                    "the reader of the change stream ended".to_owned(),
                 ));
             }
             let mut changes = Changes::default();
@@ -263,7 +264,8 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Adds a batch to the pending changes. Applies the pending changes first if they are full or the stream pauses.
+    /// Adds a batch to the pending changes. Applies the pending changes first if they have reached their
+    /// maximum size or the stream is to pause.
     async fn take(&mut self, mut changes: Changes, batch: Batch) -> Result<Changes, ReplicaError> {
         for event in batch.events {
             let waits = time_of(&event.token).filter(|at| !self.replica.pause_point.lets_pass(*at));

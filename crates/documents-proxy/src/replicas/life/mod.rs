@@ -23,8 +23,8 @@
 //! `complete` begins a new *epoch*. A background task (a load, a change stream) passes the epoch that it works for. Its
 //! transitions are refused in a later epoch, as are transitions without an arrow in the diagram.
 //!
-//! - `Loading`: the copy counts only when the load ends. Documents written meanwhile are recorded, so that the load
-//!   does not bring back older versions.
+//! - `Loading`: the copy is not valid before the load ends. Documents written meanwhile are recorded, so that the load
+//!   does not replace them with older versions.
 //! - `CatchingUp` follows a change stream, and answers once all changes up to a *required* cluster time are applied.
 //!   This is the latest of three times: the upstream's time when the stream was opened, its time when the load ended,
 //!   and the time of the last acknowledged write. A replica that loses its stream enters this state again, or
@@ -87,13 +87,13 @@ enum Held {
 /// A load in progress.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Keys of the `_id`s written since the load began: the versions that the load reads are old.
+    /// Keys of the `_id`s of documents written since the load began: the load may read older versions of them.
     pub written: HashSet<Vec<u8>>,
     /// Number of documents copied.
     pub done: u64,
     /// Number of documents that the upstream reported when the load began.
     pub total: u64,
-    /// Does the load keep a whole copy, and fill another collection?
+    /// Does the load fill another collection, so that the existing whole copy is kept?
     is_beside: bool,
     /// Cluster time of the last write acknowledged since the load began.
     required: u64,
@@ -143,8 +143,8 @@ impl Life {
             .then(|| self.enter(State::Off { reason }))
     }
 
-    /// Makes a load due, which may resume the copy that an earlier process left. Refused unless the caches have just
-    /// been declared.
+    /// Schedules a load that may resume the copy left by an earlier process. Returns the new epoch; `None` unless the
+    /// caches have just been declared or are turned off.
     pub fn expect_resume(&mut self, reason: &str) -> Option<u64> {
         let is_new = matches!(self.state, State::Off { .. });
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
@@ -194,7 +194,8 @@ impl Life {
         }))
     }
 
-    /// Takes over the copy that an earlier process left, and expects its change stream. Returns the new epoch.
+    /// Takes over the copy that an earlier process left; the replica then waits for its change stream. Returns the new
+    /// epoch.
     pub fn resume(&mut self, of: u64) -> Option<u64> {
         let is_left = matches!(
             self.state,
@@ -245,7 +246,7 @@ impl Life {
     }
 
     /// Requires that all changes up to cluster time `at` are applied before the replica begins to answer. Has no effect
-    /// if it answers already, or before a load, which will read these changes.
+    /// if the replica already answers, or before a load, which will read these changes.
     pub fn require_applied(&mut self, at: u64) {
         match &mut self.state {
             State::Loading(Load { required, .. }) | State::CatchingUp(CatchUp { required, .. }) => {

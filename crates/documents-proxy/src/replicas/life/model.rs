@@ -337,7 +337,8 @@ impl Model {
                 .lose_stream(follower.epoch)
                 .expect("the replica follows the stream");
             follower.is_open = false;
-            // Writers no longer wait: before a stream is reopened, the upstream is asked for its cluster time.
+            // Writers no longer wait for this stream: the next one is required to reach the upstream's current cluster
+            // time.
             self.answered = self.answered.max(self.waiting);
             assert!(!self.life.is_ready() && !self.life.is_following());
             assert!(
