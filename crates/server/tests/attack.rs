@@ -213,7 +213,8 @@ fn unread(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Changes a document of 15 MB and returns it. The write is numbered, so its reply is also kept for retries.
+/// Changes a document of 15 MB and returns it. The write has a transaction number, so its reply is also kept for
+/// retries.
 fn changed(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let change = rawdoc! {
@@ -228,7 +229,7 @@ fn changed(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// Sends a command with the maximum number of numbered statements.
+/// Sends a retryable update with the maximum number of statements.
 fn updates(address: &str) -> Result<bool> {
     let update = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
     let updates = RawArrayBuf::from_iter((0..STATEMENTS).map(|_| update.clone()));

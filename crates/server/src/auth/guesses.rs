@@ -1,4 +1,4 @@
-//! Failed logins: each delays the reply to the sender's next failed login, and some are logged.
+//! Delays the replies to failed logins, longer with each failed login of a sender, and logs some of the failures.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -87,7 +87,7 @@ pub fn user(name: &str, db: &str) -> User {
     }
 }
 
-/// Adds a user. Takes several milliseconds to hash the password, and a sync of the disk.
+/// Adds a user. Hashes the password, which takes several milliseconds, and syncs the disk.
 ///
 /// # Errors
 /// If the user exists, or the name or password is invalid.
@@ -165,7 +165,7 @@ fn not_found(user: &User) -> UserError {
     }
 }
 
-/// Lists all users with their roles, by database and name. A user with a damaged record is listed without roles.
+/// Lists all users with their roles, sorted by database and name. A user with a damaged record is listed without roles.
 ///
 /// # Errors
 /// If the store fails.

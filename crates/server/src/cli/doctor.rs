@@ -184,7 +184,7 @@ fn meminfo(root: &Path, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the soft and the hard limit; `None` in a pair means unlimited.
+/// Returns the soft and the hard limit, where `None` means unlimited; `None` if they cannot be read.
 fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     let text = read(root, "proc/self/limits")?;
     let line = text
@@ -195,8 +195,7 @@ fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     Some((words.next()?, words.next()?))
 }
 
-/// Checks the hard limit of open files, which `forebay serve` uses: whether it allows the default number of
-/// connections.
+/// Checks whether the hard limit of open files, which `forebay serve` uses, allows the default number of connections.
 fn open_files(root: &Path) -> Finding {
     let what = "open files";
     let Some((_, hard)) = limit(root, "Max open files") else {
@@ -287,7 +286,7 @@ fn gpu(root: &Path) -> Finding {
         0 => Finding {
             what,
             verdict: Verdict::Absent,
-            found: "no /dev/nvidia device: `--devices auto` takes host devices".to_owned(),
+            found: "no /dev/nvidia device: `--devices auto` uses host devices".to_owned(),
             remedy: None,
         },
         count => good(what, format!("{count} NVIDIA device files")),

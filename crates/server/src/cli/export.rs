@@ -116,7 +116,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
 mod tests {
     use super::*;
 
-    /// A store of a release without the depth limit may contain such a document.
+    /// A store written by a release without the depth limit may contain documents that nest too deeply for JSON.
     #[test]
     fn what_nests_too_deep_is_exported_as_bson_only() {
         const LEVELS: usize = 100_000;

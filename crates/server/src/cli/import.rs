@@ -38,7 +38,7 @@ pub struct ImportArgs {
     /// Format of the files; detected from their names and first bytes by default.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Field name for elements that are strings instead of documents.
+    /// Import strings in JSON files as documents that have only this field.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
     /// Delimiter between the columns of CSV files [default: comma; tab for .tsv files].
@@ -46,9 +46,9 @@ pub struct ImportArgs {
     delimiter: Option<u8>,
     /// Import all values of CSV files as strings.
     ///
-    /// Without it, each value is judged alone: `true` and `false` become booleans, numbers without a plus sign and
-    /// leading zeros become numbers, quoted values and all others become strings. Caches search strings. An empty value
-    /// becomes no field in any case, unless it is quoted.
+    /// Without this flag, the type of each value is inferred from the value alone: `true` and `false` become booleans,
+    /// numbers become numbers unless they have a plus sign or leading zeros, quoted values and all others become
+    /// strings. Caches search strings. With and without this flag, an empty value becomes no field unless it is quoted.
     #[arg(long)]
     as_text: bool,
     /// Files to import; `-` is standard input.

@@ -72,7 +72,7 @@ impl Division {
         let limit_bytes = match set.limit_bytes {
             0 => (machine_bytes / MACHINE_PART.1 * MACHINE_PART.0).max(LIMIT_BYTES_MIN),
             bytes if bytes < LIMIT_BYTES_MIN => bail!(
-                "--memory-bytes-max must be at least {}MiB: less does not hold a message of maximum length (0 takes three quarters of this machine's memory)",
+                "--memory-bytes-max must be at least {}MiB, to hold a message of maximum length, or 0 for three quarters of this machine's memory",
                 LIMIT_BYTES_MIN >> 20
             ),
             bytes => bytes,

@@ -65,8 +65,7 @@ enum Action {
 /// Where the users are stored.
 #[derive(Debug, Args)]
 struct Place {
-    /// Data directory of a stopped server that has run there before; without it, the command connects to a running
-    /// server.
+    /// Data directory of a stopped server; without this flag, the command connects to a running server.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -257,7 +256,7 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
 fn refuse_without_store(data: &Path) -> Result<()> {
     if !holds_store(data)? {
         bail!(
-            "there is no store in {}: `forebay serve` creates it when it starts there",
+            "there is no store in {}: check the path, or start `forebay serve` once, which creates a store",
             data.display()
         );
     }

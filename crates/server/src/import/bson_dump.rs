@@ -26,7 +26,8 @@ pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadErro
     Ok(())
 }
 
-/// Reads one document. The outer error is of the input, the inner one of the document.
+/// Reads one document. The outer error is a failure to read the input, the inner error describes a malformed
+/// document.
 fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, String>, ReadError> {
     let mut length = [0; 4];
     let mut bytes = Vec::new();

@@ -53,7 +53,7 @@ pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
 /// Options for reading elements that are not documents.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// Name of the field for elements that are strings.
+    /// Field of the documents made from elements that are strings.
     pub field: Option<String>,
     /// Column delimiter of CSV.
     pub delimiter: Option<u8>,

@@ -1,4 +1,4 @@
-//! Sends batches of documents to a server, several concurrently.
+//! Sends batches of documents to a server, several batches concurrently.
 
 use std::sync::Arc;
 

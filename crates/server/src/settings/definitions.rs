@@ -62,16 +62,16 @@ settings! {
     /// all GPUs; `cuda:N` for GPU number N; `host:N` for N host devices. Separate several devices with commas.
     devices: String = "devices", Kind::Text, "auto";
 
-    /// Maximum memory of each device for cached values. 0 takes half of `memory-bytes-max` on a host device and
+    /// Maximum memory of each device for cached values. 0 means half of `memory-bytes-max` on a host device and
     /// four fifths of the free memory on a GPU.
     device_memory_bytes: u64 = "device-memory-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum memory of the whole process. The program, the caches and the store take part of it, which the server
-    /// measures continuously. Requests share the rest: messages while they arrive, are decompressed and are processed;
-    /// searches, sorts, groups, open cursors and pending replies. If the rest is used up, a message waits up to five
-    /// seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256 MiB. 0
-    /// takes three quarters of the memory of this machine or container. By default, each host device may use half of
-    /// the maximum for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
+    /// Maximum memory of the whole process. The server continuously measures how much of it the program, the
+    /// caches and the store use. Requests share the rest: messages while they arrive, are decompressed and are
+    /// processed; searches, sorts, groups, open cursors and pending replies. If the rest is used up, a message waits up
+    /// to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256
+    /// MiB. 0 means three quarters of the memory of this machine or container. By default, each host device may use
+    /// half of the maximum for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
     /// (`documents-store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests` of
     /// `serverStatus` and the metric `forebay_memory_used_bytes` show the memory that requests use.
     memory_bytes_max: u64 = "memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
@@ -86,8 +86,9 @@ settings! {
     tls_key: Option<PathBuf> = "tls-key", Kind::Path, "";
 
     /// Maximum number of open connections; the server closes further ones at once. With `auth`, clients that have not
-    /// authenticated share half of them, and one of those connections is closed for a new one. If the limit of open
-    /// files allows fewer connections, the server uses that number and logs it when it starts.
+    /// authenticated share half of them; if none is free for a new client, the server disconnects a client that has
+    /// not authenticated. If the limit of open files allows fewer connections, the server uses that number and logs it
+    /// when it starts.
     connections_max: usize = "connections-max", Kind::Count { min: 1, max: 1_000_000 }, "10000";
 
     /// Timeout for the first message of a connection, including the TLS handshake. With `auth`, also the timeout for
@@ -131,7 +132,7 @@ settings! {
     documents_sync_interval: Duration =
         "documents-sync-interval-ms", Kind::Milliseconds { min: 1, max: 60_000 }, "100";
 
-    /// Memory for cached blocks of the store's files. 0 takes a sixteenth of `memory-bytes-max`, at most 256 MiB.
+    /// Memory for cached blocks of the store's files. 0 means a sixteenth of `memory-bytes-max`, at most 256 MiB.
     documents_store_cache_bytes: u64 = "documents-store-cache-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
     /// Maximum size of the history of changes, which change streams read; the oldest changes beyond it are deleted. 0
@@ -220,8 +221,8 @@ settings! {
     /// with more than about 200 groups need that much.
     pattern_heap_bytes_max: usize = "pattern-heap-bytes-max", Kind::Bytes { min: 64 << 10, max: GIB }, "16MiB";
 
-    /// Maximum size of all automata that are built for the patterns of one command, which also bounds the time to build
-    /// them. PCRE2 searches for further patterns.
+    /// Maximum total size of the automata that are built for the patterns of one command, which also bounds the time
+    /// to build them. PCRE2 searches for further patterns.
     command_patterns_bytes_max: usize = "command-patterns-bytes-max", Kind::Bytes { min: 0, max: TIB }, "64MiB";
 
     /// Memory for compiled patterns that later commands can use again.

@@ -154,7 +154,8 @@ impl Sources {
         Ok(settings)
     }
 
-    /// Refuses flags without effect. Accepts them in the environment and the file, which other commands may share.
+    /// Refuses flags without effect. Accepts such settings in the environment and the file, which several servers may
+    /// share.
     fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
         let is_idle = |flag: &str| match flag {
             "data" => settings.memory.then_some("together with --memory"),

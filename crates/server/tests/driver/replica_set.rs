@@ -57,7 +57,7 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
     let version =
         |reply: &RawDocumentBuf| reply.get_document("topologyVersion").map(ToOwned::to_owned);
     assert_eq!(version(&again)?, version(&answer)?);
-    // A client that knows another process of the server gets its reply at once.
+    // A hello with another process's topology version is answered at once.
     let stranger = rawdoc! { "topologyVersion": { "processId": bson::oid::ObjectId::new(), "counter": 0_i64 } };
     raw.ask(awaiting(&stranger, 3_600_000)?)?;
     let alone = raw.ask(rawdoc! { "hello": 1, "maxAwaitTimeMS": 5, "$db": "admin" })?;
@@ -68,7 +68,7 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
     for _ in 0..3 {
         assert!(continues(&streaming.receive()?)?);
     }
-    // The first reply comes at once, because the client knows another process; the second is delayed.
+    // The first reply comes at once, because the hello has another process's topology version; the second is delayed.
     let mut held = connect(&server)?;
     held.send(&flagged(
         awaiting(&stranger, 50_000)?,

@@ -1,4 +1,4 @@
-//! Answers messages: commands about the connection here, all others by `Documents`.
+//! Answers messages: runs commands about the connection itself, and passes all others to `Documents`.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const OPEN_COMMANDS: &[&str] = &[
     "endSessions",
 ];
 
-/// Commands that accept document sequences, and the sequence's name.
+/// Commands that accept a document sequence, each with the name of the sequence.
 const SEQUENCES: &[(&str, &str)] = &[
     ("insert", "documents"),
     ("update", "updates"),

@@ -12,13 +12,13 @@ use super::{Code, Refusal};
 /// The command that sets fail points.
 pub const COMMAND: &str = "configureFailPoint";
 
-/// Fails commands by name.
+/// Fail point for commands with given names.
 const FAIL_COMMAND: &str = "failCommand";
-/// Fails numbered writes, before or after they are applied.
+/// Fail point for writes with a transaction number (`txnNumber`), before or after they are applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
-/// Fails commands with `maxTimeMS`, as if their time limit had expired.
+/// Fail point for commands with `maxTimeMS`: they fail as if their time limit had expired.
 const FAIL_TIME_LIMIT: &str = "maxTimeAlwaysTimeOut";
-/// Fails `getMore`, for instance of a change stream.
+/// Fail point for `getMore`, for instance of a change stream.
 const FAIL_GET_MORE: &str = "failGetMoreAfterCursorCheckout";
 const NAMES: [&str; 4] = [
     FAIL_COMMAND,
@@ -130,7 +130,8 @@ impl FailPoints {
         })
     }
 
-    /// Counts each statement that a numbered write has applied now, not in an earlier attempt, as one command. Returns
+    /// Counts each statement that a write with a transaction number has applied now, not in an earlier attempt, as one
+    /// command. Returns
     /// true if the write is to fail.
     pub fn trigger_for_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
