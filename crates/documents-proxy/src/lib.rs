@@ -4,7 +4,7 @@
 //! `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers reads
 //! that need no other fields, and finds the `_id`s for reads that do.
 //!
-//! [`Proxy::serve`] serves a client's stream that the server has accepted. [`Proxy`] counts commands and reads by
+//! [`Proxy::serve`] serves a client's connection that the server has accepted. [`Proxy`] counts commands and reads by
 //! outcome. Decision 0009 has the reasons for this design.
 #![forbid(unsafe_code)]
 

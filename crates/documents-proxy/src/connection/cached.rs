@@ -301,8 +301,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.pass(direct_reply, request).await;
             };
             if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
-                // After the timeout, the two replies are as of different times. A difference is reported only if the
-                // replies of all attempts differ.
+                // After the timeout, the two replies show the data at different times. A difference is reported only if
+                // the replies of all attempts differ.
                 drop(timeout(COMPARE_TIMEOUT, paused.move_to(at)).await);
             }
             let answer = self.answer_of(replicas, replica, &message.body).await?;

@@ -53,8 +53,8 @@ pub(super) async fn wait_until_applied(
                 replicas.reload(replica, "the change stream lags too far behind");
                 break;
             }
-            // From here on, the replica begins to answer only after it has applied the write. If it has begun already,
-            // the loop waits again.
+            // If the replica does not answer yet, it now begins to answer only after it has applied the write. If it
+            // already answers, the loop waits again.
             replica.require_applied(at);
             if !replica.is_ready() {
                 break;

@@ -41,7 +41,7 @@ use crate::replicas::Replicas;
 use crate::upstream::Stream;
 use crate::{Proxy, memory_refusal};
 
-/// Maximum bytes of a reply: those of the longest batch and of the reply document around it.
+/// Maximum bytes of a reply: the bytes of the largest batch, and of the reply document around the batch.
 const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
 
 /// Nesting levels around a document in a reply: the reply, `cursor` and the batch.

@@ -236,7 +236,7 @@ async fn departed<R: AsyncRead + Unpin>(
     link: Option<&dyn Link>,
 ) -> bool {
     let has_more = client.has_more().await;
-    // The end of the stream comes after the unread messages, so only the operating system knows of it.
+    // The end of the stream comes after the unread messages, so only the operating system can report it.
     while has_more && !link.is_some_and(Link::is_lost) {
         sleep(LINK_INTERVAL).await;
     }

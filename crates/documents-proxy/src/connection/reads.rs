@@ -534,7 +534,7 @@ fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     stages.map(|stage| only_field(stage.ok()?)).collect()
 }
 
-/// Returns the field of a document that has exactly one.
+/// Returns the only field of a document; `None` if the document has no field or several.
 fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     let mut fields = document.as_document()?.into_iter();
     let (name, value) = fields.next()?.ok()?;

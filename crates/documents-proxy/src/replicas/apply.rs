@@ -27,15 +27,15 @@ pub enum Effect {
     Touched(Vec<RawBson>),
     /// No effect: the upstream refused the write.
     Nothing,
-    /// Unknown, but the write has ended.
+    /// The effect is unknown, but the write has ended.
     Unknown,
-    /// Unknown, and the upstream may still be running the write.
+    /// The effect is unknown, and the upstream may still be running the write.
     Unfinished,
 }
 
 impl Replicas {
-    /// Applies a write to a replica. The caller has held the apply lock exclusively since before it sent the write to
-    /// the upstream.
+    /// Applies a write to a replica. The caller took the apply lock exclusively before it sent the write to the
+    /// upstream, and still holds the lock.
     ///
     /// If the write cannot be applied, the replica is reloaded, and does not answer until then.
     pub async fn apply(self: &Arc<Self>, replica: &Arc<Replica>, effect: Effect) {

@@ -219,7 +219,7 @@ impl Replicas {
                 "maxTimeMS": MEASURED_MAX_MS,
             }
         };
-        // The first command may have to open a connection.
+        // The first command may have to open a connection, so its time is not measured.
         self.ask_upstream(db, rawdoc! { "ping": 1 }).await?;
         let first = ids.first().cloned().unwrap_or(RawBson::Null);
         let one = self.timed(db, find(first)).await?;

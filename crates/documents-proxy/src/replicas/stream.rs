@@ -305,8 +305,8 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Returns whether a position without changes is to be stored: the last one was stored at least `NOTE_INTERVAL`
-    /// ago.
+    /// Returns whether a position without changes is to be stored, because the last position was stored at least
+    /// `NOTE_INTERVAL` ago.
     fn is_note_due(&mut self) -> bool {
         let is_due = self.noted_at.elapsed() >= NOTE_INTERVAL;
         if is_due {

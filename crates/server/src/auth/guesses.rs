@@ -19,7 +19,7 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes of a user's name in the log.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Wrong passwords of each sender (IP address) in the last minute.
+/// Counts of recent wrong passwords, by sender (IP address).
 #[derive(Debug, Default)]
 pub struct Guesses {
     total: AtomicU64,

@@ -1,4 +1,5 @@
-//! Divides the memory of the process (`--memory-bytes-max`), and measures resident memory in a thread.
+//! Divides the memory of the process (`--memory-bytes-max`), and measures resident memory in a
+//! separate thread.
 
 use std::thread;
 use std::time::{Duration, Instant};

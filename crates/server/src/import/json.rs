@@ -42,7 +42,7 @@ pub fn read_lines(
     Ok(())
 }
 
-/// Start of the documents that span several lines: the line with the first brace, which has already been read.
+/// Start of the documents that span several lines: the line with the first brace. That line has already been read.
 struct Start {
     line: u64,
     /// Number of documents before that line.

@@ -70,7 +70,7 @@ pub fn flags() -> Vec<Arg> {
     let config = Arg::new(CONFIG_KEY)
         .long(CONFIG_KEY)
         .value_name("FILE")
-        .help("TOML file with any of these settings, dashes written as `_` (or FOREBAY_CONFIG)");
+        .help("TOML file with any of these settings, named with `_` instead of dashes (or set FOREBAY_CONFIG)");
     // Users of other servers try `--listen` first: suggest the right flag.
     let listen = Arg::new("listen")
         .long("listen")

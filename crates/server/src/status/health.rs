@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::Process;
 use crate::doors::documents::Door;
 
-/// Time for which a result is reused, so that frequent requests do not load the disk and the upstream.
+/// Time for which a result is reused, so that frequent requests put no load on the disk and the upstream.
 const REUSED_FOR: Duration = Duration::from_secs(1);
 /// Timeout for connecting to the upstream.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);

@@ -251,7 +251,7 @@ async fn join_and_leave(client: &Client, joins: usize) -> Result<()> {
         let ids = device_ids(&admin).await?;
         ensure!(
             ids.len() == DEVICES + 1,
-            "{} devices after one joined {DEVICES}",
+            "{} devices instead of {DEVICES} and one that joined",
             ids.len()
         );
         admin
