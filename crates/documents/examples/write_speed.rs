@@ -71,12 +71,12 @@ async fn main() {
     };
     let documents = Documents::open(settings, Arc::new(devices)).expect("the store opens");
     println!(
-        "inserts a second, no cache: {:.0}",
+        "inserts/s without a cache: {:.0}",
         inserts_per_second(&documents, "plain", count).await
     );
     cache(&documents, "cached").await;
     println!(
-        "inserts a second, one cached field: {:.0}",
+        "inserts/s with one cached field: {:.0}",
         inserts_per_second(&documents, "cached", count).await
     );
     println!(

@@ -99,7 +99,7 @@ impl Role {
 
     /// Returns the role `root`, which has all privileges.
     pub fn root() -> Role {
-        Role::new("root", ADMIN).expect("root is a role of this database")
+        Role::new("root", ADMIN).expect("`root` is a role of the database `admin`")
     }
 
     /// Returns the role's name.
@@ -289,7 +289,7 @@ fn current_op(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listCollections` needs: empty if it asks only for the names of collections that the
+/// Returns the privileges that `listCollections` needs: none if it asks only for the names of collections that the
 /// user may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
@@ -332,8 +332,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges to read the source of the first stage and to write the target of any stage. No other
-/// supported stage accesses another collection; a new stage that does must add its privileges here.
+/// Returns the privileges to read the first stage's source and to write the targets of the stages. Supported stages
+/// after the first one read no other collection; the privilege for a new stage that does must be added here.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {

@@ -39,10 +39,10 @@ pub struct OpenCollection {
     pub lock: WriteLock,
     /// Held while indexes are created, so that a second creation of the same index waits for the first.
     pub index_creation: Arc<Mutex<()>>,
-    /// Bounds concurrent insertions. Further insertions wait here asynchronously, instead of blocking threads on the
-    /// write lock.
+    /// Bounds concurrent insertions. Further insertions wait asynchronously, instead of blocking threads on the write
+    /// lock.
     pub insertions: Places,
-    /// Bounds concurrent updates and deletions. Further ones wait here before they take a write permit.
+    /// Bounds concurrent updates and deletions. Further ones wait before they take a write permit.
     pub changes: Places,
     /// The cached fields.
     pub search: Arc<CollectionSearch>,

@@ -18,12 +18,12 @@ pub struct Command {
     pub db: String,
     /// The body section, including `$db`.
     pub body: RawDocumentBuf,
-    /// The document sequences (OP_MSG sections of kind 1), by the argument that they replace.
+    /// The document sequences (OP_MSG sections of kind 1), each with the name of the argument that it replaces.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
 }
 
 impl Command {
-    /// Reads name and database from a body. The default database is `admin`.
+    /// Makes a command from its body, which contains the name and the database. The default database is `admin`.
     ///
     /// An empty body has an empty name, for which [`crate::Documents::run`] returns `CommandNotFound`.
     pub fn from_body(body: RawDocumentBuf) -> Command {

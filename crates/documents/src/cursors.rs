@@ -22,7 +22,7 @@ use crate::streams::{Row, Stream};
 const CURSORS_MAX: usize = 100_000;
 /// Maximum open cursors of one client (a user on a host). Only clients that leak cursors reach it.
 const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
-/// Sweeps for idle cursors per cursor timeout.
+/// Number of sweeps for idle cursors during one cursor timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
 /// Minimum time between two searches for cursors of disconnected clients. A search queries the operating system about

@@ -31,7 +31,7 @@ use crate::settings::Settings;
 /// Maximum threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
 
-/// The reason why the documents could not be opened.
+/// The reason why the documents server could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The store cannot be opened: another server uses it, it is damaged, or the directory is not writable.

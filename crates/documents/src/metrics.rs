@@ -128,7 +128,7 @@ pub struct Metrics {
 pub struct SearchFigures {
     /// Durations of searches, by category.
     pub durations: Vec<(Kind, Durations)>,
-    /// Searches that did not use the cache, by name of the reason.
+    /// Number of searches that did not use the cache, for each reason.
     pub not_used: Vec<(&'static str, u64)>,
     /// Rows of caches that were scanned.
     pub rows: u64,

@@ -35,7 +35,7 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// Returns the namespace of a temporary collection, which `renameCollection` will move over another collection. The
+/// Returns the namespace of a temporary collection, with which `renameCollection` will replace another collection. The
 /// name is unique. If the collection still exists when the store is opened again, it is dropped.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)

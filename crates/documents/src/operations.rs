@@ -20,7 +20,7 @@ use crate::sessions::session_id;
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum time that a write continues after its client has disconnected. MongoDB lets writes continue without limit;
-/// here a write that never ends would hold its permit forever.
+/// in this server, a write that never ends would hold its permit forever.
 pub const DEPARTED_WRITE_TIME: Duration = Duration::from_secs(10);
 
 /// One operation in progress.
@@ -338,7 +338,7 @@ impl Operations {
     }
 }
 
-/// A guard that removes an operation from the list when dropped.
+/// A guard that removes an operation from the operations in progress when dropped.
 #[derive(Debug)]
 pub struct Running {
     operations: Arc<Operations>,

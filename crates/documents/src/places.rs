@@ -1,4 +1,4 @@
-//! Concurrency permits for work that may take long: a `Place` is a permit. They bound the number of threads that do
+//! Concurrency permits (type `Place`) for work that may take long. The permits bound the number of threads that do
 //! such work. Commands queue for a permit, and leave the queue if they are stopped.
 //!
 //! Work whose cost depends on a client's filter, expression or pattern needs a permit, as does every write except a
@@ -25,8 +25,9 @@ use crate::scope;
 /// Permits per core. The operating system schedules their threads fairly, so slow work does not stop other work. More
 /// permits tolerate more slow commands before others are delayed, but make network threads wait longer to be scheduled.
 const PLACES_PER_CORE: usize = 8;
-/// Minimum and maximum number of permits for reads, and of those for writes.
+/// Minimum number of permits for reads, and also for writes.
 const PLACES_MIN: usize = 16;
+/// Maximum number of permits for reads, and also for writes.
 const PLACES_MAX: usize = 128;
 
 /// Permits for reads. They are separate from those for writes, so that neither kind delays the other.
@@ -183,7 +184,8 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
 
 /// Runs all work of a command under one permit, which is held even while the command waits.
 ///
-/// # Errors The errors of [`aside`], or the error of the work.
+/// # Errors
+/// The errors of [`aside`], or the error of the work.
 pub async fn all_aside<T>(
     kind: Kind,
     stop: &Stop,

@@ -31,8 +31,8 @@ pub struct Replicated<'a> {
 }
 
 impl Documents {
-    /// Applies another store's changes to a collection, and stores `note` with them if given. All changes are one
-    /// atomic batch. Does nothing if the collection does not exist. Blocks on the disk.
+    /// Applies another store's changes to a collection and stores `note`, if there is one, in the same atomic batch.
+    /// Does nothing if the collection does not exist. Blocks on the disk.
     ///
     /// # Errors
     /// An error for an invalid document, or the store's error.

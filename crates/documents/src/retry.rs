@@ -127,7 +127,7 @@ impl Retry {
             Some(Outcome::NotKept) => None,
         };
         let outcome = outcome.ok_or_else(|| {
-            let message = format!("statement {id} was applied, but its outcome was not kept");
+            let message = format!("statement {id} was applied, but its outcome was not recorded");
             CommandError::refused(Code::IncompleteTransactionHistory, message)
         })?;
         self.answered.lock().push(id);

@@ -23,7 +23,7 @@ pub struct Settings {
     pub retryable_writes: bool,
     /// Whether clients may configure fail points. `getParameter` shows this as `enableTestCommands`.
     pub test_commands: bool,
-    /// Maximum values in a bucket of the field cache.
+    /// Maximum number of values in a bucket of the field cache.
     pub bucket_values_max: usize,
     /// The memory account of the process.
     pub memory: Account,

@@ -1,4 +1,4 @@
-//! A snapshot of the documents' status, for the status page and metrics.
+//! A snapshot of the documents server's status, for the status page and metrics.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::search::{FieldOverview, IndexState};
 /// Maximum number of cells in the drawing of a field's buckets.
 const CELLS_MAX: usize = 240;
 
-/// The status of the documents.
+/// The status of the documents server.
 #[derive(Debug)]
 pub struct Status {
     /// The collections with cache indexes, in order of name.
@@ -54,25 +54,26 @@ pub struct FieldStatus {
     pub delta_rows: u64,
     /// Number of documents whose field the store must check, because the cache cannot evaluate it.
     pub recheck_documents: u64,
-    /// Number of buckets by the device that scans them; `None` is the host.
+    /// Number of buckets that each device scans; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
-    /// All buckets in order of value. If there are more than can be drawn, a cell holds several neighbours.
+    /// All buckets in order of value. If there are too many to draw, each cell holds several neighbouring buckets.
     pub cells: Vec<Cell>,
-    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
+    /// Number of conditions that searches have evaluated since the cache was built, per tier. Tests for null and
+    /// existence count as tier `none`.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
-/// Neighbouring buckets.
+/// Neighbouring buckets, drawn as one cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
     /// Number of values held.
     pub rows: u64,
-    /// Number of buckets by the device that scans them; `None` is the host.
+    /// Number of buckets that each device scans; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
 }
 
 impl Documents {
-    /// Returns the status of the documents. Takes time in proportion to the number of buckets, of which there may be
+    /// Returns the status of the documents server. Takes time in proportion to the number of buckets, which may be
     /// hundreds of thousands.
     pub fn status(&self) -> Status {
         let mut caches: Vec<CollectionStatus> = self

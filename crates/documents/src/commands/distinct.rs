@@ -1,4 +1,4 @@
-//! `distinct`: returns the distinct values of a field, in order.
+//! `distinct`: returns the distinct values of a field, sorted.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -56,7 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "values": values, "ok": 1.0 })
 }
 
-/// Returns the cache plan, if the field and the whole filter are cached.
+/// Returns the plan for the cache, if the cache holds the distinct field and can evaluate the whole filter.
 pub fn cached(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -94,7 +94,7 @@ pub fn plan(
     )
 }
 
-/// The values found so far, in order.
+/// The distinct values found so far, sorted.
 struct Found {
     path: Path,
     values: BTreeMap<Vec<u8>, RawBson>,

@@ -227,7 +227,7 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// Returns the recorder of the reply, if this is a retryable write.
+    /// Returns the object that records the reply for retries, if this is a retryable write.
     fn keep<'a>(&'a self, request: &'a Request<'_>) -> Option<Keep<'a>> {
         let reply =
             |before: Option<&RawDocument>, after: Option<&RawDocument>| self.reply(before, after);

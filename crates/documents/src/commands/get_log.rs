@@ -1,4 +1,4 @@
-//! `getLog`: start-up warnings, which shells request. The list is always empty.
+//! `getLog`: returns the start-up warnings, which shells request. This server has none.
 
 use bson::{RawArrayBuf, RawBsonRef, rawdoc};
 use forebay_documents_query::Code;

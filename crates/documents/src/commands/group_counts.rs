@@ -81,7 +81,7 @@ fn counted(group: &Group) -> Option<String> {
     group.id.as_field().filter(|path| !path.is_empty())
 }
 
-/// Returns the weights, if all accumulators are counts.
+/// Returns the weights, if every accumulator only counts documents.
 fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations
@@ -94,7 +94,7 @@ fn weights(group: &Group) -> Option<Weights> {
     weights.collect()
 }
 
-/// Returns the integer that each document adds, if it is constant.
+/// Returns the operand of a `$sum`, if it is a constant integer.
 fn weight(operand: &Expression) -> Option<i64> {
     match operand.as_literal()? {
         RawBson::Int32(number) => Some(i64::from(*number)),

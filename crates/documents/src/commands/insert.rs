@@ -143,8 +143,8 @@ impl Insertion<'_> {
         }
         let refused = self.errors.len();
         let went_on = self.store(&accepted, &places)?;
-        // Documents that the store refuses precede the document that was refused above, so the store's error is
-        // reported.
+        // In an ordered command, all documents passed to the store precede the invalid document, so an error of the
+        // store is the first error.
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }

@@ -27,14 +27,14 @@ const CHUNK_DOCUMENTS: usize = 256;
 /// Prefix of the names of temporary collections, for example the one that `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
-/// Returns whether this is the name of a temporary collection, which will replace another.
+/// Returns whether this is the name of a temporary collection, which will replace another collection.
 pub fn is_temporary(name: &str) -> bool {
     let number = name.strip_prefix(TEMPORARY);
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
 }
 
 /// Returns a namespace for a temporary collection that will replace another collection of the database. If a crash
-/// leaves it behind, the next start drops it.
+/// leaves the temporary collection behind, the next start drops it.
 pub fn temporary(db: &str) -> Namespace {
     Namespace {
         db: db.to_owned(),
@@ -53,7 +53,8 @@ pub fn writes(stages: &RawArray) -> bool {
 pub enum Output {
     /// `$out`: the documents replace the collection.
     Replace(Namespace),
-    /// `$merge`: each document is inserted, or replaces or is merged into the one that it matches.
+    /// `$merge`: each document replaces the existing document that it matches, or is merged into it. A document
+    /// without a match is inserted.
     Merge(Merge),
 }
 

@@ -144,8 +144,8 @@ impl Target<'_> {
         Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
-    /// Finds the documents and passes their record numbers to `change`, which returns the number of documents that
-    /// matched when it read them again.
+    /// Finds the documents and passes their record numbers to `change`, which reads the documents again and returns
+    /// the number that still match.
     ///
     /// # Errors
     /// The error of the search or of `change`.

@@ -180,8 +180,8 @@ impl Places {
 /// client's.
 fn too_many(own: usize, waiting: usize) -> CommandError {
     let message = format!(
-        "{waiting} commands already wait for slow commands, {own} of them from this client, and the queue holds at \
-         most {WAITING_MAX} commands: try again"
+        "{waiting} commands already wait for slow commands to end, {own} of them from this client, and the queue \
+         holds at most {WAITING_MAX} commands: try again"
     );
     CommandError::refused(Code::ExceededTimeLimit, message)
 }

@@ -104,7 +104,8 @@ fn device_document(device: &Device) -> RawDocumentBuf {
 
 /// Replies to `{forebayBuckets: "db.collection.field"}` with the buckets of a cached field in order of value.
 ///
-/// Names of collections and fields may contain dots, so `find` is called for each possible collection name.
+/// Names of collections and fields may contain dots, so the callback `find` is called with each possible collection
+/// name.
 ///
 /// # Errors
 /// `NamespaceNotFound`, or `IndexNotFound` if the field is not cached.

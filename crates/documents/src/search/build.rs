@@ -1,8 +1,8 @@
 //! Builds the cache of a collection in the background.
 //!
 //! A build walks the collection by record number and advances a cursor, one batch per hold of the write lock. Writers
-//! apply a change to the cache only if its record number is below the cursor. The build reads documents above the
-//! cursor from the store later, with all changes.
+//! apply a change to the cache only if its record number is below the cursor. The build reads the documents above the
+//! cursor later, from the store, which then contains their changes.
 
 use std::sync::Arc;
 use std::thread;
@@ -18,7 +18,7 @@ use super::generation::Generation;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// The collection would have too many cached fields.
-    #[error("a collection can have at most {limit} cached fields, and would have {fields}")]
+    #[error("the collection would have {fields} cached fields, but at most {limit} are allowed")]
     TooManyFields {
         /// Number of cached fields that the collection would have.
         fields: usize,
@@ -54,7 +54,7 @@ pub enum BuildError {
 /// A build of declared indexes.
 ///
 /// Dropping this value does not stop the build.
-#[must_use = "wait for the build, or drop it on purpose to let it run in the background"]
+#[must_use = "call `wait`, or drop this value explicitly: the build then continues in the background"]
 pub struct Build {
     search: Arc<CollectionSearch>,
     names: Vec<String>,

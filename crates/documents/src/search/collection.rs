@@ -117,7 +117,8 @@ impl State {
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Returns whether the complete generation has all declared fields and additional ones, and none is being built.
+    /// Returns whether the complete generation has all declared fields and additional ones, and no generation is being
+    /// built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -159,7 +160,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// Returns the cache indexes of the collection `store`, which has the name `namespace`. None are declared.
+    /// Returns a state without cache indexes for the collection `store`, which has the name `namespace`.
     pub fn new(
         cache: Arc<Cache>,
         settings: SearchSettings,
@@ -394,7 +395,7 @@ impl CollectionSearch {
         None
     }
 
-    /// Removes fields that are no longer declared from the complete generation. The caller holds the apply lock.
+    /// Removes from the complete generation the fields that are no longer declared. The caller holds the apply lock.
     fn shrink(&self, state: &mut State) {
         let Some(ready) = state.ready.take() else {
             return;

@@ -28,7 +28,7 @@ pub enum Wanted {
     /// At most this many: the matches with the lowest record numbers, so that successive pages of a query are
     /// consistent.
     First(u64),
-    /// At most this many, in any selection.
+    /// At most this many matches, no matter which.
     Any(u64),
 }
 
@@ -41,7 +41,7 @@ impl Wanted {
         }
     }
 
-    /// Returns the number of matches at which the cache may stop, if any selection of matches will do.
+    /// Returns the number of matches at which the cache may stop, if the caller accepts any of the matches.
     fn any(self) -> Option<usize> {
         match self {
             Wanted::Any(limit) if limit <= ANY_MAX => usize::try_from(limit).ok(),

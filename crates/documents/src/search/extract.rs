@@ -38,7 +38,7 @@ impl Extractor {
         values
     }
 
-    /// Adds the values that [`extract`](Extractor::extract) would return for each document to a batch.
+    /// Adds to a batch the values that [`extract`](Extractor::extract) would return for each document.
     pub fn gather<'a>(&self, documents: impl Iterator<Item = &'a RawDocument>, batch: &mut Batch) {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
         for document in documents {
@@ -48,7 +48,7 @@ impl Extractor {
         }
     }
 
-    /// Sets the values of the fields that a document has. The caller sets all of `values` to `Missing` before.
+    /// Sets the values of the fields that a document has. The caller has set all of `values` to `Missing`.
     fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
         if self.fill(document, values).is_err() {
             values.fill(FieldValue::Recheck);

@@ -92,14 +92,14 @@ impl Generation {
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
     }
 
-    /// Counts the conditions of a search, by field and tier.
+    /// Counts the conditions of a search, per field and tier.
     pub fn count_search(&self, plan: &PlanSummary) {
         plan.leaves
             .iter()
             .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
     }
 
-    /// Returns the number of conditions searched on a field, by tier.
+    /// Returns the number of conditions on a field that searches have evaluated, per tier.
     pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
         self.searches.of(column)
     }

@@ -234,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Performs the next step of a scan, and removes the record numbers that it has passed from `wanted`.
+    /// Performs the next step of a scan, and removes from `wanted` the record numbers that the scan has passed.
     fn gather(
         &self,
         wanted: &mut RoaringBitmap,

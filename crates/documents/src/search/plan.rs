@@ -30,7 +30,7 @@ pub enum NotUsed {
     /// No condition of the filter is on a cached field.
     #[error("the filter has no condition on a cached field")]
     NoCachedField,
-    /// Caches cannot answer a condition on a cached field, such as a range.
+    /// A condition on a cached field is of a kind that caches cannot answer, for example a range.
     #[error(
         "the cache cannot answer the condition on the field '{path}': caches answer equality with a string or null, \
          $in of these and of patterns, $regex, $exists, and negations of these conditions"
@@ -190,7 +190,7 @@ impl SearchPlan {
 }
 
 impl State {
-    /// Returns the reason why `index`, which is declared, cannot answer.
+    /// Returns the reason why the declared index `index` cannot answer a search.
     pub fn unready(&self, index: &CacheIndex) -> NotUsed {
         if let Some(building) = self
             .building

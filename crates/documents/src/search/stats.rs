@@ -57,7 +57,8 @@ pub struct FieldStatus {
     pub stats: FieldStats,
     /// Names of the devices that hold the field's buckets.
     pub devices: BTreeSet<String>,
-    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
+    /// Number of conditions that searches have evaluated since the cache was built, per tier. Tests for null and
+    /// existence count as tier `none`.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
@@ -66,7 +67,8 @@ pub struct FieldStatus {
 pub struct FieldOverview {
     /// Row, byte and bucket counts of the cached data.
     pub stats: FieldStats<BucketSummary>,
-    /// Number of conditions searched since the cache was built, by tier; `none` for null and existence.
+    /// Number of conditions that searches have evaluated since the cache was built, per tier. Tests for null and
+    /// existence count as tier `none`.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
@@ -84,7 +86,7 @@ pub struct CacheBuild {
 }
 
 impl IndexStatus {
-    /// Returns the number of conditions searched in any of the index's fields.
+    /// Returns the number of conditions on the index's fields that searches have evaluated.
     pub fn searches(&self) -> u64 {
         self.fields
             .iter()
@@ -276,7 +278,7 @@ impl CollectionSearch {
     }
 }
 
-/// Counters of conditions searched, by field and tier.
+/// Counters of the conditions that searches have evaluated, per field and tier.
 #[derive(Debug)]
 pub struct SearchCounters {
     columns: Vec<[AtomicU64; Tier::ALL.len() + 1]>,
@@ -297,7 +299,7 @@ impl SearchCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the non-zero counts of one field, by tier.
+    /// Returns the non-zero counts of one field, per tier.
     pub fn of(&self, column: usize) -> BTreeMap<&'static str, u64> {
         let names = Tier::ALL.iter().map(|tier| tier.name()).chain(["none"]);
         let counts = self.columns[column]

@@ -1,4 +1,4 @@
-//! Streams of documents. A query's execution is a chain of them.
+//! Streams of documents. A query runs as a chain of streams.
 //!
 //! The consumer calls `next` to get one document. Between two calls, a stream holds no lock and no snapshot of the
 //! store. It keeps record numbers, which are never reused, so that it can continue safely after concurrent writes.

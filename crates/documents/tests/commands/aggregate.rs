@@ -9,7 +9,7 @@ async fn run(door: &Door, pipeline: Vec<Document>) -> Vec<Document> {
         .await
 }
 
-/// Returns a server with three hundred documents, a third of them with each value of `a`.
+/// Returns a server with 300 documents. Each of the three values of `a` occurs in 100 documents.
 async fn thirds() -> Door {
     let door = door();
     let document = |id| doc! { "_id": id, "a": id % 3, "tags": ["x", format!("t{}", id % 2)] };

@@ -71,7 +71,7 @@ async fn the_stage_is_named() {
 
 #[tokio::test]
 async fn limits_of_patterns_are_settings_and_change_no_answer() {
-    // The pattern is too long for the bit-parallel automaton. The limits would not apply to that automaton.
+    // The pattern is too long for the bit-parallel automaton, to which the limits do not apply.
     let pattern = "[b-y]{70}-[0-9]{2}";
     let letters = "bcdefg".repeat(12);
     let values = ["-12", "-99-", "12", "-1", "a-12"].map(|end| format!("{letters}{end}"));
