@@ -130,13 +130,13 @@ pub struct SearchFigures {
     pub durations: Vec<(Kind, Durations)>,
     /// Number of searches that did not use the cache, for each reason.
     pub not_used: Vec<(&'static str, u64)>,
-    /// Rows of caches that were scanned.
+    /// Number of cache rows that searches have scanned.
     pub rows: u64,
-    /// Bytes of caches that were scanned.
+    /// Number of cache bytes that searches have scanned.
     pub bytes: u64,
-    /// Searches that were logged as slow.
+    /// Number of searches that were logged as slow.
     pub slow: u64,
-    /// Searches that ended with an error.
+    /// Number of searches that ended with an error.
     pub failed: u64,
 }
 

@@ -198,7 +198,7 @@ fn append_progress(report: &mut RawDocumentBuf, message: &str, done: u64, total:
     );
 }
 
-/// Returns the entry in `currentOp` of a cache build.
+/// Returns a cache build's entry in `currentOp`.
 pub fn cache_build(build: &CacheBuild) -> RawDocumentBuf {
     let mut report = rawdoc! {
         "type": "op",

@@ -4,7 +4,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use crate::error::CommandError;
 
-/// The statements that failed, by their position in the command.
+/// The statements that failed, with their positions in the command.
 #[derive(Debug, Default)]
 pub struct WriteErrors {
     entries: Vec<(usize, RawDocumentBuf)>,

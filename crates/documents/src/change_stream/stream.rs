@@ -133,7 +133,8 @@ impl ChangeStream {
         }
     }
 
-    /// Advances `until` over new changes. Returns false if no new change concerns the stream.
+    /// Moves `until` to the last change, and `position` past changes that do not concern the stream. Returns false if
+    /// no new change concerns the stream.
     fn advance(&mut self) -> bool {
         let (first, last) = self.history.news(&self.watch);
         self.until = last;

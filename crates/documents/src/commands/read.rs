@@ -55,7 +55,7 @@ pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandE
     }
 }
 
-/// Returns the entries of a list, for example of collections, that match the client's filter.
+/// Returns the entries of a list (for example, the list of collections) that match the client's filter.
 ///
 /// # Errors
 /// The error of an expression of the filter, or [`CommandError::Stopped`].

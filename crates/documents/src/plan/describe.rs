@@ -18,11 +18,11 @@ use crate::streams::Stream;
 
 /// Statistics of a plan's execution.
 pub struct Executed {
-    /// Documents found.
+    /// Number of documents found.
     pub returned: u64,
-    /// Entries of indexes read.
+    /// Number of index entries read.
     pub keys_examined: u64,
-    /// Documents read.
+    /// Number of documents read.
     pub docs_examined: u64,
     /// Duration of the execution.
     pub elapsed: Duration,

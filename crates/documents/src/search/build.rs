@@ -1,8 +1,8 @@
 //! Builds the cache of a collection in the background.
 //!
-//! A build walks the collection by record number and advances a cursor, one batch per hold of the write lock. Writers
-//! apply a change to the cache only if its record number is below the cursor. The build reads the documents above the
-//! cursor later, from the store, which then contains their changes.
+//! A build reads the collection in the order of record numbers, one batch per hold of the write lock, and advances a
+//! cursor. Writers apply a change to the cache only if its record number is below the cursor. The build reads the
+//! documents above the cursor later, from the store, which then contains their changes.
 
 use std::sync::Arc;
 use std::thread;

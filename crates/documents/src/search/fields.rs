@@ -78,7 +78,7 @@ impl FieldSet {
         self.paths.len()
     }
 
-    /// Returns the fields by top-level key.
+    /// Returns the fields, grouped by top-level key.
     pub fn roots(&self) -> &[Root] {
         &self.roots
     }

@@ -32,7 +32,7 @@ pub enum Cover {
 pub struct Translator<'a> {
     state: &'a State,
     generation: &'a Generation,
-    /// The cached conditions, in the order of the expression.
+    /// The conditions on cached fields, in the order of the expression.
     pub leaves: Vec<LeafSummary>,
     /// The indexes whose fields were used.
     pub indexes: Vec<Arc<str>>,
