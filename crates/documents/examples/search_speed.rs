@@ -49,7 +49,7 @@ async fn fill(documents: &Arc<Documents>, count: usize) -> Vec<String> {
         .await;
     }
     println!(
-        "{:.0} inserts a second",
+        "{:.0} inserts/s",
         count as f64 / began.elapsed().as_secs_f64()
     );
     names

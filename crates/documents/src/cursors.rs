@@ -101,7 +101,7 @@ struct Entry {
     _counted: Option<Arc<()>>,
 }
 
-/// All open cursors by id.
+/// All open cursors, keyed by id.
 pub struct Cursors {
     timeout: Duration,
     open: Mutex<HashMap<i64, Entry>>,

@@ -46,7 +46,7 @@ mod whats_my_uri;
 
 use crate::dispatch::Spec;
 
-/// All commands, by name.
+/// All commands, in the order of their names.
 pub static COMMANDS: &[&Spec] = &[
     &aggregate::SPEC,
     &build_info::LOWER_CASE,

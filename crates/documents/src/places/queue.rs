@@ -51,7 +51,7 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Client {
     held: usize,
-    /// Waiting commands by ticket, so the oldest is first.
+    /// Waiting commands, keyed by ticket, so that the oldest is first.
     waiting: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
