@@ -30,13 +30,13 @@ pub(super) enum Incarnation {
 }
 
 impl Incarnation {
-    /// Reads the reply to a `hello`, which every client may send.
+    /// Reads the incarnation from the reply to a `hello`, which every client may send.
     fn of_hello(reply: &RawDocument) -> Option<Incarnation> {
         let version = reply.get_document("topologyVersion").ok()?;
         version.get_object_id("processId").ok().map(Self::Process)
     }
 
-    /// Reads the reply to a `serverStatus`.
+    /// Reads the incarnation from the reply to a `serverStatus`.
     fn of_status(reply: &RawDocument) -> Option<Incarnation> {
         let now = reply.get_datetime("localTime").ok()?;
         let uptime = number(reply, "uptimeMillis")?;

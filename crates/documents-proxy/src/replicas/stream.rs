@@ -35,7 +35,7 @@ struct Follower<'a> {
     replicas: &'a Replicas,
     replica: &'a Replica,
     epoch: u64,
-    /// The stream's batches, up to an error.
+    /// Receiver of the stream's batches; an error is the last item.
     events: EventReceiver,
     /// The collection and fields for which the stream's positions are valid.
     of: Subject,

@@ -16,8 +16,8 @@ use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
 
-/// Flag for a parent process that holds the other end of this server's standard input. The system closes that end when
-/// the parent ends, even in a crash.
+/// Flag that stops the server when its standard input ends. For a parent process that holds the other end of the
+/// input: the system closes that end when the parent ends, even in a crash.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM

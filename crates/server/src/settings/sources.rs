@@ -1,4 +1,4 @@
-//! Reads values from flags, the environment and the configuration file, by their precedence.
+//! Reads settings from flags, the environment and the configuration file, in this order of precedence.
 
 use std::path::{Path, PathBuf};
 

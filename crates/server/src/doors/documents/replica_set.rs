@@ -5,7 +5,7 @@ use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// Election id, which drivers use to order elections: constant, because there is only one member.
+/// Election id, which drivers use to find the latest election: constant, because there is only one member.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The replica set's name and the address of its only member.
