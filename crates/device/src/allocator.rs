@@ -29,5 +29,8 @@ pub fn give_back_large_blocks() {
     let is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN) };
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let is_set = MAPPED_BYTES_MIN;
-    debug_assert!(is_set != 0, "the allocator refuses {MAPPED_BYTES_MIN}");
+    debug_assert!(
+        is_set != 0,
+        "the allocator refuses a mapping threshold of {MAPPED_BYTES_MIN} bytes"
+    );
 }

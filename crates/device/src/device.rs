@@ -340,8 +340,8 @@ impl Device {
     }
 
     /// Takes a staging buffer from the device's pinned pool. Blocks until there is room. Requests are served one after
-    /// another, so a thread must not wait here while it holds a resource without which other threads cannot return
-    /// their buffers.
+    /// another, so a thread must not call this while it holds a resource that other threads need to return their
+    /// buffers.
     ///
     /// Returns `None` if the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is
     /// smaller than the request.

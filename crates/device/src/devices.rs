@@ -104,8 +104,8 @@ impl Devices {
     }
 
     /// Calls `listener` on each later join, leave and loss of a device, until the subscription is dropped. First calls
-    /// it, on this thread, with the join of each device in the set, and with its loss if it is lost. So a listener
-    /// misses no device and gets no event twice.
+    /// it, on the calling thread, with the join of each device in the set, and with its loss if it is lost. So a
+    /// listener misses no device and gets no event twice.
     ///
     /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails; for a
     /// loss this is the device's own thread. A listener must return at once. It may read the state of devices, but must

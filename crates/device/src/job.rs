@@ -139,8 +139,8 @@ impl fmt::Display for Class {
 ///
 /// After a job fails or panics, the thread waits for all work of the device, then drops the job. A step that holds
 /// device memory in local variables must wait for the stream before it returns an error after a launch. A job that ends
-/// with [`Step::Done`], or is cancelled between two steps, must have no work in flight, except work that values of the
-/// job wait for on drop, as [`Transfer`](crate::cuda::Transfer) does.
+/// with [`Step::Done`], or is cancelled between two steps, must have no work in flight, except work whose end a value
+/// of the job awaits when it is dropped, as [`Transfer`](crate::cuda::Transfer) does.
 pub trait Job: Send {
     /// Runs one step.
     ///

@@ -21,8 +21,8 @@ const SPIN_TIME: Duration = Duration::from_millis(1);
 ///
 /// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs, interleaved
 /// with runs of a binary whose thread always spins (in parentheses): 28.2 (29.0) GB/s with values of 8 letters, 23.3
-/// (23.7) GB/s with values of 100 letters. Runs of one binary differ by half. Without spinning after loads, on another
-/// host: 25.7 (29.8) and 23.4 (26.1) GB/s.
+/// (23.7) GB/s with values of 100 letters. Single runs of the same binary differ by 50 %. Without spinning after loads,
+/// on another host: 25.7 (29.8) and 23.4 (26.1) GB/s.
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
 /// Minimum time between two polls of the events of parked jobs, while other jobs run.
@@ -256,7 +256,7 @@ fn guarded(end: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
         tracing::error!(
             message = panic_message(&*panic),
-            "the cleanup after a job panicked"
+            "the cleanup of a job panicked"
         );
     }
 }

@@ -65,7 +65,7 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],
-    /// Weighted time that the class served last had before that step.
+    /// Weighted time of the class of the last popped job, before the step of that job.
     served_ns: u64,
 }
 

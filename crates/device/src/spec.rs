@@ -50,7 +50,7 @@ pub enum SpecError {
         entry: String,
     },
     /// The count of host devices is not a number from 1 to `max`.
-    #[error("`{entry}`: the count of host devices is a number from 1 to {max}")]
+    #[error("`{entry}`: the count of host devices must be a number from 1 to {max}")]
     Count {
         /// The entry with the count.
         entry: String,

@@ -29,7 +29,7 @@ impl fmt::Display for Arch {
 
 /// A text that is not an architecture name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is not the name of an architecture, such as `sm_90`")]
+#[error("`{name}` is not an architecture name; such names have the form `sm_90`")]
 pub struct ArchError {
     /// The text.
     pub name: String,
@@ -151,7 +151,7 @@ pub enum CompileError {
 /// Compiles a program, without the disk cache. Blocks for tens of milliseconds to seconds.
 ///
 /// # Errors
-/// [`CompileError`]; for errors in the source, with the log and the numbered source.
+/// [`CompileError`]. If the source has errors, it contains the compiler log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
     nvrtc_version()?;
     let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {

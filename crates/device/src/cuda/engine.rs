@@ -254,7 +254,7 @@ impl Cuda {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the bytes do not fit there, or the memory belongs to another device.
+    /// If the bytes do not fit at that offset, or the memory belongs to another device.
     pub fn write(
         &self,
         from: &[u8],

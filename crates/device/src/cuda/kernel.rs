@@ -187,8 +187,8 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Loads a kernel of a module and raises its dynamic shared memory to the block's maximum. The module's context
-    /// must be current.
+    /// Loads a kernel of a module and raises the limit of its dynamic shared memory to the maximum per block. The
+    /// module's context must be current.
     pub(super) fn load(
         module: Arc<Module>,
         resources: KernelResources,

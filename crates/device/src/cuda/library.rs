@@ -26,7 +26,9 @@ pub struct DriverError {
 #[non_exhaustive]
 pub enum CudaUnavailable {
     /// The driver's library cannot be loaded.
-    #[error("libcuda.so.1 cannot be loaded; install the NVIDIA driver, or use `host:<count>`")]
+    #[error(
+        "libcuda.so.1 cannot be loaded; install the NVIDIA driver, or use host devices (`host:<count>`)"
+    )]
     NoDriver,
     /// The driver lacks required functions.
     #[error("the NVIDIA driver supports CUDA {found}, but {needed} is needed; update the driver")]
@@ -37,7 +39,7 @@ pub enum CudaUnavailable {
         needed: String,
     },
     /// The driver is installed but does not work.
-    #[error("{0}; check whether `nvidia-smi` works, or use `host:<count>`")]
+    #[error("{0}; check whether `nvidia-smi` works, or use host devices (`host:<count>`)")]
     Failed(#[from] DriverError),
 }
 

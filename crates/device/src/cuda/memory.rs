@@ -77,7 +77,7 @@ impl Arena {
         })
     }
 
-    /// Returns the number of bytes of the largest allocation for a share that would succeed now.
+    /// Returns the maximum number of bytes that can be allocated for a share now.
     fn free_bytes(&self, share: ShareId) -> u64 {
         let largest = self.ranges.lock().largest_free_bytes();
         largest.min(self.budget.available_bytes(share))

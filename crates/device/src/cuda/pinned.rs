@@ -175,7 +175,7 @@ impl PinnedPool {
         Some(ranges.map(|range| self.give_out(range, bytes)).collect())
     }
 
-    /// Returns the buffer of a range that was taken.
+    /// Returns a buffer for a range that was taken from the pool.
     fn give_out(self: &Arc<Self>, range: Range, bytes: usize) -> Pinned {
         // SAFETY: the offset lies within the allocation.
         let pointer = unsafe { self.allocation.pointer().add(range.offset as usize) };

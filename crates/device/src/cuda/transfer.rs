@@ -213,7 +213,10 @@ impl<F, T> Transfer<F, T> {
     /// A fault of the device.
     pub fn finish(mut self) -> Result<(F, T), DeviceFault> {
         self.event.wait()?;
-        Ok(self.ends.take().expect("the ends are taken only here"))
+        Ok(self
+            .ends
+            .take()
+            .expect("a transfer has both ends until it is finished"))
     }
 }
 
@@ -296,7 +299,9 @@ unsafe fn enqueue(
                 "cuMemsetD8Async",
                 sys::cuMemsetD8Async(to.address, byte, bytes, raw),
             ),
-            (Memory::Host, _) | (_, Memory::Fill(_)) => unreachable!("one end is of this device"),
+            (Memory::Host, _) | (_, Memory::Fill(_)) => {
+                unreachable!("one end is memory of this device")
+            }
         }
     };
     check(operation, code)
