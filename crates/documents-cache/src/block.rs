@@ -33,7 +33,8 @@ impl Block {
     pub(crate) fn push(&mut self, value: &[u8], number: u32) {
         self.bytes.extend_from_slice(value);
         self.bytes.push(SEPARATOR);
-        let end = u32::try_from(self.bytes.len()).expect("a block is closed before 4 GiB");
+        let end =
+            u32::try_from(self.bytes.len()).expect("a block is closed before it reaches 4 GiB");
         self.offsets.push(end);
         self.numbers.push(number);
     }
@@ -43,7 +44,7 @@ impl Block {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());
         let bytes = &from.bytes[start as usize..offsets[rows.len()] as usize];
-        u32::try_from(base + bytes.len()).expect("a block is closed before 4 GiB");
+        u32::try_from(base + bytes.len()).expect("a block is closed before it reaches 4 GiB");
         self.bytes.extend_from_slice(bytes);
         let moved = offsets[1..]
             .iter()
@@ -132,13 +133,13 @@ impl Block {
         }
     }
 
-    /// Returns the first row of a sorted block whose value is not `below`.
+    /// Returns the first row for whose value `below` returns false. The block must be sorted.
     pub(crate) fn first_row(&self, mut below: impl FnMut(&[u8]) -> bool) -> usize {
         self.first_row_in(0..self.len(), |row| below(self.value(row)))
     }
 
-    /// Returns the first row in a range of a sorted block whose value is not `below`. Fast if that row is near the
-    /// start.
+    /// Returns the first row of a range for whose value `below` returns false. The block must be sorted. Fast if that
+    /// row is near the start of the range.
     pub(crate) fn first_row_near(
         &self,
         rows: Range<usize>,

@@ -144,7 +144,7 @@ mod tests {
         owners.lock().draw(kept.id(), 10, &[]);
         owners.lock().draw(dropped.id(), 10, &[]);
         let locked = owners.locked.lock();
-        // The placement is still locked here. Dropping the bucket must not wait for the lock.
+        // `locked` still holds the lock of the placement. Dropping the bucket must not wait for that lock.
         drop(dropped);
         drop(locked);
         assert_eq!(owners.lock().load_on(DeviceId(0)), 10);

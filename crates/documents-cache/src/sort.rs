@@ -134,7 +134,8 @@ impl<'a> Sorted<'a> {
             .value_len(entry.row as usize)
     }
 
-    /// Returns the end of the leading values in `range` that are `below`.
+    /// Returns the index of the first value in `range` for which `below` returns false; the end of `range` if there is
+    /// none.
     pub(crate) fn end_of(&self, range: Range<usize>, below: impl Fn(&[u8]) -> bool) -> usize {
         let within = &self.entries[range.clone()];
         range.start
@@ -201,7 +202,8 @@ fn key(value: &[u8]) -> u64 {
     }
 }
 
-/// Finds the groups of sorted `entries` with equal keys. `depth` is the offset at which their values continue.
+/// Finds the groups of sorted `entries` with equal keys. Appends the index range of each group, starting at `offset`,
+/// and `depth`: the number of leading bytes in which the values of a group are equal.
 fn find_groups(
     entries: &[Entry],
     offset: usize,

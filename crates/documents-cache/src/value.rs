@@ -7,14 +7,15 @@ pub enum FieldValue<'a> {
     Missing,
     /// The field is null.
     Null,
-    /// The field holds a value other than a string, null or a regular expression.
+    /// A value that meets no [`Predicate`](crate::Predicate), such as a number.
     Other,
     /// A string. The cache stores it if it is UTF-8 and not longer than
     /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max). Otherwise the store must recheck the document.
     String(&'a [u8]),
     /// An array of only strings. An element that occurs twice counts once.
     Strings(Vec<&'a [u8]>),
-    /// Any other value, such as a regular expression or an array with nulls. The store must recheck the document.
+    /// A value that the cache cannot judge, such as a regular expression or an array with nulls. The store must recheck
+    /// the document.
     Recheck,
 }
 

@@ -50,7 +50,7 @@ fn wait_until_nothing_is_held(memory: &Account) {
     }
 }
 
-/// Returns different conditions on two or more letters that every document meets.
+/// Returns `count` different conditions that every document meets: substrings of at least two letters.
 fn met_by_all(count: usize) -> Vec<Expr> {
     let begins = 0..COMMON.len() - 1;
     let parts = begins.flat_map(|begin| (begin + 2..=COMMON.len()).map(move |end| (begin, end)));
@@ -77,7 +77,7 @@ fn many_conditions_hold_few_sets_at_a_time() {
     let of_many = memory.figures().peak_bytes;
     assert!(
         of_many <= of_one * 40,
-        "{of_many} bytes, one takes {of_one}"
+        "200 conditions take {of_many} bytes, one takes {of_one}"
     );
     wait_until_nothing_is_held(&memory);
 }

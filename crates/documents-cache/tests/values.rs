@@ -314,6 +314,6 @@ fn memory_above_the_values_is_small() {
     let above = stats.overhead_bytes as f64 / 300_000.0;
     assert!(
         (9.0..20.0).contains(&above),
-        "{above} bytes a document above the values"
+        "{above} bytes per document besides the values"
     );
 }

@@ -34,7 +34,7 @@ impl Pending {
 }
 
 impl FlushSignal {
-    /// Reports a write. `full` says that a delta is full.
+    /// Reports a write. `full` says whether a delta is full.
     pub(crate) fn report_write(&self, full: bool) {
         self.update(|pending| {
             let known = pending.dirty && (pending.full || !full);

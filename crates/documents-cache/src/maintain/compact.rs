@@ -91,7 +91,7 @@ fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     full.max().map(|tier| (1 << ((tier + 1) * TIER_BITS)) - 1)
 }
 
-/// Copies the bucket, and merges the segments that `merged` selects into one.
+/// Copies the bucket. In the copy, merges all segments for which `merged` returns true into a single segment.
 fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucket {
     let (sources, kept): (Vec<_>, Vec<_>) = bucket.segments.iter().cloned().partition(merged);
     let sorted = Sorted::new(&sources);

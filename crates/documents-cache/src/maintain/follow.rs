@@ -8,9 +8,9 @@ use forebay_device::{Device, DeviceId};
 use super::{Extent, maintain};
 use crate::cache::Shared;
 
-/// Adds the devices that joined to the placement, removes the devices that left or are lost, and moves the buckets to
-/// their new owners. Blocks until all buckets have moved, including those that another thread is moving. Searches
-/// continue.
+/// Updates the placement: adds devices that have joined, and removes devices that have left or are lost. Then moves the
+/// buckets to their new owners. Blocks until all buckets have moved, including those that another thread is moving.
+/// Searches continue.
 pub(crate) fn follow_devices(shared: &Arc<Shared>) {
     let ready = change_placement(shared);
     for collection in shared.members() {

@@ -63,7 +63,8 @@ impl Begun {
     }
 }
 
-/// Copies the segments that have no copy yet to the bucket's device. Removes the bucket from the device if that fails.
+/// Starts and awaits the missing copies of segments on the bucket's device. Removes the bucket from the device if a
+/// copy fails.
 fn renew_copies(shared: &Arc<Shared>, bucket: &mut Bucket) {
     let Some(device) = bucket.device().cloned() else {
         return;

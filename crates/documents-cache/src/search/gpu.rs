@@ -114,7 +114,7 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
 /// Converts rows found by a GPU to documents.
 type Examine = fn(&GpuPartition, &Order, &[u32]) -> Result<Sink, SearchError>;
 
-/// Examines the rows that a GPU has found, on all cores if there are many.
+/// Examines the rows that a GPU has found. Uses all cores if there are many rows.
 async fn on_all_cores(
     held: Arc<GpuPartition>,
     order: Order,
@@ -167,7 +167,7 @@ fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, S
     Ok(sink)
 }
 
-/// Returns tasks for the host, by bucket: all rows of the GPU's buckets that can match.
+/// Returns tasks for the host, by bucket of the GPU: all rows that can match.
 pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {

@@ -343,7 +343,8 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Distributes the tasks of buckets that no device holds evenly over as many threads as the machine has cores.
+/// Distributes buckets that no device holds over as many threads as the machine has cores, round-robin. Returns the
+/// tasks of each thread.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];

@@ -224,8 +224,8 @@ impl<'a> Search<'a> {
         Ok(answer)
     }
 
-    /// Builds the tables of a program that GPUs read, if that takes long and a GPU holds rows to search. Runs on a
-    /// thread for long work, which checks the request's cancellation token.
+    /// Builds a program's tables for GPUs, if that takes long and a GPU holds rows to search. Runs on a thread for
+    /// long work, which checks the request's cancellation token.
     async fn make_device_form(
         &self,
         field: usize,

@@ -30,7 +30,7 @@ const PIECE_ROWS_MAX: usize = 1 << 17;
 /// Maximum bytes of a scan by a fast tier that runs at once on the caller's thread.
 const INLINE_BYTES_MAX: u64 = 32 << 10;
 
-/// Owned by a search. Its drop makes the search's scans end.
+/// Guard that a search owns; dropping it ends the scans of the search.
 #[derive(Debug, Default)]
 pub(super) struct Abandon {
     flag: Arc<AtomicBool>,
@@ -176,7 +176,8 @@ struct Progress {
     busy: Duration,
     /// Buckets that this member took earlier and must search again, because the device that searched them was lost.
     again: Vec<usize>,
-    /// Buckets still to take, last one first. Those that another member has taken are skipped.
+    /// Buckets to take later, in reverse order: the next bucket is at the end. Buckets that another member has taken
+    /// are skipped.
     ahead: Vec<usize>,
     /// The bucket being searched.
     unit: Option<usize>,
