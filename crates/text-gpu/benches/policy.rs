@@ -376,7 +376,7 @@ fn main() {
     let Some(bench) = Bench::start(&arguments) else {
         return;
     };
-    let arch = gpus().expect("the device is one of them")[0].arch;
+    let arch = gpus().expect("a device has started, so GPUs can be listed")[0].arch;
     let policies = arguments.policies(arch);
     print_resources(&policies, &compile(&policies, arch));
     let mut loaded: Option<(Data, Blocks, Arc<ScanTable>)> = None;

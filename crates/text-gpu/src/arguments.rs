@@ -95,7 +95,7 @@ kernel_arguments! {
         pub(crate) table: DevicePointer<u8>,
         /// Number of byte classes, which is the number of entries per state in a table.
         pub(crate) class_count: u32,
-        /// State of the first automaton in which a row matches whatever bytes follow.
+        /// A state of the first automaton. A row that reaches this state matches, whatever bytes follow.
         pub(crate) accept: u32,
         pub(crate) queries: [DfaQuery; AUTOMATA_MAX],
     }

@@ -49,7 +49,7 @@ pub enum Lists {
     /// A warp writes the rows of a tile as soon as it has matched them.
     Direct,
     /// A warp collects rows in shared memory and writes 32 at a time. Searches that share a launch, or that end after
-    /// few matches, write directly all the same.
+    /// few matches, still write directly.
     Staged,
 }
 

@@ -23,8 +23,8 @@ const WORD_BYTES: usize = 8;
 /// 128 KiB of padding.
 const WORDS_MAX: usize = 512;
 
-/// Maximum words of a row up to which each word count has its own group. Longer rows are padded to fewer word counts,
-/// each at most an eighth larger than the one before.
+/// Maximum words of rows that are not padded to a larger word count. Longer rows are padded to one of a few word
+/// counts, each at most an eighth larger than the previous one.
 const WORDS_EXACT_MAX: usize = 32;
 
 /// The rows of a block that have the same number of words on the device.

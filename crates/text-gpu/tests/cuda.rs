@@ -1,8 +1,8 @@
 //! Tests that GPU, host engine and PCRE2 agree. Without a GPU the tests print `skipped: no GPU`, or fail if
 //! `FOREBAY_REQUIRE_GPU=1`.
 //!
-//! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared,
-//! `FOREBAY_GPU_ROWS` the maximum rows of a block in which searches share a pass.
+//! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared.
+//! `FOREBAY_GPU_ROWS` sets the maximum rows of a block in the test of searches that share a pass.
 
 #[path = "../../text/tests/common/mod.rs"]
 mod common;
@@ -358,7 +358,7 @@ fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[
         let send = move |found| drop(sender.send(found));
         gpu.queues[0]
             .submit(&gpu.device, order, send)
-            .expect("the device takes searches");
+            .expect("the device accepts searches");
         let found = answer.recv().expect("an answer");
         assert!(found.list.len() >= rows.len().min(10), "{program:?}");
         assert!(

@@ -35,7 +35,7 @@ pub struct Figure<'a> {
     /// Name of the metric, with its unit.
     pub metric: &'static str,
     pub samples: &'a [f64],
-    /// Number of matches that the host engine finds; `None` if the result is not of searches.
+    /// Number of matches that the host engine finds; `None` if the result is not that of a search.
     pub expect: Option<u64>,
 }
 

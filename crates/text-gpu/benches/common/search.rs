@@ -41,7 +41,7 @@ pub fn search_all<'a>(
         let sender = sender.clone();
         let answer = move |found| drop(sender.send((index, found)));
         let submitted = search.queue.submit(search.device, order, answer);
-        submitted.expect("the device takes searches");
+        submitted.expect("the device accepts searches");
         sent = index + 1;
     }
     drop(sender);

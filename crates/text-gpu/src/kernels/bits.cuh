@@ -3,8 +3,9 @@
 
 #include "tiles.cuh"
 
-// A Glushkov automaton. The image has 256 words with the positions that accept each byte, then, for each of the active
-// set's bytes, 256 words with the positions that may follow.
+// A Glushkov automaton. The set of active positions is one 64-bit word. The image has 256 words with the positions that
+// accept each byte value; then, for each byte of the active set, 256 words: the positions that may follow each value of
+// that byte.
 struct Glushkov {
     using Arguments = GlushkovArguments;
 
@@ -54,8 +55,8 @@ struct Glushkov {
 };
 
 // Several literals packed into one word, the Shift-And algorithm (Baeza-Yates and Gonnet, "A new approach to text
-// searching", 1992): bit i is set if the literal that owns bit i has matched up to that byte. The image has the bits
-// that accept each byte.
+// searching", 1992). Each bit stands for one byte of a literal, and is set if the text so far ends with that literal up
+// to and including this byte. The image has a word for each byte value: the bits of all literal bytes with this value.
 struct ShiftAnd {
     using Arguments = ShiftAndArguments;
 

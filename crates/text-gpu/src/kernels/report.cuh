@@ -65,12 +65,12 @@ struct Report {
         return segment.deleted[original / 32] >> (original % 32) & 1;
     }
 
-    // Returns the row number in the segment of the row at a position.
+    // Returns the number of the row at a position. Rows are numbered within their segment.
     __device__ static u32 row_in(const Segment& segment, u32 position) {
         return segment.rows != nullptr ? segment.rows[position] : position;
     }
 
-    // Returns the row number in the table of a row of a chunk.
+    // Returns the number of a chunk's row. Rows are numbered across the whole table.
     __device__ u32 row_in_table(const Chunk& chunk, u32 row) const {
         const Segment& segment = scan.segments[chunk.segment];
         return segment.first_row + row_in(segment, chunk.position + row);
