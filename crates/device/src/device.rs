@@ -291,7 +291,7 @@ impl Device {
         matches!(*self.shared.state.read(), DeviceState::Lost { .. })
     }
 
-    /// Returns the maximum bytes that the device holds.
+    /// Returns the maximum number of bytes that the device can hold.
     pub fn memory_budget_bytes(&self) -> u64 {
         self.memory.budget().budget_bytes()
     }

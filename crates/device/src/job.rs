@@ -18,12 +18,12 @@ pub enum Step {
     Done,
     /// The job has more to do now and goes to the end of its class's queue.
     Again,
-    /// The job is parked until the event and takes no time of the device's thread.
+    /// The job is parked until the event occurs. Meanwhile, it takes no time of the device's thread.
     WaitFor(Awaited),
 }
 
 impl Step {
-    /// Returns [`Step::WaitFor`], which parks the job until `event`.
+    /// Returns [`Step::WaitFor`], which parks the job until `event` occurs.
     pub fn wait_for(event: impl Into<Awaited>) -> Step {
         Step::WaitFor(event.into())
     }

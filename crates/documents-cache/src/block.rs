@@ -60,7 +60,7 @@ impl Block {
         self.numbers.len()
     }
 
-    /// Returns the bytes of the values, including separators.
+    /// Returns the number of bytes of the values, including separators.
     pub(crate) fn bytes_len(&self) -> usize {
         self.bytes.len()
     }
@@ -110,7 +110,7 @@ impl Block {
         }
     }
 
-    /// Returns the bytes of a range of rows, including separators.
+    /// Returns the number of bytes of a range of rows, including separators.
     pub(crate) fn span_bytes(&self, rows: &Range<usize>) -> u64 {
         u64::from(self.offsets[rows.end] - self.offsets[rows.start])
     }

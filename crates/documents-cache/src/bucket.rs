@@ -60,7 +60,7 @@ impl Bucket {
         self.segments.iter().map(Segment::live_rows).sum()
     }
 
-    /// Returns the bytes of values and separators.
+    /// Returns the number of bytes of the values, including separators.
     pub(crate) fn bytes(&self) -> usize {
         self.segments
             .iter()
@@ -68,7 +68,7 @@ impl Bucket {
             .sum()
     }
 
-    /// Returns the bytes of host memory.
+    /// Returns the number of bytes of host memory that the bucket takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let segments: u64 = self.segments.iter().map(Segment::memory_bytes).sum();
         segments + (size_of::<Bucket>() + self.lower.len()) as u64

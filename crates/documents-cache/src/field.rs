@@ -171,7 +171,7 @@ impl FieldState {
             .chain(self.delta())
     }
 
-    /// Returns the bytes of memory, including segments, sets and directory.
+    /// Returns the number of bytes of memory that the field takes, including segments, sets and directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let buckets = self
             .directory

@@ -15,7 +15,7 @@ use crate::segment::Segment;
 pub(crate) struct GpuPartition {
     pub(crate) device: Arc<Device>,
     pub(crate) table: Arc<ScanTable>,
-    /// The blocks of the table, each with the position of its bucket.
+    /// The blocks of the scan table, each with the position of its bucket.
     pub(crate) segments: Vec<(usize, Segment)>,
     /// Rows with values too long for the GPU, which the host searches: index into `segments`, and row.
     pub(crate) oversize_rows: Vec<(usize, u32)>,
@@ -28,7 +28,7 @@ pub(crate) struct GpuPartition {
 /// the number of buckets that GPUs hold.
 #[derive(Debug)]
 pub(crate) struct DevicePartitions {
-    /// A GPU with more rows than fit one table has several entries.
+    /// A GPU has several entries if it holds more rows than one scan table can have.
     pub(crate) gpus: Vec<Arc<GpuPartition>>,
     /// Positions of the buckets that no GPU searches.
     pub(crate) host_buckets: Vec<usize>,

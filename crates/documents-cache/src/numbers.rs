@@ -61,8 +61,8 @@ impl NumberSet {
         whole
     }
 
-    /// Returns the bytes of memory, estimated by the serialised size of the parts. The error is a few bytes per Roaring
-    /// container.
+    /// Returns the number of bytes of memory that the set takes, estimated by the serialised size of its parts. The
+    /// error is a few bytes per Roaring container.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let parts: usize = self.parts.iter().map(|part| part.serialized_size()).sum();
         (parts + self.parts.len() * size_of::<(usize, RoaringBitmap)>()) as u64

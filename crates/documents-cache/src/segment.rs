@@ -20,7 +20,7 @@ pub(crate) enum Replica {
 }
 
 impl Replica {
-    /// Returns the bytes of device memory.
+    /// Returns the number of bytes of device memory that the copy takes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Replica::Shared(reservation) => reservation.bytes(),
@@ -191,7 +191,7 @@ impl Segment {
             .find(|row| !self.is_deleted(*row))
     }
 
-    /// Returns the bytes of memory of the block and its deleted rows.
+    /// Returns the number of bytes of memory that the block and its deleted rows take.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let deleted = self
             .deleted

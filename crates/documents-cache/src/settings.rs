@@ -17,9 +17,9 @@ pub struct CacheSettings {
     ///
     /// PERF: `cargo run --release -p forebay-documents-cache --example insert -- NAMES N DELTA CHUNK BYTES`, the 4.5
     /// million package names, two cores of an Intel Xeon, November 2026. Processor time per document of five fields,
-    /// including the last flush, and median latency of exact finds during the inserts. First for a delta of 1,048,576
-    /// values in chunks of 16,384 values and 1 MiB, then for a delta of 262,144 values in chunks of 4,096 values and
-    /// 256 KiB:
+    /// including the last flush, and median latency of exact finds during the inserts. Each line has both for a delta
+    /// of 1,048,576 values in chunks of 16,384 values and 1 MiB, then for a delta of 262,144 values in chunks of 4,096
+    /// values and 256 KiB:
     ///
     /// - one million documents: 1.7 to 1.9 us and 0.6 ms; 1.9 to 2.1 us and 0.9 to 1.6 ms
     /// - three million: 2.1 us and 1.3 ms; 1.9 to 2.0 us and 1.0 to 1.5 ms

@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
 //! FILE]`. `--sorted` sorts the values of each block, as caches do. With two devices, `--device cuda:0,cuda:1`, it also
-//! searches twice as many values on both. It prints one JSON object per result and appends them to `--record`. Without
-//! a GPU it prints a message and does nothing.
+//! searches twice as many values, on one device and divided between both. It prints one JSON object per result and
+//! appends them to `--record`. Without a GPU it prints a message and does nothing.
 
 mod common;
 

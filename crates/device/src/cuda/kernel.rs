@@ -39,7 +39,7 @@ pub struct LaunchShape {
     /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
     /// Whether the blocks synchronise with each other (grid synchronisation). All blocks then run at the same time, so
-    /// there are at most as many as [`Kernel::persistent_shape`] has.
+    /// their number is limited to that of [`Kernel::persistent_shape`].
     pub cooperative: bool,
     /// Blocks per cluster, which share memory; at most 8. 0 and 1 mean no clusters; larger values need sm_90.
     pub cluster: u32,
@@ -109,7 +109,7 @@ impl LaunchShape {
         }
         if self.cluster > CLUSTER_MAX || !self.blocks.is_multiple_of(self.cluster.max(1).into()) {
             return Err(format!(
-                "a cluster has at most {CLUSTER_MAX} blocks, and the grid is a multiple of the cluster"
+                "a cluster has at most {CLUSTER_MAX} blocks, and a grid consists of whole clusters"
             ));
         }
         Ok(self.blocks as u32)

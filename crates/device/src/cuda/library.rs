@@ -21,7 +21,7 @@ pub struct DriverError {
     pub code: String,
 }
 
-/// Why this process can use no GPU.
+/// Why this process cannot use GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaUnavailable {

@@ -9,8 +9,8 @@ pub struct Mirrored {
     device: DeviceMemory,
     host: Pinned,
     stream: Stream,
-    /// Completes when the last sent bytes are on the device. Until then the buffer must not be written, nor either
-    /// memory freed.
+    /// Completes when the last sent bytes are on the device. Until then, the buffer must not be written, and
+    /// neither memory may be freed.
     sent: Event,
 }
 

@@ -354,7 +354,8 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     shares
 }
 
-/// Puts the tasks of several devices or host threads into one pool. Returns each of them with its share of the pool.
+/// Puts the tasks of several devices or host threads into one pool. Returns each device or thread with
+/// its share of the pool.
 fn pooled(mut group: Vec<(Place, Vec<Task>)>) -> Vec<(Place, Share)> {
     group.retain(|(_, tasks)| !tasks.is_empty());
     let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();

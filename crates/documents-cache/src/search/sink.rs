@@ -110,7 +110,7 @@ impl Sink {
         Sink::Numbers(Numbers::among(documents))
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the number of bytes of memory that the sink takes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Sink::Count(_) => 0,
