@@ -163,7 +163,7 @@ impl Devices {
         let halting: Vec<Receiver<()>> = gpus.filter_map(halt).collect();
         for halted in halting {
             if halted.recv_timeout(HALT_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!("a GPU did not halt in time");
+                tracing::warn!("the thread of a GPU did not halt before the timeout");
             }
         }
     }

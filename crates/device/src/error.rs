@@ -184,7 +184,7 @@ pub enum KernelError {
     #[error(transparent)]
     Compile(#[from] Box<CompileError>),
     /// The program has no kernel of this name.
-    #[error("program {program} has no entry {entry}")]
+    #[error("program {program} has no kernel {entry}")]
     NoEntry {
         /// Name of the program.
         program: String,

@@ -181,7 +181,7 @@ fn jobs_that_fail_or_panic_take_no_other_job_with_them() {
         .collect();
     let kinds: [(Run, &str); 4] = [
         (|| panic!("oops"), "a job panicked: oops"),
-        (|| Err(no_entry().into()), "program p has no entry e"),
+        (|| Err(no_entry().into()), "program p has no kernel e"),
         (
             || Err(JobFailure::from(Stop::at(Instant::now()).check().expect_err("now")).into()),
             "deadline",

@@ -134,7 +134,11 @@ impl CollectionCache {
     /// # Panics
     /// If the number of document numbers is not the number of documents, or if the batch was created for other fields.
     pub fn insert_batch(&self, numbers: &[u32], batch: &Batch) -> Result<(), CacheError> {
-        assert_eq!(numbers.len(), batch.len(), "a number for each document");
+        assert_eq!(
+            numbers.len(),
+            batch.len(),
+            "the batch needs one number per document"
+        );
         assert_eq!(batch.columns.len(), self.fields.len(), "the same fields");
         let mut state = self.state.write();
         state.add_numbers(numbers)?;

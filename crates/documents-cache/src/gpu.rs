@@ -70,8 +70,8 @@ fn row_count(bucket: &Bucket) -> u64 {
     bucket.segments.iter().map(rows).sum()
 }
 
-/// Divides buckets, passed with their row counts, among tables of at most `rows_max` rows. Returns the buckets of each
-/// table, and the buckets that are too large for any table, which the host searches.
+/// Divides buckets, passed with their row counts, among scan tables of at most `rows_max` rows. Returns the buckets of
+/// each table, and the buckets that the host must search because they are too large for any table.
 fn in_tables(
     buckets: impl Iterator<Item = (usize, u64)>,
     rows_max: u64,

@@ -113,9 +113,9 @@ kernel_arguments! {
     /// Arguments of a Glushkov automaton; each bit is a position.
     #[derive(Default)]
     pub(crate) struct GlushkovArguments {
-        /// Positions that may be entered anywhere.
+        /// Positions that may be entered at any byte of a row.
         pub(crate) enter: u64,
-        /// Further positions that may be entered only at the start of a row.
+        /// Positions that may be entered only at the start of a row.
         pub(crate) enter_start: u64,
         /// Accepting positions: the row matches if one of them is active.
         pub(crate) accept: u64,
@@ -126,7 +126,7 @@ kernel_arguments! {
     /// Arguments of several packed literals; each bit is a byte of a literal.
     #[derive(Default)]
     pub(crate) struct ShiftAndArguments {
-        /// First bytes of the literals that may begin anywhere.
+        /// First bytes of the literals that may begin anywhere in a row.
         pub(crate) enter: u64,
         /// First bytes of the literals that must begin the row.
         pub(crate) enter_start: u64,

@@ -87,7 +87,7 @@ pub fn prepare(device: &Device) -> Result<(), SubmitError> {
             match scanner.prepare(cuda) {
                 Ok(()) => {}
                 Err(JobError::Failed(failure)) => {
-                    tracing::warn!(%failure, "searches will not use the device")
+                    tracing::warn!(%failure, "a device cannot be prepared for searches; the host will run them")
                 }
                 Err(fault) => return Err(fault),
             }
@@ -188,7 +188,7 @@ impl Job for AnswerAll {
                     answered.for_each(|(answer, found)| answer(found));
                 }
                 Err(JobError::Failed(failure)) => {
-                    tracing::warn!(%failure, "searches fall back to the host");
+                    tracing::warn!(%failure, "searches on a device failed; the host will run them");
                 }
                 Err(fault) => return Err(fault),
             }

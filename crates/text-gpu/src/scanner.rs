@@ -283,7 +283,7 @@ impl Pass<'_> {
         let form = orders[0]
             .program
             .device_form()
-            .expect("the pass has already run this program");
+            .expect("the program has a device form, because this pass has already run it");
         let mut launches = batch::launches(&[form], &self.tuned.policy);
         let assigned = assign(&launches, orders);
         let mut part = Pass {

@@ -49,7 +49,7 @@ impl ScanTable {
         for (rows, deleted) in segments {
             assert!(deleted.is_empty() || deleted.len() * 32 >= rows.len());
             let first = u64::from(table.row_count()) + rows.len() as u64;
-            let next = u32::try_from(first).expect("the caller respects the maximum rows");
+            let next = u32::try_from(first).expect("the caller passes at most `ROWS_MAX` rows");
             table.first_rows.push(next);
             table.segments.push(ScanSegment { rows, deleted });
         }
@@ -58,7 +58,10 @@ impl ScanTable {
 
     /// Returns the number of rows of all blocks, including deleted rows and rows that stay on the host.
     pub fn row_count(&self) -> u32 {
-        *self.first_rows.last().expect("there is one entry at least")
+        *self
+            .first_rows
+            .last()
+            .expect("the list of first rows is never empty")
     }
 
     /// Returns the index of the block that contains a row of the table, and the row's number in the block.

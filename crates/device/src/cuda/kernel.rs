@@ -41,7 +41,8 @@ pub struct LaunchShape {
     /// Whether the blocks synchronise with each other (grid synchronisation). All blocks then run at the same time, so
     /// their number is limited to that of [`Kernel::persistent_shape`].
     pub cooperative: bool,
-    /// Blocks per cluster, which share memory; at most 8. 0 and 1 mean no clusters; larger values need sm_90.
+    /// Blocks per cluster, at most 8; the blocks of a cluster share memory. 0 and 1 mean no clusters; larger values
+    /// need sm_90.
     pub cluster: u32,
 }
 

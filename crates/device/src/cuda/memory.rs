@@ -173,7 +173,7 @@ impl DeviceMemory {
         let end = offset.checked_add(bytes);
         assert!(
             end.is_some_and(|end| end as u64 <= self.bytes),
-            "{bytes} bytes at {offset} exceed the {} bytes of the memory",
+            "{bytes} bytes at offset {offset} exceed a memory range of {} bytes",
             self.bytes
         );
         self.address + offset as u64

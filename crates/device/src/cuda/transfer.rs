@@ -250,7 +250,7 @@ unsafe fn enqueue(
     let is_fill = matches!(from.memory, Memory::Fill(_));
     assert!(
         is_fill || from.bytes == to.bytes,
-        "{} bytes cannot be copied to {}",
+        "a source of {} bytes cannot be copied to a destination of {} bytes",
         from.bytes,
         to.bytes
     );

@@ -398,7 +398,7 @@ fn fail_in_each_way(device: &Arc<Device>) {
     let message = failure(device, |cuda| {
         cuda.kernel(&Program::new(spec()), "absent").map(|_| ())
     });
-    assert_eq!(message, "program device-test has no entry absent");
+    assert_eq!(message, "program device-test has no kernel absent");
     let shape = LaunchShape {
         blocks: 1,
         threads: 1025,

@@ -135,7 +135,7 @@ fn identity(expr: &Expr) -> Option<(usize, Identity<'_>)> {
     Some((*field, identity))
 }
 
-/// A stack of the document sets of all conditions so far, combined as far as possible.
+/// A stack of document sets: those of all conditions so far, combined as far as possible.
 #[derive(Debug)]
 pub(super) struct Combination {
     live: NumberSet,

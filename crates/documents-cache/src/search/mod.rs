@@ -312,7 +312,7 @@ impl<'s> Leaves<'s> {
         }
         let begun = self.begun.pop_front();
         begun
-            .expect("called once for each condition")
+            .expect("each condition is requested only once")
             .finish(report)
             .await
     }
