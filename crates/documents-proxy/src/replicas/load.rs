@@ -89,11 +89,14 @@ impl Replicas {
     /// Loads a replica whenever a load is due, until its caches are dropped.
     async fn keep_loaded(self: Arc<Self>, replica: Arc<Replica>) {
         while replica.is_declared() || !replica.leave_loader() {
+            let epoch = replica.epoch();
             let Some(pause) = replica.load_due() else {
                 replica.load_due.notified().await;
                 continue;
             };
             let outcome = match self.pause_once_answered(pause).await {
+                // The pause begins again.
+                _ if replica.epoch() != epoch => continue,
                 Ok(()) if self.exclusive => self.load(&replica).await,
                 Ok(()) => self.follow_stream(&replica).await,
                 unanswered => unanswered,
@@ -137,19 +140,21 @@ impl Replicas {
 
     /// Loads a replica once. Returns early if the replica is invalidated meanwhile.
     async fn load(&self, replica: &Replica) -> Result<(), ReplicaError> {
+        let epoch = replica.epoch();
         self.check_suitable(replica).await?;
         self.note_incarnation().await;
-        self.copy(replica).await.map(drop)
+        self.copy(replica, epoch).await.map(drop)
     }
 
     /// Copies the upstream's documents into the replica. Returns the replicated fields and the new epoch; `None` if the
-    /// replica was invalidated meanwhile.
+    /// replica was invalidated since epoch `of`.
     pub(super) async fn copy(
         &self,
         replica: &Replica,
+        of: u64,
     ) -> Result<Option<(Arc<ReplicaFields>, u64)>, ReplicaError> {
         let begun = Instant::now();
-        let Some((fields, epoch, cursors)) = self.begin(replica).await? else {
+        let Some((fields, epoch, cursors)) = self.begin(replica, of).await? else {
             return Ok(None);
         };
         let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
@@ -196,12 +201,13 @@ impl Replicas {
         Ok(replica.finish_load(epoch, !self.exclusive))
     }
 
-    /// Empties the collection that the load fills, under the exclusive apply lock, and then opens the cursors. Writes that
-    /// are made before the cursors are open are applied and recorded. Returns `None` if the collection has no caches
-    /// any more.
+    /// Empties the collection that the load fills, under the exclusive apply lock, and then opens the cursors. Writes
+    /// that are made before the cursors are open are applied and recorded. Returns `None` if the replica was
+    /// invalidated since epoch `of`.
     async fn begin(
         &self,
         replica: &Replica,
+        of: u64,
     ) -> Result<Option<(Arc<ReplicaFields>, u64, Vec<Cursor<RawDocumentBuf>>)>, ReplicaError> {
         let Namespace { db, collection } = &replica.namespace;
         let store = self
@@ -211,7 +217,7 @@ impl Replicas {
         let total = store.estimated_document_count().into_future();
         let total = self.unless_hung(total).await??;
         let lock = replica.apply_lock.write().await;
-        let Some((fields, epoch)) = replica.begin_load(total, self.serve_stale) else {
+        let Some((fields, epoch)) = replica.begin_load(of, total, self.serve_stale) else {
             return Ok(None);
         };
         self.empty(replica).await?;

@@ -227,9 +227,14 @@ impl Replica {
 
     /// Begins a load, which keeps a complete older copy if `keeps_copy`. Returns the fields to copy and the load's
     /// epoch.
-    pub fn begin_load(&self, total: u64, keeps_copy: bool) -> Option<(Arc<ReplicaFields>, u64)> {
+    pub fn begin_load(
+        &self,
+        of: u64,
+        total: u64,
+        keeps_copy: bool,
+    ) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
-        let epoch = inner.life.begin_load(total, keeps_copy)?;
+        let epoch = inner.life.begin_load(of, total, keeps_copy)?;
         Some((inner.fields.clone(), epoch))
     }
 
@@ -393,16 +398,23 @@ mod tests {
     #[test]
     fn a_load_does_not_bring_back_what_was_written_since() {
         let replica = Replica::new(namespace::checked("d", "c").expect("a name"));
-        assert!(replica.begin_load(2, false).is_none(), "no caches");
+        assert!(
+            replica.begin_load(replica.epoch(), 2, false).is_none(),
+            "no caches"
+        );
         declare(&replica);
-        let (_, first) = replica.begin_load(2, false).expect("a load is due");
+        let (_, first) = replica
+            .begin_load(replica.epoch(), 2, false)
+            .expect("a load is due");
         replica.note_written([RawBsonRef::Int32(1)].into_iter());
         let batch = vec![rawdoc! { "_id": 1i64 }, rawdoc! { "_id": 2 }];
         let admitted = replica.admit(first, batch).expect("the load is the latest");
         assert_eq!(admitted, [rawdoc! { "_id": 2 }]);
         assert_eq!(replica.progress(), Some((2, 2)));
         replica.invalidate("a write is not followed", Duration::ZERO);
-        let (_, second) = replica.begin_load(2, false).expect("a load is due");
+        let (_, second) = replica
+            .begin_load(replica.epoch(), 2, false)
+            .expect("a load is due");
         assert!(replica.admit(first, Vec::new()).is_none());
         assert!(replica.finish_load(first, false).is_none());
         assert!(replica.finish_load(second, false).is_some() && replica.is_ready());
@@ -413,7 +425,9 @@ mod tests {
     #[test]
     fn a_whole_copy_is_kept_until_another_takes_its_place() {
         let replica = declared();
-        let (_, first) = replica.begin_load(2, true).expect("a load is due");
+        let (_, first) = replica
+            .begin_load(replica.epoch(), 2, true)
+            .expect("a load is due");
         assert_eq!(
             replica.applied_in(),
             &replica.namespace,
@@ -422,7 +436,9 @@ mod tests {
         assert!(replica.answering(CUT_OFF).is_none());
         assert!(replica.finish_load(first, false).is_some());
         replica.invalidate_keeping_copy("the upstream was away", Duration::ZERO);
-        let (_, second) = replica.begin_load(2, true).expect("a load is due");
+        let (_, second) = replica
+            .begin_load(replica.epoch(), 2, true)
+            .expect("a load is due");
         assert_eq!(replica.applied_in(), &replica.beside);
         assert!(replica.answering(DIRECT).is_none() && replica.answering(CUT_OFF).is_some());
         assert!(replica.finish_load(first, false).is_none());
@@ -436,15 +452,31 @@ mod tests {
     #[test]
     fn an_old_load_completes_nothing_that_was_declared_since() {
         let replica = declared();
-        let (_, old) = replica.begin_load(0, false).expect("a load is due");
+        let (_, old) = replica
+            .begin_load(replica.epoch(), 0, false)
+            .expect("a load is due");
         replica.declare(Vec::new());
         declare(&replica);
-        let (_, new) = replica.begin_load(0, false).expect("a load is due");
+        let (_, new) = replica
+            .begin_load(replica.epoch(), 0, false)
+            .expect("a load is due");
         assert!(old != new && replica.finish_load(old, false).is_none());
         assert!(replica.finish_load(new, false).is_some());
         replica.invalidate("written", Duration::ZERO);
         assert!(!replica.is_ready() && replica.load_due().is_some());
         assert!(replica.finish_load(new, false).is_none());
+    }
+
+    #[test]
+    fn a_load_waits_for_the_longest_pause() {
+        let replica = declared();
+        let early = replica.epoch();
+        let pause = Duration::from_secs(5);
+        replica.invalidate("the end of a write is not known", pause);
+        replica.invalidate("a write is not followed", Duration::ZERO);
+        assert_eq!(replica.load_due(), Some(pause));
+        assert!(replica.begin_load(early, 0, false).is_none());
+        assert!(replica.begin_load(replica.epoch(), 0, false).is_some());
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Replicas {
                 self.reopen_or_load(replica, resumed, position, true)
                     .await?
             }
-            None => self.load_and_follow(replica).await?,
+            None => self.load_and_follow(replica, epoch).await?,
         };
         while let Some(following) = &mut follower {
             match following.run().await {
@@ -105,14 +105,15 @@ impl Replicas {
         Ok(())
     }
 
-    /// Opens a stream and reads the collection. Returns `None` if the replica was invalidated meanwhile.
+    /// Opens a stream and reads the collection. Returns `None` if the replica was invalidated since epoch `of`.
     async fn load_and_follow<'a>(
         &'a self,
         replica: &'a Replica,
+        of: u64,
     ) -> Result<Option<Follower<'a>>, ReplicaError> {
         let term = self.term().await?;
         let events = self.open_stream(replica, None).await?;
-        let Some((fields, epoch)) = self.copy(replica).await? else {
+        let Some((fields, epoch)) = self.copy(replica, of).await? else {
             return Ok(None);
         };
         // The load reads documents at different times: the copy is consistent only once all changes up to now are
@@ -133,10 +134,11 @@ impl Replicas {
         let Some(of) = resumed else {
             return Ok(None);
         };
+        let epoch = of.1;
         match self.reopen(replica, of, position, is_whole).await {
             Err(error @ (ReplicaError::Upstream(_) | ReplicaError::Lost)) => {
                 tracing::warn!(namespace = %replica.namespace, %error, "the upstream cannot resume the change stream");
-                self.load_and_follow(replica).await
+                self.load_and_follow(replica, epoch).await
             }
             reopened => reopened,
         }

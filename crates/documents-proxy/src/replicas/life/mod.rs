@@ -150,9 +150,10 @@ impl Life {
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
     }
 
-    /// Makes the replica stop answering until it is loaded; the load starts after `pause`. With `keeps_copy`, a whole
-    /// copy may still answer while the upstream is away.
+    /// Makes the replica stop answering until it is loaded; the load starts after `pause`, or after a longer one that
+    /// it waits for already. With `keeps_copy`, a whole copy may still answer while the upstream is away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
+        let pause = self.load_due().unwrap_or_default().max(pause);
         let held = if keeps_copy {
             self.held()
         } else {
@@ -162,10 +163,12 @@ impl Life {
             .then(|| self.enter_invalid(reason, pause, held))
     }
 
-    /// Begins a load of `total` documents. With `keeps_copy`, keeps a whole copy. Returns the load's epoch.
-    pub fn begin_load(&mut self, total: u64, keeps_copy: bool) -> Option<u64> {
+    /// Begins the load that is due since epoch `of`, of `total` documents. With `keeps_copy`, keeps a whole copy.
+    /// Returns the load's epoch.
+    pub fn begin_load(&mut self, of: u64, total: u64, keeps_copy: bool) -> Option<u64> {
         let is_beside = keeps_copy && self.held() == Held::Whole;
-        let may_begin = matches!(self.state, State::Invalid { .. } | State::CatchingUp(_));
+        let is_due = matches!(self.state, State::Invalid { .. } | State::CatchingUp(_));
+        let may_begin = self.epoch == of && is_due;
         may_begin.then(|| {
             self.enter(State::Loading(Load {
                 written: HashSet::new(),

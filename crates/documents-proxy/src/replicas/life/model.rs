@@ -257,7 +257,10 @@ impl Model {
         if !is_due && !self.rng.bool() || self.follower.is_some_and(|it| it.is_open) {
             return;
         }
-        let Some(epoch) = self.life.begin_load(u64::from(IDS), self.serve_stale) else {
+        let Some(epoch) = self
+            .life
+            .begin_load(before, u64::from(IDS), self.serve_stale)
+        else {
             assert_eq!(self.life.epoch(), before, "a refusal changes nothing");
             return;
         };
@@ -453,8 +456,10 @@ fn what_an_earlier_run_left_is_resumed_once_or_loaded() {
     assert!(life.advance_applied(epoch, 7) && life.complete(epoch));
     life.invalidate("", Duration::ZERO, true);
     assert!(!life.may_resume() && life.resume(life.epoch()).is_none());
-    let load = life.begin_load(1, false).expect("a load is due");
-    assert!(life.resume(load).is_none() && life.begin_load(1, false).is_none());
+    let load = life
+        .begin_load(life.epoch(), 1, false)
+        .expect("a load is due");
+    assert!(life.resume(load).is_none() && life.begin_load(load, 1, false).is_none());
 }
 
 #[test]
@@ -462,7 +467,9 @@ fn times_required_during_a_load_are_required_after_it() {
     let mut life = Life::default();
     life.declare();
     life.invalidate("declared", Duration::ZERO, false);
-    let load = life.begin_load(1, false).expect("a load is due");
+    let load = life
+        .begin_load(life.epoch(), 1, false)
+        .expect("a load is due");
     life.require_applied(7);
     let epoch = life
         .finish_load(load, true)
@@ -470,6 +477,6 @@ fn times_required_during_a_load_are_required_after_it() {
     assert!(life.start_following(epoch) && life.advance_applied(epoch, 6));
     assert!(!life.complete(epoch) && life.advance_applied(epoch, 7));
     assert!(life.complete(epoch) && life.is_ready());
-    assert!(life.begin_load(1, true).is_none(), "nothing is due");
+    assert!(life.begin_load(epoch, 1, true).is_none(), "nothing is due");
     assert!(life.is_ready() && life.epoch() == epoch);
 }
