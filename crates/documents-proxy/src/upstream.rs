@@ -117,6 +117,13 @@ impl Upstream {
         greeted.is_ok_and(|greeted| greeted.is_ok())
     }
 
+    /// Returns whether the upstream says nothing on a new connection. An upstream that refuses the connection does not
+    /// hang: it may have all connections that it accepts.
+    pub async fn hangs(&self) -> bool {
+        let greeted = timeout(self.connect_timeout, self.greet()).await;
+        greeted.is_err()
+    }
+
     async fn greet(&self) -> io::Result<()> {
         let mut stream = self.open().await?;
         let hello = OpMsg::new(rawdoc! { "hello": 1, "$db": "admin" });
@@ -216,6 +223,21 @@ mod tests {
         // The upstream's host name may later resolve to this server's address.
         upstream.own = address;
         assert!(upstream.connect().await.is_err());
+        assert!(!upstream.is_there().await);
+    }
+
+    #[tokio::test]
+    async fn an_upstream_hangs_that_accepts_and_says_nothing() {
+        let silent = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let silent = silent.await.unwrap();
+        let uri = format!(
+            "mongodb://{}/?connectTimeoutMS=50",
+            silent.local_addr().unwrap()
+        );
+        let upstream = Upstream::parse(&uri, OWN).await.unwrap();
+        assert!(upstream.hangs().await);
+        drop(silent);
+        assert!(!upstream.hangs().await);
         assert!(!upstream.is_there().await);
     }
 

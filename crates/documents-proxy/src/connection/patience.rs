@@ -221,7 +221,7 @@ async fn late<R: AsyncRead + Unpin>(
         if !has_more && departure == Departure::EndsWait {
             return None;
         }
-        replicas.hangs().await;
+        replicas.wait_hung().await;
         Some(FrameError::Abandoned)
     };
     tokio::select! {

@@ -57,12 +57,11 @@ impl Replicas {
         });
     }
 
-    /// Waits until the upstream does not answer a hello on a new connection, which means that it hangs or cannot be
-    /// reached.
-    pub async fn hangs(&self) {
+    /// Waits until the upstream hangs.
+    pub async fn wait_hung(&self) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            if !self.answers_hello().await {
+            if self.is_hung().await {
                 return;
             }
         }
@@ -78,24 +77,24 @@ impl Replicas {
     ) -> Result<T, ReplicaError> {
         tokio::select! {
             done = waiting => Ok(done),
-            () = self.hangs() => Err(Error::from(io::Error::from(io::ErrorKind::TimedOut)).into()),
+            () = self.wait_hung() => Err(Error::from(io::Error::from(io::ErrorKind::TimedOut)).into()),
         }
     }
 
-    /// Returns whether the upstream answers a hello that is sent after this call began. Concurrent calls share one
-    /// hello.
-    async fn answers_hello(&self) -> bool {
+    /// Returns whether the upstream hangs, by a check that starts after this call began. Concurrent calls share one
+    /// check.
+    async fn is_hung(&self) -> bool {
         let asked = Instant::now();
         let mut checked = self.checked.lock().await;
-        if let Some((begun, answers)) = *checked
+        if let Some((begun, is_hung)) = *checked
             && begun >= asked
         {
-            return answers;
+            return is_hung;
         }
         let begun = Instant::now();
-        let answers = self.upstream.is_there().await;
-        *checked = Some((begun, answers));
-        answers
+        let is_hung = self.upstream.hangs().await;
+        *checked = Some((begun, is_hung));
+        is_hung
     }
 
     async fn answers_ping(&self) -> bool {
