@@ -3,13 +3,13 @@
 //! Clients see negative ids for these cursors. MongoDB, FerretDB and Forebay use positive cursor ids. A router may use
 //! negative ids, so a negative id that no replica knows is passed on.
 
-use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::commands::decode;
-use super::reads::plain;
+use super::reads::{plain, with_field};
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::succeeded;
 
@@ -136,26 +136,12 @@ pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     let Some(id) = open_cursor(&reply) else {
         return reply;
     };
-    let with_id = |cursor: &RawDocument| {
-        let mut renumbered = RawDocumentBuf::new();
-        for (name, value) in cursor.into_iter().flatten() {
-            match name.as_str() {
-                "id" => renumbered.append(name, id.wrapping_neg()),
-                _ => renumbered.append(name, value),
-            }
+    with_field(&reply, "cursor", |cursor| match cursor {
+        RawBsonRef::Document(cursor) => {
+            with_field(cursor, "id", |_| RawBson::Int64(id.wrapping_neg())).into()
         }
-        renumbered
-    };
-    let mut renumbered = RawDocumentBuf::new();
-    for (name, value) in reply.into_iter().flatten() {
-        match value {
-            RawBsonRef::Document(cursor) if name.as_str() == "cursor" => {
-                renumbered.append(name, with_id(cursor));
-            }
-            value => renumbered.append(name, value),
-        }
-    }
-    renumbered
+        cursor => cursor.into(),
+    })
 }
 
 /// Returns the cursor id of a reply, if more batches follow.

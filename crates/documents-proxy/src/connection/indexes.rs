@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_wire_mongo::OpMsg;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::commands::namespace;
-use super::reads::Answer;
+use super::reads::{Answer, with_field};
 use super::reasons;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::pace::Wanted;
@@ -167,45 +167,26 @@ pub fn load_of(replica: &Replica) -> Option<RawDocumentBuf> {
 
 /// Adds the operations `more` to the reply to a `currentOp`.
 pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
-    let mut amended = RawDocumentBuf::new();
-    for (name, value) in reply.into_iter().flatten() {
-        match value {
-            RawBsonRef::Array(operations) if name.as_str() == "inprog" => {
-                amended.append(name, appended(operations, more));
-            }
-            value => amended.append(name, value),
-        }
-    }
-    *reply = amended;
+    *reply = with_field(reply, "inprog", |operations| appended(operations, more));
 }
 
 /// Adds the documents `more` to the first batch of a reply.
 pub fn with_first_batch(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
-    let mut amended = RawDocumentBuf::new();
-    for (name, value) in reply.into_iter().flatten() {
-        match value {
-            RawBsonRef::Document(cursor) if name.as_str() == "cursor" => {
-                let mut with_more = RawDocumentBuf::new();
-                for (name, value) in cursor.into_iter().flatten() {
-                    match value {
-                        RawBsonRef::Array(batch) if name.as_str() == "firstBatch" => {
-                            with_more.append(name, appended(batch, more));
-                        }
-                        value => with_more.append(name, value),
-                    }
-                }
-                amended.append(name, with_more);
-            }
-            value => amended.append(name, value),
+    *reply = with_field(reply, "cursor", |cursor| match cursor {
+        RawBsonRef::Document(cursor) => {
+            with_field(cursor, "firstBatch", |batch| appended(batch, more)).into()
         }
-    }
-    *reply = amended;
+        cursor => cursor.into(),
+    });
 }
 
-fn appended(array: &RawArray, more: &[RawDocumentBuf]) -> RawArrayBuf {
+fn appended(array: RawBsonRef<'_>, more: &[RawDocumentBuf]) -> RawBson {
+    let RawBsonRef::Array(array) = array else {
+        return array.into();
+    };
     let mut all: RawArrayBuf = array.into_iter().flatten().collect();
     more.iter().for_each(|document| all.push(document.clone()));
-    all
+    all.into()
 }
 
 /// Adds the cache indexes to the reply to a `listIndexes`, unless more batches follow.

@@ -6,7 +6,7 @@ use forebay_wire_mongo::{OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::indexes::{load_of, with_first_batch, with_operations};
-use super::reads::plain;
+use super::reads::{plain, with_field};
 use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{first_batch, succeeded};
@@ -139,16 +139,10 @@ fn is_search(operation: &RawDocument) -> bool {
 }
 
 fn named(operation: &RawDocument) -> RawDocumentBuf {
-    let mut named = RawDocumentBuf::new();
-    for (name, value) in operation.into_iter().flatten() {
-        match value {
-            RawBsonRef::Int32(number) if name.as_str() == "opid" => {
-                named.append(name, format!("{PREFIX}{number}"));
-            }
-            value => named.append(name, value),
-        }
-    }
-    named
+    with_field(operation, "opid", |opid| match opid {
+        RawBsonRef::Int32(number) => format!("{PREFIX}{number}").into(),
+        opid => opid.into(),
+    })
 }
 
 #[cfg(test)]

@@ -135,6 +135,23 @@ pub fn without(document: &RawDocument, names: &[&str]) -> RawDocumentBuf {
     rest
 }
 
+/// Returns the document with another value in the named field, if the document has that field.
+pub fn with_field(
+    document: &RawDocument,
+    name: &str,
+    change: impl Fn(RawBsonRef<'_>) -> RawBson,
+) -> RawDocumentBuf {
+    let mut changed = RawDocumentBuf::new();
+    for (field, value) in document.into_iter().flatten() {
+        if field.as_str() == name {
+            changed.append(field, change(value));
+        } else {
+            changed.append(field, value);
+        }
+    }
+    changed
+}
+
 fn filter_of<'a>(name: &str, body: &'a RawDocument) -> Option<&'a RawDocument> {
     match name {
         "find" => body.get_document("filter").ok(),
@@ -289,7 +306,10 @@ impl<'a> Read<'a> {
         let last = self
             .limit()
             .and_then(|limit| ids.get(limit.checked_sub(1)?));
-        let place = last.and_then(|id| replicas.place_of(self.namespace, id));
+        let place = last.and_then(|id| {
+            let documents = &replicas.documents;
+            documents.place_of(self.namespace, id.as_raw_bson_ref())
+        });
         place.unwrap_or(1.0)
     }
 
@@ -349,8 +369,9 @@ impl<'a> Read<'a> {
     ) -> Option<Reason> {
         let (condition, few) = (self.condition(), wanted.together);
         let (namespace, most) = (self.namespace, EARLY_DOCUMENTS);
-        let scanned = replicas.scanned_until(namespace, &condition, few, most)?;
-        let share = scanned as f64 / replicas.scanned_in_all(namespace)? as f64;
+        let documents = &replicas.documents;
+        let scanned = documents.scanned_until(namespace, &condition, few, most)?;
+        let share = scanned as f64 / documents.scanned_in_all(namespace)? as f64;
         let is_left = pace.is_none_or(|pace| pace.prefers_search(wanted, share));
         is_left.then_some(Reason::Early { limit, scanned })
     }

@@ -5,6 +5,7 @@ use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 
+use super::reads::with_field;
 use crate::replicas::fields::{document_of, elements};
 use crate::replicas::{Effect, number, succeeded};
 
@@ -276,19 +277,12 @@ pub fn expecting_reply(message: OpMsg) -> OpMsg {
 
 /// Returns the command with write concern `w: 1` if it has `w: 0`, so that the upstream sends a reply.
 fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
-    let is_silent = |value: RawBsonRef<'_>| {
-        let concern = value.as_document();
-        concern.and_then(|concern| number(concern, "w")) == Some(0.0)
-    };
-    let mut acknowledged = RawDocumentBuf::new();
-    for (name, value) in body.into_iter().flatten() {
-        if name.as_str() == "writeConcern" && is_silent(value) {
-            acknowledged.append(name, rawdoc! { "w": 1 })
-        } else {
-            acknowledged.append(name, value)
+    with_field(body, "writeConcern", |concern| match concern {
+        RawBsonRef::Document(silent) if number(silent, "w") == Some(0.0) => {
+            rawdoc! { "w": 1 }.into()
         }
-    }
-    acknowledged
+        concern => concern.into(),
+    })
 }
 
 /// Returns whether a query may match other documents later although nothing was written.

@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{Document, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Command, Documents, Namespace};
 use mongodb::Client;
 use mongodb::error::ErrorKind;
@@ -79,7 +79,8 @@ pub enum ReplicaError {
 /// All replicas of an upstream, and whether the upstream can be reached.
 #[derive(Debug)]
 pub struct Replicas {
-    documents: Arc<Documents>,
+    /// The collections that the replicas are.
+    pub documents: Arc<Documents>,
     upstream: Arc<Upstream>,
     /// Sends the proxy's own commands, with the user of the connection string.
     client: Client,
@@ -98,7 +99,7 @@ pub struct Replicas {
     lost_at: watch::Sender<Option<Instant>>,
     /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
-    /// The last check of whether the upstream hangs: when it began, and whether the upstream answered.
+    /// The last check of whether the upstream hangs: when it began, and its result.
     checked: AsyncMutex<Option<(Instant, bool)>>,
     /// Reference count of the clients that have a connection to the upstream.
     clients: AsyncMutex<Arc<()>>,
@@ -227,36 +228,11 @@ impl Replicas {
         &self,
         client: &ClientContext,
         db: &str,
-        mut find: RawDocumentBuf,
+        find: RawDocumentBuf,
         fetched: Vec<RawDocumentBuf>,
     ) -> RawDocumentBuf {
-        find.append(bson::cstr!("$db"), db);
-        let command = Command::from_body(find);
-        self.documents.find_among(client, command, fetched).await
-    }
-
-    /// Estimates which fraction of a collection a search reads if it ends at the document with this `_id`.
-    pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
-        let id = id.as_raw_bson_ref();
-        self.documents.place_of(namespace, id)
-    }
-
-    /// Estimates how many documents the upstream reads for a search without matches.
-    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
-        self.documents.scanned_in_all(namespace)
-    }
-
-    /// Estimates how many documents the upstream reads until it has found `count` matches; `None` if more than
-    /// `documents_max`, or if the estimate would take long.
-    pub fn scanned_until(
-        &self,
-        namespace: &Namespace,
-        filter: &RawDocument,
-        count: usize,
-        documents_max: u64,
-    ) -> Option<u64> {
-        self.documents
-            .scanned_until(namespace, filter, count, documents_max)
+        let find = command(db, find);
+        self.documents.find_among(client, find, fetched).await
     }
 
     /// Runs a command of the proxy itself on the replica of the command's namespace.
@@ -269,11 +245,9 @@ impl Replicas {
         &self,
         client: &ClientContext,
         db: &str,
-        mut body: RawDocumentBuf,
+        body: RawDocumentBuf,
     ) -> RawDocumentBuf {
-        body.append(bson::cstr!("$db"), db);
-        let command = Command::from_body(body);
-        self.documents.run(client, command).await
+        self.documents.run(client, command(db, body)).await
     }
 
     /// Runs a command of the proxy itself on a replica. Turns an error reply into a [`ReplicaError`].
@@ -304,6 +278,12 @@ impl Replicas {
         let reply = reply.await??;
         RawDocumentBuf::try_from(&reply).map_err(unreadable)
     }
+}
+
+/// Returns a command for the replicas of a database.
+fn command(db: &str, mut body: RawDocumentBuf) -> Command {
+    body.append(bson::cstr!("$db"), db);
+    Command::from_body(body)
 }
 
 fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
