@@ -81,19 +81,18 @@ impl Replicas {
         }
     }
 
-    /// Returns whether the upstream hangs, by a check that starts after this call began. Concurrent calls share one
+    /// Returns whether the upstream hangs, by a check that ends after this call began. Concurrent calls share one
     /// check.
     async fn is_hung(&self) -> bool {
         let asked = Instant::now();
         let mut checked = self.checked.lock().await;
-        if let Some((begun, is_hung)) = *checked
-            && begun >= asked
+        if let Some((ended, is_hung)) = *checked
+            && ended >= asked
         {
             return is_hung;
         }
-        let begun = Instant::now();
         let is_hung = self.upstream.hangs().await;
-        *checked = Some((begun, is_hung));
+        *checked = Some((Instant::now(), is_hung));
         is_hung
     }
 

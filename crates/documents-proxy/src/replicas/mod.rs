@@ -99,7 +99,7 @@ pub struct Replicas {
     lost_at: watch::Sender<Option<Instant>>,
     /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
-    /// The last check of whether the upstream hangs: when it began, and its result.
+    /// The last check of whether the upstream hangs: when it ended, and its result.
     checked: AsyncMutex<Option<(Instant, bool)>>,
     /// Reference count of the clients that have a connection to the upstream.
     clients: AsyncMutex<Arc<()>>,
