@@ -107,7 +107,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Adds the time of a step, and a finished job if `was_last`.
+    /// Counts the time of a step. Also counts a finished job if the step was the last of its job.
     pub(crate) fn count(&self, took: Duration, was_last: bool) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
@@ -327,10 +327,10 @@ impl Device {
     }
 
     /// Opens a pool of the device's memory for a tenant. When other tenants need memory, `reclaim` asks this tenant to
-    /// release what it uses above its minimum; without `reclaim`, the tenant keeps it.
+    /// release the memory that it uses above its minimum. Without `reclaim`, the tenant keeps that memory.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if its minimum is not free.
+    /// [`OutOfMemory`] if the tenant's minimum is not free.
     pub fn open_pool(
         &self,
         options: PoolOptions,
@@ -340,11 +340,11 @@ impl Device {
     }
 
     /// Takes a staging buffer from the device's pinned pool. Blocks until there is room. Requests are served one after
-    /// another, so a thread must not call this while it holds a resource that other threads need to return their
-    /// buffers.
+    /// another. So a thread must not call this while it holds a resource that other threads need before they can return
+    /// their buffers.
     ///
-    /// Returns `None` if the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is
-    /// smaller than the request.
+    /// Returns `None` if the device is lost or is a host device, or if the request is larger than the device's pinned
+    /// pool ([`DeviceOptions::pinned_pool_bytes`]).
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
     }

@@ -22,8 +22,8 @@ const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits of each device in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Maximum bytes of data on a host device. A host device reads the master copy in host memory, which is
-    /// nevertheless charged to this budget.
+    /// Maximum bytes of data on a host device. A host device has no copy of its own: it reads the master copy in host
+    /// memory. The bytes of the master copy are nevertheless charged to this budget.
     pub memory_budget_bytes: u64,
     /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
@@ -103,13 +103,13 @@ impl Devices {
         &self.events
     }
 
-    /// Calls `listener` on each later join, leave and loss of a device, until the subscription is dropped. First calls
-    /// it, on the calling thread, with the join of each device in the set, and with its loss if it is lost. So a
-    /// listener misses no device and gets no event twice.
+    /// Calls `listener` on each later join, leave and loss of a device, until the subscription is dropped. For each
+    /// device that is already in the set, first calls `listener` on the calling thread with the device's join, and with
+    /// its loss if the device is lost. So a listener misses no device and gets no event twice.
     ///
     /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails; for a
     /// loss this is the device's own thread. A listener must return at once. It may read the state of devices, but must
-    /// not add or remove a device, subscribe, or wait for a device; it can wake another thread to do so.
+    /// not add or remove a device, subscribe, or wait for a device; it can wake another thread that does.
     pub fn subscribe(
         &self,
         listener: impl Fn(&DeviceEvent) + Send + Sync + 'static,

@@ -137,10 +137,11 @@ impl fmt::Display for Class {
 /// for the whole job. A job with an answer owns the sending half of a channel. A job that fails, is cancelled or loses
 /// its device is dropped, which closes the channel.
 ///
-/// After a job fails or panics, the thread waits for all work of the device, then drops the job. A step that holds
-/// device memory in local variables must wait for the stream before it returns an error after a launch. A job that ends
-/// with [`Step::Done`], or is cancelled between two steps, must have no work in flight, except work whose end a value
-/// of the job awaits when it is dropped, as [`Transfer`](crate::cuda::Transfer) does.
+/// After a job fails or panics, the thread waits for all work of the device, then drops the job. If a step has launched
+/// work on device memory that it holds in local variables, it must wait for the stream before it returns an error. A
+/// job that ends with [`Step::Done`], or is cancelled between two steps, must have no work in flight. The only
+/// exception is work that a value of the job waits for when the value is dropped, such as a
+/// [`Transfer`](crate::cuda::Transfer).
 pub trait Job: Send {
     /// Runs one step.
     ///

@@ -23,7 +23,7 @@ struct Share {
 }
 
 impl Share {
-    /// Returns the number of bytes that other tenants cannot take.
+    /// Returns the number of bytes that this share uses or reserves, and that other tenants therefore cannot take.
     fn held_bytes(&self) -> u64 {
         self.used_bytes.max(self.min_bytes)
     }
@@ -33,7 +33,7 @@ impl Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShareId(usize);
 
-/// The share of requests without a tenant, which can use only bytes that no tenant holds.
+/// The share for requests without a tenant. Such requests can use only bytes that no tenant uses or reserves.
 pub(crate) const COMMON: ShareId = ShareId(0);
 
 impl Budget {
@@ -132,7 +132,7 @@ impl Budget {
     }
 }
 
-/// Returns the number of bytes that all shares hold; at most the budget.
+/// Returns the number of bytes that all shares use or reserve; at most the budget.
 fn held_bytes(shares: &[Share]) -> u64 {
     shares.iter().map(Share::held_bytes).sum()
 }

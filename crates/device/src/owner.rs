@@ -15,9 +15,9 @@ use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 /// client's think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long a GPU thread spins after a step of a load job. Longer than the time between two pieces of a large load,
-/// which 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the
-/// pinned memory of a finished copy at once. A single copy costs the thread at most this much spinning.
+/// How long a GPU thread spins after a step of a load job. Longer than the time between two pieces of a large load: 16
+/// cores lay out a piece in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake when the next piece arrives, and
+/// frees the pinned memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///
 /// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs, interleaved
 /// with runs of a binary whose thread always spins (in parentheses): 28.2 (29.0) GB/s with values of 8 letters, 23.3
@@ -28,12 +28,13 @@ const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 /// Minimum time between two polls of the events of parked jobs, while other jobs run.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Minimum and maximum sleep between two polls while no job can run. In between, the sleep is an eighth of the time
-/// waited so far, so polling lengthens a wait by at most an eighth.
+/// Minimum and maximum sleep between two polls while no job can run. Between these two bounds, the thread sleeps for an
+/// eighth of the time that it has waited so far, so polling lengthens a wait by at most an eighth.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Maximum sleep while a load job is parked: other loads may be waiting for the pinned memory that it holds.
+/// Maximum sleep while a load job is parked: other loads may be waiting for the pinned memory that the parked job
+/// holds.
 const LOAD_SLEEP_MAX: Duration = Duration::from_micros(100);
 
 /// Runs jobs until the last handle of the device is dropped, or the device fails.
@@ -52,8 +53,8 @@ pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
         // Set the state before the jobs are dropped: a waiter that sees its channel closed can then read the reason.
         owner.context.lose(&fault);
     }
-    // Work in flight uses memory of the jobs, so wait for it before they are dropped. On a failed device the wait
-    // returns the fault that is already recorded.
+    // Work in flight uses memory of the jobs, so wait for the work before the jobs are dropped. On a failed device the
+    // wait returns the fault that is already recorded.
     let _ = owner.context.settle();
 }
 
@@ -85,7 +86,7 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Returns the next job to run a step of; blocks while no job can run. Returns `None` when no more jobs can arrive.
+    /// Returns the job whose step runs next; blocks while no job can run. Returns `None` when no more jobs can arrive.
     fn next(&mut self) -> Result<Option<Queued>, DeviceFault> {
         let mut may_come = true;
         let mut is_idle = false;

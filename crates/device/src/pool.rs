@@ -24,8 +24,8 @@ pub struct PoolOptions {
 
 /// Callback that asks a tenant to release this many bytes, or as many as it can.
 ///
-/// The device calls it without holding a lock, on the thread that needs the bytes, which may be the device's own. The
-/// callback must not wait for the device or request memory. Memory that in-flight work uses may be freed later.
+/// The device calls it without holding a lock, on the thread that needs the bytes; that thread may be the device's own.
+/// The callback must not wait for the device or request memory. Memory that in-flight work uses may be freed later.
 pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).

@@ -60,8 +60,9 @@ impl Queued {
 
 /// Runnable jobs.
 ///
-/// The jobs of a class run in order. The next job is of the class that has had the least thread time divided by its
-/// weight, among the classes with runnable jobs. A class that had no jobs for a while gets no credit for that time.
+/// The jobs of a class run in order. Among the classes with runnable jobs, the next job comes from the class whose
+/// thread time divided by its weight is the smallest. A class that had no jobs for a while gets no credit for that
+/// time.
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],

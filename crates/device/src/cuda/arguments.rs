@@ -22,7 +22,7 @@ pub trait DeviceType: Sized {
     /// If `bytes` is shorter than the type.
     fn read(bytes: &[u8]) -> Self;
 
-    /// Returns the bytes of an array of the values as laid out in device memory.
+    /// Returns the bytes of `values` as an array in device memory.
     fn bytes_of(values: &[Self]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         values.iter().for_each(|value| value.write(&mut bytes));
@@ -183,7 +183,8 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
             )
         })
         .collect();
-    // NVRTC's front end turns `offsetof` into `__INTADDR__`; some versions have no `__builtin_offsetof`.
+    // The assertions use `__INTADDR__`, to which NVRTC translates `offsetof`, because some versions of NVRTC have no
+    // `__builtin_offsetof`.
     format!(
         "#ifndef FOREBAY_STRUCT_{name}\n#define FOREBAY_STRUCT_{name}\nstruct {name} {{\n{declared}}};\n\
          static_assert(sizeof({name}) == {bytes} && alignof({name}) == {alignment}, \"{name}\");\n\

@@ -9,8 +9,8 @@ use super::{DeviceMemory, DevicePointer, DevicePointerMut, DeviceType};
 
 /// GPU memory for values of one type. The initial content is undefined.
 ///
-/// The memory is freed when the buffer and all its [views](DeviceView) are dropped. The device does not track its use:
-/// the owner of in-flight work must keep a view, or [retire](super::Cuda::retire) the memory.
+/// The memory is freed when the buffer and all its [views](DeviceView) are dropped. The device does not track which
+/// work uses the memory: the owner of in-flight work must keep a view, or [retire](super::Cuda::retire) the memory.
 pub struct DeviceBuffer<T> {
     all: DeviceView<T>,
 }
@@ -49,12 +49,12 @@ impl<T: DeviceType> DeviceBuffer<T> {
         self.all.view(range)
     }
 
-    /// Returns the address of the first value, for kernels that read.
+    /// Returns the address of the first value, for kernels that read the values.
     pub fn pointer(&self) -> DevicePointer<T> {
         self.all.pointer()
     }
 
-    /// Returns the address of the first value, for kernels that write.
+    /// Returns the address of the first value, for kernels that write the values.
     pub fn pointer_mut(&self) -> DevicePointerMut<T> {
         self.all.pointer_mut()
     }
@@ -122,12 +122,12 @@ impl<T: DeviceType> DeviceView<T> {
         }
     }
 
-    /// Returns the address of the first value, for kernels that read.
+    /// Returns the address of the first value, for kernels that read the values.
     pub fn pointer(&self) -> DevicePointer<T> {
         DevicePointer::new(self.address())
     }
 
-    /// Returns the address of the first value, for kernels that write.
+    /// Returns the address of the first value, for kernels that write the values.
     pub fn pointer_mut(&self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.address())
     }

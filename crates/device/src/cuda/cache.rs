@@ -106,7 +106,8 @@ fn lock_of(file: &Path) -> Arc<Mutex<()>> {
     Arc::clone(LOCKS.lock().entry(file.to_owned()).or_default())
 }
 
-/// Returns `name` as a file name: at most 64 characters, with `_` for all but ASCII letters, digits, `-` and `_`.
+/// Returns `name` as a file name of at most 64 characters. Each character other than an ASCII letter, a digit, `-` or
+/// `_` becomes `_`.
 fn plain(name: &str) -> String {
     let keep = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter,

@@ -38,7 +38,7 @@ pub struct ArchError {
 impl FromStr for Arch {
     type Err = ArchError;
 
-    /// Parses a name such as `sm_90`: the last digit is the minor number.
+    /// Parses a name such as `sm_90`: the last digit is the minor version.
     fn from_str(name: &str) -> Result<Arch, ArchError> {
         let number = name
             .strip_prefix("sm_")
@@ -62,15 +62,16 @@ pub struct ProgramSpec {
     pub source: Cow<'static, str>,
     /// Headers that the source may include: name as in the `#include`, and text.
     pub headers: Vec<(String, String)>,
-    /// NVRTC options such as `-DITEMS=4`, without the architecture and language options, which are added.
+    /// NVRTC options such as `-DITEMS=4`. The compilation adds the options for the architecture and the language.
     pub options: Vec<String>,
     /// Names of the kernels in the source, template arguments included, as in `scan<32>`.
     pub entries: Vec<String>,
 }
 
-/// A specification with its identity: programs with equal specifications are the same program.
+/// A specification with its identity, a hash of the specification. Programs with equal specifications are the same
+/// program.
 ///
-/// The identity is a hash of the whole specification, so an operator should create each program once. Clones share the
+/// Creating a program hashes the whole specification, so an operator should create each program once. Clones share the
 /// specification.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -151,7 +152,7 @@ pub enum CompileError {
 /// Compiles a program, without the disk cache. Blocks for tens of milliseconds to seconds.
 ///
 /// # Errors
-/// [`CompileError`]. If the source has errors, it contains the compiler log and the numbered source.
+/// [`CompileError`]. If the source has errors, the returned error contains the compiler log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
     nvrtc_version()?;
     let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {

@@ -64,7 +64,7 @@ impl Context {
         self.raw
     }
 
-    /// Makes the context current on the calling thread permanently; for the thread that owns the device.
+    /// Makes the context current on the calling thread permanently. Called on the thread that owns the device.
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: `raw` is a live context.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw) })
@@ -112,13 +112,13 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: this was the last user of the context. After a fault the driver returns that fault again, which is
+        // SAFETY: this was the last user of the context. After a fault, the call fails with the same fault, which is
         // already recorded.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
     }
 }
 
-/// Guard: while it exists, the context is current on the calling thread. It must stay on that thread.
+/// While this guard exists, the context is current on the calling thread. The guard must stay on that thread.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     _context: PhantomData<(&'a Context, *const ())>,

@@ -24,8 +24,8 @@ type Retired = Box<dyn Any + Send>;
 
 /// The GPU of a device, for the jobs on the device's thread.
 ///
-/// A job should return the errors of these calls: a failure ends only the job, a [`DeviceFault`] loses the device. The
-/// driver reports faults of kernels and copies at a later call.
+/// A job should return the errors of these methods. A failure ends only the job; a [`DeviceFault`] makes the device
+/// lost. The driver reports a fault of a kernel or a copy only at a later call.
 #[derive(Debug)]
 pub struct Cuda {
     uploads: Stream,
@@ -160,8 +160,9 @@ impl Cuda {
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
-    /// - With these arguments and this shape, the kernel accesses only device memory that stays allocated, and pinned
-    ///   memory that stays alive and is accessed by no other code, both until the kernel has finished.
+    /// - With these arguments and this shape, the kernel accesses only device memory and pinned memory. Until the
+    ///   kernel has finished, the device memory stays allocated, and the pinned memory stays alive and is accessed by
+    ///   no other code.
     /// - The kernel does not race with other device work on that memory.
     ///
     /// # Panics
@@ -228,8 +229,8 @@ impl Cuda {
     /// other work; from other memory, the copy is slower and the call may block.
     ///
     /// # Safety
-    /// - `to` starts `from.len()` bytes of device memory that stays allocated, and `from` stays alive and unchanged,
-    ///   until the copy is done.
+    /// - `to` is the address of at least `from.len()` bytes of device memory. Until the copy is done, this memory stays
+    ///   allocated, and `from` stays alive and unchanged.
     /// - The copy does not race with other device work.
     pub(super) unsafe fn copy_to_device_async(
         &self,
@@ -241,7 +242,7 @@ impl Cuda {
             return Ok(());
         }
         let stream = self.own_stream(stream).raw();
-        // SAFETY: the stream is live and its context is current; the caller promises the memory.
+        // SAFETY: the stream is live and its context is current; the caller promises that both memories stay valid.
         let code =
             unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
         Ok(check("cuMemcpyHtoDAsync", code)?)

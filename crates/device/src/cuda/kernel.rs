@@ -38,8 +38,8 @@ pub struct LaunchShape {
     pub threads: u32,
     /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Whether the blocks synchronise with each other (grid synchronisation). All blocks then run at the same time, so
-    /// their number is limited to that of [`Kernel::persistent_shape`].
+    /// Whether the blocks synchronise with each other (grid synchronisation). All blocks must then run at the same
+    /// time, so there may be at most as many as in [`Kernel::persistent_shape`].
     pub cooperative: bool,
     /// Blocks per cluster, at most 8; the blocks of a cluster share memory. 0 and 1 mean no clusters; larger values
     /// need sm_90.

@@ -125,8 +125,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // If the context cannot be entered, it has failed, and its memory with it.
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the address came from `cuMemAlloc` in this context. No range is in use, because each holds the
-            // arena. The driver waits for in-flight work.
+            // SAFETY: the address came from `cuMemAlloc` in this context. No range is in use, because each range holds
+            // the arena. The driver waits for in-flight work.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
@@ -134,8 +134,8 @@ impl Drop for Arena {
 
 /// A range of a GPU's memory, which is freed immediately when this value is dropped.
 ///
-/// The device does not track its use: the caller of a launch must keep the range until the kernel has finished, or
-/// [retire](super::Cuda::retire) it. The initial content is undefined.
+/// The device does not track which work uses the range: the caller of a launch must keep the range until the kernel has
+/// finished, or [retire](super::Cuda::retire) it. The initial content is undefined.
 #[derive(Debug)]
 pub struct DeviceMemory {
     arena: Arc<Arena>,

@@ -9,8 +9,8 @@ pub struct Mirrored {
     device: DeviceMemory,
     host: Pinned,
     stream: Stream,
-    /// Completes when the last sent bytes are on the device. Until then, the buffer must not be written, and
-    /// neither memory may be freed.
+    /// Completes when the last sent bytes are on the device. Until then, the pinned buffer must not be written, and
+    /// neither the buffer nor the device memory may be freed.
     sent: Event,
 }
 
@@ -52,8 +52,9 @@ impl Mirrored {
     /// If the buffer is shorter than `bytes`, or the memory belongs to another device.
     pub fn send(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         let to = cuda.own(&self.device).address_of(0, bytes);
-        // SAFETY: the memory has room, as checked above. Until the event that follows the copy completes, this value
-        // keeps both memories and does not lend the buffer for writing; the work of a stream runs in order.
+        // SAFETY: the memory has room, as checked above. This value keeps both memories, and does not lend the buffer
+        // for writing, until the event that follows the copy has completed. The event completes after the copy, because
+        // the work of a stream runs in order.
         unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
         let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {

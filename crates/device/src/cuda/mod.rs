@@ -2,8 +2,8 @@
 //!
 //! The crate does not link to CUDA. [`gpus`] lists the GPUs or returns what is missing. [`compile`] turns a
 //! [`ProgramSpec`] into machine code; it needs NVRTC but no GPU. A job on a GPU gets a [`Cuda`], which loads and
-//! launches kernels and copies memory; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`],
-//! [`HostRegistration`] and [`Event`] may be dropped on any thread, even after the device is lost.
+//! launches kernels and copies memory. The [`Cuda`] never leaves the thread that owns the device. [`DeviceMemory`],
+//! [`Pinned`], [`HostRegistration`] and [`Event`] may be dropped on any thread, even after the device is lost.
 //!
 //! # Examples
 //! Allocate, copy, launch, read back:

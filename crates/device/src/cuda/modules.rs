@@ -75,7 +75,7 @@ impl Modules {
     }
 
     /// Advances the load of a program by one step without blocking: starts its compilation, or loads the compiled code.
-    /// Returns `None` once the program is loaded; until then, the signal that the compilation sets when it ends.
+    /// Returns `None` once the program is loaded. Until then, returns the signal that is set when the compilation ends.
     pub(super) fn advance(
         &mut self,
         context: &Arc<Context>,

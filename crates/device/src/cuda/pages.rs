@@ -54,7 +54,8 @@ impl Pages {
         let mut mask = [0_u64; NODES_MAX / 64];
         let word = mask.get_mut(node as usize / 64);
         *word.ok_or(io::ErrorKind::InvalidInput)? |= 1 << (node % 64);
-        // SAFETY: the pages belong to this value; the system reads one bit of the mask less than the given number.
+        // SAFETY: the pages belong to this value. The system reads one bit less of the mask than the given number of
+        // bits.
         let code = unsafe {
             libc::syscall(
                 libc::SYS_mbind,

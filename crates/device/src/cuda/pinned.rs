@@ -122,7 +122,7 @@ pub(crate) struct PinnedPool {
     context: Arc<Context>,
     allocation: HostAllocation,
     bytes: u64,
-    /// Lock of the next thread to be served, so that small requests cannot starve a large one.
+    /// Held by the thread whose request is served next, so that small requests cannot starve a large one.
     turn: Mutex<()>,
     state: Mutex<PoolState>,
     changed: Condvar,

@@ -130,7 +130,7 @@ impl Drop for Registration {
 #[derive(Debug)]
 pub(super) struct RegisteredPages {
     registration: Registration,
-    // Declared after the registration to be dropped after it.
+    // Declared after the registration, so that the pages are unmapped only after the registration has ended.
     pages: super::pages::Pages,
 }
 

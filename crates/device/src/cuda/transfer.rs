@@ -264,8 +264,8 @@ unsafe fn enqueue(
         return Ok(());
     }
     let host = |address: u64| address as usize as *mut std::ffi::c_void;
-    // SAFETY: in each case the stream is live and its context is current, and each end has `bytes` bytes at its
-    // address, in memory of its kind, as the caller promises.
+    // SAFETY: in each case the stream is live and its context is current. The caller promises that each end has `bytes`
+    // bytes at its address, and that they are in the kind of memory that the end names.
     let (operation, code) = unsafe {
         match (from.memory, to.memory) {
             (Memory::Host, Memory::Device(_)) => (

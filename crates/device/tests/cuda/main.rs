@@ -90,7 +90,8 @@ fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(word).collect()
 }
 
-/// Runs a kernel over `count` items. Returns its output and the number after it, which was set to all ones before.
+/// Runs a kernel over `count` items. Returns the kernel's output, and the number after the output, which was set to all
+/// ones before the launch.
 fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
     let kernel = cuda.kernel(&Program::new(spec()), entry)?;
     let bytes = 4 * (count as usize + 1);
