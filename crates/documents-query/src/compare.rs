@@ -66,7 +66,7 @@ pub fn compare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         .then_with(|| compare_within_class(a, b))
 }
 
-/// Returns whether two values are equal across types (`1`, `1.0` and `NumberLong(1)` are).
+/// Returns whether two values are equal across types. For example, `1`, `1.0` and `NumberLong(1)` are equal.
 pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     compare(a, b) == Ordering::Equal
 }
@@ -76,7 +76,7 @@ fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     compare_outside(a, b).then_with(|| Pair::inside(a, b).map_or(Ordering::Equal, compare_elements))
 }
 
-/// Orders two values of one class, ignoring the content of documents and arrays.
+/// Orders two values of one class. Ignores the content of documents and arrays.
 fn compare_outside(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return number::compare(a, b);
@@ -105,7 +105,7 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => {
             a.code.cmp(b.code)
         }
-        // Compared by the length of the name, then the bytes of the name and the id.
+        // DBPointers are compared by the length of the name, then by the bytes of the name and of the id.
         (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
             let (a, b) = (value_bytes(a), value_bytes(b));
             a.len().cmp(&b.len()).then_with(|| a.cmp(&b))

@@ -1,4 +1,5 @@
-//! The Decimal128 operations that comparison needs: decoding, exact comparison, conversion to double.
+//! Operations on Decimal128 values that the comparison of BSON values needs: decoding, exact comparison, conversion to
+//! double.
 
 use std::cmp::Ordering;
 
@@ -71,7 +72,7 @@ fn finite(negative: bool, bits: u128) -> Decimal {
 }
 
 impl Decimal {
-    /// Returns whether this is a zero of any sign and exponent.
+    /// Returns whether the value is zero, with any sign and exponent.
     pub fn is_zero(&self) -> bool {
         matches!(self, Decimal::Finite { coefficient: 0, .. })
     }

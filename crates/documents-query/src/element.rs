@@ -2,8 +2,9 @@
 //!
 //! [`Elements`] never fails. It ends where a document is malformed, and returns a value that cannot be decoded (a
 //! string that is not UTF-8) as an opaque binary value. Such a field exists, equals itself, and matches no string and
-//! no pattern. A client cannot send an opaque value: no stored binary value is decoded with such a subtype. Copies of
-//! an element keep its original bytes, so that updates and projections do not change it.
+//! no pattern. A client cannot send an opaque value, because no binary value that a client sends is decoded with an
+//! opaque value's subtype. Copies of an element keep its original bytes, so updates and projections do not change the
+//! element.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -107,7 +108,7 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Returns whether MongoDB treats a value as true where it accepts any value as a flag: all values except `false`,
+/// Returns whether a value counts as true where MongoDB accepts any value as a flag. All values do except `false`,
 /// zero, null and undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
@@ -121,12 +122,12 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Minimum bytes that a level of nesting adds: a document that contains another document under an empty name.
+/// Minimum bytes that a level of nesting adds. The smallest level is a document whose only field has an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
 /// Returns whether documents and arrays nest more than `levels` deep.
 ///
-/// Descends only into values with enough bytes to nest that deep, so that small values cost nothing.
+/// Descends only into values that have enough bytes to nest more than `levels` deep. Small values thus cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     let (bytes, mut inside) = match value {
         RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
@@ -151,7 +152,7 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Returns an error if a value, together with `levels` documents and arrays around it, nests deeper than
+/// Returns an error if a value inside `levels` documents and arrays exceeds a total nesting depth of
 /// [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors

@@ -22,7 +22,7 @@ impl Error {
         }
     }
 
-    /// Builds a `BadValue` error, the code of most parse errors in filters.
+    /// Builds an error with the code `BadValue`, which most parse errors in filters have.
     pub(crate) fn bad_value(message: impl Into<String>) -> Error {
         Error::new(Code::BadValue, message)
     }

@@ -2,7 +2,7 @@
 //!
 //! `memcmp` of two encodings has the same result as [`compare()`](crate::compare()) of the values, and two encodings
 //! are identical if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` have the same key. Encodings
-//! are self-delimiting, so concatenated encodings form compound keys. Descending parts are the inverted bytes of the
+//! are self-delimiting, so concatenated encodings form compound keys. A descending field has the inverted bytes of its
 //! ascending encoding. Values cannot be decoded from a key.
 
 use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
@@ -176,8 +176,8 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Appends the largest double that is not above the number, then 0 if the two are equal, or 1 and the digits of the
-/// number if not.
+/// Appends the largest double that is not above the number. Then appends 0 if that double equals the number; otherwise
+/// 1 and the digits of the number.
 fn append_number(out: &mut Vec<u8>, number: Number) {
     let floor = floor_f64(number);
     out.extend_from_slice(&ordered_bits(floor).to_be_bytes());

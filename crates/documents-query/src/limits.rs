@@ -27,7 +27,7 @@ pub struct Limits {
     pub pipeline_stages_max: usize,
     /// Limits on the cost of one `$regex` pattern.
     pub pattern: forebay_text::Limits,
-    /// How patterns are compiled, and the budget for all patterns of a command together.
+    /// Settings for the compilation of patterns, including one budget for all patterns of a command.
     pub compilation: Compilation,
     /// Maximum bytes of memory that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,

@@ -1,7 +1,8 @@
 //! Dotted paths, and how they are followed through documents and arrays.
 //!
-//! Sources: `ElementPath` and `BSONElementIterator` of the server. A path passes through every document of an array on
-//! its way and, if the next component is an index, also through the element at that index.
+//! Sources: `ElementPath` and `BSONElementIterator` of the server. Where a path meets an array, it continues in every
+//! document of the array. If the path's next component is an index, the path also continues in the element at this
+//! index.
 
 use std::cmp::Ordering;
 
@@ -35,8 +36,8 @@ pub enum Leaf {
 pub struct Visit<'a> {
     /// The value; `None` if the path reaches none.
     pub value: Option<RawBsonRef<'a>>,
-    /// Index of the array element that the path passed through, in the outermost array. Elements that the path selects
-    /// by an index component do not count.
+    /// Index, in the outermost array, of the element that the path passed through. An array does not count if the path
+    /// selects its element by an index component.
     pub index: Option<usize>,
 }
 
@@ -121,8 +122,9 @@ impl Path {
         values
     }
 
-    /// Returns the value that a document sorts by: the smallest (ascending) or largest (descending) value that the path
-    /// reaches through arrays, undefined for an empty array, null if the path reaches no value.
+    /// Returns the value that a document sorts by. Of several values that the path reaches through arrays, this is the
+    /// smallest in an ascending sort and the largest in a descending one. An empty array yields undefined. A path that
+    /// reaches no value yields null.
     pub fn sort_value<'a>(&self, document: &'a RawDocument, descending: bool) -> RawBsonRef<'a> {
         let mut best = None;
         sort_values(document, &self.components, &mut |value| {
@@ -138,7 +140,7 @@ impl Path {
         best.unwrap_or(RawBsonRef::Null)
     }
 
-    /// Returns the values that `distinct` considers: the value at the path, or each element of an array at its end.
+    /// Returns the values that `distinct` considers: the value at the path, or each element if that value is an array.
     pub fn distinct_values<'a>(&self, document: &'a RawDocument) -> Vec<RawBsonRef<'a>> {
         let mut values = Vec::new();
         for value in self.values(document, Leaf::Whole) {
@@ -228,8 +230,8 @@ fn walk_array<'a>(
     false
 }
 
-/// Continues inside the array element that an index component selects. If the path ends there, an array is not
-/// expanded.
+/// Continues at the array element that an index component selects. If the path ends at this element, and the element is
+/// an array, the array is not expanded.
 fn walk_indexed<'a>(
     value: RawBsonRef<'a>,
     rest: &[Box<str>],
@@ -292,8 +294,8 @@ fn sort_value_at<'a>(
     }
 }
 
-/// Visits an array element. If the path continues, visits the values inside the element if it is a document, otherwise
-/// null.
+/// Visits the array element itself if the path ends there. Otherwise visits the values at the rest of the path if the
+/// element is a document, and null if it is not.
 fn sort_element<'a>(
     element: RawBsonRef<'a>,
     rest: &[Box<str>],

@@ -27,8 +27,8 @@ impl Sort {
     /// Parses `{a: 1, "b.c": -1}`.
     ///
     /// # Errors
-    /// 15975 for a direction other than 1 and -1, 15974 for one that is not a number, `BadValue` for too many fields,
-    /// `NotImplemented` for `$meta`.
+    /// 15975 for a number other than 1 and -1 as a direction, 15974 for a direction that is not a number, `BadValue`
+    /// for too many fields, `NotImplemented` for `$meta`.
     pub fn parse(spec: &RawDocument) -> Result<Sort, Error> {
         let parts = elements(spec)
             .map(|element| part(element.key, element.value()))
@@ -167,7 +167,7 @@ impl<T> TopK<T> {
                 .is_some_and(|last| key < last.key.as_slice())
     }
 
-    /// Adds an item. Returns the item that is dropped: the displaced one or the new one.
+    /// Adds an item. Returns the item that is not kept, if any: the new item or one that the new item displaces.
     pub fn push(&mut self, key: SortKey, item: T) -> Option<T> {
         if !self.takes(&key) {
             return Some(item);

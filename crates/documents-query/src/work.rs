@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 
-/// Cost, in bytes, after which a thread checks again.
+/// Cost of work, in bytes, after which a thread checks the token again.
 const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// Fixed cost of a piece of work, in bytes, added to the bytes that it reads.
 const PIECE_BYTES: usize = 64;
 
-/// Returns whether a piece of work that may read `bytes` must check the cancellation token, because this thread has
-/// read many bytes since its last check: one long value, or many short values.
+/// Returns whether a piece of work that may read `bytes` must check the cancellation token. It must if this thread has
+/// read many bytes since its last check, in one long value or in many short ones.
 pub(crate) fn is_check_due(bytes: usize) -> bool {
     thread_local! {
         static READ_BYTES: Cell<usize> = const { Cell::new(0) };

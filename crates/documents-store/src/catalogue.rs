@@ -1,4 +1,4 @@
-//! The catalogue: the store's record of its collections, in one partition of the engine.
+//! The catalogue lists the store's collections, in one partition of the engine.
 //!
 //! | key | value |
 //! |---|---|

@@ -28,7 +28,8 @@ pub(crate) fn note_size(bytes: usize) {
     LARGEST.note(bytes);
 }
 
-/// Size in bytes of the largest document read or written so far: an estimate of the memory that the next one takes.
+/// Size in bytes of the largest document read or written so far. Used as an estimate of the memory that the next
+/// document takes.
 #[derive(Debug, Default)]
 pub(crate) struct Largest(AtomicUsize);
 
@@ -37,7 +38,8 @@ impl Largest {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Records the size of a document that is read or written, in this maximum and in that of the whole process.
+    /// Records the size of a document that is read or written. Raises this maximum and the maximum of the whole
+    /// process.
     pub(crate) fn note(&self, bytes: usize) {
         if bytes > self.bytes() {
             self.0.fetch_max(bytes, Ordering::Relaxed);

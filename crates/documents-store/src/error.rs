@@ -94,7 +94,7 @@ pub enum StoreError {
         /// `db.collection`.
         namespace: String,
     },
-    /// The collection or index was dropped while it was read, so that the rest cannot be read.
+    /// The collection or index was dropped during a read. The rest of it cannot be read.
     #[error("query plan killed :: the collection or the index was dropped")]
     PartitionDropped,
     /// The requested changes are older than the history that is kept.
@@ -166,7 +166,7 @@ pub enum StoreError {
         /// What the operator can do.
         remedy: &'static str,
     },
-    /// The disk is full. Nothing acknowledged is lost, and reads continue.
+    /// The disk is full. No acknowledged write is lost, and reads continue.
     #[error(
         "no space left on the disk of the data directory: {source}; free some space and try again"
     )]
@@ -244,7 +244,7 @@ impl From<bson::error::Error> for StoreError {
     }
 }
 
-/// What the operator can do about a data directory that cannot be written.
+/// Returns advice to the operator about a data directory that cannot be written.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotADirectory => {

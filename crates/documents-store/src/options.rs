@@ -24,11 +24,11 @@ pub struct StoreOptions {
     /// Size in bytes at which the write buffer of one engine partition (the documents or one index of a collection) is
     /// flushed.
     pub write_buffer_bytes: u64,
-    /// Maximum total bytes of all write buffers. Writers wait for flushes beyond it. Only a batch larger than a quarter
-    /// of the maximum may exceed it.
+    /// Maximum total bytes of all write buffers. A writer that would exceed the maximum waits for flushes. Only a batch
+    /// larger than a quarter of the maximum may exceed it.
     pub write_buffers_bytes_max: u64,
-    /// Total bytes of the journals beyond which the oldest write buffers are flushed, which bounds the recovery time.
-    /// The minimum is 64 MiB.
+    /// Total bytes of the journals beyond which the oldest write buffers are flushed. Limits the time that recovery
+    /// takes. The lowest accepted value is 64 MiB.
     pub journal_bytes_max: u64,
     /// Free bytes of the disk below which writes are refused. Writes continue when more space is free again.
     pub disk_reserve_bytes: u64,

@@ -1,7 +1,7 @@
 //! Outcomes of retryable writes, kept for as long as clients may retry them. A retried statement returns its stored
 //! outcome and is not applied again.
 //!
-//! Each batch with changes of a retryable write stores one part: the outcomes of its statements.
+//! Each batch with changes of a retryable write stores one part: the outcomes of the batch's statements.
 //!
 //! | key | value |
 //! |---|---|
@@ -24,8 +24,8 @@ use crate::error::{Result, StoreError};
 /// Name of the engine partition that holds the parts.
 pub(crate) const PARTITION: &str = "retryable-writes";
 
-/// Milliseconds without writes after which the outcomes of a session are deleted: the session timeout that `hello`
-/// reports.
+/// Milliseconds without a write in a session after which the session's outcomes are deleted. Equals the session timeout
+/// that `hello` reports.
 const LIFETIME_MS: i64 = 30 * 60 * 1_000;
 /// Maximum number of sessions with outcomes.
 const SESSIONS_MAX: usize = 200_000;
@@ -33,8 +33,8 @@ const SESSIONS_MAX: usize = 200_000;
 const BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of expired sessions whose outcomes are deleted when a write begins.
 const FORGOTTEN_AT_ONCE: usize = 8;
-/// Maximum number of parts removed, and of sessions looked up, during one hold of the lock. One session may have
-/// 100,000 parts, and all retryable writes need the lock.
+/// Maximum number of parts that are removed, and of sessions that are looked up, before the lock is released. One
+/// session may have 100,000 parts, and all retryable writes need the lock.
 const PARTS_AT_ONCE: usize = 256;
 /// Bytes of a part's header: the number of the write and its time.
 const HEAD_BYTES: usize = 16;
@@ -86,7 +86,7 @@ struct Session {
     /// Number of stored parts.
     parts: u32,
     /// The number of the write that the parts describe. Until the session's last write has applied a statement, this is
-    /// an earlier write.
+    /// the number of an earlier write.
     described: i64,
     /// Total bytes of the parts.
     bytes: u64,
@@ -97,7 +97,7 @@ struct Session {
 }
 
 impl Session {
-    /// Returns the session with only its first `parts` parts. Its bytes are an estimate.
+    /// Returns the session with only its first `parts` parts. Estimates the bytes of these parts.
     fn shortened(self, parts: u32) -> Session {
         let bytes = self.bytes * u64::from(parts) / u64::from(self.parts.max(1));
         Session {
@@ -231,8 +231,9 @@ impl RetryableWrites {
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Deletes outcomes of the first of these sessions, at most [`PARTS_AT_ONCE`] parts. Skips sessions with a write in
-    /// progress. Returns the number of leading `keys` that are finished. Each session may occur only once in `keys`.
+    /// Deletes the outcomes of sessions in the order of `keys`, but at most [`PARTS_AT_ONCE`] parts. Skips sessions
+    /// with a write in progress. Returns how many keys at the start of `keys` are finished. Each session may occur only
+    /// once in `keys`.
     ///
     /// Removes the last parts of a session first, so that a crash leaves parts numbered from 0 without a gap.
     fn forget(&self, sessions: &mut Sessions, keys: &[SessionKey]) -> Result<usize> {

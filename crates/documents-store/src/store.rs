@@ -76,14 +76,15 @@ pub struct StoreSizes {
     pub inserts_left: Option<u64>,
 }
 
-/// State shared by a store and its collections. Fields are dropped in order: the directory is unlocked last.
+/// State shared by a store and its collections. Fields are dropped in order of declaration, so the directory is
+/// unlocked last.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) catalogue: PartitionId,
     pub(crate) history: Option<Arc<History>>,
     dropped: Dropped,
-    /// Partition of an earlier process's history if this process records no history. Dropped before the first change is
-    /// committed, because the old history would lack that change.
+    /// Partition with the history of an earlier process, if this process records no history. The partition is dropped
+    /// before the first change is committed, because the old history would lack that change.
     stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
     next_id: AtomicU32,
@@ -520,7 +521,7 @@ fn open_retryable_writes(engine: &Arc<dyn Engine>) -> Result<Arc<RetryableWrites
     RetryableWrites::open(Arc::clone(engine), partition.id)
 }
 
-/// Drops the partitions that the catalogue does not list: they are left over from creations and drops that a crash
+/// Drops the partitions that the catalogue does not list, which are left over from creations and drops that a crash
 /// interrupted. Drops the outcomes of retryable writes if they are not to be kept.
 fn drop_orphans(
     engine: &dyn Engine,

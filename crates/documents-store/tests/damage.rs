@@ -94,7 +94,8 @@ fn read(directory: &Path, what: &str) -> Option<Contents> {
     }
 }
 
-/// Damages one file after the other, each in a fresh copy. `damage` returns false if it does not apply to a file.
+/// Damages each file at each of `places` offsets, each time in a fresh copy of the directory. `damage` returns false if
+/// it does not apply to the file.
 fn each_file(
     judge: impl Fn(&str, &Path, Option<Contents>, &Contents),
     damage: impl Fn(&Path, usize) -> bool,

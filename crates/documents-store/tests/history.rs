@@ -218,7 +218,7 @@ fn contents(store: &Store) -> Model {
     model
 }
 
-/// Reads the changes that match an interest until `end` returns true and all are read.
+/// Reads the changes that match an interest, until `end` returns true and all matching changes are read.
 fn follow(history: &History, interest: Interest, end: impl Fn() -> bool) -> Vec<ChangeEvent> {
     let concerns = |change: &ChangeEvent| match &interest {
         Interest::Collection(namespace) => change.namespace == *namespace,

@@ -165,8 +165,9 @@ fn slice<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     )))
 }
 
-/// Returns the start and the length of a slice of an array with `size` elements: `count` elements from `position`.
-/// Negative values count from the end.
+/// Returns the start and the length of a slice of `count` elements from `position`, in an array of `size` elements. A
+/// negative `position` counts from the end of the array. Without a position, a negative `count` selects the last
+/// elements. The slice may extend beyond the end of the array.
 pub(crate) fn slice_bounds(size: usize, position: Option<i64>, count: i64) -> (usize, usize) {
     let size = size as i64;
     let (start, length) = match position {
@@ -296,7 +297,7 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(Value::Owned(fields.finish()))
 }
 
-/// Form of the entries that `$arrayToObject` converts to fields. The first entry determines the form of all.
+/// Form of the entries that `$arrayToObject` converts to fields. All entries must have the form of the first entry.
 #[derive(Clone, Copy)]
 enum Form {
     /// `[name, value]`

@@ -171,7 +171,7 @@ impl Switch {
     }
 }
 
-/// Returns the first operand that is not null or missing, or the last operand if all are.
+/// Returns the first operand that is neither null nor missing, or the last operand if there is no such operand.
 pub(super) fn if_null<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     let mut last = Value::NULL;
     for node in nodes {

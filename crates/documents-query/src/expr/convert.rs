@@ -48,7 +48,7 @@ fn unsupported(value: RawBsonRef<'_>, target: &str) -> Error {
     failure(format!("Unsupported conversion from {kind} to {target}"))
 }
 
-/// Returns strings, numbers, dates and timestamps as text, and null and missing values as empty text.
+/// Converts a string, number, date or timestamp to text. Converts null and missing values to empty text.
 pub(super) fn text_or_empty(value: &Value<'_>, name: &str) -> Result<String, Error> {
     match value.get() {
         _ if value.is_nullish() => Ok(String::new()),

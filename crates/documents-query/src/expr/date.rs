@@ -7,7 +7,7 @@ use super::Value;
 use super::function::{Function, named};
 use crate::error::{Code, Error};
 
-/// Names of the operands of a date operator, which is written with a date alone or as `{date, timezone}`.
+/// Names of the operands of a date operator. The operator takes a date alone or `{date, timezone}`.
 const NAMES: &[&str] = &["date", "timezone"];
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -103,7 +103,7 @@ impl Civil {
         self.format("%Y-%m-%dT%H:%M:%S.%LZ").unwrap_or_default()
     }
 
-    /// Formats the date by a `$dateToString` format. Returns `None` if a specifier is unknown.
+    /// Formats the date with a format string of `$dateToString`. Returns `None` if a specifier is unknown.
     fn format(&self, format: &str) -> Option<String> {
         let mut text = String::new();
         let mut rest = format.chars();

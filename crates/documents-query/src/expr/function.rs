@@ -4,7 +4,7 @@ use super::Value;
 use super::{array, boolean, convert, date, math, object, set, string};
 use crate::error::{Code, Error};
 
-/// The body of a function. Its argument is the values of all operands.
+/// The body of a function. Its argument is a slice with the values of all operands.
 pub(crate) type Body = for<'a, 'b> fn(&'b [Value<'a>]) -> Result<Value<'a>, Error>;
 
 /// An operator that is a function of evaluated operands.
@@ -12,7 +12,7 @@ pub(crate) struct Function {
     pub name: &'static str,
     pub min: usize,
     pub max: usize,
-    /// The names of the operands, if operands are passed by name.
+    /// The names of the operands, if the function takes its operands by name.
     pub named: Option<&'static [&'static str]>,
     pub body: Body,
 }

@@ -11,8 +11,8 @@ use super::{Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
-/// Parses an operator's parameters. `not_object` and `unknown` are the error codes for an operand that is not an object
-/// and for an unknown parameter.
+/// Parses an operator's parameters. `not_object` is the error code for an operand that is not an object, and `unknown`
+/// the code for an unknown parameter.
 fn parameters<'a>(
     operator: &str,
     names: &'static [&'static str],

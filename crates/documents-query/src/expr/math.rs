@@ -1,5 +1,5 @@
-//! Arithmetic with MongoDB's type rules: int widens to long, long to double; numbers are added to dates as
-//! milliseconds.
+//! Arithmetic with MongoDB's type rules. Where necessary, an int widens to a long and a long to a double. A number
+//! added to a date counts as milliseconds.
 
 use bson::DateTime;
 use bson::raw::RawBsonRef;
@@ -481,8 +481,8 @@ fn round_place(place: &Value<'_>, name: &str) -> Result<i32, Error> {
     }
 }
 
-/// Returns the numbers that the expressions `$sum` and `$avg` aggregate. If the only operand is an array, these are its
-/// elements.
+/// Returns the numbers that the expressions `$sum` and `$avg` aggregate. If the only operand is an array, returns the
+/// array's numbers.
 fn numbers<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
     spread(operands)
         .into_iter()

@@ -84,7 +84,8 @@ pub(crate) enum Variable {
     Remove,
     /// Defined by the command's `let`.
     Constant(Arc<RawBson>),
-    /// Bound by `$let`, `$map`, `$filter` or `$reduce`. Identified by the number of variables bound before it.
+    /// Bound by `$let`, `$map`, `$filter` or `$reduce`. Identified by the count of variables in scope that were bound
+    /// before it.
     User(usize),
 }
 
@@ -119,7 +120,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns the scope for an evaluation during which values of `bytes` more bytes are held in memory.
+    /// Returns the scope for an evaluation during which additional values, of `bytes` in total, are held in memory.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` if the total bytes held exceed the limit.
@@ -313,8 +314,8 @@ fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s
     Ok(values)
 }
 
-/// Returns the value at a path in a document. If the path passes through an array, returns an array of the values in
-/// the array's documents.
+/// Returns the value at a path in a document. If the path passes through an array, returns an array with the value from
+/// each document in the array.
 fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Result<Value<'a>, Error> {
     inside(RawBsonRef::Document(document), path, DOCUMENT_DEPTH_MAX)
 }

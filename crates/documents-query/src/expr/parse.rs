@@ -19,8 +19,8 @@ use crate::limits::Limits;
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    /// For each name, the numbers of the variables in scope, the innermost last. The number of a variable is the number
-    /// of variables bound before it.
+    /// For each name, the numbers of the variables in scope that have this name, the innermost last. The number of a
+    /// variable is the count of variables in scope that were bound before it.
     variables: HashMap<String, Vec<usize>>,
     variable_count: usize,
 }
@@ -84,7 +84,7 @@ impl<'l> Parser<'l> {
         node
     }
 
-    /// Returns the innermost variable of this name that an operator binds.
+    /// Returns the innermost variable with this name that an enclosing operator binds.
     fn bound_by_operator(&self, name: &str) -> Option<Variable> {
         let index = self.variables.get(name)?.last()?;
         Some(Variable::User(*index))
@@ -227,7 +227,7 @@ impl<'l> Parser<'l> {
     }
 
     /// Parses named operands. Returns the expressions in the order of `names`, with a missing value for each absent
-    /// name. If the operands are not an object of names, there is only one, the first.
+    /// name. If `operand` is not an object with names, it is the operand of the first name.
     fn named_operands(
         &mut self,
         name: &str,

@@ -52,7 +52,7 @@ impl BitTest {
         Ok(BitTest { want, positions })
     }
 
-    /// Returns whether the value is an integral number or binary and its bits meet the condition.
+    /// Returns whether the value is an integral number or a binary value, and its selected bits meet the condition.
     pub(super) fn passes(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::Binary(binary) => {

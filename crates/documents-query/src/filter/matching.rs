@@ -10,7 +10,7 @@ use crate::expr::{Expression, Scope};
 use crate::path::Path;
 use crate::work::is_check_due;
 
-/// State of one evaluation of a filter on a document or a value, besides its result.
+/// State, besides the result, of one evaluation of a filter on a document or a value.
 ///
 /// The tests return no errors. Once the evaluation is stopped, each test returns true, which ends the iteration over
 /// the elements of an array. [`finish`](Walk::finish) then returns an error instead of the result. The state records
@@ -35,7 +35,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Returns the result, with the index of the array element that the last matching leaf passed through.
+    /// Returns the result and the index of the array element that the last matching leaf passed through.
     pub fn finish<T>(self, answer: T) -> Result<(T, Option<usize>), Error> {
         if let Some(stopped) = self.stopped {
             return Err(stopped.into());
@@ -79,8 +79,8 @@ impl Node {
         }
     }
 
-    /// Matches like [`Node::matches`], but without changing the array element that `$` refers to. Used under a negation
-    /// and inside `$elemMatch`.
+    /// Matches like [`Node::matches`], but keeps the index of the array element that `$` refers to. Used under a
+    /// negation and inside `$elemMatch`.
     fn matches_aside(&self, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
         let index = walk.index;
         let answer = self.matches(document, walk);
@@ -88,7 +88,8 @@ impl Node {
         answer
     }
 
-    /// Returns whether a value matches. Leaves with an empty path test the value itself, others look into it.
+    /// Returns whether a value matches. A leaf with an empty path tests the value itself. Other leaves test fields
+    /// inside the value.
     pub(super) fn matches_value(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches_value(value, walk)),

@@ -1,9 +1,9 @@
 //! Filters: parsed once, matched against raw documents.
 //!
 //! [`Filter::parse`] converts a query document to a tree of [`Node`]s, with MongoDB's errors for queries that it
-//! refuses. [`Filter::matches`] evaluates the tree on a document in place. Negative operators become [`Node::Not`] over
-//! positive ones (`$ne`, `$nin`, `{$exists: false}`), and `$all` becomes [`Node::And`], so that a planner has few
-//! cases.
+//! refuses. [`Filter::matches`] evaluates the tree on a document in place. So that a planner has few cases, a negative
+//! operator (`$ne`, `$nin`, `{$exists: false}`) becomes a [`Node::Not`] over its positive counterpart, and `$all`
+//! becomes a [`Node::And`].
 
 mod bits;
 mod list;
@@ -86,7 +86,8 @@ impl Filter {
     /// Parses a query document.
     ///
     /// # Errors
-    /// MongoDB's code and wording for queries that are malformed, unknown or not supported. Most are `BadValue`.
+    /// MongoDB's code and wording for queries that are malformed, or use an operator that is unknown or not supported.
+    /// Most codes are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
         check_depth(RawBsonRef::Document(query))?;
         let root = parse::Parser::new(limits).query(query)?;
@@ -129,7 +130,7 @@ impl Filter {
         }
     }
 
-    /// Builds a filter with this tree, for the command with these limits.
+    /// Builds a filter from its tree. The cancellation token in `limits` may stop its evaluation.
     pub fn from_node(root: Node, limits: &Limits) -> Filter {
         let stop = limits.stop().clone();
         Filter { root, stop }
@@ -140,8 +141,8 @@ impl Filter {
         &self.root
     }
 
-    /// Returns whether the document matches. Returns false if an expression of `$expr` fails on the document or the
-    /// evaluation is stopped; [`Filter::try_matches`] reports these cases.
+    /// Returns whether the document matches. Also returns false if an expression of `$expr` fails on the document, or
+    /// if the evaluation is stopped; [`Filter::try_matches`] returns errors in these cases.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -171,7 +172,7 @@ impl Filter {
         walk.finish(index).map(|(index, _)| index)
     }
 
-    /// Returns whether testing a document of a few kilobytes takes only microseconds, for any operands: the filter has
+    /// Returns whether a test of a document of a few kilobytes always takes only microseconds, because the filter has
     /// few tests, no expression, and no pattern that may read a byte more than once.
     pub fn is_cheap(&self) -> bool {
         self.root
@@ -189,8 +190,8 @@ impl Filter {
         walk.finish(answer).map(|(answer, _)| answer)
     }
 
-    /// Returns whether the document matches, and if so, the index of the array element that made it match, to which the
-    /// positional operator `$` refers.
+    /// Returns whether the document matches. If it does, also returns the index of the array element that matched; the
+    /// positional operator `$` refers to this element.
     ///
     /// # Errors
     /// Those of [`Filter::try_matches`].

@@ -219,8 +219,8 @@ pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> R
     })
 }
 
-/// Returns whether these are operators on the element itself, as opposed to `$and`, `$ref` and other names that start a
-/// query.
+/// Returns whether `inner` holds operators on the element itself. If its first name is a field or a name such as `$and`
+/// or `$ref`, `inner` is a query instead.
 fn tests_the_element(inner: &RawDocument) -> bool {
     elements(inner)
         .next()
@@ -272,7 +272,7 @@ fn all_entry(parser: &Parser<'_>, path: &Path, value: RawBsonRef<'_>) -> Result<
     }
 }
 
-/// Parses the bit tests. Returns an error for all other names, which are unknown or not supported.
+/// Parses a bit test. Returns an error for any other operator, which is unknown or not supported.
 fn bits(path: &Path, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let want = match name {
         "$bitsAllSet" => BitWant::AllSet,

@@ -62,7 +62,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// Parses a query document: fields and top-level operators, all of which must match.
+    /// Parses a query document. All of its fields and top-level operators must match.
     pub fn query(&mut self, query: &RawDocument) -> Result<Node, Error> {
         self.enter(query)?;
         let mut nodes = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_text::{Budget, Program};
 
-/// Estimated bytes of a cached program besides its tables: PCRE2's code and its memory for backtracking.
+/// Estimated bytes of a cached program besides its tables, for PCRE2's code and PCRE2's backtracking memory.
 const PROGRAM_BYTES: usize = 16 << 10;
 
 /// How a command's patterns are compiled.

@@ -43,8 +43,8 @@ impl Regex {
     /// Compiles a pattern with its options.
     ///
     /// # Errors
-    /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the
-    /// error of a stopped command.
+    /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, and `BadValue` for a NUL byte in the
+    /// pattern or the options. The error of a stopped command.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -93,8 +93,8 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Tests a value: strings and symbols are matched against the pattern; a stored regular expression matches if it is
-    /// equal.
+    /// Tests a value. A string or symbol passes if the pattern matches it. A stored regular expression passes if it
+    /// equals this one.
     pub(super) fn matches(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {

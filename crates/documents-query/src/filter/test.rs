@@ -42,7 +42,7 @@ pub enum Test {
     Exists,
     /// `$type`: the value has one of the types.
     Type(TypeSet),
-    /// `$mod`: the value divided by the divisor has the remainder.
+    /// `$mod`: the division of the value by the divisor leaves the remainder.
     Mod {
         /// The divisor, never zero.
         divisor: i64,
@@ -51,7 +51,8 @@ pub enum Test {
     },
     /// `$size`: the value is an array with this number of elements.
     Size(u64),
-    /// `$elemMatch` with operators: at least one element itself passes the operators.
+    /// `$elemMatch` with operators: the operators test the elements themselves, and at least one element passes all of
+    /// them.
     ElemMatchValue(Box<Node>),
     /// `$elemMatch` with a query: at least one element that is a document or an array matches.
     ElemMatchObject(Box<Node>),

@@ -57,7 +57,7 @@ impl<'r> Run<'r> {
     }
 
     /// Writes a computed field that the document does not have. In an inclusion, writes every computed field, because
-    /// they come last in its result.
+    /// computed fields come last in the result.
     fn new_field(
         &self,
         name: &str,

@@ -57,7 +57,7 @@ enum Rule {
     Include,
     Exclude,
     Computed(Expression),
-    /// `$slice` of `find`: `count` elements, from a position or from one end.
+    /// `$slice` of `find`: `count` elements from `position`, or from one end of the array if `position` is not set.
     Slice {
         position: Option<i64>,
         count: i64,
@@ -84,8 +84,8 @@ impl Projection {
     /// Parses the projection of `find` and `findAndModify`.
     ///
     /// # Errors
-    /// 31253 and 31254 for a mix of inclusion and exclusion, 31249 and 31250 for paths that collide, 31275, 31276 and
-    /// others by the rules of single operators.
+    /// 31253 and 31254 for a mix of inclusion and exclusion. 31249 and 31250 for paths that collide. 31275, 31276 and
+    /// others for the operands of single operators.
     pub fn parse(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
         check_depth(RawBsonRef::Document(spec))?;
         parse::find(spec, limits)
@@ -111,8 +111,8 @@ impl Projection {
         self.positional
     }
 
-    /// Returns whether reshaping a document of a few kilobytes takes only microseconds: the projection has few rules
-    /// and no expressions.
+    /// Returns whether the projection of a document of a few kilobytes takes only microseconds, because the projection
+    /// has few rules and no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()
@@ -137,8 +137,8 @@ impl Rules {
         self.place(name).map(|place| &self.fields[place].1)
     }
 
-    /// Returns the index of a name's rule. Compares a short list of names one by one, which avoids hashing each name of
-    /// a document.
+    /// Returns the index of a name's rule. If there are few rules, compares their names one by one, so that no name of
+    /// a document is hashed.
     fn place(&self, name: &str) -> Option<usize> {
         const FEW: usize = 8;
         match self.fields.len() <= FEW {

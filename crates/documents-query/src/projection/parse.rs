@@ -292,7 +292,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Returns whether a value means inclusion or exclusion, and is not a literal.
+/// Returns whether a value stands for inclusion or exclusion, as opposed to a literal.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }

@@ -76,8 +76,7 @@ pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Se
 pub struct Run {
     /// Value of `$$NOW`.
     pub now: DateTime,
-    /// Limits of the execution. Their [cancellation token](Limits::stop), which stops the execution, is checked before
-    /// each document of each stage.
+    /// Limits of the execution. Each stage checks their [cancellation token](Limits::stop) before each document.
     pub limits: Limits,
     /// The seed for `$sample`.
     pub seed: u64,

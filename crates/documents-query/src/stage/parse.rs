@@ -86,7 +86,8 @@ pub(crate) fn parse_update_pipeline(
     Ok(transforms)
 }
 
-/// Copies the count of a `$limit` to a `$sort` directly before it, so that the sort keeps no more documents.
+/// Copies the count of a `$limit` to a `$sort` directly before it, so that the sort keeps no more documents than the
+/// limit.
 fn push_limits_down(stages: &mut [Stage]) {
     for index in 1..stages.len() {
         if let Stage::Limit(count) = stages[index]

@@ -25,8 +25,8 @@ pub(super) fn run<E: From<Error>>(
         if !kept.takes(&key) {
             continue;
         }
-        // A displaced document also frees its key. Keys of one sort have about the same size, so this key's size is
-        // used.
+        // A displaced document also frees its key. The size of that key is not known, but all keys of a sort have about
+        // the size of the new key.
         let key_bytes = key.len();
         bytes += document.as_bytes().len() + key_bytes;
         if let Some(dropped) = kept.push(key, document) {

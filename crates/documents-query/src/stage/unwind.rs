@@ -10,7 +10,7 @@ use crate::element::{Writer, array_values, elements, get};
 use crate::error::Error;
 use crate::path::Path;
 
-/// Maximum bytes of output documents that are built before they are read; a single document may be larger.
+/// Maximum total bytes of output documents that are built before they are read. A single document may be larger.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// A parsed `$unwind`.
@@ -63,7 +63,7 @@ fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
 }
 
 impl Unwind {
-    /// Returns output documents of one input document: at most `count`, after skipping the first `from`.
+    /// Returns output documents of one input document. Skips the first `from` of them, and returns at most `count`.
     fn documents(&self, document: &RawDocument, from: usize, count: usize) -> Vec<RawDocumentBuf> {
         let path: Vec<&str> = self.path.components().collect();
         match value_at(document, &path) {
@@ -100,7 +100,7 @@ impl Unwind {
     }
 }
 
-/// Returns the value at a path that passes only through documents.
+/// Returns the value at a path, or `None` if the path does not exist or passes through anything but documents.
 fn value_at<'a>(document: &'a RawDocument, path: &[&str]) -> Option<RawBsonRef<'a>> {
     let (name, rest) = path.split_first()?;
     match (get(document, name)?, rest) {

@@ -312,8 +312,8 @@ impl Pull {
     }
 }
 
-/// Returns whether a condition of `$pull` tests elements themselves. A condition whose first name is `$or` or similar
-/// is a query on fields instead.
+/// Returns whether a condition of `$pull` tests the array elements themselves, with operators such as `$gt`. A
+/// condition that begins with `$or` or a similar operator is instead a query on the elements' fields.
 fn is_test(condition: &RawDocument) -> bool {
     let first = elements(condition).next();
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))

@@ -64,7 +64,7 @@ impl ArrayFilters {
     }
 }
 
-/// Returns the filter's identifier: the first component of its paths, which all must share.
+/// Returns the filter's identifier: the first component of its paths, which must be the same in all paths.
 fn identifier(filter: &RawDocument) -> Result<&str, Error> {
     let mut names = Vec::new();
     collect_names(filter, &mut names);

@@ -14,7 +14,7 @@ use crate::element::{Element, Writer, array_elements, elements};
 /// Returns `{updatedFields, removedFields, truncatedArrays}`: the changes that convert `old` to `new`, except for the
 /// order of fields.
 ///
-/// A nested document or array is described by its changed parts if that is shorter than the whole.
+/// For a nested document or array, lists the changed parts if they are shorter than the whole new value.
 pub fn describe(old: &RawDocument, new: &RawDocument) -> RawDocumentBuf {
     let mut difference = Difference::default();
     difference.documents("", old, new);

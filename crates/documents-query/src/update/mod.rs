@@ -113,8 +113,8 @@ impl Update {
         })
     }
 
-    /// Returns whether the update replaces whole documents. Such an update is not allowed for several documents at
-    /// once.
+    /// Returns whether the update replaces the whole document. Callers must not apply a replacement to several
+    /// documents.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }

@@ -140,8 +140,8 @@ impl Arithmetic {
     }
 }
 
-/// Applies `$min` or `$max`: returns the operand if it is smaller (`$min`) or larger (`$max`) than the
-/// current value.
+/// Applies `$min` or `$max`. The operand replaces the current value if it is smaller (`$min`) or larger (`$max`) than
+/// that value.
 pub(super) fn extreme<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,

@@ -95,7 +95,7 @@ impl UpdatePath {
     /// Records the path as used by a change.
     ///
     /// # Errors
-    /// `ConflictingUpdateOperators` if the path equals, contains or is inside a path that is already recorded.
+    /// `ConflictingUpdateOperators` if the path equals a recorded path, or if one of the two is inside the other.
     pub fn take<'u>(&'u self, places: &mut Places<&'u Step>) -> Result<(), Error> {
         match places.take(&self.steps) {
             None => Ok(()),
@@ -106,7 +106,8 @@ impl UpdatePath {
         }
     }
 
-    /// Orders paths in the order in which their changes are applied: names by text, indexes by number.
+    /// Compares two paths by the order in which their changes are applied. Names are compared as text, indexes as
+    /// numbers.
     pub fn order(&self, other: &UpdatePath) -> Ordering {
         let pairs = self.steps.iter().zip(&other.steps);
         let difference = pairs
@@ -154,8 +155,8 @@ impl<S> Default for Places<S> {
 }
 
 impl<S: Eq + Hash> Places<S> {
-    /// Records a path. If it equals, contains or is inside a recorded path, returns the number of components that the
-    /// two have in common.
+    /// Records a path. If the path equals a recorded path, or one of the two is inside the other, returns the number of
+    /// components that both have in common.
     pub fn take(&mut self, steps: impl IntoIterator<Item = S>) -> Option<usize> {
         let (mut place, mut count) = (self, 0);
         for step in steps {

@@ -200,8 +200,8 @@ impl<'a> Tree<'a> {
     /// Calls `change` to decide about the value at `path`. Creates the path if `change` sets a value.
     ///
     /// # Errors
-    /// `PathNotViable` if the path leads into a scalar, or by name into an array, unless the value is to be removed.
-    /// `CannotBackfillArray` if filling an array takes more elements than `padding` still allows.
+    /// `PathNotViable` if the path leads into a scalar, or has a name where an array needs an index. A removal is no
+    /// error in these cases. `CannotBackfillArray` if filling an array takes more elements than `padding` still allows.
     pub fn change(
         &mut self,
         path: &[String],
@@ -231,8 +231,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Handles a path that cannot be created inside this value: returns an error, unless the value at the path is to be
-    /// removed.
+    /// Handles a path that cannot be created inside this value. Returns an error, unless `change` removes the value at
+    /// the path.
     fn refuse(&self, way: Way<'_>, change: Change<'_, 'a>) -> Result<(), Error> {
         let (parent, name) = (way.parent(), way.name().unwrap_or_default());
         let element = || {

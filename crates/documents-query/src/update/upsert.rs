@@ -11,8 +11,8 @@ use crate::error::{Code, Error};
 use crate::filter::Filter;
 
 impl Update {
-    /// Returns the document to insert if no document matches a query: the query's equalities, changed by the update.
-    /// Generates an `_id` if neither of them sets one.
+    /// Returns the document to insert if no document matches a query. Starts with the fields that the query requires to
+    /// equal a value, then applies the update. Generates an `_id` if neither the query nor the update sets one.
     ///
     /// # Errors
     /// `NotSingleValueField` if the query requires one field to equal two values, and the errors of [`Update::apply`].

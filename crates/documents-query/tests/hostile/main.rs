@@ -168,7 +168,7 @@ fn a_thousand_stages_nest_no_deeper_than_a_document_may() {
         let stages = vec![stage.clone(); 1000];
         assert_eq!(run_stages(&stages), Err(Code::Overflow), "{stage}");
     }
-    // Paths through arrays create documents inside values that are already deep.
+    // Paths through arrays create documents inside values that already nest deep.
     let mut through = vec![doc! { "$set": { "x": "$s" } }];
     through.extend(vec![doc! { "$set": { "x": ["$x"] } }; 100]);
     through.push(doc! { "$set": { path("a"): 1 } });
@@ -234,7 +234,7 @@ fn documents_that_nest_too_deep_on_disk_are_refused_or_read() {
     }
 }
 
-/// Builds a document with `x` nested in itself 100,000 times, as documents or as arrays.
+/// Builds a document whose field `x` nests 100,000 levels deep, in documents or in arrays.
 fn nested_bytes(arrays: bool) -> RawDocumentBuf {
     let mut writer = Writer::new();
     for level in 0..100_000 {

@@ -1,4 +1,5 @@
-//! Random documents of names and values that some parser treats specially, and the functions that they are passed to.
+//! Random documents, built from names and values that some parser treats specially, and the functions that receive
+//! them.
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document};

@@ -27,13 +27,13 @@ fn an_expression_may_bind_many_variables() {
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
 }
 
-/// Returns as many names as a message of some MB can hold.
+/// Returns about as many names as fit into a message of a few megabytes.
 fn many_names() -> impl Iterator<Item = String> {
     (0..200_000).map(|number| format!("name{number}"))
 }
 
-/// Checks that work is linear in its input, not quadratic: it may take a few seconds of processor time, while visiting
-/// each pair of names would take minutes.
+/// Checks that work is linear in the size of its input, not quadratic: fails if it takes more than a few seconds of
+/// processor time. A visit of each pair of names would take minutes.
 #[track_caller]
 fn assert_linear<T>(work: impl FnOnce() -> Result<T, Error>) -> T {
     let worked = time_worked();
@@ -244,7 +244,7 @@ fn endless() -> (String, Document) {
     ("a".repeat(100_000), pattern)
 }
 
-/// Returns the limits of a command with a deadline in 20 ms.
+/// Returns the limits of a command whose deadline is in 20 ms.
 fn limits_that_end() -> Limits {
     let limits = Limits::default();
     let soon = Instant::now() + Duration::from_millis(20);

@@ -56,7 +56,7 @@ impl Collection {
         Ok(index.spec.as_ref().clone())
     }
 
-    /// Adds the index to the catalogue. Returns the index with its partition if it must be built.
+    /// Adds the index to the catalogue. Returns the index and its partition if the index must be built.
     fn add_index(
         &self,
         spec: IndexSpec,

@@ -67,7 +67,7 @@ impl Collection {
         }
     }
 
-    /// Renames the collection. In the same batch, drops `target`, the collection that already has the new name.
+    /// Renames the collection. In the same batch, drops `target`, the collection that had the new name before.
     pub(crate) fn rename(&self, to: &Namespace, target: Option<&Self>) -> Result<()> {
         let _writer = self.writer.lock();
         let _target_writer = target.map(|target| target.writer.lock());

@@ -25,8 +25,8 @@ use crate::store::{Namespace, Shared};
 
 /// A collection of documents.
 ///
-/// Reads take no lock that a writer holds. Writes to one collection are serial. Each batch of writes is atomic with its
-/// index entries and counters.
+/// Reads take no lock that a writer holds. Writes to one collection are serial. Each batch of writes changes documents,
+/// index entries and counters together, or nothing.
 pub struct Collection {
     shared: Arc<Shared>,
     id: u32,
@@ -45,7 +45,7 @@ pub struct Collection {
 /// State that only the holder of the write lock may change.
 struct Writer {
     statistics: Statistics,
-    /// Upper bound of the keys of each unique index, by the index's id.
+    /// Maps the id of a unique index to an upper bound of the keys in that index.
     highest: std::collections::HashMap<u32, Bytes>,
 }
 
@@ -72,7 +72,8 @@ impl Counts {
 pub struct IndexStatus {
     /// Definition of the index.
     pub spec: Arc<IndexSpec>,
-    /// Whether the index has all documents. True for a declaration of cached fields, which cannot be scanned.
+    /// Whether the index build has finished. Always true for a declaration of cached fields, although it has no entries
+    /// to scan.
     pub complete: bool,
     /// Whether some document has or had several entries in the index.
     pub multikey: bool,
@@ -131,7 +132,8 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Returns the number of inserts that the collection can still take. Numbers of deleted documents are not reused.
+    /// Returns the number of inserts that the collection can still take. Record numbers of deleted documents are not
+    /// reused.
     pub fn inserts_left(&self) -> u64 {
         NUMBER_MAX.saturating_sub(self.next_number())
     }
@@ -231,7 +233,8 @@ impl Collection {
         Ok(())
     }
 
-    /// Builds the catalogue entry with this name and these indexes. Indexes whose id is in `multikey` become multikey.
+    /// Builds the collection's catalogue entry with the name `namespace` and the indexes `indexes`. The entry marks an
+    /// index as multikey if the index is multikey already or its id is in `multikey`.
     fn entry(
         &self,
         namespace: &Namespace,

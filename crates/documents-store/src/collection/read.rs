@@ -29,7 +29,7 @@ impl Collection {
     }
 
     /// Returns the number of the document with this `_id`. BSON numbers of different types are equal if their values
-    /// are.
+    /// are equal.
     pub fn number_by_id(&self, id: RawBsonRef<'_>) -> Result<Option<RecordNumber>> {
         let index = self.index(ID_INDEX)?;
         let Some(partition) = index.partition_id() else {
@@ -60,7 +60,8 @@ impl Collection {
         }
     }
 
-    /// Scans the numbers of the documents within bounds of an index, in index order, each number once.
+    /// Scans the index entries within `bounds`. Returns the record numbers of their documents in index order, each
+    /// number once.
     ///
     /// While writers proceed, a document may be deleted or changed after the scan has read its index entry: callers
     /// recheck each document against their filter.

@@ -46,7 +46,7 @@ impl Collection {
     /// documents' keys, and that the counters are right. Writers wait until the check ends.
     ///
     /// # Errors
-    /// Only errors of reading. Problems found are in the report.
+    /// Only errors of the reads. The report lists the problems that the check finds.
     pub fn verify(&self) -> Result<VerifyReport> {
         let writer = self.writer.lock();
         let mut report = VerifyReport::default();

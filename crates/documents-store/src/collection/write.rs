@@ -18,7 +18,7 @@ use crate::retryable::Outcomes;
 
 /// Maximum number of changes in one atomic batch.
 const BATCH_CHANGES_MAX: usize = 1_000;
-/// Total bytes of new documents at which a batch is full. Its last document may exceed this size.
+/// Total bytes of new documents at which a batch is full. The batch's last document may exceed this total.
 pub const BATCH_BYTES: usize = 8 << 20;
 
 /// A change of one document.
@@ -26,7 +26,7 @@ pub const BATCH_BYTES: usize = 8 << 20;
 pub enum Change<'a> {
     /// Inserts a document.
     Insert(&'a RawDocument),
-    /// Replaces the document with this number by one with the same `_id`.
+    /// Replaces the document with this number. The new document must have the same `_id`.
     Replace(RecordNumber, &'a RawDocument),
     /// Replaces like `Replace`, but the history records only the difference between the old and the new document.
     Update(RecordNumber, &'a RawDocument),
@@ -77,14 +77,14 @@ impl Collection {
     /// Applies changes in order, in atomic batches of at most 1,000 changes.
     ///
     /// Returns the results of the attempted changes, in order. Stops after the first error if `ordered`, and always
-    /// after an error that the remaining changes would meet too. An engine error rolls back its whole batch, and
-    /// replaces the results of the batch's changes that had succeeded.
+    /// after an error that the remaining changes would meet too. After an engine error, the whole batch is rolled back,
+    /// and each of its changes gets an error as its result.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
         self.write_numbered(changes, ordered, None)
     }
 
-    /// Writes like [`Collection::write`]. For a retryable write, commits the outcomes of its statements in the same
-    /// batches.
+    /// Writes like [`Collection::write`]. For a retryable write, each batch also commits the outcomes of its
+    /// statements.
     pub fn write_numbered(
         &self,
         changes: &[Change<'_>],
@@ -104,8 +104,8 @@ impl Collection {
         answers
     }
 
-    /// Makes all changes in one atomic batch, or none. The batch also replaces the collection's note if one is passed.
-    /// The caller bounds the size of the batch.
+    /// Makes all changes in one atomic batch, or none. The batch also replaces the collection's note if `note` is set.
+    /// The caller limits the size of the batch.
     ///
     /// # Errors
     /// The first error. In that case, no change is made.
@@ -127,13 +127,13 @@ impl Collection {
     /// note.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Errors of the engine.
     pub fn note(&self) -> Result<Option<Bytes>> {
         let key = catalogue::note_key(self.id);
         self.shared.engine.get(self.shared.catalogue, &key)
     }
 
-    /// Inserts documents, each with an `_id`, as [`Collection::write`] does. Returns their record numbers.
+    /// Inserts like [`Collection::write`]. Each document must have an `_id`. Returns their record numbers.
     pub fn insert_many(
         &self,
         documents: &[&RawDocument],
@@ -142,7 +142,7 @@ impl Collection {
         self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts documents, each with an `_id`, as [`Collection::write_numbered`] does. Returns their record numbers.
+    /// Inserts like [`Collection::write_numbered`]. Each document must have an `_id`. Returns their record numbers.
     pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],
@@ -172,8 +172,7 @@ impl Collection {
             .expect("one change has one result")
     }
 
-    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
-    /// number.
+    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if there was none.
     pub fn replace(
         &self,
         number: RecordNumber,
@@ -262,13 +261,13 @@ pub(super) struct Transaction<'a> {
     indexes: Arc<Vec<Arc<Index>>>,
     statistics: Statistics,
     writes: Vec<Write>,
-    /// For each partition and key: the position of its write in `writes`.
+    /// Maps a partition and a key to the index in `writes` of the key's write.
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
     /// Changes for the history; `None` if no history is recorded.
     changes: Option<Changes>,
-    /// Positions, in the caller's list, of the changes that took effect.
+    /// Indexes, in the caller's list of changes, of the changes that took effect.
     made: Vec<usize>,
 }
 
@@ -459,7 +458,7 @@ impl<'a> Transaction<'a> {
         Ok((index, partition, old, added))
     }
 
-    /// Returns an error if another document has one of the keys in a unique index.
+    /// Returns an error if the index is unique and another document has one of `keys` in the index.
     fn check_unique(
         &mut self,
         index: &Index,
@@ -576,12 +575,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Commits all staged writes with the counters in one batch, then publishes the counters to readers.
+    /// Commits all staged writes and the counters in one batch, then publishes the counters to readers.
     pub(super) fn commit(self) -> Result<()> {
         self.commit_noted(None)
     }
 
-    /// Commits like [`commit`](Transaction::commit), and stores the outcomes of the changes that took effect.
+    /// Commits like [`commit`](Transaction::commit). Also stores the outcomes of the changes that took effect.
     fn commit_noted(self, note: Option<Outcomes<'_>>) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
@@ -681,7 +680,7 @@ mod tests {
         assert!(report.is_clean() && report.documents == 1, "{report:?}");
     }
 
-    /// Stores written by releases that did not check the depth may hold deeper documents.
+    /// Earlier releases did not check the depth, so their stores may hold documents that nest too deep.
     #[test]
     fn what_nests_too_deep_on_disk_is_indexed_reported_and_deleted() {
         let store = Store::open(StoreOptions::memory()).expect("a store in memory opens");

@@ -1,9 +1,9 @@
 //! A check of fjall's table files before fjall opens them.
 //!
-//! The trailer of a table file holds the position of the file's table of contents. fjall's reader allocates memory for
-//! the number of sections in the table of contents before it verifies any checksum. One flipped bit in that number
-//! makes the reader allocate tens of gigabytes, which aborts the process. fjall verifies all other checksums in table
-//! files, and [`manifest`](super::manifest) verifies the checksums of manifests.
+//! The trailer of a table file holds the position of the file's table of contents. The table of contents states the
+//! number of its sections. fjall's reader allocates memory for this number of sections before it verifies any checksum.
+//! One flipped bit in that number makes the reader allocate tens of gigabytes, which aborts the process. fjall verifies
+//! all other checksums in table files, and [`manifest`](super::manifest) verifies the checksums of manifests.
 
 use std::fs::File;
 use std::io;
@@ -15,9 +15,9 @@ use crate::error::{Result, StoreError};
 
 const TRAILER_MAGIC: &[u8] = b"SFA!";
 const CONTENTS_MAGIC: &[u8] = b"TOC!";
-/// Bytes of the trailer: magic, version, kind of checksum, checksum, position and length of the table of contents.
+/// Size of the trailer: magic, version, kind of checksum, checksum, position and length of the table of contents.
 const TRAILER_BYTES: u64 = 4 + 1 + 1 + 16 + 8 + 8;
-/// Byte range of the position in the trailer.
+/// Bytes of the trailer that hold the position of the table of contents.
 const POSITION: std::ops::Range<usize> = 22..30;
 /// Bytes of the table of contents before its sections: magic and number of sections.
 const CONTENTS_HEAD_BYTES: usize = 8;
@@ -27,7 +27,7 @@ const SECTION_BYTES_MIN: u64 = 16;
 /// Checks every table file below a directory.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] with the file whose table of contents claims more sections than fit into the file.
+/// [`StoreError::Corrupt`] if a file's table of contents claims more sections than fit into the file.
 pub(crate) fn check(directory: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -14,14 +14,15 @@ use super::sealing::{AT_ONCE_MAX, Buffer};
 const CLOSED_SNAPSHOTS: usize = 10_000;
 /// Bytes that fjall counts for an entry besides its key and its value.
 const ENTRY_BYTES: usize = 56;
-/// Number of consecutive checks that find no space and no flush in progress, after which a batch is admitted anyway:
-/// waiting longer would not free space.
+/// After this number of consecutive checks that find neither space nor a flush in progress, a batch is admitted anyway,
+/// because waiting longer would not free space.
 const IDLE_LOOKS_MAX: u32 = 500;
 
-/// The limit on the total size of write buffers, and the bytes that they take now.
+/// The limit on the total size of write buffers, and their current total size.
 pub(super) struct Buffers {
-    /// Maximum bytes of unflushed buffers, as fjall counts them: a quarter of the memory. Flushed buffers that fjall
-    /// has not released take at most as much again, and small entries take up to twice the bytes that fjall counts.
+    /// Maximum bytes of unflushed buffers, as fjall counts bytes. It is a quarter of the memory limit for two reasons.
+    /// Flushed buffers that fjall has not released take up to the same number of bytes. Small entries take up to twice
+    /// the bytes that fjall counts.
     bytes_max: u64,
     held: Mutex<Held>,
     /// Whether flushed buffers are still in memory.
@@ -42,11 +43,11 @@ struct Held {
 pub(super) enum Admission<'a> {
     /// The batch may be written.
     Granted(Admitted<'a>),
-    /// The batch must wait. The caller first seals these buffers.
+    /// The batch must wait. The caller seals these buffers, then tries again.
     Full(Vec<Buffer>),
 }
 
-/// Reservation for an admitted batch. Dropping it counts the batch as written to the buffers.
+/// Reservation for an admitted batch. Dropping the reservation counts the batch as written to the buffers.
 pub(super) struct Admitted<'a> {
     buffers: &'a Buffers,
     bytes: u64,
@@ -138,14 +139,15 @@ impl Buffers {
         })
     }
 
-    /// Returns whether a batch may be admitted: if it fits, or, whatever its size, if half of the limit is free.
+    /// Returns whether a batch may be admitted. A batch of any size may be admitted if half of the limit is free.
+    /// Otherwise, the batch must fit into the limit.
     fn has_room(&self, held: &Held, bytes: u64) -> bool {
         let taken = held.buffered + held.in_flight;
         taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
     }
 
-    /// Returns the largest buffers: at most `AT_ONCE_MAX`, and no more than needed for the remaining buffers to take at
-    /// most a quarter of the limit.
+    /// Returns the largest buffers. Stops when the remaining buffers take at most a quarter of the limit, or after
+    /// `AT_ONCE_MAX` buffers.
     fn largest(&self, mut active: Vec<(u64, Buffer)>) -> Vec<Buffer> {
         active.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();

@@ -1,7 +1,7 @@
 //! Recovery of a tables directory after its creation was interrupted, or after a failed sync.
 //!
-//! fjall creates its journal before the marker file that makes the directory its own. It refuses a directory that has a
-//! journal but no marker.
+//! fjall creates its journal before the marker file that identifies a directory as fjall's. fjall refuses a directory
+//! that has a journal but no marker.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,8 +14,8 @@ use crate::error::{Result, StoreError};
 /// Name of fjall's marker file.
 const MARK: &str = "version";
 
-/// Repairs a directory before fjall opens it. Syncs again the files and folders that an earlier process may have failed
-/// to sync, or empties the directory if its creation was interrupted.
+/// Repairs a directory before fjall opens it. Empties the directory if its creation was interrupted. Otherwise, syncs
+/// again the files and folders that an earlier process may have failed to sync.
 ///
 /// # Errors
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -53,8 +53,8 @@ fn read_mark(directory: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Copies the marker to a new file and syncs that file. After a failed sync, a successful sync of the same file would
-/// prove nothing.
+/// Copies the marker to a new file and syncs the new file. A sync of the old file would prove nothing if an earlier
+/// sync of it has failed.
 fn write_mark_again(directory: &Path) -> io::Result<()> {
     let mark = read_mark(directory)?;
     if mark.is_empty() {

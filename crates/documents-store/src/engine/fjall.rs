@@ -24,7 +24,7 @@ use crate::options::StoreOptions;
 const RECORD_BLOCK_BYTES: u32 = 16 << 10;
 /// Block size of index tables, whose entries are looked up one by one.
 const INDEX_BLOCK_BYTES: u32 = 4 << 10;
-/// Write buffer size of the catalogue, which is small: every batch rewrites a few of its keys.
+/// Write buffer size of the catalogue. The catalogue is small, and every batch rewrites a few of its keys.
 const CATALOGUE_BUFFER_BYTES: u64 = 4 << 20;
 /// The lowest journal limit that fjall accepts.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
@@ -47,7 +47,8 @@ const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
 };
-/// Size from which a dropped tree frees its disk space at once, although that flushes all write buffers.
+/// Minimum size of a dropped tree whose disk space is freed at once. Freeing it at once requires a flush of all write
+/// buffers.
 const LARGE_TREE_BYTES: u64 = 16 << 20;
 /// Maximum number of empty trees that are kept for reuse by new partitions.
 const SPARES_MAX: usize = 32;
@@ -82,21 +83,21 @@ pub struct FjallEngine {
 /// State of fjall's tree that lists the partitions.
 #[derive(Default)]
 struct List {
-    /// The number that the manifest had before it was moved to another number; `None` if it was not moved.
+    /// Former number of the list's manifest, if the manifest was moved to another number.
     aside: Option<u64>,
     /// The failure after which the list must not change until a restart.
     failure: Option<StoreError>,
 }
 
 impl List {
-    /// Moves the manifest to another number after a change if fjall might overwrite it.
+    /// Called after a change of the list. Moves the list's manifest to another number if fjall might overwrite it.
     fn keep_safe(&mut self, folder: &Path, before: u64, is_changed: bool) -> Result<()> {
         let number = manifest::number(folder)?;
         if number == before {
             return Ok(());
         }
-        // A change takes one manifest number, and a compaction of the list takes another. After the manifest was moved
-        // to another number, fjall may use its former number again.
+        // A change uses the next manifest number, and a compaction of the list uses the one after that. If the manifest
+        // was moved to another number before, fjall may instead use the manifest's former number again.
         let unmerged = self.aside.take().unwrap_or(before + 1);
         if !is_changed || number != unmerged {
             manifest::set_aside(folder)?;
@@ -334,9 +335,9 @@ impl FjallEngine {
 
     /// Creates or deletes a partition by `change`. Fails if the background thread has failed.
     ///
-    /// fjall lists the partitions in a separate tree. After a failed change of the list, fjall may overwrite the list's
-    /// current manifest. The same holds after a failed compaction of the list, which fjall does not report. This
-    /// function therefore moves the manifest to another number after an error and after a compaction.
+    /// fjall lists the partitions in a separate tree. After a failed change or a failed compaction of the list, fjall
+    /// may overwrite the list's current manifest. fjall does not report failed compactions. This function therefore
+    /// moves the manifest to another number after every error and every compaction.
     fn change_list<T>(
         &self,
         action: &'static str,
@@ -420,8 +421,8 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// Seals all write buffers for flushing, so that fjall removes its older journals, which keep the files of deleted
-    /// trees alive.
+    /// Seals all write buffers for flushing. After the flush, fjall removes its older journals. Until then, the
+    /// journals keep the files of deleted trees alive.
     fn release_journals(&self) -> Result<()> {
         let keyspaces: Vec<Keyspace> = {
             let partitions = self.partitions.read();
@@ -470,8 +471,8 @@ fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
         .cache_size(options.cache_bytes)
         .worker_threads(BACKGROUND_THREADS)
         .max_journaling_size(options.journal_bytes_max.max(JOURNAL_BYTES_MIN))
-        // Recovery would silently stop at a damaged compressed value, because a batch's checksum covers only the
-        // uncompressed values.
+        // Compression is off, because a batch's checksum covers only uncompressed values. Recovery would silently stop
+        // at a damaged compressed value.
         .journal_compression(CompressionType::None)
         .manual_journal_persist(false);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.open())) {
@@ -503,7 +504,8 @@ fn check_names(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no table has a newer sequence number than the journals. If one does, the end of the journals is lost.
+/// Checks that no table has a newer sequence number than the journals. If a table has a newer one, the end of the
+/// journals is lost.
 fn check_tables(directory: &Path, database: &Database, journals: journal::Journals) -> Result<()> {
     for name in database.list_keyspace_names() {
         let opened = database.keyspace(&name, KeyspaceCreateOptions::default);
@@ -587,8 +589,8 @@ impl Engine for FjallEngine {
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
-        // A reader holds the lock while it reads a page, so no reader of this partition sees entries of the next
-        // partition that uses the tree.
+        // A reader of this partition holds the lock while it reads a page. It therefore never sees entries of the
+        // partition that reuses the tree.
         let keyspace = {
             let mut partitions = self.partitions.write();
             partitions.names.retain(|_, id| *id != partition);

@@ -68,18 +68,19 @@ pub(crate) struct Journals {
     pub(crate) last_sequence: u64,
     /// Whether only one journal has ever existed. If true, that journal holds every batch ever written.
     pub(crate) only: bool,
-    /// Position up to which the journals are synced: after the check, the end of the newest journal.
+    /// Position up to which the journals are synced. After the check, this is the end of the newest journal.
     pub(crate) synced: Position,
     /// The incomplete, never synced end of the newest journal, which was cut off.
     pub(crate) dropped: Dropped,
 }
 
-/// The end of the journal that recovery discarded: unsynced writes that a power failure or a kill left incomplete.
+/// The part that recovery cut off the end of the journal: unsynced writes that a power failure or a kill left
+/// incomplete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Number of discarded bytes.
     pub bytes: u64,
-    /// Number of batches that end within these bytes.
+    /// Number of batches that end within the discarded bytes.
     pub batches: u64,
 }
 

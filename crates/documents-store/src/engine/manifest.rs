@@ -1,8 +1,9 @@
 //! Checks of partitions' manifests before fjall reads them, and protection of the current manifest against overwriting.
 //!
-//! A manifest lists the tables of a partition. The file `current` identifies the current manifest, `v<number>`: its
-//! number (8 bytes, little-endian), its XXH3-128 checksum (16 bytes) and the kind of checksum (1 byte, 0). fjall 3
-//! writes the checksum but does not verify it, and a manifest with a flipped bit may omit tables.
+//! A manifest lists the tables of a partition. Its file is called `v<number>`. The file `current` identifies the
+//! current manifest: it holds the manifest's number (8 bytes, little-endian), the manifest's XXH3-128 checksum (16
+//! bytes) and the kind of checksum (1 byte, 0). fjall 3 writes the checksum but does not verify it, and a manifest with
+//! a flipped bit may omit tables.
 //!
 //! fjall writes a manifest, syncs it, writes a new `current` that refers to it, and syncs `current` and the folder. If
 //! one of the last two syncs fails, `current` refers to the new manifest, but fjall considers that manifest not
@@ -24,7 +25,7 @@ use crate::error::{Result, StoreError};
 
 /// Name of the file that identifies a partition's current manifest.
 const CURRENT: &str = "current";
-/// Added to the number of a manifest to move it beyond the numbers that fjall uses until the next start.
+/// Added to the number of a manifest to move the manifest beyond the numbers that fjall uses until the next start.
 const ASIDE: u64 = 1 << 32;
 
 /// Content of the file `current`.
@@ -119,7 +120,7 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // The list of partitions comes first: it decides whether damage to another partition matters.
+    // The list of partitions comes first, because it decides whether damage to another partition matters.
     damages.sort_by_key(|(name, _)| name != LIST);
     for (name, damage) in damages {
         if name == LIST || is_listed(partitions, name.to_str().unwrap_or_default())? {
@@ -147,8 +148,8 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
 }
 
 /// Returns the highest sequence number in the list of partitions, or 0 if there is no list. fjall itself ignores this
-/// number when it continues numbering. If a power failure removed a partition's folder, fjall reuses the partition's
-/// number, and the new list entry must have a higher sequence number than the old one.
+/// sequence number when it chooses the next one, which must be higher: if a power failure removed a partition's folder,
+/// fjall reuses the partition's number, and the new list entry must override the old one.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].

@@ -1,7 +1,8 @@
 //! Ordered key-value engines: partitions of sorted keys, written by atomic batches across partitions.
 //!
 //! Reads return pages, not long-lived iterators. A page copies nothing (its bytes are shared) and holds no lock and no
-//! snapshot once it is returned. The next page starts at a key, so that a slow scan does not hold up writers.
+//! snapshot once it is returned. A scan asks for each next page by its first key, so a slow scan does not hold up
+//! writers.
 
 pub(crate) mod archive;
 mod buffers;
@@ -104,14 +105,14 @@ pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 pub struct PageLimit {
     /// Maximum number of entries.
     pub entries: usize,
-    /// Total bytes of keys and values at which the page is full. Its last entry may exceed this size.
+    /// Total bytes of keys and values at which the page is full. The page's last entry may exceed this total.
     pub bytes: usize,
 }
 
 /// Keys and values in reading order.
 pub type Page = Vec<(Bytes, Bytes)>;
 
-/// The new value, or the removal, of one key.
+/// Sets or removes the value of one key.
 #[derive(Debug, Clone)]
 pub struct Write {
     /// The partition.
@@ -168,7 +169,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns whether there are partitions other than the one with this name.
     fn has_other_partitions(&self, name: &str) -> bool;
 
-    /// Drops all partitions except those with these names. Called before any of the partitions to drop is opened.
+    /// Drops all partitions except those with these names. Must be called before any of the dropped partitions is
+    /// opened.
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()>;
 
     /// Returns the value of a key.

@@ -1,7 +1,7 @@
 //! An in-memory map from record numbers to values, stored as an array of pages.
 //!
-//! A search tree of many keys costs a cache miss per level. Record numbers count up from 0, so the list of pages is an
-//! array that fits into the processor's caches, and each page is an array of values too.
+//! A search tree of many keys costs a cache miss per level. Record numbers count up from 0, so no tree is needed: the
+//! list of pages is an array, which fits into the processor's caches, and each page is an array of values.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Sealing of write buffers, so that the background thread flushes them to tables.
 //!
-//! Without this module, fjall's background thread would seal a full buffer, at the request of each batch that finds the
-//! buffer full. Here the writers seal buffers, before fjall considers them full, for these reasons:
+//! Without this module, each batch that finds a buffer full would ask fjall's background thread to seal the buffer.
+//! With this module, the writers themselves seal buffers before fjall considers them full, because fjall's way has
+//! these faults:
 //!
 //! - The requests go into a queue of 1,000 messages that only the background thread empties. After sealing a buffer,
 //!   the thread itself adds a message. If the queue is full then, the thread blocks forever.
@@ -179,8 +180,8 @@ mod tests {
             put(&engine, &partition, 0, 150 << 10);
             put(&engine, &other, 0, 100 << 10);
             put(&engine, &other, 1, 300 << 10);
-            // The first write seals both buffers, and waits until the other partition's buffer is flushed. The last
-            // write seals again.
+            // The next write seals the buffers of both partitions, and waits until the buffer of `other` is flushed.
+            // The last write seals again.
             put(&engine, &partition, 1, 1 << 10);
             put(&engine, &partition, 2, 200 << 10);
             put(&engine, &partition, 3, 200 << 10);

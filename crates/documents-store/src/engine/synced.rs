@@ -41,8 +41,8 @@ impl Position {
     /// Reads the record in a directory. Returns `None` if it is missing or incomplete.
     ///
     /// # Errors
-    /// [`StoreError::Io`]. It must not be ignored: without the record, damage to the journal would be taken for its
-    /// end.
+    /// [`StoreError::Io`]. The caller must not ignore this error: without the record, damage to the journal would be
+    /// mistaken for the journal's end.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         match std::fs::read(directory.join(NOTE)) {
             Ok(note) => Ok(Self::decode(&note)),
@@ -80,8 +80,8 @@ enum Journal {
 /// Syncs the journal without taking the writer's lock.
 pub(crate) struct JournalSync {
     open: Mutex<Open>,
-    /// The first sync that failed in the kernel. The kernel marks the failed pages as clean, so that no later sync of
-    /// this process would prove anything. The next start writes the pages again.
+    /// The error of the first sync that failed in the kernel. The kernel marks the failed pages as clean, so no later
+    /// sync of this process would prove anything. The next start writes the pages again.
     failure: Mutex<Option<StoreError>>,
 }
 

@@ -41,7 +41,7 @@ pub enum ChangeKind {
     /// A collection was renamed. The detail is `{to: {db, coll}}`. A collection that already had the new name was
     /// dropped in the same batch.
     Rename,
-    /// A database was dropped, after its collections. The detail is empty.
+    /// A database was dropped. The drops of its collections precede this change. The detail is empty.
     DropDatabase,
 }
 
@@ -172,7 +172,7 @@ impl Changes {
         self.namespaces.push(namespace);
     }
 
-    /// Adds a change of a document. Its collection is the first in `namespaces`.
+    /// Adds a change of a document. The document's collection is the first of `namespaces`.
     pub(crate) fn document(&mut self, kind: ChangeKind, uuid: Uuid, detail: &RawDocument) {
         let value = encode(kind, &self.namespaces[0], Some(uuid), detail);
         self.values.push(value);

@@ -43,7 +43,7 @@ pub struct History {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
     bytes_max: u64,
-    /// Held from the assignment of times to changes until the commit, so that no reader sees a later change before an
+    /// Held from the assignment of times to changes until their commit, so that no reader sees a later change before an
     /// earlier one.
     order: Mutex<()>,
     /// Lower bound for the times of the changes that this process makes.
@@ -173,7 +173,8 @@ impl History {
         Ok(found.map(|(at, _)| at))
     }
 
-    /// Returns a page of the changes in `(after, until]`, oldest first. The page is empty only if the range is.
+    /// Returns a page of the changes in `(after, until]`, oldest first. The page is empty only if the range has no
+    /// changes.
     ///
     /// # Errors
     /// [`StoreError::HistoryLost`] if some changes of the range are deleted.
@@ -185,7 +186,7 @@ impl History {
         let page = self
             .engine
             .page(self.partition, &range, Direction::Forward, PAGE)?;
-        // `first` is read after the page: changes that are deleted later are already in the page.
+        // `first` is read after the page. Changes that are deleted after that are already in the page.
         if after.plus(1) < self.first() {
             return Err(StoreError::HistoryLost);
         }
@@ -199,8 +200,8 @@ impl History {
         self.watches.add(interest)
     }
 
-    /// Returns two times: that of the first change that matched the watch's interest after the last call (`None` if no
-    /// change matched), and that of the store's latest change.
+    /// Returns the time of the first change that has matched the watch's interest since the last call, or `None` if no
+    /// change has matched. Also returns the time of the store's latest change.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }

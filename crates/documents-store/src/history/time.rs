@@ -20,13 +20,14 @@ impl ClusterTime {
         self.0
     }
 
-    /// Returns the earliest time for a change made at `now` after a change at this time.
+    /// Returns the earliest time that may be assigned to a change at `now`, if the change before it has the time
+    /// `self`.
     pub(crate) fn next(self, now: DateTime) -> Self {
         let seconds = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0);
         Self((seconds << 32) + 1).max(self.plus(1))
     }
 
-    /// Returns the lowest time that a history may assign if it is opened at `now` and its last change has this time.
+    /// Returns the lowest time that a history opened at `now` may assign, if its last change has the time `self`.
     ///
     /// An earlier process may have assigned times within the same second and lost their changes, in a power failure or
     /// because the store was in memory. A random offset is added to make a reuse of those times unlikely.

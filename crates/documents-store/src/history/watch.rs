@@ -61,7 +61,7 @@ impl Watches {
     }
 
     /// Notifies the watches of changes to the `concerned` collections. `first` is the time of the earliest change.
-    /// Calls `publish` under the same lock.
+    /// Calls `publish` while it holds the lock of all watches.
     pub(super) fn notify(
         &self,
         concerned: &[Namespace],
@@ -92,8 +92,8 @@ impl Watch {
         self.slot.notified.notified().await;
     }
 
-    /// Returns and clears the time of the first pending change, together with the result of `last`, which is called
-    /// under the same lock.
+    /// Returns and clears the time of the first pending change. Also returns the result of `last`, called while this
+    /// function holds the lock of all watches.
     pub(super) fn take(
         &self,
         last: impl FnOnce() -> ClusterTime,

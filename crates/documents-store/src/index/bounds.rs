@@ -22,7 +22,7 @@ pub struct IndexBounds {
     pub lower: BoundValue,
     /// Upper bound of the next field.
     pub upper: BoundValue,
-    /// If set, replaces the two bounds: the next field is a string with this prefix.
+    /// If set, the two bounds are ignored. Instead, the next field must be a string with this prefix.
     pub string_prefix: Option<String>,
 }
 

@@ -1,10 +1,10 @@
 //! Keys of a document in an index, by MongoDB's rules for arrays.
 //!
 //! An array at the end of a path yields one key per element. An array within a path yields the keys of each element
-//! that is a document. Two fields of a compound index may pass through the same array (`a.x` and `a.y` if `a` is an
-//! array: values of the same element form a key), but not through two different arrays. A numeric path component
-//! selects the array element with that index. A missing value is `null`. An empty array at the end of a path is
-//! `undefined`.
+//! that is a document. Two fields of a compound index may pass through the same array, but not through two different
+//! arrays. For example, if `a` is an array, `a.x` and `a.y` yield one key per element, with both values of the element.
+//! A numeric path component selects the array element with that index. A missing value is `null`. An empty array at the
+//! end of a path is `undefined`.
 
 use bson::raw::RawArray;
 use bson::{RawBsonRef, RawDocument};

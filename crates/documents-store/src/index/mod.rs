@@ -83,7 +83,7 @@ impl Index {
         self.built_below.load(Ordering::Acquire) == COMPLETE
     }
 
-    /// Returns whether a write to this document must change the index.
+    /// Returns whether a write to the document with this number must change the index.
     pub fn holds(&self, number: RecordNumber) -> bool {
         number < self.built_below.load(Ordering::Acquire)
     }
