@@ -289,8 +289,8 @@ fn current_op(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listCollections` needs: none if it asks only for the names of collections that the
-/// user may see.
+/// Returns the privileges that `listCollections` needs. A command that asks only for the names of collections that the
+/// user may see needs none.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
     if is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
@@ -300,7 +300,8 @@ fn list_collections(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listDatabases` needs: none, unless it asks for databases that the user may not see.
+/// Returns the privileges that `listDatabases` needs. A command needs none, unless it asks for databases that the user
+/// may not see.
 fn list_databases(command: &Command) -> Vec<Need> {
     let authorized = command.body.get("authorizedDatabases").ok().flatten();
     match authorized.and_then(truth) {
@@ -332,8 +333,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges to read the first stage's source and to write the targets of the stages. Supported stages
-/// after the first one read no other collection; the privilege for a new stage that does must be added here.
+/// Returns the privileges to read the source of the first stage, and to write the targets of all stages. No supported
+/// later stage reads another collection. If such a stage is added, this function must return its privilege too.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {
@@ -382,7 +383,7 @@ fn first_stage_source(pipeline: &RawArray) -> Source {
     }
 }
 
-/// Returns the privilege that a stage needs for its writes, or `None` if the stage does not write.
+/// Returns the privilege to write to a stage's target, or `None` if the stage does not write.
 fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option<Need> {
     let target = match name {
         "$out" => operand,

@@ -39,7 +39,7 @@ const GENERIC: &[&str] = &[
 /// Maximum arguments of one command. A command with more fails with an error.
 const ARGUMENTS_MAX: usize = 256;
 
-/// The treatment of unknown arguments.
+/// Whether a command accepts unknown arguments.
 #[derive(Debug, Clone, Copy)]
 pub enum Known {
     /// The command accepts these arguments and the generic ones. Any other argument fails with error 40415.
@@ -85,7 +85,8 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// Reads a document nested in a command. Unlike a command's name, its first field is an ordinary argument.
+    /// Reads a document nested in a command. The first field of the document is an ordinary argument; the first field
+    /// of a command is its name.
     ///
     /// # Errors
     /// See [`Arguments::parse`].
@@ -236,7 +237,7 @@ impl<'a> Arguments<'a> {
         self.string(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// Rejects arguments that are not implemented, unless their value is false.
+    /// Rejects arguments that are not implemented, except those with the value false.
     ///
     /// # Errors
     /// `NotImplemented`, with the argument's name.

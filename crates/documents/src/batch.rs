@@ -38,9 +38,9 @@ const AWAIT_TIME: Duration = Duration::from_secs(1);
 /// The client's options for batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BatchOptions {
-    /// Documents in the first batch; the default is [`FIRST_BATCH_DOCUMENTS`].
+    /// Maximum number of documents in the first batch. The default is [`FIRST_BATCH_DOCUMENTS`].
     pub size: Option<u64>,
-    /// Whether the first batch is the only one.
+    /// Whether the cursor is closed after the first batch (`singleBatch`).
     pub single: bool,
     /// Whether the cursor never times out.
     pub no_timeout: bool,
@@ -192,9 +192,9 @@ struct Batch {
     count: u64,
     /// Whether more documents may follow.
     more: bool,
-    /// The resume token of a change stream after the batch.
+    /// The resume token of the position after the batch, if this is a change stream.
     token: Option<ResumeToken>,
-    /// Signals new changes, if this is a change stream that has not ended.
+    /// Signals new changes. `None` if the stream is not a change stream, or has ended.
     watch: Option<Arc<Watch>>,
 }
 
@@ -220,7 +220,7 @@ async fn make(
     if cursor.stream.is_short() || size == 0 {
         batch.fill(cursor, size, stop)?;
     } else {
-        // A change stream's time limit ends its batch without an error.
+        // No deadline for a change stream: when its time limit has passed, `fill` ends the batch without an error.
         let deadline = stop.deadline.filter(|_| cursor.stream.changes().is_none());
         let waits = Stop {
             deadline,
@@ -265,7 +265,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Charges one more document to the memory account. Small replies are not charged, so that they always succeed.
+    /// Charges the reply, with one more document, to the memory account. Small replies are not charged, so that they
+    /// always succeed.
     fn cover(&self, document_bytes: usize) -> Result<(), CommandError> {
         let bytes = self.writer.len() + document_bytes;
         if bytes <= FREE_BYTES_MAX {

@@ -18,7 +18,7 @@ use crate::error::CommandError;
 use crate::request::Request;
 use crate::retry::{Keep, note};
 
-/// Maximum documents of a chunk.
+/// Maximum number of documents in a chunk.
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. Its last document may exceed this.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -76,9 +76,10 @@ impl<'a> ChunkCursor<'a> {
 /// The matching documents to change.
 #[derive(Clone, Copy)]
 pub enum Reach<'a> {
-    /// All of them.
+    /// All matches.
     All,
-    /// Only the first one. For a retryable write, the outcome is stored in the same batch as the change.
+    /// Only the first match. For a retryable write, [`Keep`] computes the outcome, which is stored in the same batch as
+    /// the change.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -94,7 +95,8 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Returns the id and the outcome of the statement that changes `old`; `None` if outcomes are not recorded.
+    /// Returns the id and the outcome of the statement that changes `old` to `new`. Returns `None` if outcomes are not
+    /// recorded.
     fn statement(
         self,
         old: &RawDocument,
@@ -119,7 +121,8 @@ struct Pending {
 struct Writer<'a> {
     collection: &'a OpenCollection,
     stop: &'a Stop,
-    /// The cancellation token that the filter and the update check. It follows `stop`.
+    /// The cancellation token that the filter and the update check. It has the deadline and the cancellation of `stop`;
+    /// under the write lock, its deadline may be earlier.
     shared_stop: &'a SharedStop,
 }
 
@@ -133,8 +136,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Reads the documents with these record numbers again, and changes all that match, or only the first. `judge`
-    /// reads a document and computes its change, if the document matches. `write` is called under the write lock; it
-    /// writes changes and returns the number of documents that have matched so far.
+    /// reads a document and, if the document matches, computes its change. `write` is called under the write lock. It
+    /// writes the computed changes, and returns the number of documents that have matched so far.
     ///
     /// # Errors
     /// The first failure. Changes computed before the failure are written.
@@ -174,8 +177,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Computes the changes of a chunk, until that time and up to the first failure. Returns the document whose change
-    /// could not be computed in time, if any.
+    /// Computes the changes of a chunk. Stops at the time `until`, or at the first failure. If `until` passes while the
+    /// change of a document is being computed, returns that document's record number.
     fn compute_chunk(
         &self,
         until: Instant,
@@ -386,7 +389,9 @@ fn remove(
 /// Inserts one document for an upsert.
 ///
 /// # Errors
-/// An error for an invalid `_id`, for a command that is stopped before it has the lock, or from the store.
+/// - An error for an invalid `_id`.
+/// - [`CommandError::Stopped`] if the command is stopped before it has the write lock.
+/// - The store's error.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
@@ -510,7 +515,8 @@ mod tests {
         assert_eq!(judged.get(), 1);
     }
 
-    /// Returns the number of documents of each chunk, if each document has `bytes` bytes.
+    /// Divides `numbers` into chunks, as if each document had `bytes` bytes. Returns the number of documents in each
+    /// chunk.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
         let mut left = ChunkCursor::new(numbers, first_only);

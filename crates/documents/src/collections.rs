@@ -16,8 +16,8 @@ use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
-/// Maximum concurrent insertions into a collection: one that writes to the store, one that updates the cache, and two
-/// that are ready to follow.
+/// Maximum concurrent insertions into a collection. One can write to the store while another updates the cache. Two
+/// more can be ready to follow.
 const INSERTIONS_MAX: usize = 4;
 
 /// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that
@@ -33,16 +33,16 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// The documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so the
-    /// cache may still change while this lock is held. [`lock_writes`](OpenCollection::lock_writes) also waits for
-    /// those changes of the cache.
+    /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so an
+    /// earlier writer may still change the cache while this lock is held. [`lock_writes`](OpenCollection::lock_writes)
+    /// waits until that writer is done.
     pub lock: WriteLock,
     /// Held while indexes are created, so that a second creation of the same index waits for the first.
     pub index_creation: Arc<Mutex<()>>,
-    /// Bounds concurrent insertions. Further insertions wait asynchronously, instead of blocking threads on the write
-    /// lock.
+    /// Bounds concurrent insertions. Further insertions wait asynchronously, so that they do not block threads on the
+    /// write lock.
     pub insertions: Places,
-    /// Bounds concurrent updates and deletions. Further ones wait before they take a write permit.
+    /// Bounds concurrent updates and deletions. Further updates and deletions wait before they take a write permit.
     pub changes: Places,
     /// The cached fields.
     pub search: Arc<CollectionSearch>,
@@ -421,8 +421,8 @@ mod tests {
         }
     }
 
-    /// Creates two collections and runs `act`, whose first `commits` commits succeed and whose next commit fails.
-    /// Checks that both collections are unchanged.
+    /// Creates two collections and runs `act`. The first `commits` commits of `act` succeed, and its next commit fails.
+    /// If `act` fails, checks that both collections are unchanged.
     fn all_or_nothing(commits: u32, act: impl Fn(&Collections) -> Result<(), CommandError>) {
         let (engine, collections) = collections();
         let made = ["a", "b"].map(|made| collections.get_or_create(&name(made)).expect("made"));

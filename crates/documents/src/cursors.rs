@@ -25,8 +25,8 @@ const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
 /// Number of sweeps for idle cursors during one cursor timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
-/// Minimum time between two searches for cursors of disconnected clients. A search queries the operating system about
-/// the connection of every cursor.
+/// Minimum time between two searches for cursors of disconnected clients. A search makes one system call per cursor, to
+/// query the state of its connection.
 const ORPHANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The owner of a cursor.
@@ -56,8 +56,8 @@ pub struct Cursor {
     pub no_timeout: bool,
     /// Remaining time of the `maxTimeMS` of the command that opened the cursor.
     pub time_left: Option<Duration>,
-    /// The cancellation token that the stream checks. It follows the token of the command that currently reads the
-    /// cursor.
+    /// The cancellation token that the stream checks. It has the deadline and the cancellation of the command that
+    /// currently reads the cursor.
     pub stop: Arc<SharedStop>,
     /// The connection to the client that requested the last batch.
     pub link: Option<Arc<dyn Link>>,
@@ -69,7 +69,7 @@ impl Cursor {
     }
 }
 
-/// Whether a cursor in use has been closed, with a notification for a task that waits until it is closed.
+/// Records whether a cursor in use has been closed, and notifies the task that waits for this.
 #[derive(Debug, Default)]
 pub struct Killed {
     yes: AtomicBool,
@@ -92,12 +92,12 @@ struct Entry {
     namespace: Namespace,
     owner: Owner,
     killed: Arc<Killed>,
-    /// Whether the cursor outlives its collection, as a change stream does to report the drop.
+    /// Whether the cursor stays open when its collection is dropped. A change stream stays open, to report the drop.
     outlives_collection: bool,
     last_used: Instant,
     no_timeout: bool,
     cursor: Option<Box<Cursor>>,
-    /// Counts the cursor towards its client's limit, until dropped.
+    /// Dropping this value lowers the client's number of open cursors.
     _counted: Option<Arc<()>>,
 }
 
@@ -178,7 +178,7 @@ impl Cursors {
         clients.get(&client).is_some_and(is_at_limit)
     }
 
-    /// Counts one more cursor of a client, until the returned `Arc` is dropped.
+    /// Adds one to a client's number of open cursors. Dropping the returned `Arc` subtracts one.
     fn count(&self, client: ClientKey) -> Result<Arc<()>, CommandError> {
         let mut clients = self.clients.lock();
         let counted = clients.entry(client).or_default();
@@ -309,7 +309,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the state that shows whether the cursor has been closed, and on which a task can wait until it is
+    /// Returns the value that records whether the cursor has been closed. A task can wait on it until the cursor is
     /// closed.
     pub fn killed(&self) -> Arc<Killed> {
         self.killed.clone()

@@ -67,8 +67,8 @@ pub struct Spec {
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
     LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
-/// Runs one command and returns its reply. With `given`, a `find` reads these documents instead of the documents of its
-/// collection.
+/// Runs one command and returns its reply. If `given` is set, a `find` reads the documents in `given` instead of those
+/// in its collection.
 ///
 /// # Errors
 /// The command's error, or `CommandNotFound`.
@@ -151,11 +151,11 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     reply
 }
 
-/// Returns the kind of permit that a command holds for its whole duration. Other commands take a permit only for the
-/// parts of their work that may take long; an insertion does so only if it is large.
+/// Returns the kind of permit that a command holds for its whole duration, or `None`. A command without a permit takes
+/// one only for those parts of its work that may take long. A small insertion takes none at all.
 fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let body = &request.command.body;
-    // The variables of `let` are expressions, which are evaluated first.
+    // The variables of `let` are expressions. Their evaluation may take long.
     let is_long =
         body.as_bytes().len() > SHORT_BODY_BYTES_MAX || request.arguments.get("let").is_some();
     match spec.name {

@@ -93,9 +93,9 @@ pub struct Documents {
     counters: Counters,
     metrics: Metrics,
     programs: Arc<Programs>,
-    /// Bounds the commands that wait for the disk. One sync of the disk ends the waits of all of them.
+    /// Bounds the commands that wait for the disk. One sync of the disk serves all waiting commands.
     syncs: Places,
-    /// Number of memory refusals at the last call of [`Documents::kill_abandoned`].
+    /// Number of refused memory requests, as of the last call of [`Documents::kill_abandoned`].
     memory_refused: AtomicU64,
     /// True once the server begins to stop.
     stopping: watch::Sender<bool>,
@@ -185,15 +185,16 @@ impl Documents {
         reply
     }
 
-    /// Returns the relative position of a document in its collection in insertion order: 0 for the first, 1 for the
-    /// last. Returns `None` if the document does not exist or the store cannot be read.
+    /// Returns the position of a document in its collection, in insertion order, as a fraction: 0 for the first
+    /// document, 1 for the last. Returns `None` if the document does not exist or the store cannot be read.
     pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
-    /// Returns the number of documents ever inserted into a collection, which bounds the length of a scan.
+    /// Returns the number of documents ever inserted into a collection, deleted ones included. A scan reads at most
+    /// this many documents.
     pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
         Some(self.collections.get(namespace)?.store.next_number())
     }
@@ -237,10 +238,10 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the operations of disconnected clients, as `killOp` does: reads at once, writes if the disconnection was
-    /// noticed at least [`DEPARTED_WRITE_TIME`](crate::DEPARTED_WRITE_TIME) before `now`. If memory was refused since
-    /// the last call, also closes the cursors of disconnected clients. The caller calls this function periodically,
-    /// with the current time.
+    /// Stops the operations of disconnected clients, as `killOp` does. Stops reads at once. Stops writes if the
+    /// disconnection was noticed at least [`DEPARTED_WRITE_TIME`](crate::DEPARTED_WRITE_TIME) before `now`. If memory
+    /// was refused since the last call, also closes the cursors of disconnected clients. The caller calls this function
+    /// periodically, with the current time.
     pub fn kill_abandoned(&self, now: Instant) {
         self.operations.kill_abandoned(now);
         let refused = self.settings.memory.figures().refused;

@@ -256,7 +256,7 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Returns the specification as `listIndexes` shows it. `background` has the client's value.
+/// Returns the specification as `listIndexes` shows it. `background` is the option that the client sent, if any.
 fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> RawDocumentBuf {
     let mut definition = RawDocumentBuf::new();
     definition.append(cstr!("v"), 2);

@@ -34,7 +34,8 @@ impl AnsweredBy {
 pub struct Kind {
     /// The source of the documents.
     pub answered_by: AnsweredBy,
-    /// The matching tier with which the cache compared values. `None` if it compared none, as in a test for null.
+    /// The matching tier with which the cache compared values. `None` if the cache compared no values, as in a test for
+    /// null.
     pub tier: Option<Tier>,
 }
 

@@ -231,8 +231,8 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Registers a command, which is listed until the guard is dropped. If the client's connection is lost,
-    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command when the time `grace` has passed.
+    /// Registers a command. `currentOp` lists the command until the guard is dropped. If the client disconnects,
+    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command after another `grace`.
     pub fn begin(
         self: &Arc<Self>,
         client: ClientContext,
@@ -249,7 +249,7 @@ impl Operations {
         self.add(description, stop, grace)
     }
 
-    /// Registers a background build, which is listed until the guard is dropped.
+    /// Registers a background build. `currentOp` lists the build until the guard is dropped.
     pub fn begin_build(
         self: &Arc<Self>,
         namespace: &str,
@@ -282,8 +282,7 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id, if it is in progress and `may` returns true for it. Returns whether it was
-    /// stopped.
+    /// Stops the operation `id`, if it is in progress and `may` returns true for it. Returns whether it was stopped.
     pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
         let running = self.running.lock();
         let found = running.get(&id).filter(|operation| may(operation));

@@ -1,5 +1,5 @@
-//! Concurrency permits (type `Place`) for work that may take long. The permits bound the number of threads that do
-//! such work. Commands queue for a permit, and leave the queue if they are stopped.
+//! Concurrency permits (type `Place`) for work that may take long. The permits bound the number of threads that work on
+//! slow commands at the same time. Commands queue for a permit, and leave the queue if they are stopped.
 //!
 //! Work whose cost depends on a client's filter, expression or pattern needs a permit, as does every write except a
 //! small insertion. Network threads do only work that takes microseconds. Waiting for a permit is asynchronous, so it
@@ -22,30 +22,32 @@ pub use queue::Places;
 use crate::error::CommandError;
 use crate::scope;
 
-/// Permits per core. The operating system schedules their threads fairly, so slow work does not stop other work. More
-/// permits tolerate more slow commands before others are delayed, but make network threads wait longer to be scheduled.
+/// Permits per core. The operating system schedules the threads of all permits fairly, so slow work does not stop other
+/// work. More permits tolerate more slow commands before others are delayed, but make network threads wait longer to be
+/// scheduled.
 const PLACES_PER_CORE: usize = 8;
-/// Minimum number of permits for reads, and also for writes.
+/// Minimum number of read permits. The number of write permits has the same minimum.
 const PLACES_MIN: usize = 16;
-/// Maximum number of permits for reads, and also for writes.
+/// Maximum number of read permits. The number of write permits has the same maximum.
 const PLACES_MAX: usize = 128;
 
-/// Permits for reads. They are separate from those for writes, so that neither kind delays the other.
+/// Read permits. Writes have permits of their own, so that reads and writes do not delay each other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
-/// Permits for writes.
+/// Write permits.
 static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
 
-/// Bounds the patterns that commands without a permit compile at the same time.
+/// Bounds the number of patterns that are compiled at the same time for commands without a permit.
 static COMPILATIONS: Semaphore = Semaphore::const_new(64);
 
 /// The memory account of the process.
 static MEMORY: OnceLock<Account> = OnceLock::new();
 /// Maximum bytes of a document that is read or changed without a charge to the memory account.
 const SMALL_DOCUMENT_BYTES: usize = 64 << 10;
-/// Copies of one document that a read holds at a time: the store's, and one that a stage makes.
+/// Copies of one document that a read holds at a time: one in the store, and one made by a stage.
 const COPIES_READ: usize = 2;
-/// Copies of a document that a write holds: the old and the new version, one in the batch, one in the history or the
-/// reply, and two in the store (one while it writes the journal, one while it moves values to its files).
+/// Copies of one document that a write holds at a time: the old version, the new version, one in the batch, one in the
+/// history or the reply, and two in the store. The store makes one while it writes the journal, and one while it moves
+/// values to its files.
 const COPIES_WRITTEN: usize = 6;
 /// Additional copies that a write holds if its outcome is recorded for retries.
 const COPIES_KEPT: usize = 2;
@@ -59,7 +61,7 @@ thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The kind of work, which determines the kind of permit.
+/// Whether work reads or writes. This determines the kind of permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reading.
@@ -109,7 +111,7 @@ pub fn reserve_from(account: &Account) {
     MEMORY.get_or_init(|| account.clone());
 }
 
-/// Reserves memory for the documents that a write changes. The caller releases it when the reply has been sent.
+/// Reserves memory for the documents that a write changes. The caller releases the memory when the reply has been sent.
 ///
 /// # Errors
 /// An error if the memory does not become available in time, or the command is stopped while waiting.
@@ -123,8 +125,8 @@ pub async fn make_room_to_write(
     make_room(share, bytes, COPIES_WRITTEN + kept, stop).await
 }
 
-/// Reserves memory for the documents that an insertion writes in one batch. The caller releases it when the reply has
-/// been sent.
+/// Reserves memory for the documents that an insertion writes in one batch. The caller releases the memory when the
+/// reply has been sent.
 ///
 /// # Errors
 /// See [`make_room_to_write`].
@@ -146,7 +148,7 @@ async fn room_to_read(stop: &Stop) -> Result<Option<Share>, CommandError> {
     Ok(Some(share))
 }
 
-/// Reserves memory for copies of a document of `bytes` bytes, if it is large.
+/// Reserves memory for the copies of a document of `bytes` bytes. Reserves nothing for a small document.
 async fn make_room(
     share: &Share,
     bytes: usize,
@@ -165,8 +167,8 @@ async fn make_room(
     }
 }
 
-/// Runs work of a command that may take long, under a read permit and off the network threads. Work that already has a
-/// permit uses that one.
+/// Runs work that may take long, for a command. Takes a read permit, unless the command already has a permit, and runs
+/// the work off the network threads.
 ///
 /// # Errors
 /// See [`Places::enter`].
@@ -208,8 +210,8 @@ pub async fn all_aside<T>(
     })
 }
 
-/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false, without compiling,
-/// if too many other patterns are being compiled.
+/// Runs the compilation of a pattern. A compilation takes milliseconds, or at worst a second. Returns false, without
+/// compiling, if too many other patterns are being compiled.
 pub fn compile(work: &mut dyn FnMut()) -> bool {
     if IN_PLACE.get() {
         work();
@@ -219,8 +221,8 @@ pub fn compile(work: &mut dyn FnMut()) -> bool {
     free.map(|_free| blocking(work)).is_ok()
 }
 
-/// Runs work that takes longer than microseconds, but a bounded time. The runtime first moves the thread's other tasks
-/// to other threads.
+/// Runs work that takes longer than microseconds, but not longer than a known limit. The runtime first moves the
+/// thread's other tasks to other threads.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match has_spare_threads() {
         true => tokio::task::block_in_place(work),

@@ -42,7 +42,8 @@ fn renamed_to(change: &ChangeEvent) -> Option<Namespace> {
     ))
 }
 
-/// Returns the event document of a change, with the updated document if it was looked up.
+/// Returns the event document of a change. `looked_up` is the current version of an updated document, if the stream
+/// looks it up.
 ///
 /// # Errors
 /// Malformed BSON in the change history.

@@ -39,7 +39,9 @@ pub fn is_change_stream(pipeline: &RawArray) -> bool {
 /// Opens a change stream for an `aggregate` that begins with `$changeStream`. The first batch has the events so far.
 ///
 /// # Errors
-/// Code 40573 if the store keeps no change history; invalid options or stages; `ChangeStreamHistoryLost`.
+/// - Code 40573 if the store keeps no change history.
+/// - An error for invalid options or stages.
+/// - `ChangeStreamHistoryLost` if the start position is no longer in the history.
 pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -66,7 +68,7 @@ fn not_kept() -> CommandError {
     )
 }
 
-/// Returns the stages after `$changeStream`, each of which may only modify or drop events.
+/// Returns the stages after `$changeStream`. Rejects stages that do more than modify or drop single events.
 fn stages(request: &Request<'_>, pipeline: &RawArray) -> Result<Vec<Stage>, CommandError> {
     let rest = after_first(pipeline);
     let stages = Pipeline::parse(&rest, &read::limits(request)?)?.stages;

@@ -16,13 +16,13 @@ use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream};
 
-/// Events dropped by stages between two checks of the cancellation token.
+/// Number of events that the stages drop between two checks of the cancellation token.
 const LEFT_OUT_INTERVAL: u32 = 64;
 
 /// A stream over the changes of the store.
 ///
-/// It reads the changes in `(position, until]` page by page. Then the watch tells whether a later change concerns the
-/// stream. If so, the changes before that one are skipped.
+/// The stream reads the changes in `(position, until]` page by page. At the end, it asks the watch for the first later
+/// change that concerns the stream, and skips all changes before that change.
 pub struct ChangeStream {
     store: Arc<Store>,
     history: Arc<History>,
@@ -30,7 +30,7 @@ pub struct ChangeStream {
     scope: Interest,
     looks_up: bool,
     stages: Vec<Stage>,
-    /// Time of the first change to return.
+    /// Changes before this time are not returned.
     from: ClusterTime,
     /// Time up to which all changes have been processed.
     position: ClusterTime,
@@ -98,7 +98,8 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// Returns the resume token after all changes that the stream has returned or skipped.
+    /// Returns a resume token. A stream resumed with this token continues after the last change that this stream has
+    /// returned or skipped.
     pub fn token(&self) -> ResumeToken {
         if self.position > self.last.at {
             ResumeToken::new(self.position, Mark::HighWater)
@@ -193,7 +194,7 @@ impl ChangeStream {
         }
     }
 
-    /// Returns the collection of a change, even if the collection was renamed after the change.
+    /// Returns the collection in which a change was made, even if the collection has been renamed since then.
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store

@@ -35,7 +35,7 @@ pub struct ResumeToken {
 }
 
 impl ResumeToken {
-    /// Returns the position after the given event or time.
+    /// Returns the position directly after an event or time.
     pub fn new(at: ClusterTime, mark: Mark) -> ResumeToken {
         ResumeToken { at, mark }
     }

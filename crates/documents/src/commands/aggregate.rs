@@ -125,7 +125,7 @@ pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
         .ok_or_else(|| request.arguments.missing("pipeline"))
 }
 
-/// Returns the namespace, whose collection is `$cmd.aggregate` for `aggregate: 1`.
+/// Returns the namespace that the pipeline reads. For `aggregate: 1`, its collection is `$cmd.aggregate`.
 fn namespace(request: &Request<'_>) -> Result<Namespace, CommandError> {
     match request.arguments.subject().map(crate::arguments::integer) {
         Some(Some(1)) => Ok(Namespace {
@@ -263,7 +263,8 @@ impl Query {
         }
     }
 
-    /// Returns the stages that run after the plan. If the plan already sorts, only the limit of the sort stage remains.
+    /// Returns the stages that run after the plan. If the plan already yields sorted documents, only the limit of the
+    /// sort stage remains.
     fn rest_of(mut self, plan: &Plan) -> Pipeline {
         if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first())
         {
@@ -282,7 +283,7 @@ impl Query {
         }
     }
 
-    /// Returns the stage directly after the leading `$match` stages, if it only counts matches.
+    /// Returns the stage directly after the leading `$match` stages, if the stage only counts matches.
     pub fn counting(&self) -> Option<Counting<'_>> {
         match self.rest.stages.first()? {
             Stage::Count(field) => Some(Counting::Count(field)),
@@ -293,7 +294,7 @@ impl Query {
         }
     }
 
-    /// Returns the groups of a `$group` that counts by a cached field, if the cache can answer it.
+    /// Returns the groups, if the stage after the leading `$match` stages is a `$group` that the cache can answer.
     async fn groups_of_cache(
         &self,
         request: &Request<'_>,
@@ -307,7 +308,7 @@ impl Query {
         }
     }
 
-    /// Returns the cache search that answers a leading `$group`, for `explain`.
+    /// Returns the cache search that answers the `$group` after the leading `$match` stages, for `explain`.
     pub fn values_plan(
         &self,
         request: &Request<'_>,

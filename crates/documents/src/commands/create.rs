@@ -67,7 +67,7 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Rejects the option for images of documents before and after a change, which the server does not record.
+/// Rejects `changeStreamPreAndPostImages`, because the server does not record documents before and after a change.
 fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     const OPTION: &str = "changeStreamPreAndPostImages";
     let Some(options) = request.arguments.document(OPTION)? else {
@@ -84,7 +84,8 @@ fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// Returns the reply for a collection that already exists: an error only if its options differ.
+/// Returns the reply of `create` for a collection that already exists. This is an error only if the collection has
+/// options.
 fn same_again(namespace: &Namespace, existing: &OpenCollection) -> Reply {
     if existing.store.options().is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });

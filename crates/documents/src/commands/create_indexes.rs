@@ -1,4 +1,4 @@
-//! `createIndexes`: builds ordinary indexes before the reply, and caches of fields in the background.
+//! `createIndexes`: builds ordinary indexes before it replies, and builds caches of fields in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,7 +128,7 @@ fn lock_index_creation<'a>(
     }
 }
 
-/// Builds an ordinary index, or records a cache index.
+/// Builds an ordinary index. For a cache index, only adds the index to the catalogue.
 fn build(
     request: &Request<'_>,
     collection: &OpenCollection,

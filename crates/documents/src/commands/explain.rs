@@ -96,7 +96,7 @@ struct Explained {
     /// `None` if the collection does not exist.
     access: Option<Access>,
     run: plan::Run,
-    /// Stages above the plan's stage, from the inside out.
+    /// The stages that `explain` shows around the plan's stage, innermost first.
     above: Vec<RawDocumentBuf>,
     /// The pipeline stages that run over the matches.
     rest: Option<RawArrayBuf>,
@@ -205,7 +205,7 @@ impl Explained {
         Ok(())
     }
 
-    /// Nests the plan's stage in the stages above it.
+    /// Returns the plan's stage, `innermost`, nested in the stages around it.
     fn nest(&self, innermost: RawDocumentBuf) -> RawDocumentBuf {
         self.above.iter().fold(innermost, |inner, stage| {
             let mut stage = stage.clone();

@@ -182,7 +182,7 @@ impl<'a> Find<'a> {
         Plan::new(collection, filter, &requirements).map(Some)
     }
 
-    /// Returns the number and order of the documents that the command will read from the plan's source.
+    /// Returns how many documents the command will read from the plan's source, and in which order.
     pub fn wanted(&self, plan: &Plan) -> Wanted {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
         match self.limit.filter(|_| !must_sort) {
@@ -192,7 +192,7 @@ impl<'a> Find<'a> {
         }
     }
 
-    /// Returns the stages above the plan's stage in `explain`, from the inside out.
+    /// Returns the stages that `explain` shows around the plan's stage, innermost first.
     pub fn stages_above(&self, plan: &Plan) -> Vec<RawDocumentBuf> {
         let mut stages = Vec::new();
         if let Some(sort) = self.sort.as_ref().filter(|_| !plan.is_sorted) {
@@ -322,7 +322,7 @@ impl<'a> Find<'a> {
     }
 }
 
-/// Returns the projection, with the filter that selects the array element for the positional `field.$`.
+/// Returns the projection and a filter. For the positional `field.$`, the filter selects the array element.
 fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>, CommandError> {
     let Some(projection) = request
         .arguments
@@ -340,8 +340,8 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
     Ok(Some((projection, filter)))
 }
 
-/// Returns the value of a filter of the form `{_id: value}`, or `None` if the filter has another form or the value is a
-/// condition.
+/// Returns `value` for a filter of the form `{_id: value}`. Returns `None` for any other filter, for example one with a
+/// condition on `_id`.
 fn only_id(query: &RawDocument) -> Option<RawBsonRef<'_>> {
     let mut fields = query.iter();
     let (name, value) = fields.next()?.ok()?;

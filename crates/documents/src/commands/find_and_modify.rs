@@ -74,7 +74,7 @@ async fn run(request: &Request<'_>) -> Reply {
             None => modification.remove(request, &collection).await,
         };
         match outcome {
-            // An upsert creates the dropped collection again.
+            // If the collection was dropped, an upsert tries again, which creates the collection.
             Err(error) if modification.upsert && collection.was_dropped(&error) => {
                 request.stop().check()?;
                 collection = collections.settled(&namespace)?;

@@ -10,8 +10,8 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
 
-/// `{forebayDevices: 1}`, also with `add: "host:1"` (one host device), `remove: 3` (an id) or `remove: "host:3"` (a
-/// name).
+/// The command `{forebayDevices: 1}`. The argument `add: "host:1"` adds one host device. `remove: 3` removes the device
+/// with this id, `remove: "host:3"` the device with this name.
 pub const DEVICES: Spec = Spec {
     name: "forebayDevices",
     help: "lists, adds or removes devices",
@@ -20,7 +20,7 @@ pub const DEVICES: Spec = Spec {
     run: Run::Now(devices),
 };
 
-/// `{forebayBuckets: "db.collection.field"}`.
+/// The command `{forebayBuckets: "db.collection.field"}`.
 pub const BUCKETS: Spec = Spec {
     name: "forebayBuckets",
     help: "lists the buckets of a cached field",
@@ -29,7 +29,7 @@ pub const BUCKETS: Spec = Spec {
     run: Run::Now(buckets),
 };
 
-/// `{forebayPattern: "regex", options: "i"}`.
+/// The command `{forebayPattern: "regex", options: "i"}`.
 pub const PATTERN: Spec = Spec {
     name: "forebayPattern",
     help: "shows how a pattern would be matched",
@@ -38,7 +38,7 @@ pub const PATTERN: Spec = Spec {
     run: Run::Now(pattern),
 };
 
-/// `{forebayStats: 1}`.
+/// The command `{forebayStats: 1}`.
 pub const STATS: Spec = Spec {
     name: "forebayStats",
     help: "shows the devices and the state of every cache",

@@ -1,4 +1,5 @@
-//! Answers a `$group` that groups by a cached field and only counts documents, from the cache's counts of values.
+//! Answers a `$group` from the counts of values in the cache. The `$group` must group by a cached field and only count
+//! documents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,13 +60,14 @@ pub fn plan(
 /// The integers that each document adds to the fields of its group.
 pub type Weights = Vec<i64>;
 
-/// Returns the weights of a group of all documents, if the group only counts them.
+/// Returns the weights of a `$group` that puts all documents into one group and only counts them. Returns `None` for
+/// any other `$group`.
 pub fn weights_of_all(group: &Group) -> Option<Weights> {
     group.id.as_literal()?;
     weights(group)
 }
 
-/// Returns the output document of a `$group` of all documents.
+/// Returns the output document of a `$group` that puts all documents, `count` in number, into one group.
 pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentBuf> {
     Some(document(
         group.id.as_literal()?.clone(),
@@ -75,13 +77,14 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// Returns the path of the field that `group` groups by, if its accumulators only count documents.
+/// Returns the path of the field by which `group` groups. Returns `None` if an accumulator does more than count
+/// documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
     group.id.as_field().filter(|path| !path.is_empty())
 }
 
-/// Returns the weights, if every accumulator only counts documents.
+/// Returns one weight per accumulator. Returns `None` if an accumulator does more than count documents.
 fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations

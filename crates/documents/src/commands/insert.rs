@@ -1,8 +1,8 @@
 //! `insert`: inserts documents.
 //!
 //! Documents are stored as received, except that the server adds a missing `_id` or moves `_id` to the front, and fills
-//! in empty timestamps. The bytes of documents are checked once, for `_id` and the limits, and written to the store one
-//! chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
+//! in empty timestamps. The server checks the `_id` and the limits of each document once, and then writes the documents
+//! to the store one chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ pub const SPEC: Spec = Spec {
 
 /// Maximum documents that are written under one hold of the write lock.
 const CHUNK_DOCUMENTS: usize = 1000;
-/// Maximum number of documents, and maximum sum of their bytes, that are written on a network thread.
+/// Maximum number of documents that an insertion may write on a network thread. `FEW_BYTES` bounds the sum of their
+/// bytes.
 const FEW_DOCUMENTS: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 
@@ -117,8 +118,8 @@ impl Insertion<'_> {
         Ok(())
     }
 
-    /// Writes documents, the first of which has index `first` in the command. Returns false if the remaining documents
-    /// must be skipped.
+    /// Writes a chunk of documents. `first` is the position of its first document in the command. Returns false if the
+    /// remaining documents must be skipped.
     fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> Result<bool, CommandError> {
         let mut accepted = Vec::with_capacity(chunk.len());
         let mut places = Vec::with_capacity(chunk.len());
@@ -157,7 +158,7 @@ impl Insertion<'_> {
         Ok(outcome.flatten().is_some())
     }
 
-    /// Writes to the collection, which is created again if it has been dropped.
+    /// Writes documents to the collection. If the collection has been dropped, creates it again.
     fn store(
         &mut self,
         documents: &[Cow<'_, RawDocument>],
@@ -215,7 +216,8 @@ impl Insertion<'_> {
     }
 }
 
-/// Returns the document with an `_id` as its first field, which is generated or moved to the front if necessary.
+/// Returns the document with `_id` as its first field. Generates a missing `_id`, and moves an `_id` that is not the
+/// first field to the front.
 ///
 /// # Errors
 /// `InvalidIdField` and related codes for an invalid `_id`, `BSONObjectTooLarge`, `InvalidBSON`.

@@ -261,8 +261,8 @@ impl Merge {
         mut documents: Box<dyn Stream>,
     ) -> Result<(), CommandError> {
         if self.into == *source {
-            // The pipeline reads the target: a scan would also read the documents that `$merge` writes, so read all
-            // documents first.
+            // A scan of the target would also read the documents that `$merge` writes to it. All documents are
+            // therefore read first.
             let bytes_max = request.documents.settings().stage_memory_bytes_max;
             documents = Box::new(blocking(|| all(documents, bytes_max, request.stop()))?);
         }
@@ -293,7 +293,8 @@ impl Merge {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
                 Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
-                    // A unique index on fields other than `on` may have refused the document, so check for a match.
+                    // The insertion may have failed because of a unique index on other fields than `on`. Check whether
+                    // a match exists.
                     let looks = rawdoc! { "q": query, "u": { "$set": {} } };
                     match update::run_one(request, &self.into, &looks).await? {
                         0 => Err(error.into()),

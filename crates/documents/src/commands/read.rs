@@ -32,7 +32,8 @@ pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     Ok(limits)
 }
 
-/// Returns the options for compiling patterns: off the network threads, and only until the command is stopped.
+/// Returns the options for compiling patterns. Patterns are compiled off the network threads, and compilation ends when
+/// the command is stopped.
 fn compilation(request: &Request<'_>) -> Compilation {
     let bytes = request.documents.settings().command_patterns_bytes_max;
     let budget = Budget::new(bytes, request.shared_stop.clone());

@@ -1,7 +1,7 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! A session's state is all that carries its id: open cursors, commands in progress, and the outcomes of its last
-//! retryable write.
+//! The server stores no object for a session. It stores the session's id with open cursors, commands in progress, and
+//! the outcomes of the session's last retryable write.
 
 use std::collections::HashSet;
 
@@ -34,8 +34,8 @@ pub const END: Spec = Spec {
     run: Run::Now(end),
 };
 
-/// `killSessions`: closes the cursors and stops the commands of the client's sessions: the listed ones, or all if the
-/// list is empty.
+/// `killSessions`: closes the cursors and stops the commands of the listed sessions of the client. An empty list means
+/// all of the client's sessions.
 pub const KILL: Spec = Spec {
     name: "killSessions",
     help: "stops the operations of some of the user's sessions",

@@ -19,7 +19,7 @@ use crate::streams::List;
 /// first stage does not generate documents.
 ///
 /// # Errors
-/// An error for an invalid stage, or for a pipeline that has neither such a stage nor a collection.
+/// An error for an invalid stage, or for a pipeline without a collection whose first stage does not generate documents.
 pub fn special(
     request: &Request<'_>,
     namespace: &Namespace,

@@ -53,7 +53,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Records the outcome of statement `index`. Returns true if the remaining statements must not run.
+    /// Records the error of statement `index`, if it failed. Returns true if the remaining statements must not run.
     pub fn record(
         &self,
         index: usize,
@@ -164,7 +164,7 @@ impl Target<'_> {
         loop {
             let numbers = plan.numbers(Some(1), request.stop()).await?;
             let is_final = numbers.is_empty() || matches!(plan.access, Access::Id(_));
-            // If no document matched, other clients may have changed the documents after the search, so search again.
+            // If no document matched, other clients may have changed the documents after the search. Search again.
             if change(&numbers)? > 0 || is_final {
                 return Ok(());
             }

@@ -147,7 +147,8 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// Applies the entry, statement `index` of the command, unless an earlier attempt has applied it.
+    /// Applies the entry, which is statement `index` of the command. Does nothing if an earlier attempt of the command
+    /// has applied it.
     async fn run(
         &self,
         request: &Request<'_>,
@@ -255,7 +256,8 @@ impl Prepared<'_> {
         let outcome = loop {
             let applied = self.apply(request, &collection, keep.as_ref(), &mut done);
             match applied.await {
-                // An upsert that has changed nothing yet creates the dropped collection again.
+                // If the collection was dropped before the upsert changed anything, the upsert creates the collection
+                // again.
                 Err(error)
                     if self.upsert && done.matched == 0 && collection.was_dropped(&error) =>
                 {

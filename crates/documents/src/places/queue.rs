@@ -1,7 +1,7 @@
 //! The permits for reads or for writes, and the queue of commands that wait for a permit.
 //!
-//! A released permit goes to the waiting client that holds the fewest permits, and among its commands to the one that
-//! has waited longest. A client with many commands therefore does not delay other clients.
+//! A released permit goes to the waiting client that holds the fewest permits. Among this client's commands, the one
+//! that has waited longest gets the permit. A client with many commands therefore does not delay other clients.
 //!
 //! A client may wait only while its own waiting commands are fewer than the free positions of the queue. One client
 //! therefore takes at most half of the queue, the next one at most half of the rest, and so on. A client without
@@ -119,7 +119,7 @@ impl Places {
         }
     }
 
-    /// Takes a permit and returns `None`, or returns a position in the queue if no permit is free for this client.
+    /// Takes a permit and returns `None`. Returns a position in the queue if no permit is free for this client.
     fn enter_or_wait(&self, client: Option<ClientKey>) -> Result<Option<Turn<'_>>, CommandError> {
         let mut queue = self.queue.lock();
         if queue.taken < self.count && self.may_take(client, queue.held(client)) {
@@ -164,8 +164,8 @@ impl Places {
             };
             let grant = queue.remove(client, ticket);
             queue.take(client);
-            // A command that stops waiting at this moment finds its ticket gone from the queue, and releases the
-            // permit.
+            // The command may stop waiting at this moment. It then finds its ticket gone from the queue, and releases
+            // the permit.
             let _ = grant.map(|grant| grant.send(()));
         }
     }
@@ -176,7 +176,7 @@ impl Places {
     }
 }
 
-/// Returns the error for a client whose further commands may not wait: `own` of the `waiting` commands are the
+/// Returns the error for a client that already has too many waiting commands. `own` of the `waiting` commands are this
 /// client's.
 fn too_many(own: usize, waiting: usize) -> CommandError {
     let message = format!(

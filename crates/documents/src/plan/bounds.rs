@@ -31,7 +31,7 @@ pub struct Bounded {
 enum Held {
     /// No bound that an index can use.
     Nothing,
-    /// Values between two bounds.
+    /// Values between a lower and an upper bound.
     Between(Ends),
     /// Strings with this prefix, and stored regular expressions that equal the pattern.
     Beginning { prefix: String, pattern: RawBson },
@@ -94,7 +94,8 @@ fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     }
 }
 
-/// Returns the values that a test accepts, if it accepts no others and an index can find all of them.
+/// Returns the only values that a test accepts. Returns `None` if the test accepts other values too, or if an index
+/// cannot find all matches of these values.
 fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     let values = match test {
         Test::Eq(value) => vec![value.clone()],
@@ -104,8 +105,8 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Returns whether an index finds all matches of a value under one key. This excludes arrays, which are indexed by
-/// their elements, and null, which also matches missing fields.
+/// Returns whether an index finds all matches of a value under one key. Returns false for an array, which is indexed by
+/// its elements, for null, which also matches missing fields, and for a pattern.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -124,8 +125,8 @@ fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
 
-/// Returns the ranges in which the first `equal` fields have the values of one of `prefixes`, and `field` has the bound
-/// `last`.
+/// Returns one or two ranges for each of `prefixes`. In each range, the first `equal` fields have the values of the
+/// prefix, and `field` has the bound `last`.
 fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Held) -> Bounded {
     Bounded {
         in_order: prefixes.len() == 1,
@@ -163,7 +164,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
     }
 }
 
-/// Returns the prefix that a pattern among a field's tests requires of matching strings.
+/// Returns the prefix of all strings that match the first usable pattern among a field's tests.
 fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     tests.find_map(|test| {
         let Test::Regex(regex) = test else {
@@ -181,7 +182,8 @@ fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     })
 }
 
-/// Returns the range to which the comparisons among a field's tests bound its values.
+/// Returns the range of the values that pass the comparisons among a field's tests. For a multikey index, uses only the
+/// first comparison.
 fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
     let Some((op, value)) = comparisons.next() else {
@@ -205,8 +207,8 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     }
 }
 
-/// Returns the range of the values that pass one comparison with `value`. The end that the comparison leaves open is
-/// bounded by the types that are comparable with `value`, if these are contiguous in BSON's order.
+/// Returns the range of the values that pass one comparison with `value`. A comparison bounds only one end. The other
+/// end is where the types that are comparable with `value` begin or end in BSON's order.
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -217,7 +219,8 @@ fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     }
 }
 
-/// Narrows the range by a further comparison, if no earlier comparison has bounded the same end.
+/// Narrows one end of the range by a further comparison. Does nothing if an earlier comparison has bounded the same
+/// end.
 fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     let (lower, upper) = class_ends(value);
     if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {
@@ -228,7 +231,7 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     }
 }
 
-/// Returns the ends, in BSON's order of types, of the values that are comparable with `value`.
+/// Returns the range, in BSON's order of types, of the values that are comparable with `value`.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
         RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (

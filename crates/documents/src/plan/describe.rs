@@ -1,4 +1,4 @@
-//! The output of `explain` for a plan and for an execution of it.
+//! The output of `explain` for a plan and for its execution.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

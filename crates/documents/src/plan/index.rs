@@ -32,8 +32,8 @@ pub struct IndexAccess {
 }
 
 impl IndexAccess {
-    /// Returns the rank of the path; larger is better. A unique key counts first, then the number of equalities, a
-    /// range, the requested order.
+    /// Returns the rank of the path; larger is better. The criteria are compared in this order: a unique key, the
+    /// number of equalities, a range, the requested order.
     fn rank(&self) -> (bool, usize, bool, bool) {
         (self.is_point, self.equal, self.is_range, self.is_sorted)
     }
@@ -65,8 +65,8 @@ pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Opti
     })
 }
 
-/// Returns one path for each branch of an `$or` that every match passes. Together they yield all matches. Returns
-/// `None` if a branch has no path, or the paths have too many ranges.
+/// Returns index paths for a filter that requires an `$or`: one path for each branch. Together the paths yield all
+/// matches. Returns `None` if a branch has no path, or the paths have too many ranges.
 pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
     match filter {
         Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),
@@ -112,8 +112,9 @@ pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option
     })
 }
 
-/// Returns the direction in which a walk yields the requested order, or `None` if it does not. The sort's fields must
-/// be the index fields that follow the leading fields bound to one value.
+/// Returns the direction in which a walk yields the requested order, or `None` if no walk does. Fields that the filter
+/// binds to one value may occur anywhere in the sort. The other fields of the sort must be the next fields of the
+/// index, in the same order.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
     let held = if found.in_order {
         found.equal

@@ -41,7 +41,7 @@ pub struct PlanRequirements<'a> {
 pub enum Hint {
     /// The index of this name.
     Index(String),
-    /// A scan in this direction of record numbers.
+    /// A scan in ascending or descending order of record numbers.
     Natural(Direction),
 }
 
@@ -59,7 +59,7 @@ pub enum Access {
     Union(Vec<IndexAccess>),
     /// By reading the whole collection.
     Scan {
-        /// The direction of record numbers.
+        /// Ascending or descending order of record numbers.
         direction: Direction,
     },
 }
@@ -76,7 +76,7 @@ pub struct Plan {
     pub is_sorted: bool,
     /// The reason why the plan does not use the cache, or `None` if it does.
     pub cache_not_used: Option<NotUsed>,
-    /// Counts of keys and documents read by the plan's executions, if the plan does not use the cache.
+    /// Counts of the keys and documents that executions of the plan have read. Not used if the plan searches the cache.
     tally: Arc<Tally>,
 }
 
@@ -232,7 +232,7 @@ impl Plan {
     }
 }
 
-/// Returns the `_id` that every match has, if the filter requires a specific one.
+/// Returns the `_id` of all matches, if the filter requires a specific `_id`.
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
@@ -354,7 +354,7 @@ impl From<&[IndexAccess]> for Range {
     }
 }
 
-/// Maximum documents that a union of index walks reads on a network thread.
+/// Maximum index paths of a union that is walked on a network thread. Each path yields at most one document.
 const SHORT_MAX: usize = 64;
 
 fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {

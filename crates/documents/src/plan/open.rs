@@ -70,8 +70,8 @@ impl Plan {
         }
     }
 
-    /// Returns the record numbers of at most `limit` matches. A write uses them after the search has ended, so that the
-    /// search never sees the write's own changes.
+    /// Returns the record numbers of at most `limit` matches. A write changes documents only after this search has
+    /// ended, so that the search never sees the write's own changes.
     ///
     /// # Errors
     /// The error of the cache or the store.
