@@ -25,8 +25,8 @@ const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
 /// Number of sweeps for idle cursors during one cursor timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
-/// Minimum time between two searches for cursors of disconnected clients. A search makes one system call per cursor, to
-/// query the state of its connection.
+/// Minimum time between two searches for cursors of disconnected clients. A search asks the operating system about the
+/// connection of every cursor.
 const ORPHANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The owner of a cursor.

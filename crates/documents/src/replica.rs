@@ -1,5 +1,5 @@
-//! Collections that replicate those of another store. Changes are applied in one batch, together with a note that
-//! records the position up to which changes have been applied.
+//! Collections that replicate those of another store. Changes of the other store are applied in one batch. The batch
+//! also stores a note, which records the last applied change's position in the other store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -66,9 +66,11 @@ impl Documents {
 }
 
 impl Documents {
-    /// Returns the number of documents that a scan of a collection reads until `count` of them match. Returns `None` if
-    /// the scan would exceed `documents_max` documents or `SCANNED_BYTES_MAX` bytes, if too few documents match, or if
-    /// the filter is invalid or expensive.
+    /// Returns the number of documents that a scan of a collection reads until it has found `count` matches. Returns
+    /// `None` in these cases:
+    /// - The scan would exceed `documents_max` documents or `SCANNED_BYTES_MAX` bytes.
+    /// - The collection has fewer matches.
+    /// - The filter is invalid or expensive.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,
@@ -128,7 +130,7 @@ fn apply(
                 search.on_replace(*number, &old, new);
             }
             (Change::Delete(number), Changed::Deleted(old)) => search.on_delete(*number, &old),
-            // The lock is held, so no other write can have interfered.
+            // Does not occur: the write lock is held, so the documents have not changed since `changes` read them.
             _ => {}
         }
     }
@@ -136,7 +138,7 @@ fn apply(
     Ok(())
 }
 
-/// Returns the changes for the store's batch. The caller holds the collection's write lock.
+/// Returns the changes to write to the store. The caller holds the collection's write lock.
 fn changes<'a>(
     collection: &OpenCollection,
     deleted: &[&RawBson],

@@ -33,7 +33,7 @@ pub struct Request<'a> {
     pub arguments: Arguments<'a>,
     /// The arguments that all commands share.
     pub generic: Generic,
-    /// The retry state, if this is a retryable write.
+    /// The guard of the command's entry in the list of operations in progress.
     pub retry: Option<Retry>,
     /// The command's entry among the operations in progress.
     pub operation: Running,
@@ -41,7 +41,7 @@ pub struct Request<'a> {
     pub searches: Mutex<Searches>,
     /// The cancellation token of work that may continue in a cursor after the command.
     pub shared_stop: Arc<SharedStop>,
-    /// The documents that a `find` reads instead of its collection, until the command takes them.
+    /// The documents that a `find` reads instead of its collection. `None` once the command has taken them.
     pub given: Mutex<Option<Vec<RawDocumentBuf>>>,
 }
 
@@ -60,7 +60,7 @@ pub struct Generic {
     pub wants_others: bool,
     /// Whether the reply waits for the journal: `writeConcern.j`, or by default with `w: "majority"`.
     pub journaled: bool,
-    /// `comment: {forebay: "strict"}`.
+    /// Whether a search that falls back from the cache to a scan must fail: `comment: {forebay: "strict"}`.
     pub strict: bool,
 }
 
@@ -68,8 +68,9 @@ impl Generic {
     /// Reads the shared arguments.
     ///
     /// # Errors
-    /// `TypeMismatch` and others for invalid values; errors for transactions and for read concerns that are not
-    /// supported.
+    /// - `TypeMismatch` and other errors for invalid values.
+    /// - An error for a transaction, which the server does not support.
+    /// - An error for a read concern that the server does not support.
     pub fn read(arguments: &Arguments<'_>) -> Result<Generic, CommandError> {
         refuse_transactions(arguments)?;
         api::check(arguments)?;
@@ -95,8 +96,8 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Read concern levels. The server has only one copy of the documents, so levels differ only in the commands that
-/// accept them.
+/// Read concern levels. The server has only one copy of the documents, so all levels read the same data. Some commands
+/// accept only some levels.
 const READ_LEVELS: [&str; 4] = ["local", "available", "majority", "linearizable"];
 
 fn read_level(arguments: &Arguments<'_>) -> Result<Option<&'static str>, CommandError> {

@@ -1,5 +1,5 @@
 //! Retryable writes: a driver that has lost a reply sends its write again, with the same session and transaction
-//! number. Each statement that was already applied gets the recorded outcome as its answer.
+//! number. A statement that was already applied is not applied again. The reply has its recorded outcome.
 
 use std::sync::Arc;
 
@@ -134,7 +134,7 @@ impl Retry {
         Ok(Some(outcome))
     }
 
-    /// Returns the id of statement `index`, with the outcome to record if the statement is applied.
+    /// Returns the id of statement `index`, together with `outcome` in the form in which it is recorded.
     pub fn statement(&self, index: usize, outcome: RawDocumentBuf) -> (i32, Vec<u8>) {
         (self.statements.id(index), outcome.into_bytes())
     }
@@ -171,7 +171,7 @@ async fn ended(operation: &Operation) -> StopReason {
     }
 }
 
-/// Checks that a command may be retried. Returns the recorded outcomes of retryable writes.
+/// Checks that a command may be retried. Returns the store's record of the outcomes of retryable writes.
 fn check<'a>(
     documents: &'a Documents,
     command: &str,
@@ -222,7 +222,7 @@ impl From<NotBegun> for CommandError {
     }
 }
 
-/// Computes an outcome from the document before and after its change.
+/// Computes an outcome from two versions of a document: before its change, and after.
 type OutcomeOf<'a> = dyn Fn(Option<&RawDocument>, Option<&RawDocument>) -> Result<RawDocumentBuf, CommandError>
     + Send
     + Sync
@@ -236,8 +236,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// Returns a recorder of the outcome of statement `index`, which `outcome` computes from the document before and
-    /// after its change. Returns `None` if this is not a retryable write.
+    /// Returns a recorder for statement `index`. The function `outcome` computes the outcome from the document before
+    /// and after its change. Returns `None` if this is not a retryable write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -256,7 +256,7 @@ impl<'a> Keep<'a> {
         })
     }
 
-    /// Computes the outcome, and returns the statement's id and the outcome.
+    /// Computes the outcome of the statement. Returns the statement's id and the outcome.
     ///
     /// # Errors
     /// The error of computing the outcome.

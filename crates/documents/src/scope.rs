@@ -60,7 +60,8 @@ impl CommandScope {
         CURRENT.scope(self, work).await
     }
 
-    /// Returns the bytes of the largest known document that the command may read or write.
+    /// Returns the bytes of the largest document that the command may read or write, as far as the server knows before
+    /// it runs the command.
     fn document_bytes(&self) -> usize {
         let body = &*self.command.body;
         let given = match self.command.name.as_str() {
@@ -116,8 +117,8 @@ pub fn client() -> Option<ClientKey> {
     CURRENT.try_with(|scope| scope.client).ok().flatten()
 }
 
-/// Returns the bytes of the largest known document that this task's command may read or write. Outside a command, that
-/// is the largest document of all collections.
+/// Returns the bytes of the largest document that this task's command may read or write, as far as the server knows
+/// before it runs the command. Outside a command, returns the bytes of the largest document of all collections.
 pub fn document_bytes() -> usize {
     let bytes = CURRENT.try_with(CommandScope::document_bytes);
     bytes.unwrap_or_else(|_| largest_document_bytes())

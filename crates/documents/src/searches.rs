@@ -1,4 +1,4 @@
-//! The searches of a command. Each is counted when it ends, and logged with its `explain` output if it was slow.
+//! The searches of a command. Each search is counted when it ends. A slow search is logged with its `explain` output.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ pub enum Search {
 }
 
 impl Search {
-    /// Returns the category in which the search is counted, or `None` for a filter that needs no search: one that
-    /// matches everything, nothing, or one `_id`.
+    /// Returns the category in which the search is counted. Returns `None` for a filter that matches every document, no
+    /// document, or one `_id`, because it needs no search.
     fn kind(&self) -> Option<Kind> {
         let (answered_by, tier) = match self {
             Search::Values(plan) => (AnsweredBy::Cache, plan.summary().tier()),
@@ -95,7 +95,7 @@ impl Search {
 
 /// The state of a command's current search.
 pub struct Searches {
-    /// Time at which the previous search ended or, for the first search, the command began.
+    /// Time at which the previous search ended. For the first search, time at which the command began.
     since: Instant,
     current: Option<Search>,
     /// Whether an earlier command began the current search and counted it.

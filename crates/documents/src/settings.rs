@@ -41,7 +41,7 @@ pub struct Settings {
     pub pattern_cache_bytes: usize,
     /// Minimum duration of searches that are logged as slow.
     pub slow_search: Duration,
-    /// The server's version, which `buildInfo` reports for people. Drivers use [`MONGODB_VERSION`].
+    /// The server's version, which `buildInfo` shows to people. Drivers get [`MONGODB_VERSION`] instead.
     pub version: String,
 }
 

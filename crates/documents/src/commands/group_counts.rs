@@ -77,8 +77,8 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// Returns the path of the field by which `group` groups. Returns `None` if an accumulator does more than count
-/// documents.
+/// Returns the path of the field by which `group` groups. Returns `None` if it does not group by a field, or if an
+/// accumulator does more than count documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
     group.id.as_field().filter(|path| !path.is_empty())

@@ -208,7 +208,7 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
 }
 
 /// Returns the range of the values that pass one comparison with `value`. A comparison bounds only one end. The other
-/// end is where the types that are comparable with `value` begin or end in BSON's order.
+/// end comes from [`class_ends`].
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -231,7 +231,8 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     }
 }
 
-/// Returns the range, in BSON's order of types, of the values that are comparable with `value`.
+/// Returns the range, in BSON's order of types, of the values that are comparable with `value`. Returns an unbounded
+/// range if `value` is neither a number nor a string.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
         RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (

@@ -1,8 +1,9 @@
 //! Builds the cache of a collection in the background.
 //!
-//! A build reads the collection in the order of record numbers, one batch per hold of the write lock, and advances a
-//! cursor. Writers apply a change to the cache only if its record number is below the cursor. The build reads the
-//! documents above the cursor later, from the store, which then contains their changes.
+//! A build reads the collection in the order of record numbers, and advances a cursor. It takes the write lock for each
+//! batch of documents, and releases it between batches. Writers apply a change to the cache only if its record number
+//! is below the cursor. The build reads the documents above the cursor later, from the store, which then contains their
+//! changes.
 
 use std::sync::Arc;
 use std::thread;
@@ -65,8 +66,8 @@ impl Build {
         Build { search, names }
     }
 
-    /// Blocks until every index is ready, or until one of them fails or is dropped. Returns `None` after `time`, in
-    /// which case the build continues.
+    /// Blocks until every index is ready, or until one of them fails or is dropped. Returns `None` if this takes longer
+    /// than `time`. The build then continues.
     pub fn wait(self, time: Duration) -> Option<Result<(), BuildError>> {
         self.search.wait(&self.names, time)
     }
@@ -87,7 +88,7 @@ pub(super) fn start(
     builder.spawn(move || task.run()).ok()
 }
 
-/// A build. However it ends, even by a panic, it reports its outcome to the collection.
+/// A build. It reports its outcome to the collection, even if it ends by a panic.
 struct Task {
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,

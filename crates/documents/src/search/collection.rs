@@ -53,14 +53,15 @@ pub struct CacheIndex {
 /// The cache indexes of a collection.
 ///
 /// One generation of the cache holds all declared fields, so that a search over several fields sees one version of the
-/// data. A change of the declared fields builds a new generation. Until that is complete, the old generation answers
-/// searches.
+/// data. If the declared fields change, a new generation is built. Until the new generation is complete, the old one
+/// answers searches.
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// The apply lock, held while the cache is changed and taken under the write lock. Changes therefore reach the
-    /// cache in the order in which they reached the store, while the next writer already writes to the store.
+    /// The apply lock. A writer takes it while holding the write lock, and then changes the cache. Changes therefore
+    /// reach the cache in the order in which they reached the store. An insertion releases the write lock once it has
+    /// the apply lock, so that the next writer can already write to the store.
     apply_lock: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
@@ -142,7 +143,7 @@ impl State {
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// Returns the outcome of the build of `names`, or `None` while it runs.
+    /// Returns the outcome of the build of the indexes called `names`, or `None` while the build runs.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {
@@ -185,7 +186,7 @@ impl CollectionSearch {
     /// not hold the write lock.
     ///
     /// # Errors
-    /// An error if the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
+    /// An error if the collection would have more than [`FIELDS_MAX`] cached fields. In this case, nothing is changed.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
         let exclusive = self.lock_exclusively();
@@ -285,9 +286,9 @@ impl CollectionSearch {
         Some(Prepared { generation, values })
     }
 
-    /// Applies the insertion of documents, whose values may have been extracted by
-    /// [`prepare`](CollectionSearch::prepare). The caller took the write lock before it inserted the documents into the
-    /// store. This call releases the write lock as soon as it has the apply lock.
+    /// Applies the insertion of documents. `prepared` has the values that [`prepare`](CollectionSearch::prepare) has
+    /// extracted, if any. The caller took the write lock before it inserted the documents into the store. This call
+    /// releases the write lock as soon as it has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -367,13 +368,13 @@ impl CollectionSearch {
         self.notify();
     }
 
-    /// Ensures that a generation with exactly the declared fields exists or is being built. The caller holds the apply
+    /// Ensures that the newest generation has, or will have, exactly the declared fields. The caller holds the apply
     /// lock.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // The state's lock is not held here: a build whose thread cannot start ends within this call and takes
-            // that lock.
+            // The state's lock is not held here. If the thread cannot be started, `start` ends the build, and ending a
+            // build takes that lock.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());
@@ -415,7 +416,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Creates an empty generation with the declared fields, and abandons an unfinished one.
+    /// Creates an empty generation with the declared fields. Abandons the build of an unfinished generation, if there
+    /// is one.
     fn begin(&self, state: &mut State) -> Arc<Generation> {
         if let Some(unfinished) = state.building.take() {
             unfinished.abandon();
@@ -478,7 +480,7 @@ impl CollectionSearch {
         self.changed.notify_all();
     }
 
-    /// Blocks until the build of the indexes called `names` has ended. Returns `None` after `time`.
+    /// Blocks until the build of the indexes called `names` has ended. Returns `None` if this takes longer than `time`.
     pub(super) fn wait(&self, names: &[String], time: Duration) -> Option<Result<(), BuildError>> {
         let until = Instant::now() + time;
         let mut changes = self.changes.lock();

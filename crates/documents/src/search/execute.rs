@@ -25,8 +25,8 @@ pub enum Wanted {
     /// All, or an unknown number.
     #[default]
     All,
-    /// At most this many: the matches with the lowest record numbers, so that successive pages of a query are
-    /// consistent.
+    /// At most this many matches, namely those with the lowest record numbers. Successive pages of a query are
+    /// therefore consistent.
     First(u64),
     /// At most this many matches, no matter which.
     Any(u64),
@@ -50,10 +50,10 @@ impl Wanted {
     }
 }
 
-/// Maximum number of wanted matches for which a search may stop early. The matches are all read at once.
+/// Maximum number of wanted matches for which a search may stop early. Such a search reads all matches at once.
 const ANY_MAX: u64 = 1024;
 
-/// At most 1 in this many documents of the collection is probed before a search.
+/// A probe before a search reads at most 1 in this many documents of the collection.
 const PROBED_PART: u64 = 16;
 
 /// The part of the collection that was probed before a search.
@@ -67,7 +67,7 @@ struct Probed {
     tally: Arc<Tally>,
 }
 
-/// The documents to read after a search, and the access method.
+/// The documents to read after a search, and how to read them.
 struct Reading {
     stage: &'static str,
     /// Number of documents that the cache found.
@@ -127,8 +127,8 @@ impl SearchPlan {
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
-    /// Splits a count. Returns the number of documents that certainly match, the documents to read for the rest, and
-    /// the access method for reading them.
+    /// Returns the number of documents that the cache has counted as matches, the documents that must be read to count
+    /// the other matches, and the method to read them.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
             let access = if answer.recheck.is_empty() {
@@ -145,9 +145,9 @@ impl SearchPlan {
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// If few documents are wanted and the search would scan every value, the first documents of the collection are
-    /// probed before the search. If any selection of matches will do, and the cache evaluates the whole filter, the
-    /// search ends once it has enough matches.
+    /// If few documents are wanted and the search would scan every value, first reads a few documents of the
+    /// collection, which may contain enough matches. If the caller accepts any matches and the cache evaluates the
+    /// whole filter, the search ends once it has enough matches.
     ///
     /// # Errors
     /// An error if the operation is stopped, or the store cannot be read.
@@ -162,8 +162,8 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents and reads them at once. If fewer than `limit` of them match, because of writes after the
-    /// search, searches again for all matches.
+    /// Finds `limit` documents and reads them at once. Documents may have changed since the search. If fewer than
+    /// `limit` of them still match, searches again for all matches.
     async fn find_any(
         &self,
         probed: Probed,
@@ -361,7 +361,7 @@ impl SearchPlan {
     }
 }
 
-/// Returns whether the cache compares only a few values.
+/// Returns whether the cache need not compare every value of a field.
 fn is_narrow(expr: &Expr) -> bool {
     match expr {
         Expr::Leaf { predicate, .. } => match predicate {

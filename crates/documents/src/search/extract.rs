@@ -1,8 +1,9 @@
 //! Extracts the values of the declared fields from a document, in the form in which the cache stores them.
 //!
 //! In MongoDB, a predicate on `a.b` traverses arrays along the path and tests the elements of an array at its end. The
-//! cache stores values for which it can evaluate every predicate exactly: missing, null, a string, an array of strings,
-//! or another value without strings. All other documents are rechecked: the store evaluates the predicate on them.
+//! cache stores five kinds of values: missing, null, a string, an array of strings, and any other value without
+//! strings. It evaluates every predicate on these values exactly. All other documents are rechecked: the store
+//! evaluates the predicate on them.
 
 use bson::RawDocument;
 use forebay_documents_cache::{Batch, FieldValue};
@@ -30,8 +31,8 @@ impl Extractor {
     /// Returns the values of the declared fields of `document`, in declaration order, after one pass over its top-level
     /// keys.
     ///
-    /// If a key occurs twice, the first one counts, as everywhere in the query language. A malformed document is
-    /// rechecked for all its fields.
+    /// If a key occurs twice, only the first occurrence is used, as everywhere in the query language. A malformed
+    /// document is rechecked for all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
         self.fill_all(document, &mut values);
@@ -48,7 +49,7 @@ impl Extractor {
         }
     }
 
-    /// Sets the values of the fields that a document has. The caller has set all of `values` to `Missing`.
+    /// Sets `values` for the fields that a document has. The caller has set all `values` to `Missing`.
     fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
         if self.fill(document, values).is_err() {
             values.fill(FieldValue::Recheck);
@@ -125,7 +126,8 @@ impl Extractor {
         Ok(FieldValue::Missing)
     }
 
-    /// Returns the value at a path through an array: strings, if each element is a document whose field holds strings.
+    /// Returns the value at a path through an array. The value is an array of strings if each element is a document
+    /// whose field holds strings.
     ///
     /// Other documents are rechecked: a number in the path may be an array index, and an element without the field
     /// makes the document match null too.
@@ -205,7 +207,7 @@ fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     later.or_else(|| before.iter().position(is_it))
 }
 
-/// Returns a mask with one bit for each top-level key that has not been found yet.
+/// Returns a mask of `roots` bits that are set: one for each top-level key to find.
 fn every_root(roots: usize) -> u64 {
     u64::MAX.checked_shr(64 - roots as u32).unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Maximum cached fields of one collection.
 ///
-/// The pass over a document records the top-level keys that it has found as bits of one 64-bit word.
+/// The limit is 64, because the extraction from a document marks the keys that it has found in one 64-bit word.
 pub const FIELDS_MAX: usize = 64;
 
 /// The declared fields in the order of the cache's columns.

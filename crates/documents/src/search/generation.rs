@@ -50,8 +50,8 @@ impl Generation {
         self.cursor.load(Ordering::Acquire)
     }
 
-    /// Moves the cursor to the record number `cursor`, past `documents` more documents. The caller holds the write lock
-    /// and the apply lock.
+    /// Moves the cursor to the record number `cursor`, and adds `documents` to the number of cached documents. The
+    /// caller holds the write lock and the apply lock.
     pub fn advance(&self, cursor: u64, documents: u64) {
         self.cursor.store(cursor, Ordering::Release);
         self.done.fetch_add(documents, Ordering::Relaxed);

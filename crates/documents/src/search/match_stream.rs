@@ -35,13 +35,13 @@ pub struct MatchStream {
     filter: Arc<Filter>,
     /// Documents read and checked.
     gathered: VecDeque<Numbered>,
-    /// Prefetched documents. They precede the documents that remain in `strategy`.
+    /// Prefetched documents. They come before the documents in `strategy`.
     prefetched: VecDeque<Prefetched>,
-    /// Number of documents that the caller has announced and not yet read.
+    /// Number of documents that the caller has announced it will read, and has not read yet.
     batch_left: u64,
     strategy: ReadStrategy,
     report: Arc<ExecutionReport>,
-    /// The share of the memory account for the bitmap in `strategy`.
+    /// The memory account's share for the bitmap in `strategy`.
     _held: Option<Arc<Share>>,
 }
 
@@ -54,8 +54,8 @@ enum ReadStrategy {
 }
 
 impl MatchStream {
-    /// Returns a stream of the documents `gathered`, followed by those with the record numbers `wanted`. The report's
-    /// access method determines how they are read.
+    /// Returns a stream of the documents `gathered`, followed by the documents with the record numbers `wanted`.
+    /// `report.access` determines how the stream reads the latter.
     pub(super) fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -100,9 +100,9 @@ impl MatchStream {
         Ok(count)
     }
 
-    /// Reads documents until `limit` of them match, and makes these the whole stream.
+    /// Reads documents until `limit` of them match. From then on, the stream consists of these matches.
     ///
-    /// Returns false if fewer match, or if they exceed `bytes_max`. The caller must then search again.
+    /// Returns false if fewer documents match, or if the matches exceed `bytes_max`. The caller must then search again.
     ///
     /// # Errors
     /// An error if the operation is stopped, or the store cannot be read.
@@ -260,8 +260,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first documents of the collection until `limit` match, but reads at most `documents` documents or
-    /// about `bytes` bytes. Returns the matches, and the first record number not read.
+    /// Reads documents from the start of the collection until `limit` of them match. Stops early after `documents`
+    /// documents, or after about `bytes` bytes. Returns the matches, and the first record number that was not read.
     pub fn probe(
         &self,
         limit: u64,

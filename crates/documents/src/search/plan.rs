@@ -17,7 +17,7 @@ use super::translate::{Cover, Translator};
 pub struct PlanOptions {
     /// The name of the index to use, or `$natural` for none.
     pub hint: Option<String>,
-    /// Whether the command compares strings other than byte by byte.
+    /// Whether the command has a collation that compares strings other than byte by byte.
     pub collation: bool,
 }
 
@@ -63,7 +63,7 @@ pub enum NotUsed {
         /// The reason.
         reason: String,
     },
-    /// The command requires a comparison of strings other than byte by byte.
+    /// The command has a collation that compares strings other than byte by byte.
     #[error("the command has a collation, and the cache compares strings byte by byte")]
     Collation,
     /// The command's hint requires another index.
@@ -72,7 +72,7 @@ pub enum NotUsed {
         /// The required index.
         hint: String,
     },
-    /// The cache can evaluate only a part of the filter. Values can be counted only if it evaluates the whole filter.
+    /// The cache can evaluate only a part of the filter, so it cannot count the values in the matching documents.
     #[error("the filter has conditions that the cache cannot evaluate")]
     NotExact,
     /// The field whose values are to be counted is not cached.
@@ -129,8 +129,8 @@ impl NotUsed {
     /// Returns whether a search over cached fields falls back to a scan, because the cache cannot evaluate its
     /// conditions or is not built.
     ///
-    /// In strict mode, the server refuses such a search. It does not refuse scans for searches without conditions on
-    /// cached fields.
+    /// In strict mode, the server refuses such a search. It does not refuse a scan for a search without a condition on
+    /// a cached field.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
@@ -240,7 +240,7 @@ impl State {
     }
 }
 
-/// Returns whether the filter has a condition on the path `wanted` anywhere.
+/// Returns whether any condition of the filter is on the path `wanted`.
 fn names(node: &Node, wanted: &str) -> bool {
     match node {
         Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::match_stream::Reader;
 use super::report::Tally;
 
-/// Minimum documents per thread. Batches of at most this many documents are not prefetched.
+/// Minimum number of documents per thread. A batch of at most this many documents is not prefetched.
 const SHARE_MIN: usize = 64;
 /// Maximum documents that one thread reads per batch.
 const SHARE_MAX: usize = 1024;
@@ -31,7 +31,7 @@ pub(super) struct Source {
     pub stop: Stop,
 }
 
-/// Returns the number of documents to prefetch, for `left` remaining documents of which `batch` will be read.
+/// Returns the number of documents to prefetch. `left` documents remain, and the caller will read `batch` of them.
 pub(super) fn worth(left: usize, batch: u64) -> usize {
     let most = forebay_device::cores() * SHARE_MAX;
     match left.min(most).min(usize::try_from(batch).unwrap_or(most)) {
@@ -42,8 +42,8 @@ pub(super) fn worth(left: usize, batch: u64) -> usize {
 
 /// Prefetches documents.
 ///
-/// A document that cannot be read or checked is returned as unread, so that the caller gets the error when it reads the
-/// document itself.
+/// A document that cannot be read or checked is returned as unread. The caller then reads the document itself, and gets
+/// the error.
 pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<Prefetched> {
     let Ok(runtime) = Handle::try_current() else {
         return unread(numbers).collect();

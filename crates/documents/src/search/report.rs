@@ -16,7 +16,7 @@ pub struct Tally {
     matched: AtomicU64,
 }
 
-/// Adds to a counter that no other thread changes at the same time, without the cost of an atomic addition.
+/// Adds to a counter without the cost of an atomic addition. No other thread may change the counter at the same time.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
@@ -130,19 +130,19 @@ impl PlanSummary {
     }
 }
 
-/// How documents are read after a search.
+/// How a search reads documents after the cache has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Not at all, except for documents that the cache cannot evaluate.
+    /// Reads only the documents that the cache cannot evaluate.
     None,
-    /// One by one, by their numbers.
+    /// Reads documents one by one, by record number.
     Fetch,
-    /// The first documents of the collection contained enough matches, and the cache was not searched.
+    /// Reads none: the first documents of the collection contained enough matches, so the cache was not searched.
     Probe {
         /// Number of documents probed.
         documents: u64,
     },
-    /// By a scan of the collection that skips the documents that the cache excluded.
+    /// Scans the collection and skips the documents that the cache excluded.
     Scan {
         /// Number of documents that may match.
         candidates: u64,

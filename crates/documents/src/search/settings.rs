@@ -7,16 +7,17 @@ pub struct SearchSettings {
     pub build_batch_documents: usize,
     /// Maximum bytes of documents that a build reads per hold of the collection's write lock.
     pub build_batch_bytes: usize,
-    /// Cost of fetching one document by record number, in documents scanned in the same time.
+    /// Cost of fetching one document by record number: the number of documents that a scan reads in the same time.
     ///
-    /// If more than 1 in `fetch_cost` documents of the collection may match, they are read by a scan that skips the
-    /// documents that the cache excluded.
+    /// If more than 1 in `fetch_cost` documents of the collection may match, a scan reads them, and skips the documents
+    /// that the cache excluded.
     pub fetch_cost: u64,
     /// Maximum number of documents that are fetched by record number regardless of `fetch_cost`.
     pub fetch_always: u64,
     /// Maximum documents that a `find` with a limit probes before it searches every value.
     pub probe_documents_max: u64,
-    /// Maximum bytes of documents that such a `find` probes. The last document may exceed this.
+    /// Maximum bytes of documents that a `find` with a limit probes before it searches every value. The last document
+    /// may exceed this.
     pub probe_bytes_max: usize,
 }
 

@@ -1,9 +1,9 @@
 //! Translates a filter's tree into an expression over cached fields.
 //!
-//! The cache evaluates conditions on strings, null and the existence of a field. The filter itself evaluates the other
-//! conditions, on the documents that the cache selects. The cache must therefore select at least the matching
-//! documents. The translation may omit parts of a conjunction, but the cache must evaluate everything below a negation
-//! exactly.
+//! The cache evaluates conditions on strings, null and the existence of a field. The store evaluates the other
+//! conditions on the documents that the cache selects. The cache must therefore select all matching documents, and may
+//! select others. The translation may omit parts of a conjunction. Below a negation, it must not omit anything, because
+//! the negation would then exclude matches.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Negates the cover that `inner` returns. Only an exact cover can be negated.
+    /// Negates the cover that `inner` returns. Returns [`Cover::Nothing`] if that cover is not exact.
     fn negation(&mut self, inner: impl FnOnce(&mut Self) -> Cover) -> Cover {
         let mark = self.mark();
         match inner(self) {
@@ -258,7 +258,7 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// Returns the only part, or all parts joined.
+/// Returns a single part unchanged. Joins several parts with `join`.
 fn joined(mut parts: Vec<Expr>, join: impl FnOnce(Vec<Expr>) -> Expr) -> Expr {
     match parts.len() {
         1 => parts.remove(0),

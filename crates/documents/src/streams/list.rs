@@ -26,8 +26,8 @@ impl List {
         }
     }
 
-    /// Returns a stream over documents, with their share of the memory account. The share is released with the last
-    /// document.
+    /// Returns a stream over documents, with their share of the memory account. The share is released when the stream
+    /// ends.
     pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
         List {
             held: Some(held),

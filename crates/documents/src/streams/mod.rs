@@ -81,7 +81,7 @@ pub trait Stream: Send {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError>;
 
     /// Announces that the caller will read this many documents now, so that the stream can prefetch them. Documents
-    /// that were prefetched for an earlier batch but not returned are read again.
+    /// that were prefetched for an earlier batch, but that the caller has not read, are fetched again.
     fn begin_batch(&mut self, _size: u64) {}
 
     /// Returns true if the stream knows, without reading, that no document follows.

@@ -10,7 +10,7 @@ use super::{Row, Stream};
 use crate::error::CommandError;
 use crate::search::Tally;
 
-/// Documents between two checks of the cancellation token.
+/// Number of documents read between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 256;
 
 /// A scan of a whole collection.

@@ -46,8 +46,8 @@ impl Ord for Keyed {
     }
 }
 
-/// Reads a stream to its end and returns its first `keep` documents in order, or all for `None`. Documents with equal
-/// keys keep their order.
+/// Reads a stream to its end, and sorts its documents. Returns the first `keep` documents, or all if `keep` is `None`.
+/// Documents with equal keys keep their order.
 ///
 /// Only the documents to return are held in memory.
 ///

@@ -13,7 +13,7 @@ use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 use crate::search::Tally;
 
-/// Index entries between two checks of the cancellation token.
+/// Number of index entries read between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 256;
 
 /// A range of one index.
@@ -34,7 +34,7 @@ pub struct Range {
     pub direction: Direction,
     /// Whether a document may occur in several parts.
     pub repeats: bool,
-    /// Whether the parts contain few documents.
+    /// Whether the parts contain few documents, so that the walk takes only microseconds.
     pub is_short: bool,
 }
 
