@@ -1,7 +1,7 @@
 //! The data of the demonstration and the benchmarks: real package names and films, or generated names.
 //!
-//! Real data comes through the npm client and stays in a folder of the user's cache, outside any checkout. The releases
-//! are pinned, so that the counts that benchmarks expect hold on every machine.
+//! Real data is fetched with the npm client and kept in the user's cache folder. The releases of the npm packages are
+//! pinned, so that the counts that benchmarks expect are right on every machine.
 
 use std::fs;
 use std::io::{BufWriter, Write};

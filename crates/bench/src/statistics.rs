@@ -47,7 +47,8 @@ pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Limit of the repetitions of a measurement: `count` runs, or the time `budget`; at least one run.
+/// When to stop repeating a measurement: after `count` runs, or once the time `budget` has passed. At least one run is
+/// made.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeat {
     /// Maximum runs.

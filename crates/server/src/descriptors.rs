@@ -7,7 +7,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 pub const OF_CONNECTION: u64 = 1;
 /// Number of descriptors of a client's connection to a proxy, which opens a second connection to the upstream.
 pub const OF_PROXIED_CONNECTION: u64 = 2;
-/// Number of descriptors reserved for the store's files and the rest of the process, at most half of the limit.
+/// Number of descriptors reserved for the store's files and the rest of the process. If this is more than half of the
+/// limit, half of the limit is reserved instead.
 const RESERVED: u64 = 512;
 
 /// Raises the soft limit of open files to the hard limit, and returns it.

@@ -18,8 +18,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Maximum number of blocking threads: more than the sum of the limits of blocking work. A network thread that blocks
-/// needs a free blocking thread to take over its other tasks.
+/// Maximum number of blocking threads. It is more than all kinds of blocking work together may use, so that a thread is
+/// always free: a free thread takes over the other tasks of a network thread that blocks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {

@@ -128,7 +128,7 @@ impl Stop {
         }
     }
 
-    /// Requests a stop. Returns whether a listener will act on it, which only the first request achieves.
+    /// Requests a stop. Returns true if this is the first request and a listener will act on it.
     fn request(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {

@@ -1,5 +1,5 @@
-//! Runs a mix of attacks on the server's memory while another client works undisturbed. With `FOREBAY_TEST_FULL` it
-//! takes ten minutes, and also checks the other client's latency.
+//! Runs a mix of attacks on the server's memory while another client works undisturbed. With `FOREBAY_TEST_FULL`, the
+//! test takes ten minutes and also checks the other client's latency.
 //!
 //! The requirement: the resident memory of the process, including code and caches, never exceeds 1.2 times
 //! `--memory-bytes-max`.
@@ -19,7 +19,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// Number of documents in the cached collection.
 const NAMES: i32 = 50_000;
-/// Number of documents in the collection of large documents, and bytes of each. All of them fit in one batch.
+/// Number of documents in the collection of large documents, and bytes of each document.
 const LARGE: i32 = 6;
 const LARGE_BYTES: usize = 15_000_000;
 /// Number of statements in an update.
@@ -185,7 +185,7 @@ fn groups(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(count)?))
 }
 
-/// Opens cursors over 90 MB of sorted documents, and fetches one document from each.
+/// Opens several cursors, each over 90 MB of sorted documents, and fetches one document from each cursor.
 fn cursors(address: &str) -> Result<bool> {
     let aggregate = rawdoc! {
         "aggregate": "large", "$db": "d", "cursor": { "batchSize": 0 },
@@ -285,7 +285,7 @@ fn work(server: &Server, time: Duration) -> Result<Seen> {
     let mut seen = Seen::default();
     let until = Instant::now() + time;
     let mut id = 0;
-    // On a slow machine it takes longer to fill the account.
+    // Continue until the account was full, which takes longer on a slow machine.
     while Instant::now() < until || (!was_full(&mut raw)? && Instant::now() < until + TIMEOUT) {
         let began = Instant::now();
         done(&mut raw, rawdoc! { "ping": 1, "$db": "admin" })?;

@@ -17,8 +17,9 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of endless commands: more than the server has threads for them.
 const CROWD: usize = 640;
-/// Maximum processor time that the server uses between the moment when a search should stop and its end. The documented
-/// limit is 100 ms; a server compiled without optimization is slower, and answers other clients meanwhile.
+/// Maximum processor time that the server uses from the moment when a search should stop until it ends. The documented
+/// limit is 100 ms. This limit is higher, because a server compiled without optimization is slower, and because the
+/// server answers other clients meanwhile.
 const LATE_MAX: Duration = Duration::from_secs(10);
 /// Number of slow searches: more than the server has threads to compute them.
 const SEARCHES: usize = 150;
@@ -96,7 +97,8 @@ async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     .with_context(|| format!("{wanted} operations"))
 }
 
-/// Waits until the delta is empty: host threads search the delta, devices only search buckets.
+/// Waits until the delta is empty and buckets hold all values, so that devices do the search. Values in the delta are
+/// searched by host threads.
 async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
     let explain = doc! { "explain": search.clone(), "$db": "test" };
     wait_for("an empty delta", TIMEOUT, async || {
@@ -124,7 +126,7 @@ async fn kill(server: &Server, operations: Vec<i32>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that must end at its time limit.
+/// Runs a command, which must end when its time limit expires.
 async fn expire(server: &Server, command: &Document, limit: Duration) -> Result<()> {
     let mut limited = command.clone();
     limited.remove("$db");
@@ -154,7 +156,8 @@ async fn assert_soon(
     Ok(())
 }
 
-/// Returns random letters a and b: an automaton that depends on many earlier letters reaches a new state after each.
+/// Returns random letters a and b. An automaton whose state depends on many earlier letters reaches a new state after
+/// almost every letter.
 fn letters(bytes: usize) -> String {
     let mut random = fastrand::Rng::with_seed(7);
     let letter = || if random.bool() { 'a' } else { 'b' };

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Maximum time for anything that these tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Option of the connection string that makes the proxy notice soon that the upstream hangs.
+/// Option of the upstream's connection string. It makes the proxy notice soon that the upstream hangs.
 const NOTICED_SOON: &str = "connectTimeoutMS=200";
 
 /// An event that the simulated upstream has seen.

@@ -22,7 +22,7 @@ use searches::Search;
 
 /// The database of the demonstration.
 const DATABASE: &str = "demo";
-/// Repetitions of a search, of which the median is reported.
+/// Repetitions of a search. The table shows the median latency.
 const SEARCH_REPEAT: Repeat = Repeat {
     count: 21,
     budget: Duration::from_secs(3),
@@ -65,13 +65,13 @@ pub struct DemoArgs {
 /// Result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The search as a filter for a shell.
+    /// The filter of the search, as text for a shell.
     pub search: String,
     /// Kind of search: exact, prefix, suffix, substring, regex, ...
     pub kind: &'static str,
     /// Number of matching documents.
     pub matches: u64,
-    /// Tiers of the searched fields, as in `dfa+prefix`; `scan` if no cache was searched.
+    /// Tiers that the caches of the searched fields used, as in `dfa+prefix`; `scan` if no cache was searched.
     pub tier: String,
     /// Devices that searched.
     pub devices: Vec<String>,
@@ -79,14 +79,15 @@ pub struct Outcome {
     pub buckets: Option<(u64, u64)>,
     /// Median latency measured by the client, in milliseconds.
     pub median_ms: f64,
-    /// Latency of the same search as a scan of all documents, in milliseconds.
+    /// Latency of the same search without caches, as a scan of all documents, in milliseconds.
     pub scan_ms: f64,
 }
 
 /// Runs the demonstration.
 ///
 /// # Errors
-/// If the server does not start or refuses a command, the disk is full, or the cache and a scan disagree.
+/// If the server does not start or refuses a command, the disk is full, or a search finds different counts with the
+/// caches and as a scan.
 pub async fn run(args: DemoArgs) -> Result<()> {
     let server = start_server(&args)?;
     let status_page = server.as_ref().and_then(ServerProcess::status_page);

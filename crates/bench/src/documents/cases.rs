@@ -7,7 +7,8 @@ use bson::{Document, doc};
 pub struct CountCase {
     /// Name in the record.
     pub case: &'static str,
-    /// Pattern with the same meaning in PCRE2 and ripgrep: only ASCII classes, and no `$` where newlines matter.
+    /// Pattern that means the same in PCRE2 and in ripgrep. Its character classes are ASCII. `$` also means the same,
+    /// because no name contains a newline.
     pub pattern: &'static str,
     /// Whether letters match in either case (option `i`).
     pub ignore_case: bool,
@@ -35,7 +36,7 @@ const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCa
     }
 }
 
-/// Counts of all names that match a pattern: patterns with one required literal, with several, and with none.
+/// Patterns that all names are matched against. Some have one required literal, some several, and some none.
 pub const COUNT_CASES: [CountCase; 12] = [
     case("substring-rare", "kubernetes-dashboard", 2),
     case("substring-common", "react", 229_265),
@@ -61,7 +62,8 @@ pub const COUNT_CASES: [CountCase; 12] = [
     case("regex-vowels", "[aeiou]{5}", 1_550),
 ];
 
-/// Counts that are also measured with FerretDB, which takes half a minute for each count.
+/// Names of the cases that are also measured with FerretDB. They are few, because FerretDB takes half a minute for each
+/// count.
 pub const FERRETDB_CASES: [&str; 3] = ["substring-rare", "regex-literal", "regex-no-literal"];
 
 /// Number of names that FerretDB searches.

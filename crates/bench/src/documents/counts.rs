@@ -24,7 +24,7 @@ const ROUND_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(5),
 };
-/// Repetitions of a count with FerretDB, which takes half a minute for each.
+/// Repetitions of a count with FerretDB. They are few, because each count takes half a minute.
 const FERRETDB_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(20),
@@ -156,8 +156,8 @@ pub fn million(session: &Session) -> usize {
     }
 }
 
-/// Runs the same counts in Forebay (database `ours`) and in FerretDB without Forebay (`theirs`). The names of the cases
-/// start with `prefix`.
+/// Runs the same counts in Forebay (database `ours`), and directly in FerretDB (database `theirs`). The names of the
+/// cases start with `prefix`.
 ///
 /// # Errors
 /// If a count fails, or Forebay and FerretDB count differently.

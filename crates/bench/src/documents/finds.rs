@@ -1,8 +1,8 @@
 //! Exact finds: the rate on 16 connections, and the latency of one client.
 //!
 //! Each is measured with two clients: the official driver, and a bare connection that only encodes and decodes
-//! messages. Client and server share the cores, so the bare connection leaves more of them to the server. Each
-//! connection has its own task, as in a program that serves users.
+//! messages. Client and server share the processor cores, and the bare connection leaves more processor time to the
+//! server. Each connection has its own task, as in a program that serves users.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

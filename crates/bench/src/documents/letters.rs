@@ -1,4 +1,5 @@
-//! Searches of random letters on a GPU, through the driver: the latency for one client, and the rate for many.
+//! Searches of random letters on a GPU, through the driver: the latency of one client, and the searches per second of
+//! many clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +158,7 @@ impl Letters {
             Summary::once(rate),
             Some(documents as u64),
         )?;
-        // After the load, the server may be merging buckets that grew during it.
+        // The server may still be merging buckets that grew during the load.
         self.server.wait_until_idle().await;
         Ok(())
     }
@@ -217,7 +218,8 @@ impl Letters {
         )
     }
 
-    /// Measures the searches per second of one client, and of many together. Each search uses a different pattern.
+    /// Measures the searches per second of one client, and of many clients together. Each search uses a different
+    /// pattern.
     async fn clients(&mut self, sort: &'static str) -> Result<()> {
         let searches = Searches::new(sort, self.documents)?;
         for clients in [1, CLIENTS] {
@@ -313,7 +315,7 @@ impl Searches {
     }
 }
 
-/// Returns different patterns of one kind; the same in every run.
+/// Returns different patterns of the kind `sort`. Every run gets the same patterns.
 fn patterns(sort: &str) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(CLIENTS as u64);
     let mut word =

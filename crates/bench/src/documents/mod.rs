@@ -67,7 +67,7 @@ pub struct DocumentsArgs {
     /// default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
-    /// Quick run on little generated data that checks every definition; its results mean nothing.
+    /// Run quickly on little generated data, to check every definition; the results mean nothing.
     #[arg(long)]
     pub smoke: bool,
     /// Print one JSON object per result instead of a table.
@@ -89,7 +89,7 @@ pub struct DocumentsArgs {
 pub enum Section {
     /// Counts of all names that match a pattern, compared with ripgrep.
     Counts,
-    /// Counts of the names among a million that match a pattern, compared with FerretDB on SQLite.
+    /// Counts of names that match a pattern, among a million names, compared with FerretDB on SQLite.
     Ferretdb,
     /// Exact finds: one client's latency, and the rate on 16 connections.
     Finds,
@@ -99,8 +99,8 @@ pub enum Section {
     Inserts,
     /// Memory of a cache in addition to the bytes of its values.
     Memory,
-    /// Forebay as a proxy of FerretDB on SQLite: the cost of forwarding commands, and counts on caches of FerretDB's
-    /// names.
+    /// Forebay as a proxy of FerretDB on SQLite: the cost of forwarding commands, and counts answered by the proxy's
+    /// caches.
     Upstream,
 }
 

@@ -22,13 +22,13 @@ use crate::data;
 pub const LETTERS: usize = 8;
 /// Fields of a document of [`five_fields`].
 pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Documents per insert; also the step between the seeds of the values.
+/// Documents per insert, and values per seed: the seed of a batch of values is the number of its first value.
 pub const BATCH: usize = 20_000;
 /// Number of connections that insert.
 const WRITERS: usize = 12;
 /// Timeout for moving all values of a cache to devices.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
-/// Offset of the seeds of [`five_fields`], beyond those of [`values`].
+/// Added to the seeds of [`five_fields`], so that they differ from all seeds of [`values`].
 const FIVE_FIELDS_SEED: u64 = 1 << 40;
 
 /// Returns the letters of `count` values, without separators. The first value has number `start`, a multiple of
@@ -159,7 +159,8 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
     }
 }
 
-/// Returns `count` values, spread over all documents, each with the number of documents that have it.
+/// Chooses `count` values that are spread over all documents. Returns each value with the number of documents that have
+/// it.
 pub fn known_values(documents: usize, count: usize) -> Vec<(String, u64)> {
     let step = documents.div_ceil(BATCH).div_ceil(count).max(1);
     let mut chosen = Vec::new();

@@ -35,7 +35,7 @@ pub struct Session {
     pub names_file: PathBuf,
     /// The Forebay server.
     pub server: ServerProcess,
-    /// Client of that server.
+    /// Client of the Forebay server.
     pub client: Client,
     /// Results so far.
     pub report: Report,

@@ -18,9 +18,10 @@ use crate::statistics::{Summary, milliseconds};
 
 /// Collection of names.
 const COLLECTION: &str = "million";
-/// Collection for the cost of forwarding. It is small, because FerretDB on SQLite reads all of it for any find.
+/// Collection of the finds that measure the cost of forwarding. It is small, because FerretDB on SQLite reads the whole
+/// collection for every find.
 const FEW_COLLECTION: &str = "few";
-/// Number of documents in that collection.
+/// Number of documents in [`FEW_COLLECTION`].
 const FEW: usize = 100;
 /// Number of rounds, each with direct and proxied finds.
 const ROUNDS: usize = 15;
@@ -31,7 +32,7 @@ const CONNECTIONS: usize = 8;
 /// Duration of a rate measurement.
 const RATE_DURATION: Duration = Duration::from_secs(1);
 
-/// Measurements of one route to the upstream, one per round.
+/// Measurements of one route to the upstream (direct or proxied), one per round.
 #[derive(Default)]
 struct Route {
     median_us: Vec<f64>,
@@ -41,7 +42,7 @@ struct Route {
 /// Measures Forebay as a proxy of FerretDB.
 ///
 /// # Errors
-/// If a server fails, or a find or a count differs from the upstream's own.
+/// If a server fails, or the proxy's result of a find or a count differs from FerretDB's own.
 pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
     let store = FerretDb::start()?;
     let binary = std::env::current_exe().context("finding the path of this executable")?;
@@ -74,7 +75,7 @@ pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
     front.stop()
 }
 
-/// Measures finds by `_id`, which the upstream answers, direct and proxied alternately.
+/// Measures finds by `_id`. The upstream answers them all. Direct and proxied finds alternate.
 async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -> Result<()> {
     let (rounds, finds, duration) = if session.smoke {
         (1, 20, Duration::from_millis(50))
@@ -94,7 +95,7 @@ async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -
     report(session, &routes)
 }
 
-/// Reports both routes. The names of the metrics are those of earlier records.
+/// Reports both routes. Keeps the names that the metrics have in earlier records, so that records can be compared.
 fn report(session: &mut Session, [direct, proxied]: &[Route; 2]) -> Result<()> {
     let each = |by: fn(f64, f64) -> f64, one: &[f64], other: &[f64]| -> Vec<f64> {
         let pairs = one.iter().zip(other);

@@ -149,7 +149,7 @@ fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
     range.start..range.end + headroom
 }
 
-/// Returns the title, followed by the plot name's part after the figure number.
+/// Returns the figure's number and title. Appends the part of the plot's name after the figure number, if there is one.
 fn title(plot: &Plot) -> String {
     let about = plot.about;
     match plot.name.splitn(3, '-').nth(2) {

@@ -26,7 +26,7 @@ pub struct About {
     pub y: &'static str,
     /// Scale of the y axis.
     pub y_axis: Axis,
-    /// Whether y is a rate; times of a single client are then converted to rates.
+    /// Whether y is a rate. If so, latencies of a single client are converted to rates.
     pub is_rate: bool,
     /// Result in the paper.
     pub paper: &'static str,

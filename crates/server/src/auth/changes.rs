@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Serialises and counts changes of users. Connections reload their user when the count has changed.
+/// Serialises and counts changes of users. Connections reload the rights of their user when the count has changed.
 #[derive(Debug, Default)]
 pub struct Changes {
     count: AtomicU64,

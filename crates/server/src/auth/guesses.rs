@@ -1,4 +1,5 @@
-//! Delays the replies to failed logins, longer with each failed login of a sender, and logs some of the failures.
+//! Delays the replies to failed logins, and logs some of the failures. The delay grows with each failed login of a
+//! sender.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 
 /// Time after a sender's last wrong password until its count is reset.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Maximum number of senders that are counted. While it is reached, every other sender gets the longest delay.
+/// Maximum number of senders with a count. While that many senders have one, every other sender gets the longest delay.
 const SENDERS_MAX: usize = 4096;
 /// Delay of the reply to the first wrong password. It doubles with each further wrong password.
 const DELAY_MIN: Duration = Duration::from_millis(100);

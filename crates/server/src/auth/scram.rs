@@ -16,7 +16,8 @@ pub const ITERATIONS: u32 = 15_000;
 const SALT_BYTES: usize = 28;
 /// Maximum bytes of a client's message.
 const MESSAGE_BYTES_MAX: usize = 4096;
-/// GS2 headers of clients without channel binding, each with its base64 form in the client's last message.
+/// GS2 headers of clients that use no channel binding. Each is paired with its base64 form, which the client's last
+/// message contains.
 const NO_BINDING: [(&str, &str); 2] = [("n,,", "biws"), ("y,,", "eSws")];
 
 type Hash = [u8; 32];

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::prepare;
 use super::scram::Credentials;
 
-/// Database of users for whom the command names no database.
+/// Database of a user if the command names none.
 pub const DEFAULT_DATABASE: &str = "admin";
 
 /// Why a user cannot be added, found or removed.

@@ -18,9 +18,9 @@ pub struct DoctorArgs {
     root: PathBuf,
 }
 
-/// Minimum number of open files with which the store works.
+/// Minimum limit of open files with which the store works.
 const OPEN_FILES_MIN: u64 = 512;
-/// Minimum locked memory for the pinned buffers of a GPU.
+/// Minimum limit of locked memory for the pinned buffers of a GPU.
 const LOCKED_BYTES_MIN: u64 = 1 << 30;
 /// Library folders of common distributions.
 const LIBRARY_FOLDERS: [&str; 7] = [
@@ -184,7 +184,8 @@ fn meminfo(root: &Path, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the soft and the hard limit, where `None` means unlimited; `None` if they cannot be read.
+/// Returns the soft and the hard limit, each `None` if unlimited. Returns `None` instead of both if they cannot be
+/// read.
 fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     let text = read(root, "proc/self/limits")?;
     let line = text

@@ -67,8 +67,9 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 /// Runs the import.
 ///
 /// # Errors
-/// If a file cannot be read, with the line; the documents before that line are imported and counted. If the server
-/// refused documents; all others are imported. If a stop was requested; the inserts in flight are finished and counted.
+/// - If a file cannot be read. The error names the line; the documents before that line are imported and counted.
+/// - If the server refused documents. All others are imported.
+/// - If a stop was requested. The inserts in flight are finished and counted.
 pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     // Fail on a missing file before the first document is imported.
     for path in args.files.iter().filter(|path| **path != Path::new(STDIN)) {
@@ -149,7 +150,7 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
 /// Returns the warning about a column that has both strings and other values.
 fn of_mixed(column: &str) -> String {
     format!(
-        "column {column} has strings beside numbers or booleans, which searches for strings do not find: --as-text imports all as strings"
+        "column {column} has strings beside numbers or booleans; searches for strings do not find the others: --as-text imports all values as strings"
     )
 }
 

@@ -25,13 +25,13 @@ const STORE_CACHE_BYTES_MAX: u64 = 256 << 20;
 /// Fraction of the limit for the store's write buffers: 1/8.
 const WRITE_BUFFERS_PART: u64 = 8;
 const WRITE_BUFFERS_BYTES_MAX: u64 = 512 << 20;
-/// Interval of measuring resident memory.
+/// Interval between measurements of resident memory.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// When resident memory exceeds this fraction of the limit, the allocator is asked to return free memory, at most once
-/// per `TRIM_INTERVAL`.
+/// Fraction of the limit above which resident memory is trimmed: the allocator is asked to return free memory to the
+/// system, at most once per `TRIM_INTERVAL`.
 const TRIM_PART: (u64, u64) = (3, 4);
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
-/// Minimum interval of log warnings that too little memory is left for requests.
+/// Minimum interval between log warnings that too little memory is left for requests.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How the memory of the process is divided, in bytes.
@@ -88,10 +88,11 @@ impl Division {
         })
     }
 
-    /// Returns the memory account of the process. Reserves the store's caches and buffers if the store has files.
+    /// Returns the memory account of the process. If the store has files, reserves memory for the store's cache and
+    /// write buffers.
     ///
     /// # Errors
-    /// If the limit leaves too little memory for a request after the program and the store.
+    /// If the program and the store leave too little of the limit for a message of maximum length.
     pub fn account(&self, has_files: bool) -> Result<Account> {
         let of_store = match has_files {
             true => self.store_cache_bytes + self.write_buffers_bytes,
@@ -100,7 +101,7 @@ impl Division {
         let apart = forebay_memory::resident_bytes() + of_store;
         if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
             bail!(
-                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of maximum length needs {}MiB: raise it, or lower --documents-store-cache-bytes",
+                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of maximum length needs {}MiB; raise --memory-bytes-max, or lower --documents-store-cache-bytes",
                 self.limit_bytes >> 20,
                 apart >> 20,
                 GREATEST_MESSAGE_BYTES >> 20

@@ -48,8 +48,7 @@ enum Command {
     Version,
 }
 
-/// Makes the files that this process creates from now on unreadable for other users, because they hold documents and
-/// password hashes.
+/// Makes files that this process creates unreadable for other users. The files hold documents and password hashes.
 fn keep_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }

@@ -16,8 +16,8 @@ use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
 
-/// Flag that stops the server when its standard input ends. For a parent process that holds the other end of the
-/// input: the system closes that end when the parent ends, even in a crash.
+/// Flag that stops the server when its standard input ends. A parent process that holds the other end of that input
+/// sets this flag: when the parent ends, even by a crash, the system closes the input.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM
@@ -281,7 +281,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
     })
 }
 
-/// Logs where the documents are kept. Logs nothing with an upstream, which keeps them.
+/// Logs where the documents are kept. Logs nothing if there is an upstream, because the upstream keeps the documents.
 fn tell_where_data_is(settings: &Settings) {
     if !settings.upstream.is_empty() {
         return;

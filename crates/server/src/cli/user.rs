@@ -21,7 +21,7 @@ use crate::logging::one_line;
 /// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 
-/// Advice for adding the first user, which requires no existing user.
+/// Advice on how to add the first user.
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
 /// Add, list or remove the users of a server
@@ -251,8 +251,8 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a directory without a store. The path may be misspelt, and the server would not know of users in a new
-/// store.
+/// Refuses a directory without a store. Otherwise a misspelt path would create a new store, and the server would not
+/// know the users in it.
 fn refuse_without_store(data: &Path) -> Result<()> {
     if !holds_store(data)? {
         bail!(
@@ -279,7 +279,8 @@ fn open(data: &Path) -> Result<Arc<Documents>> {
         .context("if a server is using this data, connect to it with --uri instead of --data")
 }
 
-/// Reads the password from the environment, twice from a terminal without echo, or a line of standard input.
+/// Reads the password from the environment variable, if set. Otherwise prompts twice without echo if standard input is
+/// a terminal, or reads one line of standard input.
 fn password() -> Result<String> {
     if let Ok(password) = std::env::var(PASSWORD_VARIABLE) {
         return Ok(password);

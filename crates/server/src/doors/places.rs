@@ -25,7 +25,8 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Number of permits granted so far, which orders them by age.
+    /// Number of permits granted so far, which becomes the number of the next permit. The number tells which of two
+    /// permits is older.
     next: u64,
     strangers: Strangers,
     refused: u64,
@@ -162,8 +163,8 @@ impl Strangers {
     }
 }
 
-/// Returns the network of an address: for IPv6 the first 64 bits, because one client may use all addresses of such a
-/// network.
+/// Returns the network of an address. For IPv6, returns the first 64 bits, because one client may use all addresses
+/// with the same first 64 bits.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),

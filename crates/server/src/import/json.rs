@@ -163,7 +163,7 @@ impl<'de> DeserializeSeed<'de> for Element<'_, '_> {
     }
 }
 
-/// Converts a JSON value to a document. With `shape.field`, also converts a string, to a document with that field.
+/// Converts a JSON value to a document. If `shape.field` is set, converts a string to a document with only that field.
 fn document(value: Value, shape: &Shape) -> Result<RawDocumentBuf, String> {
     match (value, &shape.field) {
         (Value::Object(object), _) => object_to_document(object),
@@ -190,7 +190,7 @@ fn name_of(value: &Value) -> &'static str {
     }
 }
 
-/// Converts a top-level object. It is a document even if its field names look like extended JSON.
+/// Converts a top-level object to a document, even if its field names look like extended JSON.
 fn object_to_document(object: Map<String, Value>) -> Result<RawDocumentBuf, String> {
     let mut document = RawDocumentBuf::new();
     for (name, value) in object {

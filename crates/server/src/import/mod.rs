@@ -50,10 +50,10 @@ pub enum ReadError {
 /// A callback that receives documents. Returns false to stop.
 pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
 
-/// Options for reading elements that are not documents.
+/// Options of the readers of JSON and CSV.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// Field of the documents made from elements that are strings.
+    /// If set, a string in JSON becomes a document with only this field.
     pub field: Option<String>,
     /// Column delimiter of CSV.
     pub delimiter: Option<u8>,

@@ -15,8 +15,8 @@ const TIB: u64 = 1 << 40;
 /// Maximum value of a size that only the machine's memory or disk limits.
 const BYTES_MAX: u64 = 1024 * TIB;
 
-/// Defines [`Settings`] and [`DEFINITIONS`] from entries of a doc comment and `field: Type = "name", kind, "default as
-/// a user writes it";`.
+/// Defines [`Settings`] and [`DEFINITIONS`]. Each entry is a doc comment, followed by `field: Type = "name", kind,
+/// "default as a user writes it";`.
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $key:literal, $kind:expr, $default:literal;)+) => {
         /// The settings of a server.
@@ -66,13 +66,13 @@ settings! {
     /// four fifths of the free memory on a GPU.
     device_memory_bytes: u64 = "device-memory-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum memory of the whole process. The server continuously measures how much of it the program, the
-    /// caches and the store use. Requests share the rest: messages while they arrive, are decompressed and are
-    /// processed; searches, sorts, groups, open cursors and pending replies. If the rest is used up, a message waits up
-    /// to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256
-    /// MiB. 0 means three quarters of the memory of this machine or container. By default, each host device may use
-    /// half of the maximum for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
-    /// (`documents-store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests` of
+    /// Maximum memory of the whole process, at least 256 MiB. 0 means three quarters of the memory of this machine or
+    /// container. The server continuously measures how much of the maximum the program, the caches and the store use.
+    /// Requests share the rest: messages while they are received, decompressed and processed; searches, sorts, groups,
+    /// open cursors and pending replies. If the rest is used up, a message waits up to five seconds; then its command
+    /// fails with `ExceededMemoryLimit`. Small commands still succeed. By default, cached values may use half of the
+    /// maximum on each host device (`device-memory-bytes`), cached blocks of the store's files a sixteenth
+    /// (`documents-store-cache-bytes`), and the store's write buffers an eighth, at most 512 MiB. `mem.requests` of
     /// `serverStatus` and the metric `forebay_memory_used_bytes` show the memory that requests use.
     memory_bytes_max: u64 = "memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
@@ -85,10 +85,10 @@ settings! {
     /// PEM file with the private key of `tls-cert`.
     tls_key: Option<PathBuf> = "tls-key", Kind::Path, "";
 
-    /// Maximum number of open connections; the server closes further ones at once. With `auth`, clients that have not
-    /// authenticated share half of them; if none is free for a new client, the server disconnects a client that has
-    /// not authenticated. If the limit of open files allows fewer connections, the server uses that number and logs it
-    /// when it starts.
+    /// Maximum number of open connections; the server closes further connections at once. With `auth`, clients that
+    /// have not authenticated may hold at most half of the connections. If none is free for a new client, the server
+    /// disconnects a client that has not authenticated. If the limit of open files allows fewer connections, the server
+    /// uses that number instead, and logs it when it starts.
     connections_max: usize = "connections-max", Kind::Count { min: 1, max: 1_000_000 }, "10000";
 
     /// Timeout for the first message of a connection, including the TLS handshake. With `auth`, also the timeout for
@@ -119,9 +119,9 @@ settings! {
     /// Name of the replica set of which the server reports to be the only member; without it, the server reports to be
     /// a standalone. Drivers of a replica set retry a write whose reply was lost, and the server applies the write only
     /// once, even after a restart: it keeps the outcome of a write until the client's session ends, or for half an
-    /// hour. Drivers connect to HOST:PORT instead of the address in their connection string, so every client must be
-    /// able to reach it. Without HOST:PORT, drivers use the address at which they reached the server, which is wrong
-    /// behind a port mapping. Not supported with `upstream`.
+    /// hour. If `/HOST:PORT` follows the name, drivers connect to that address instead of the one in their connection
+    /// string, so every client must be able to reach it. Otherwise drivers use the address at which they reached the
+    /// server, which is wrong behind a port mapping. Not supported with `upstream`.
     mongodb_replica_set: String = "mongodb-replica-set", Kind::ReplicaSet, "";
 
     /// Allow `configureFailPoint`, which makes commands fail on demand, for tests of drivers and applications. Not for
@@ -135,9 +135,9 @@ settings! {
     /// Memory for cached blocks of the store's files. 0 means a sixteenth of `memory-bytes-max`, at most 256 MiB.
     documents_store_cache_bytes: u64 = "documents-store-cache-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum size of the history of changes, which change streams read; the oldest changes beyond it are deleted. 0
-    /// keeps no history: change streams are refused, and an existing history is deleted. No effect with `upstream`,
-    /// which has its own history.
+    /// Maximum size of the history of changes, which change streams read. If the history grows beyond it, the oldest
+    /// changes are deleted. 0 keeps no history: change streams are refused, and an existing history is deleted. Has no
+    /// effect with `upstream`, because the upstream keeps its own history.
     documents_change_history_bytes_max: u64 =
         "documents-change-history-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
@@ -178,15 +178,16 @@ settings! {
     upstream_load_documents_per_second: u64 =
         "upstream-load-documents-per-second", Kind::Count { min: 0, max: 1 << 40 }, "0";
 
-    /// Percentage of the answers of caches that are compared with the upstream's own. A difference is logged and
+    /// Percentage of the caches' answers that are compared with the upstream's answers. A difference is logged and
     /// counted (`serverStatus`), and the client gets the upstream's answer.
     upstream_compare_percent: u8 = "upstream-compare-percent", Kind::Count { min: 0, max: 100 }, "0";
 
     /// While the upstream cannot be reached, answer what caches alone can answer, as of the time when the upstream was
-    /// last reachable. A client gets such answers if the upstream let it read the collection in the minute before; if
+    /// last reachable. A client gets such answers if the upstream let it read the collection in the minute before. If
     /// the upstream lets unauthenticated clients read the collection, every client gets them. Everything else fails
-    /// with error 91, which names the upstream, as without this setting. Caches that are loaded again because the
-    /// upstream was away take twice their memory in the meantime: the older copy stays until the new one is complete.
+    /// with error 91, which names the upstream, as without this setting. If caches must be loaded again because the
+    /// upstream was away, they take twice their memory during the load: the older copy stays until the new one is
+    /// complete.
     upstream_serve_stale: bool = "upstream-serve-stale", Kind::Switch, "false";
 
     /// Maximum size of the table of one pattern's automaton. A larger pattern is searched with a bit-parallel automaton

@@ -212,7 +212,7 @@ fn is_ip_v6(host: &str) -> bool {
     inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
 }
 
-/// Formats a number of bytes in its largest whole unit, for instance `256 MiB`.
+/// Formats a number of bytes as a whole number in the largest possible unit, for instance `256 MiB`.
 pub fn bytes_text(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*factor);
     match UNITS.iter().find(whole) {

@@ -83,8 +83,8 @@ pub fn flags() -> Vec<Arg> {
         .collect()
 }
 
-/// Returns the names that have the prefix of settings but are not known, for a warning: a misspelt setting has no
-/// effect.
+/// Returns the environment variables that look like settings, but are none. The server warns of them, because a
+/// misspelt setting has no effect.
 pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
     let is_known = |name: &str| {
         OTHER_VARIABLES.contains(&name)
@@ -154,8 +154,8 @@ impl Sources {
         Ok(settings)
     }
 
-    /// Refuses flags without effect. Accepts such settings in the environment and the file, which several servers may
-    /// share.
+    /// Refuses flags that have no effect. In the environment and the file such settings are accepted, because several
+    /// servers may share them.
     fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
         let is_idle = |flag: &str| match flag {
             "data" => settings.memory.then_some("together with --memory"),

@@ -29,7 +29,8 @@ const BROKEN: &str = "The status could not be read; the log has the error.\n";
 const WRONG_HOST: &str =
     "Use an IP address or localhost to reach this server, not another host name.\n";
 
-/// Content security policy: browsers may run the page's script, use its style sheet and fetch from this server only.
+/// Content security policy. Browsers may run only the page's own script, apply only its own style sheet, and fetch only
+/// from this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let style = BASE64_STANDARD.encode(Sha256::digest(style_sheet(PAGE)));
     let policy = format!(
@@ -108,7 +109,7 @@ async fn picture(
     kind: &'static str,
     draw: impl FnOnce(&Watched, &Snapshot) -> String + Send + 'static,
 ) -> Response<String> {
-    // Held until the snapshot is formatted, even if the client disconnects before.
+    // The lock is held until the snapshot is formatted, even if the client disconnects before.
     let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {

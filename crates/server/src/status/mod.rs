@@ -47,8 +47,8 @@ pub struct Watched {
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
-    /// Held while a snapshot is taken and formatted, so that snapshots do not run concurrently: with many buckets they
-    /// take long.
+    /// Locked while a snapshot is taken and formatted. Snapshots do not run concurrently, because a snapshot of many
+    /// buckets takes long.
     drawing: Arc<Mutex<()>>,
 }
 

@@ -1,5 +1,5 @@
-//! Follows change streams during random writes and kills of the server. Applying all events to an empty model results
-//! in the documents of the collections: no event is missing or repeated.
+//! Follows change streams while clients write at random and the server is killed repeatedly. Each follower applies all
+//! events to an empty model. In the end the model equals the collections, so no event was missing or repeated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -367,7 +367,8 @@ async fn a_stream_ends_with_the_server_and_resumes_after_a_restart() -> Result<(
     while !is_waiting(&client).await? {
         ensure!(!waiting.is_finished(), "there is no change yet");
     }
-    // Takes at most the shutdown timeout, which is much shorter than the wait of the `getMore`.
+    // The restart takes at most the shutdown timeout, which is much shorter than the time for which the `getMore` would
+    // wait.
     server.shutdown_and_restart()?;
     let batch = waiting.await??;
     ensure!(

@@ -28,7 +28,7 @@ const LOSS_MAX: Duration = Duration::from_millis(100);
 /// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and in Rust's regex crate.
 const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
 
-/// A writer's acknowledged writes, and its last write if the outcome is unknown.
+/// A writer's acknowledged writes, and its last write if that write's outcome is unknown.
 #[derive(Debug, Default)]
 struct Acknowledged {
     model: Model,
@@ -123,7 +123,8 @@ async fn load_until_killed(
         .collect()
 }
 
-/// Waits until enough writes are acknowledged for the kill. Fails if the server refuses a write before.
+/// Waits until as many writes are acknowledged as are wanted before the kill. Fails if the server refuses a write
+/// before that.
 async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Acknowledged>]) -> Result<()> {
     tokio::select! {
         () = progress.reached.notified() => Ok(()),
@@ -153,7 +154,8 @@ impl Progress {
     }
 }
 
-/// Writes until a write fails, or until the test kills the server, which the driver would notice late.
+/// Writes until a write fails, or until `killed` says that the test killed the server. The driver alone would notice
+/// the kill late.
 async fn write_until_killed(
     collection: Collection<Document>,
     mut told: Acknowledged,
@@ -251,8 +253,8 @@ fn random_name(random: &mut fastrand::Rng) -> String {
         .collect()
 }
 
-/// Checks each document of the unacknowledged write: it has its state before or after the write. Records that state in
-/// the model.
+/// Checks each document that the unacknowledged write concerns: it must be as before the write, or as after the write.
+/// The model then gets the state that was found.
 async fn settle(db: &Database, told: &mut Acknowledged) -> Result<()> {
     let collection = journalled(db);
     for (id, after) in std::mem::take(&mut told.in_doubt) {

@@ -1,8 +1,8 @@
 //! Searches and writes from several connections while devices join and leave: no search fails or returns a wrong
 //! result.
 //!
-//! Each writer's values begin with its own prefix, so it knows the right results of searches for them. Readers search
-//! values that do not change.
+//! Each writer's values begin with a prefix of its own, so the writer knows what searches for its values must return.
+//! Readers search values that do not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -134,7 +134,7 @@ async fn write(
     Ok(None)
 }
 
-/// Writes until `stop` is set or a server is killed. With `looks`, searches for what it wrote.
+/// Writes until `stop` is set or a server is killed. If `looks` is set, searches for each name that it has written.
 async fn write_on(
     db: Database,
     first: i32,
@@ -429,7 +429,7 @@ async fn a_proxy_serves_stale_answers_without_its_upstream() -> Result<()> {
     declare(&proxied).await?;
     agree(&pair).await?;
     pair.upstream.kill();
-    // Existing and new connections: the upstream let all clients read.
+    // Both the existing and a new connection get answers from the cache, because the upstream let all clients read.
     for db in [&proxied, &pair.proxied().await?] {
         ensure!(counts(db).await? == [0, 0, 0, 1]);
         let other = db.collection::<Document>("things");

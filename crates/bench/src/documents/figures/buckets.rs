@@ -8,20 +8,20 @@ use super::{ExpectedCounts, Figure, Figures, REGEX};
 use crate::documents::random;
 use crate::record::Measured;
 
-/// The figures of this sweep.
+/// The figures that this module measures.
 pub const FIGURES: [Figure; 3] = [
     Figure::ExactByBucket,
     Figure::RegexByBucket,
     Figure::JoinLeave,
 ];
-/// Number of documents in the paper's figures.
+/// Number of documents for the paper's figures.
 const DOCUMENTS: usize = 10_000_000;
 /// Maximum values per bucket, as exponents of two.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=19;
 /// The exponents in a smoke run.
 const SMOKE_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=11;
 
-/// Measures the figures of the run that are in [`FIGURES`], in one sweep.
+/// Measures those of [`FIGURES`] that the run includes, in one sweep over the bucket sizes.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     if figures.wants(&[Figure::JoinLeave]) && figures.devices.len() < 2 {
         figures.report.note("skipped: figure 8 needs two devices");

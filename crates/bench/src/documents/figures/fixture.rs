@@ -26,8 +26,9 @@ const REPEAT: Repeat = Repeat {
     budget: Duration::from_secs(2),
 };
 
-/// Memory per document: 195 bytes in a server that keeps documents in memory and caches their values (resident memory
-/// with ten million documents, two cores, November 2026), plus 34 bytes in the rivals that hold all values.
+/// Memory per document. A server that keeps documents in memory and caches their values takes 195 bytes (resident
+/// memory with ten million documents, two cores, November 2026). The compared programs that hold all values in memory
+/// take another 34 bytes together.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 
 /// Splits a device list into single devices: `host:2,cuda:0` becomes `host:1`, `host:1`, `cuda:0`.
@@ -57,7 +58,7 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
     Ok(devices)
 }
 
-/// A growing data folder, on which servers run.
+/// A data folder whose collection grows. Each server of the fixture runs on this folder.
 pub struct Fixture {
     folder: tempfile::TempDir,
     devices: Vec<String>,
@@ -155,7 +156,8 @@ impl RunningServer {
         random::insert(&self.db.collection(COLLECTION), range, make).await
     }
 
-    /// Caches a field, unless it is cached, and waits until all its values are on devices and the server is idle.
+    /// Declares a cache of a field, unless the field has one. Waits until all values of the field are on devices and
+    /// the server is idle.
     ///
     /// # Errors
     /// If the server refuses, or the wait times out.
@@ -181,7 +183,7 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Lets the next device join. Returns the time in milliseconds until its buckets were on it.
+    /// Lets the next device join. Returns the time in milliseconds until the device had its buckets.
     ///
     /// # Errors
     /// If the server refuses.
@@ -191,7 +193,7 @@ impl RunningServer {
         Ok(milliseconds(time))
     }
 
-    /// Lets the last device leave. Returns the time in milliseconds until its buckets were on other devices.
+    /// Lets the last device leave. Returns the time in milliseconds until its buckets had moved to other devices.
     ///
     /// # Errors
     /// If the server refuses.
@@ -235,7 +237,7 @@ impl RunningServer {
         Ok(searches as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Measures the median latency of a count by regular expression, in milliseconds.
+    /// Counts the values that match `pattern`, repeatedly. Returns the median latency in milliseconds.
     ///
     /// # Errors
     /// If the count is not `expect`.
@@ -259,7 +261,8 @@ impl RunningServer {
     }
 }
 
-/// Returns a note if this machine's memory is too small for `documents` more documents; otherwise `None`.
+/// Returns a note that the documents do not fit, if this machine's available memory is too small for `documents` more
+/// documents. Otherwise returns `None`.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
     let available = available_memory_bytes()?;

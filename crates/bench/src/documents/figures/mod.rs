@@ -24,11 +24,11 @@ use crate::statistics::Repeat;
 
 /// Default devices.
 const DEVICES: &str = "host:2";
-/// Regular expression of figures 7 and 10; the paper does not print its own. The expression has no required literal
-/// that a search could use.
+/// Regular expression of figures 7 and 10. It is ours, because the paper does not print the one that it measured. It
+/// has no required literal that a search could use.
 const REGEX: &str = "a.*[xyz].*q";
-/// Patterns of figure 12 by name: the regular expression above, one with alternatives, and a rare literal, which a
-/// trigram index finds without reading the values.
+/// Patterns of figure 12 by name: the regular expression above, one with alternatives, and a rare literal. For the rare
+/// literal, a trigram index reads only a few values.
 const PATTERNS: [(&str, &str); 3] = [
     ("regex", REGEX),
     ("alternatives", "(ab|cd|ef)[aeiou]"),
@@ -68,7 +68,7 @@ pub enum Figure {
     All,
 }
 
-/// A run: figures to measure, size, and results so far.
+/// A benchmark run: the figures to measure, the size of the run, and the results so far.
 struct Figures {
     wanted: Vec<Figure>,
     smoke: bool,
@@ -109,7 +109,7 @@ impl Figures {
         all || any.iter().any(|figure| self.wanted.contains(figure))
     }
 
-    /// Returns `documents`, reduced to the limit of the run.
+    /// Returns `documents`, or the run's maximum number of documents if that is smaller.
     fn at_most(&self, documents: usize) -> usize {
         match (self.smoke, self.documents_max) {
             (true, _) => BATCH,

@@ -40,7 +40,7 @@ const PATTERN_REPEAT: Repeat = Repeat {
     budget: Duration::from_secs(2),
 };
 
-/// A search: counts the values that equal a value or match a pattern.
+/// A search that counts the values equal to a text, or the values that match a pattern.
 #[derive(Clone, Copy)]
 enum Search<'a> {
     Exact(&'a str),
@@ -54,22 +54,22 @@ struct Engine {
     access: Access,
 }
 
-/// How a program is queried, and its process.
+/// How a program is queried.
 enum Access {
-    /// Through the official driver.
+    /// Through the official MongoDB driver.
     Driver {
         db: Database,
         _server: Option<FerretDb>,
     },
     /// Through `psql`.
     Psql(Postgres),
-    /// One process per search.
+    /// By starting a process for each search.
     Ripgrep,
-    /// One line per search, to a process that holds all values.
+    /// By sending a line for each search to a process that holds all values.
     Column(ColumnSearch),
 }
 
-/// Measures Forebay with all devices and the installed rivals, interleaved.
+/// Measures Forebay with all devices, and the installed rivals. Each round measures every program.
 pub async fn measure(
     figures: &mut Figures,
     server: &mut RunningServer,

@@ -1,4 +1,4 @@
-//! Measurements in rounds, grouped by point of a figure.
+//! Collects the measurements of all rounds, for each point of a figure.
 
 use anyhow::{Context, Result};
 

@@ -1,5 +1,5 @@
-//! Figures 9 to 12: exact searches and regular expressions, for each number of documents and devices, and compared with
-//! rivals.
+//! Figures 9 to 12: exact searches and regular expressions, for each number of documents. Figures 9 and 10 are for each
+//! number of devices; figures 11 and 12 are compared with rivals.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::{ExpectedCounts, Figure, Figures, REGEX, rivals};
 use crate::documents::random;
 use crate::record::Measured;
 
-/// The figures of this sweep.
+/// The figures that this module measures.
 pub const FIGURES: [Figure; 4] = [
     Figure::ExactBySize,
     Figure::RegexBySize,
@@ -21,7 +21,7 @@ const DOCUMENTS: [usize; 4] = [100_000, 1_000_000, 10_000_000, 100_000_000];
 /// Numbers of documents in a smoke run.
 const SMOKE_DOCUMENTS: [usize; 2] = [random::BATCH, 2 * random::BATCH];
 
-/// Measures the figures of the run that are in [`FIGURES`], in one sweep over a growing collection.
+/// Measures those of [`FIGURES`] that the run includes, in one sweep over a growing collection.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     let mut server = RunningServer::in_memory(&figures.devices).await?;
     let mut filled = 0;

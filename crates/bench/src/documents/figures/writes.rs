@@ -73,7 +73,7 @@ struct GrowingCollection {
 }
 
 impl GrowingCollection {
-    /// Inserts the next documents, and adds the documents per second to a point of the figure.
+    /// Inserts the next documents. Adds the insert rate (documents per second) to a point of the figure.
     async fn insert(&mut self, samples: &mut Samples, point: &str, by: Measured<'_>) -> Result<()> {
         let start = Instant::now();
         let range = self.documents..self.documents + self.inserted;
@@ -182,8 +182,8 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Measures fields with a B-tree and then with a trigram index in every round. Rows are loaded with `COPY`,
-/// PostgreSQL's fastest way.
+/// In every round, measures fields with B-tree indexes, and then fields with trigram indexes. Loads rows with `COPY`,
+/// the fastest way into PostgreSQL.
 fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let mut postgres = Postgres::start()?;
@@ -232,14 +232,14 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Loads rows into PostgreSQL with `COPY`. Returns the time in milliseconds.
+/// Loads documents of [`random::five_fields`] into PostgreSQL with `COPY`. Returns the time in milliseconds.
 fn copy_in(postgres: &mut Postgres, folder: &Path, start: usize, count: usize) -> Result<f64> {
     let file = rows_file(folder, start, count)?;
     let (_, time) = postgres.execute(&format!("\\copy letters FROM '{}'", file.display()))?;
     Ok(time)
 }
 
-/// Writes the same documents to a file as rows of tab-separated fields.
+/// Writes documents of [`random::five_fields`] to a file, each as a row of tab-separated fields.
 fn rows_file(folder: &Path, start: usize, count: usize) -> Result<PathBuf> {
     let path = folder.join("rows.txt");
     data::write_file(&path, |writer| {

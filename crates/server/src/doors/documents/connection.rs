@@ -119,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let is_allowed = inflated_bytes(&frame.bytes)
             .is_none_or(|inflated| inflated <= limits.message_bytes_max);
         if is_allowed {
-            // Decoding copies the documents from the message.
+            // Make room for one copy of the documents, because decoding copies them from the message.
             frame.make_room(1).await?;
         }
         let request_id = frame.request_id();
@@ -263,8 +263,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends several replies to one request: to a getMore until its cursor is exhausted, to a hello until the server
-    /// stops.
+    /// Sends several replies to one request. A getMore gets replies until its cursor is exhausted, and a hello until
+    /// the server stops.
     async fn exhaust(
         &mut self,
         mut command: Command,
@@ -329,7 +329,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns the reply if the memory account allows the encoded copy, otherwise an error. Small replies need no memory.
+/// Returns the reply if the memory account has room for it and for its encoded copy; otherwise returns an error reply.
+/// Small replies are not charged.
 fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
     let bytes = reply.as_bytes().len();
     let full = if bytes <= FREE_BYTES_MAX {

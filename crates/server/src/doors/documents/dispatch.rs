@@ -65,7 +65,7 @@ fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Re
     }
 }
 
-/// Answers a command. Errors are also replies.
+/// Answers a command. If the command fails, the reply describes the error.
 pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
     let name = command.name.as_str();
     session.refresh_rights(door);

@@ -14,7 +14,7 @@ pub const COMMAND: &str = "configureFailPoint";
 
 /// Fail point for commands with given names.
 const FAIL_COMMAND: &str = "failCommand";
-/// Fail point for writes with a transaction number (`txnNumber`), before or after they are applied.
+/// Fail point for writes with a transaction number (`txnNumber`). The write fails before or after it is applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
 /// Fail point for commands with `maxTimeMS`: they fail as if their time limit had expired.
 const FAIL_TIME_LIMIT: &str = "maxTimeAlwaysTimeOut";
@@ -47,7 +47,7 @@ struct FailPoint {
     count: i64,
 }
 
-/// Which of the matching commands a fail point fails.
+/// Which of the matching commands are to fail.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mode {
     Off,
@@ -130,9 +130,8 @@ impl FailPoints {
         })
     }
 
-    /// Counts each statement that a write with a transaction number has applied now, not in an earlier attempt, as one
-    /// command. Returns
-    /// true if the write is to fail.
+    /// Counts the statements of a write with a transaction number, each as one command. Does not count statements that
+    /// an earlier attempt of the write has applied. Returns true if the write is to fail.
     pub fn trigger_for_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());

@@ -83,7 +83,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// Returns the number of topology changes so far: 1 once the server is stopping.
+/// Returns the number of topology changes so far: 0, or 1 once the server is stopping.
 fn counter(door: &Door) -> i64 {
     i64::from(door.documents.is_stopping())
 }

@@ -20,8 +20,8 @@ use super::session::Session;
 use super::socket::Socket;
 use crate::listen::{ListenError, bind, pause, stopped};
 
-/// Interval of checks for commands whose clients have disconnected. Such commands are to end within 100 ms, including
-/// the time to stop them.
+/// Interval of checks for commands whose clients have disconnected. Such a command must end within 100 ms after the
+/// disconnect. This time includes the wait for the check, and stopping the command.
 const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Listener for MongoDB clients.
@@ -31,7 +31,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`. With `tls`, accepts TLS clients only.
+    /// Listens on `address`. With `tls`, accepts only TLS clients.
     ///
     /// # Errors
     /// If the port is in use or the system refuses.

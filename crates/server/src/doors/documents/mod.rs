@@ -91,7 +91,8 @@ pub fn timeouts(settings: &Settings) -> Timeouts {
 }
 
 impl Door {
-    /// Creates the state for clients of these documents or, with a proxy, of the proxy's upstream. Waits for the disk.
+    /// Creates the state for clients of `documents`, or of the proxy's upstream if there is a proxy. Waits for the
+    /// disk.
     pub fn new(documents: Arc<Documents>, proxy: Option<Arc<Proxy>>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {

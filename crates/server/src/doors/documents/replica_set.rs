@@ -5,7 +5,8 @@ use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// Election id, which drivers use to find the latest election: constant, because there is only one member.
+/// Election id, from which drivers learn which election is the latest. It is constant, because the only member is
+/// always the primary.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The replica set's name and the address of its only member.

@@ -19,7 +19,7 @@ pub struct Conversation {
     login: Login,
     exchange: Exchange,
     skip_empty_exchange: bool,
-    /// Was the proof correct? Then only the client's last, empty message is missing.
+    /// Whether the client's proof was correct. If so, only the client's last, empty message is missing.
     proven: bool,
 }
 
@@ -54,8 +54,8 @@ pub struct Step {
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Reads the secret from the store, so that the salts survive restarts like those of existing users. Creates and
-    /// stores a secret if there is none. Waits for the disk.
+    /// Reads the secret from the store, or creates and stores it. It is stored so that the salts of users that do not
+    /// exist stay the same after a restart, as those of existing users do. Waits for the disk.
     pub fn load(documents: &Documents) -> Secret {
         let mut fresh = [0; 32];
         random_bytes(&mut fresh);

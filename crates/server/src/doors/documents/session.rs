@@ -80,7 +80,7 @@ impl Session {
         self.place.keep();
     }
 
-    /// Logs the client out; it counts as unauthenticated again.
+    /// Logs the client out. Its connection permit counts as that of an unauthenticated client again.
     pub fn log_out(&mut self) {
         self.client.user = None;
         self.login = None;

@@ -88,7 +88,7 @@ pub fn run(
     }
     let reply = changes.apply(|| change(documents, command))?;
     if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
-        // Runs after the change is counted, so that later commands of the user are checked against the new record.
+        // End the user's operations only after the change is counted: operations that start later use the new rights.
         documents.end_user(&named(command)?);
     }
     Ok(reply)
@@ -166,7 +166,7 @@ fn password(body: &RawDocument) -> Result<Option<&str>, Refusal> {
     match body.get("pwd") {
         Ok(None) => Ok(None),
         Ok(Some(RawBsonRef::String(password))) => Ok(Some(password)),
-        _ => Err(bad_value("the password, field 'pwd', must be a string")),
+        _ => Err(bad_value("the field 'pwd' must be a string")),
     }
 }
 
@@ -178,7 +178,7 @@ fn optional_roles(command: &Command) -> Result<Option<Vec<Role>>, Refusal> {
     match command.body.get("roles") {
         Ok(None) => Ok(None),
         Ok(Some(RawBsonRef::Array(roles))) => read_roles(roles, &command.db).map(Some),
-        _ => Err(bad_value("the roles, field 'roles', must be an array")),
+        _ => Err(bad_value("the field 'roles' must be an array")),
     }
 }
 
