@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use forebay_text::{Rows, SEPARATOR};
 
-/// Maximum bytes of a block of several values. Offsets have 32 bits, so a block of a single, larger value is possible
-/// too.
+/// Maximum bytes of a block of several values. A block of a single value may be larger, because its 32-bit offsets
+/// reach up to 4 GiB.
 pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// Values with the numbers of their documents, in any order. Each value is followed by [`SEPARATOR`].
@@ -39,7 +39,8 @@ impl Block {
         self.numbers.push(number);
     }
 
-    /// Appends rows of `from`. Their document numbers are indexes into `numbers`.
+    /// Appends rows of `from`, whose document numbers are positions in `numbers`. Each position is replaced by the
+    /// number there.
     pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());

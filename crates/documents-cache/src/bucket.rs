@@ -15,7 +15,7 @@ pub(crate) struct Bucket {
     guard: Arc<BucketIdGuard>,
     /// Inclusive lower bound of the bucket's values. The upper bound is the next bucket's `lower`.
     pub(crate) lower: Arc<[u8]>,
-    /// Length of the prefixes that separate this bucket's values from its neighbours'.
+    /// Length of the prefixes that separate the values of this bucket from those of its neighbours.
     pub(crate) prefix_bytes: usize,
     /// Sorted segments, oldest first.
     pub(crate) segments: Vec<Segment>,
@@ -74,7 +74,7 @@ impl Bucket {
         segments + (size_of::<Bucket>() + self.lower.len()) as u64
     }
 
-    /// Removes the bucket from its device. The device's memory is freed once no search uses it.
+    /// Removes the bucket from its device. The bucket's memory on the device is freed once no search uses that memory.
     pub(crate) fn release(&mut self) {
         self.device = None;
         for segment in &mut self.segments {

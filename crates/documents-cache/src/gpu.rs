@@ -9,8 +9,8 @@ use forebay_text_gpu::{ScanTable, TiledRows};
 use crate::bucket::Bucket;
 use crate::segment::Segment;
 
-/// The buckets of a field that one GPU holds, in one snapshot. Searches of the same snapshot share it, so that they
-/// also share a table on the device and a pass over its memory.
+/// The buckets of a field that one GPU holds, in one snapshot. Searches of the same snapshot share this value, so that
+/// they also share a table on the device and a pass over the device's memory.
 #[derive(Debug)]
 pub(crate) struct GpuPartition {
     pub(crate) device: Arc<Device>,

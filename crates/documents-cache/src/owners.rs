@@ -98,8 +98,8 @@ const GPU_BANDWIDTH_PERCENT: u64 = 73;
 /// PERF: an H100 (3,352 GB/s by its clock and width) searches 40 M values of 100 letters at 2,423 to 2,468 GB/s for
 /// four regular expressions, median 2,465: 73.5 % (`cargo bench -p forebay-text-gpu --bench scan`, 2026-11-23, commit
 /// 9c34e28, `bench/record/2026-11-23-h100.jsonl`). One host device takes 11 to 124 ms for twelve patterns over 4.5 M
-/// package names of 92 MB, median 21 ms: 4.3 GB/s (`forebay bench documents --host`, Intel Xeon, 2026-11-22, commit
-/// c80f07e, `bench/record/2026-11-22-host.jsonl`).
+/// package names (92 MB in total), median 21 ms: 4.3 GB/s (`forebay bench documents --host`, Intel Xeon, 2026-11-22,
+/// commit c80f07e, `bench/record/2026-11-22-host.jsonl`).
 fn weight(device: &Device) -> u64 {
     let gpu = device.details();
     bytes_per_s(gpu.map(|gpu| gpu.memory_bytes_per_s)) / 1000

@@ -47,7 +47,8 @@ pub enum Want {
     Count,
     /// The numbers of the documents found.
     Numbers {
-        /// Maximum count of numbers to return. The cache chooses which ones.
+        /// Maximum count of numbers to return. If more documents meet the expression, the cache chooses which numbers
+        /// it returns.
         limit: Option<usize>,
     },
     /// The distinct strings of a field in the documents found, with the number of documents for each.

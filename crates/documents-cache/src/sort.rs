@@ -1,8 +1,8 @@
 //! Sorting the rows of several blocks by value, then by document.
 //!
-//! Eight bytes of each value form a key, so that most comparisons do not read the values. Rows with equal keys and
-//! longer values are sorted again by the next eight bytes. The sort is stable and adaptive: it merges blocks that are
-//! already sorted.
+//! Eight bytes of each value form a key, so that most comparisons do not read the values. If the keys of several rows
+//! are equal and their values are longer, these rows are sorted again by the next eight bytes. The sort is stable and
+//! adaptive: it merges blocks that are already sorted.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -84,7 +84,7 @@ impl<'a> Sorted<'a> {
             group.sort_unstable_by(|a, b| self.compare(a, b));
             return;
         }
-        // Values that end within these bytes come before longer values.
+        // Values that end within the first `depth` bytes come before longer values.
         group.sort_by_key(|entry| self.entry_value(entry).len() > depth);
         let ended = group.partition_point(|entry| self.entry_value(entry).len() <= depth);
         group[..ended]

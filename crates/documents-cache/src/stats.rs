@@ -44,7 +44,7 @@ pub struct BucketStats {
     pub first_prefix: Vec<u8>,
     /// Prefix of the bucket's highest value.
     pub last_prefix: Vec<u8>,
-    /// Length of these prefixes, which separate the bucket's values from its neighbours'.
+    /// Length of `first_prefix` and `last_prefix`, which separate the bucket's values from those of its neighbours.
     pub prefix_bytes: usize,
     /// Number of values.
     pub rows: u64,

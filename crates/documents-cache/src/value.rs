@@ -31,8 +31,8 @@ pub(crate) enum Kept<'a> {
 }
 
 impl<'a> FieldValue<'a> {
-    /// Converts to the stored form. The result depends only on the value and the limit, so that a removal finds the
-    /// rows that the insertion created.
+    /// Converts to the stored form. The result depends only on the value and on `value_bytes_max`, so that a removal
+    /// finds the rows that the insertion created.
     #[inline]
     pub(crate) fn kept<'v>(&'v self, value_bytes_max: usize) -> Kept<'a> {
         let fits = |value: &&[u8]| value.len() <= value_bytes_max && is_utf8(value);

@@ -14,7 +14,7 @@ use forebay_memory::Account;
 use forebay_text::Program;
 
 const DOCUMENTS: u32 = 20_000;
-/// Part of every value. It has hundreds of substrings. Each of these is a condition that every document meets.
+/// Part of every value. Each of its hundreds of substrings is a condition that every document meets.
 const COMMON: &str = "abcdefghijklmnopqrstuvwxyz";
 
 fn pair(memory: &Account) -> Pair {

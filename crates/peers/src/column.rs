@@ -131,7 +131,7 @@ fn libhs_binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Searches the values of `file`, one per line. Runs in the process of [`ColumnSearch::regex_crate`].
+/// Searches the values of `file`, one per line. Runs in the process that [`ColumnSearch::regex_crate`] starts.
 ///
 /// # Errors
 /// If the file cannot be read, or a pattern is invalid.

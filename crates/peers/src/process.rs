@@ -14,13 +14,13 @@ use anyhow::{Context, Result, anyhow, bail};
 const READY_SECONDS_MAX: u64 = 120;
 /// Timeout of stopping a server.
 const STOP_SECONDS_MAX: u64 = 60;
-/// Maximum number of output lines that are kept for messages: the last ones.
+/// Number of the latest output lines that are kept for error messages.
 const LINES_KEPT: usize = 40;
 /// Timeout of waiting until a server is idle.
 const REST_SECONDS_MAX: u64 = 60;
 /// Interval in milliseconds over which processor time is measured, to decide whether a server is idle.
 const REST_MILLISECONDS: u64 = 300;
-/// Maximum processor time of an idle server in that interval.
+/// Maximum processor time of an idle server within [`REST_MILLISECONDS`].
 const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
 /// Milliseconds per tick of Linux's processor times.
 const TICK_MILLISECONDS: u64 = 10;
@@ -46,7 +46,8 @@ impl ServerProcess {
         command
             .args(["serve", "--until-stdin-ends"])
             .args(arguments);
-        // Removes settings such as FOREBAY_UPSTREAM from the environment: they are meant for the user's own server.
+        // Removes settings such as FOREBAY_UPSTREAM from the environment, because the user meant them for another
+        // server.
         let settings = std::env::vars_os().map(|(name, _)| name).filter(|name| {
             name != "FOREBAY_KERNEL_CACHE" && name.as_encoded_bytes().starts_with(b"FOREBAY_")
         });

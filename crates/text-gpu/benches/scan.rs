@@ -205,7 +205,7 @@ fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     }
 }
 
-/// Returns one search for each of many clients: all of one kind, all different.
+/// Returns one search for each of many clients. The searches are all different, but of the same kind.
 fn for_clients(sort: &str) -> Vec<Arc<Program>> {
     let mut rng = fastrand::Rng::with_seed(64);
     let mut word = |length: usize| -> String { (0..length).map(|_| rng.char('a'..='z')).collect() };

@@ -9,9 +9,9 @@ pub(crate) const QUERIES_MAX: usize = 32;
 /// Maximum automata per launch.
 pub(crate) const AUTOMATA_MAX: usize = 8;
 
-/// Minimum match limit of a search whose row numbers are staged in shared memory; searches with a smaller limit write
-/// each match at once. All warps of a launch together stage less than a third of this number of rows: at most 31 rows
-/// in each of 64 warps on each of 148 multiprocessors.
+/// Row numbers are staged in shared memory only for searches whose match limit is at least this number. Searches with a
+/// smaller limit write each match immediately. All warps of a launch together stage less than a third of this number of
+/// rows: at most 31 rows in each of 64 warps on each of 148 multiprocessors.
 const STAGED_LIMIT_MIN: u32 = 1 << 20;
 
 kernel_arguments! {
@@ -110,7 +110,7 @@ kernel_arguments! {
         pub(crate) probe_mask: u32,
     }
 
-    /// Arguments of a Glushkov automaton; each bit is a position.
+    /// Arguments of a Glushkov automaton; each bit stands for one position.
     #[derive(Default)]
     pub(crate) struct GlushkovArguments {
         /// Positions that may be entered at any byte of a row.
@@ -123,16 +123,16 @@ kernel_arguments! {
         pub(crate) follow_count: u32,
     }
 
-    /// Arguments of several packed literals; each bit is a byte of a literal.
+    /// Arguments of several packed literals; each bit stands for one byte of a literal.
     #[derive(Default)]
     pub(crate) struct ShiftAndArguments {
-        /// First bytes of the literals that may begin anywhere in a row.
+        /// Bits of the first bytes of those literals that may begin anywhere in a row.
         pub(crate) enter: u64,
-        /// First bytes of the literals that must begin the row.
+        /// Bits of the first bytes of those literals that must begin the row.
         pub(crate) enter_start: u64,
-        /// Bytes other than the first of each literal.
+        /// Bits of all other bytes of the literals.
         pub(crate) inside: u64,
-        /// Last byte of each literal.
+        /// Bit of the last byte of each literal.
         pub(crate) last: u64,
         /// Index of the last bit of each literal.
         pub(crate) last_bits: [u32; QUERIES_MAX],

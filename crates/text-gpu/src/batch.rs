@@ -260,7 +260,7 @@ impl Classes {
         self.representatives.len()
     }
 
-    /// Returns an automaton's table over these classes, row by row.
+    /// Returns the table of an automaton over the shared classes, state by state.
     fn table<'a>(&'a self, form: &'a DfaForm) -> impl Iterator<Item = u16> + 'a {
         let states = form.next.chunks(form.classes_count);
         states.flat_map(|row| {
@@ -340,7 +340,8 @@ impl Launch {
         self.outputs.iter().any(|output| output.wants_rows != 0)
     }
 
-    /// Returns the number of bytes of both tables, rounded up so that the next launch's tables are aligned.
+    /// Returns the number of bytes of `image` and `table` together, rounded up so that the tables of the next launch
+    /// are aligned.
     pub(crate) fn image_bytes(&self) -> usize {
         (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }

@@ -76,8 +76,9 @@ impl Policy {
         }
     }
 
-    /// Returns the policy of Ampere, which has not been measured: Hopper's parameters, except that a multiprocessor has
-    /// 164 KiB of shared memory, so four blocks have 40 KiB each, 1 KiB of it reserved by the driver.
+    /// Returns the policy of Ampere, which has not been measured. It has Hopper's parameters except for the shared
+    /// memory: a multiprocessor has 164 KiB, so each of four blocks can have 40 KiB, of which the driver reserves 1
+    /// KiB.
     fn sm_80() -> Policy {
         Policy {
             shared_table_bytes_max: 37 << 10,

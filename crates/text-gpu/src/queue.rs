@@ -42,7 +42,8 @@ pub struct ScanOrder {
 /// candidates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScanFound {
-    /// Number of matching rows. If more rows match than the limit, any number from the limit to the true count.
+    /// Number of matching rows. If more rows match than the limit, `matches` may be any number from the limit to the
+    /// true count.
     pub matches: u64,
     /// Row numbers in any order, if wanted.
     pub list: Vec<u32>,

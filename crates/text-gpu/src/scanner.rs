@@ -248,7 +248,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Searches the whole table; a list that does not fit is collected again in ranges of chunks.
+    /// Searches the whole table. If a search's list of matches does not fit, searches again in ranges of chunks to
+    /// collect the list.
     fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), JobError> {
         let assigned = assign(launches, self.orders);
         let lists = assigned.iter().filter(|query| query.list.is_some()).count();

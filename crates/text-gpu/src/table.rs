@@ -95,7 +95,7 @@ impl ScanTable {
             + deleted.sum::<usize>() * size_of::<u32>()
     }
 
-    /// Returns the content of the table for a device address: chunks, segments, deleted rows.
+    /// Returns the bytes of the table as they must be at a device address: chunks, segments, deleted rows.
     pub(crate) fn image(&self, address: u64, chunks: &[(usize, ChunkOfRows)]) -> Image {
         let mut bytes = Vec::with_capacity(self.image_bytes(chunks.len()));
         for (index, chunk) in chunks {

@@ -22,7 +22,7 @@ const PART_BYTES: usize = PIECE_BYTES / 16;
 /// longer than 4,096 bytes are not included; see [`oversize_rows`](TiledRows::oversize_rows).
 #[derive(Debug)]
 pub struct TiledRows {
-    /// Shared with the copy job, which may end shortly after the copy.
+    /// Shared with the job that copies the rows, which may hold the memory for a moment after the copy is done.
     memory: Arc<DeviceMemory>,
     rows: usize,
     groups: Vec<Group>,
@@ -175,8 +175,8 @@ impl Loading {
     }
 }
 
-/// Starts copying a block in pieces, each of which is copied while the next one is written. Returns the number of
-/// pieces.
+/// Starts copying a block in pieces: while one piece is copied to the device, the next piece is written to pinned
+/// memory. Returns the number of pieces.
 fn copy(
     device: &Device,
     layout: &Layout,

@@ -7,9 +7,9 @@ use forebay_cancel::SharedStop;
 
 /// Limit of the total compile cost of all patterns of one command.
 ///
-/// The cost is the bytes of automata and tables, counted each time they are built or read, which also bounds the time:
-/// at most about 20 ms per MiB. Once the budget is spent or the command is cancelled, patterns get the tier
-/// [`Pcre`](crate::Tier::Pcre), which builds nothing.
+/// The cost is the number of bytes of automata and tables. Bytes are counted each time they are built or read, so the
+/// budget also bounds the compile time: at most about 20 ms per MiB. Once the budget is spent or the command is
+/// cancelled, patterns get the tier [`Pcre`](crate::Tier::Pcre), which builds nothing.
 #[derive(Debug)]
 pub struct Budget {
     bytes_left: AtomicUsize,
@@ -37,7 +37,7 @@ impl Budget {
         &self.stop
     }
 
-    /// Returns whether the budget ran low: the latest program may then have a slower tier than it would otherwise.
+    /// Returns whether the budget ran low. The latest program may then have a slower tier than with a larger budget.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }

@@ -90,15 +90,15 @@ impl Analysis {
         self.parts.parts.iter().all(always)
     }
 
-    /// Returns the condition if there is only one, not negated.
+    /// Returns the condition if there is exactly one and it is not negated.
     fn single(&self) -> Result<&Hir, String> {
         self.parts
             .single()
             .ok_or_else(|| "several conditions".to_owned())
     }
 
-    /// Returns the longest condition that is not negated, used alone if the automaton of all conditions would be too
-    /// large.
+    /// Returns the longest condition that is not negated. It is used alone if the automaton of all conditions would be
+    /// too large.
     fn main(&self) -> Result<&Hir, String> {
         let plain = self
             .parts

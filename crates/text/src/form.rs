@@ -70,8 +70,8 @@ pub struct DfaForm {
 /// Maximum states of a form, because state numbers have 16 bits.
 const STATES_MAX: usize = 1 << 16;
 
-/// Maximum entries of a form's table, of two bytes each: a quarter of the memory that one pass of a GPU over a bucket
-/// has for tables.
+/// Maximum entries of a form's table. An entry has two bytes, so such a table takes a quarter of the memory that one
+/// pass of a GPU has for tables.
 const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
@@ -98,8 +98,8 @@ impl DfaForm {
         (self.states_count() - 1) as u16
     }
 
-    /// Converts an automaton over blocks to one over single rows. The former starts in state 0, and its last states are
-    /// `dead`, `matched` and `hit`.
+    /// Converts an automaton over blocks to one over single rows. The automaton over blocks starts in state 0, and its
+    /// last states are `dead`, `matched` and `hit`.
     fn new(
         states: usize,
         step: impl Fn(usize, u8) -> usize,
@@ -220,7 +220,7 @@ fn columns(
 }
 
 /// A Glushkov automaton, whose state is the bit set of active positions of the pattern. A byte activates each position
-/// that accepts the byte and either follows an active position or may be entered; all others become inactive.
+/// that accepts the byte and either follows an active position or may be entered. All other positions become inactive.
 #[derive(Clone)]
 pub struct GlushkovForm {
     /// For each byte value, the positions that accept it.

@@ -1,7 +1,8 @@
 //! Bindings to the part of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
 //!
-//! The safe crate for the library cannot be used: for an empty subject it passes PCRE2 10.42 a dangling pointer close
-//! to address zero. The matcher computes `end - n`, which wraps around, and reads from there.
+//! The safe crate for the library cannot be used: for an empty subject, that crate passes PCRE2 10.42 a dangling
+//! pointer close to address zero. The matcher then computes the address `end - n`, which wraps around, and reads from
+//! that address.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -60,7 +61,7 @@ pub(crate) struct MatchLimits {
 }
 
 impl MatchLimits {
-    /// No limits, for patterns and subjects that this crate itself writes.
+    /// No limits, for patterns and subjects that this crate itself creates.
     pub(crate) const NONE: MatchLimits = MatchLimits {
         steps: u32::MAX,
         depth: u32::MAX,
@@ -404,8 +405,8 @@ impl Watched {
     }
 }
 
-/// Returns the maximum steps from each start position of a value that take at most 0.1 s in total, assuming that each
-/// step reads the whole value.
+/// Returns the maximum number of steps from each start position of a value. The steps from all start positions then
+/// take at most 0.1 s, assuming that each step reads the whole value.
 fn quick_steps(value_bytes: usize) -> u32 {
     let bytes = value_bytes as u64 + 1;
     steps(QUICK_BYTES_MAX, bytes.saturating_mul(bytes))
@@ -485,7 +486,7 @@ mod tests {
 
     #[test]
     fn an_empty_subject_is_read_nowhere() {
-        // With a dangling pointer this would read at an address near zero.
+        // If PCRE2 got the dangling pointer of an empty Rust slice, it would read near address zero for this pattern.
         let pattern = "😀*\\o{373000}*+|.?";
         let code = Code::compile(pattern, option::PCRE2_MULTILINE, LIMITS);
         let code = code.expect("a valid pattern");

@@ -188,7 +188,7 @@ impl Program {
     /// of `rows`.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline; the rows reported before do match.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline; rows that were reported before do match.
     pub fn search_rows(
         &self,
         rows: Rows<'_>,

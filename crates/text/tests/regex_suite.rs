@@ -17,8 +17,8 @@ use toml::Value;
 /// The tiers that are built from this crate's own tree; the others compare literals or call PCRE2.
 const AUTOMATA: [Tier; 3] = [Tier::BitParallel, Tier::Dfa, Tier::LargeDfa];
 
-/// Minimum number of tests that mean the same in PCRE2, and of tests that an automaton tier accepts, as counted when
-/// the suite was imported.
+/// Minimum numbers of tests, as counted when the suite was imported: tests that mean the same in PCRE2, and tests that
+/// an automaton tier accepts.
 const SAME_MIN: usize = 354;
 const TAKEN_MIN: usize = 321;
 
@@ -27,8 +27,8 @@ struct File {
     test: Vec<Test>,
 }
 
-/// A test of the suite. Only whether a value matches is compared; positions, captures and the number of matches are
-/// ignored, so only whether `matches` is empty is used.
+/// A test of the suite. The tests compare only whether a value matches, not positions, captures or the number of
+/// matches. So they only read whether `matches` is empty.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Test {

@@ -80,8 +80,8 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     ends.all(|value| Some(value) == first)
 }
 
-/// Returns the maximum row count of the segments to merge: that of the largest tier with at least `segments_max`
-/// segments. Returns `None` if every tier has fewer segments.
+/// Returns the maximum number of rows of a segment that should be merged: the upper bound of the largest tier that has
+/// at least `segments_max` segments. Returns `None` if every tier has fewer segments.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);

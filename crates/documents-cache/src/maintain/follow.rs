@@ -9,7 +9,7 @@ use super::{Extent, maintain};
 use crate::cache::Shared;
 
 /// Updates the placement: adds devices that have joined, and removes devices that have left or are lost. Then moves the
-/// buckets to their new owners. Blocks until all buckets have moved, including those that another thread is moving.
+/// buckets to their new owners. Blocks until all buckets have moved, including buckets that another thread is moving.
 /// Searches continue.
 pub(crate) fn follow_devices(shared: &Arc<Shared>) {
     let ready = change_placement(shared);

@@ -93,8 +93,8 @@ fn divide_once(
     }
     let prefix_bytes = distinguishing_bytes(segments, piece)?;
     let prefixes = prefixes(segments, piece, prefix_bytes);
-    // Of an odd number of prefixes, the lower half keeps the larger part, because the algorithm moves half of the
-    // prefixes, rounded down.
+    // If the number of prefixes is odd, the lower part gets one prefix more than the upper part, because the algorithm
+    // moves half of the prefixes, rounded down.
     let middle = prefixes[prefixes.len().div_ceil(2)];
     let cuts = segments.iter().zip(&piece.rows).map(|(segment, rows)| {
         let cut = segment

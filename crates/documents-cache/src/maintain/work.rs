@@ -80,8 +80,8 @@ fn renew_copies(shared: &Arc<Shared>, bucket: &mut Bucket) {
     }
 }
 
-/// Repeats concurrent deletes in the buckets of `state`: the rows that writers deleted in the old segments (from
-/// `before` to `now`) while new segments were built from them.
+/// While maintenance built new segments from old ones, writers may have deleted rows of the old segments. Deletes the
+/// same rows in the buckets of `state`. `before` and `now` are the old segments before and after these deletes.
 pub(super) fn apply_concurrent_deletes(
     state: &mut FieldState,
     before: &[Segment],

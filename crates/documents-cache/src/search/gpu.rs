@@ -71,7 +71,7 @@ impl GpuScan {
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
-        // Each row takes one number in this list and one in a sink.
+        // Each row takes the bytes of two numbers: one in this list, and one in a sink.
         let found_bytes = 2 * size_of::<u32>() * found.list.len();
         if found_bytes > FREE_BYTES_MAX {
             order.held.try_grow(found_bytes)?;
@@ -167,7 +167,8 @@ fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, S
     Ok(sink)
 }
 
-/// Returns tasks for the host, by bucket of the GPU: all rows that can match.
+/// Returns the tasks with which the host, in place of the GPU, searches the buckets of `held`. Each inner list has the
+/// tasks of one bucket. They cover all rows that can match.
 pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {
@@ -180,7 +181,7 @@ pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     buckets.map(of_bucket).collect()
 }
 
-/// Returns tasks for the host: the rows whose values are too long for the GPU.
+/// Returns tasks with which the host searches the rows whose values are too long for the GPU.
 pub(super) fn oversize_tasks(held: &GpuPartition) -> Vec<Task> {
     let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];

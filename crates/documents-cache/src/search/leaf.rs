@@ -227,8 +227,8 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// Groups the scans of the delta, and of the buckets that no GPU searches, by where they run: on a host device or
-    /// on host threads. `host` holds further tasks for host threads.
+    /// Returns the scans of the delta and of the buckets that no GPU searches, each with the host device or host thread
+    /// that runs it. `host` holds further tasks for host threads.
     fn places<'b>(
         &self,
         prefix: &[u8],
@@ -251,7 +251,7 @@ impl LeafSearch<'_> {
                 None => host.push(tasks.collect::<Vec<_>>()),
             }
         }
-        // Host devices read the master copy, so each can search buckets assigned to another.
+        // All host devices read the master copy, so each can search buckets that are assigned to another host device.
         let on_devices = devices
             .into_values()
             .map(|(device, tasks)| (Place::Device(device), tasks));
@@ -297,7 +297,7 @@ impl Begun {
     }
 }
 
-/// Queues searches on the GPUs. Returns the tasks that remain for the host, by bucket.
+/// Queues searches on the GPUs. Returns the tasks that remain for the host, grouped by bucket.
 fn begin_on_gpus(
     device_partitions: &DevicePartitions,
     order: &Order,
@@ -318,7 +318,7 @@ fn begin_on_gpus(
     on_host
 }
 
-/// Starts scans on the host of the buckets that a GPU failed to search.
+/// Starts scans with which the host searches the buckets that a GPU failed to search.
 fn scan_on_host(held: &GpuPartition, order: &Order) -> Result<Vec<Scan>, SearchError> {
     let tasks = gpu::tasks(held, order.program.value_prefix());
     let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
@@ -328,7 +328,7 @@ fn scan_on_host(held: &GpuPartition, order: &Order) -> Result<Vec<Scan>, SearchE
         .collect()
 }
 
-/// Returns tasks for the rows of sorted segments that begin with `prefix`.
+/// Returns tasks that cover, in sorted segments, the rows whose values begin with `prefix`.
 fn sorted_tasks<'a>(
     segments: &'a [Segment],
     prefix: &'a [u8],
@@ -343,7 +343,7 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Distributes buckets that no device holds over as many threads as the machine has cores, round-robin. Returns the
+/// Distributes the tasks of buckets that no device holds among one thread per core, round-robin by bucket. Returns the
 /// tasks of each thread.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();

@@ -7,7 +7,7 @@ use crate::block::Block;
 use crate::field::FieldState;
 use crate::segment::Segment;
 
-/// Adds the rows whose value is `value`. Sorted segments contribute only until the sink has `limit` rows.
+/// Adds the rows whose value is `value`. Adds no more rows of sorted segments once the sink has `limit` rows.
 pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) {
     let position = field.directory.position(value);
     let bucket = &field.directory.buckets()[position];
@@ -17,7 +17,7 @@ pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: us
     add_unsorted(&field.open, |row| row == value, value.len(), sink);
 }
 
-/// Adds the rows whose value begins with `prefix`. Sorted segments contribute only until the sink has `limit` rows.
+/// Adds the rows whose value begins with `prefix`. Adds no more rows of sorted segments once the sink has `limit` rows.
 pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) {
     let positions = field.directory.positions(prefix);
     let buckets = &field.directory.buckets()[positions];
@@ -44,7 +44,7 @@ fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize
     }
 }
 
-/// Returns the rows of a sorted block that begin with `prefix`; all rows if `prefix` is empty.
+/// Returns the rows of a sorted block whose values begin with `prefix`; all rows if `prefix` is empty.
 pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
     if prefix.is_empty() {
         0..block.len()

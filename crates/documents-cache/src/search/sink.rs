@@ -32,8 +32,8 @@ pub(super) struct Numbers {
 
 /// Minimum value of `fold_at`.
 const FOLD_MIN: usize = 65_536;
-/// `fold_at` is the number of documents in the collection divided by this. The total cost of moving is then at most
-/// four times the cost of building the set itself, and `recent` takes at most four times the memory of the set.
+/// `fold_at` is the number of documents in the collection divided by this constant. Moving documents then costs in
+/// total at most four times as much as building the set, and `recent` takes at most four times the memory of the set.
 const FOLD_PART: u64 = 8;
 
 impl Numbers {

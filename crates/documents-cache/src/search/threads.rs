@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use crate::error::SearchError;
 
-/// Maximum threads per core, within `THREADS_MIN` and `THREADS_MAX`. The operating system schedules them fairly.
+/// Maximum threads per core. The total is kept between `THREADS_MIN` and `THREADS_MAX`. The operating system shares the
+/// cores fairly among the threads.
 const THREADS_PER_CORE: usize = 8;
 const THREADS_MIN: usize = 16;
 const THREADS_MAX: usize = 128;

@@ -17,7 +17,7 @@ use super::sink::Sink;
 
 /// Rows between two checks of the cancellation token.
 const PIECE_ROWS: usize = 65_536;
-/// Memory charged for a distinct value besides its bytes.
+/// Bytes of memory charged for each distinct value, in addition to the bytes of the value itself.
 const ENTRY_BYTES: usize = size_of::<ValueCount>() + size_of::<(Box<[u8]>, u64)>();
 
 /// A job that counts values.

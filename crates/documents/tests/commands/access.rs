@@ -271,8 +271,8 @@ async fn a_removed_user_leaves_no_cursor_and_sessions_of_others_stay() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// Checks that no stage that reads another collection is supported. Once one is, the rule of `aggregate` must require
-/// the privilege to read that collection.
+/// Checks that no stage that reads another collection is supported. Once such a stage is supported, the rule of
+/// `aggregate` must require the privilege to read the other collection.
 #[tokio::test(flavor = "multi_thread")]
 async fn stages_that_read_another_collection_are_not_supported() {
     let door = with_documents().await;

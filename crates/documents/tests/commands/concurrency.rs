@@ -15,7 +15,7 @@ const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
 /// Number of inserts of each client that must overlap a replacement of the collection.
 const ROUNDS_MET: usize = 20;
-/// Number of concurrent slow commands of one client. It exceeds the maximum number of permits.
+/// Number of concurrent slow commands of one client. It exceeds the number of commands that may run at the same time.
 const CROWD: usize = 160;
 /// Maximum duration of a command. A longer one is considered stuck.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -271,7 +271,7 @@ async fn too_deep_documents_are_neither_computed_nor_stored() {
     let reply = door.ask(doc! { "update": "c", "updates": [update] }).await;
     let error = reply.get_array("writeErrors").expect("an error")[0].as_document();
     assert_eq!(error.expect("a document").get_i32("code").ok(), Some(15));
-    // The deepest allowed value can be stored, indexed and sorted by.
+    // The deepest allowed value can be stored, indexed and used as a sort key.
     door.ok(aggregate(vec![
         doc! { "$set": { "x": deep(197) } },
         doc! { "$out": "o" },

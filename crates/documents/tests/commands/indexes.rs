@@ -1,4 +1,4 @@
-//! Ordinary indexes: definitions, conflicts, and the same answers as a scan.
+//! Ordinary indexes: their definitions and conflicts, and that they give the same answers as a scan.
 
 use bson::{Bson, Document, doc};
 
@@ -206,7 +206,7 @@ fn value(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// Returns a random value other than a pattern, to compare with.
+/// Returns a random value other than a pattern, for conditions that compare.
 fn comparable(random: &mut fastrand::Rng) -> Bson {
     std::iter::repeat_with(|| value(random))
         .find(|value| !matches!(value, Bson::RegularExpression(_)))

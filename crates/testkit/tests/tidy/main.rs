@@ -308,8 +308,8 @@ fn every_licence_is_one_that_we_accept() {
 /// accepted, and at least one part of an OR; `/` means OR.
 fn is_accepted(expression: &str) -> bool {
     let plain = expression.replace('/', " OR ").replace(['(', ')'], "");
-    // In SPDX, AND binds tighter than OR, but packages parenthesise OR inside AND. So this requires that both readings
-    // are accepted.
+    // In SPDX, AND binds tighter than OR, but packages parenthesise OR inside AND. So an expression is accepted only if
+    // both readings of it are.
     plain.split(" AND ").all(|part| {
         part.split(" OR ")
             .any(|licence| LICENCES.contains(&licence.trim()))

@@ -17,13 +17,14 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Memory of the lazy DFA as a multiple of `determinize_bytes_max`, because it holds both the state sets and the table.
+/// Memory of the lazy DFA as a multiple of `determinize_bytes_max`. It is a multiple because the lazy DFA holds both
+/// the state sets and the table.
 const CACHE_FACTOR: usize = 2;
 
 /// Maximum visits of NFA states while one DFA is built. Each step counts as a visit of all NFA states.
 const VISITS_MAX: usize = 1 << 31;
 
-/// Maximum DFA states before minimisation, each of which takes 1 KiB. Tables on host and device have fewer states.
+/// Maximum DFA states before minimisation. Each state takes 1 KiB. Tables on host and device have fewer states.
 const STATES_MAX: usize = 1 << 16;
 
 /// Visits of NFA states between two checks of the command's cancellation token.
@@ -51,7 +52,8 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Enumerates the DFA states that are reachable within a row. A match leads to a state that only the separator leaves.
+/// Enumerates the DFA states that are reachable within a row. A match leads to a state that is left only at the
+/// separator.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,

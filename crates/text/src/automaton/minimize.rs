@@ -39,7 +39,7 @@ impl Minimal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    /// Role of `hit`: the previous row matched. In nothing else does `hit` differ from `matched`.
+    /// Role of `hit`: the previous row matched. Without this role, minimisation would merge `hit` with `matched`.
     Hit,
     /// Role of the start state, if it must not be merged with another state.
     Start,

@@ -2,9 +2,8 @@
 //!
 //! States are numbered so that one comparison classifies them: first the start, then the other states, then `dead`
 //! (this row cannot match any more), `matched` (this row matches) and `hit` (the previous row matched). The separator
-//! leads from every state back to the start, except from `matched`, from where it leads to `hit`, whose transitions are
-//! those of the start. So a search of a block only counts how often it reaches `hit`, without tracking where rows
-//! begin.
+//! leads from `matched` to `hit`, and from every other state to the start. The transitions of `hit` are those of the
+//! start. So a search of a block only counts how often it reaches `hit`, without tracking where rows begin.
 
 use std::collections::HashMap;
 

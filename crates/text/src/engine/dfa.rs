@@ -1,8 +1,8 @@
 //! Host engine of the table automaton.
 //!
 //! If the pattern requires a literal and the literal is rare, a search for the literal finds candidate rows, and the
-//! automaton reads only these. Otherwise the automaton reads all bytes, several rows at a time: a table look-up depends
-//! only on the previous look-up of its row, so the processor overlaps look-ups of different rows.
+//! automaton reads only these rows. Otherwise the automaton reads all bytes, several rows at a time: a table look-up
+//! depends only on the previous look-up of its row, so the processor overlaps look-ups of different rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use forebay_cancel::{Stop, Stopped};
 /// Number of lanes: parts of a block that are read at the same time.
 const LANES: usize = 8;
 
-/// Bytes read of each lane between two checks for its end.
+/// Bytes that are read from each lane between two checks for the end of the lane.
 const STEP: usize = 16;
 
-/// Minimum average bytes between candidates for a literal search: below it, reading all bytes is faster.
+/// Minimum average distance of candidates, in bytes, at which a search for the literal is used. If candidates are
+/// closer, reading all bytes is faster.
 const BYTES_PER_CANDIDATE_MIN: usize = 96;
 
 /// Number of candidates between two checks of the average distance of candidates.

@@ -155,7 +155,7 @@ impl Engine for LazyEngine {
     fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
         let budget = Budget::new(usize::MAX, SharedStop::new(stop.clone()));
         let Ok(minimal) = self.minimal(&budget) else {
-            // Building fails if the search was stopped or, otherwise, if a limit was exceeded.
+            // The DFA was not built: either the search was stopped, or a limit was exceeded.
             return stop.check().map(|()| None);
         };
         let form = DfaForm::of_minimal(&minimal, stop)?;

@@ -143,8 +143,8 @@ impl Engine for LiteralEngine {
         if self.place == Place::Anywhere {
             return self.contains_until(value, stop);
         }
-        // The comparison is short: it reads no more bytes than the literal has, which the length limit of patterns
-        // bounds.
+        // The comparison is short: it reads at most as many bytes as the literal has, and the length limit of patterns
+        // also limits literals.
         stop.check()?;
         Ok(self.is_match(value))
     }

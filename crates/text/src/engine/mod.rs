@@ -15,8 +15,8 @@ use forebay_cancel::{Stop, Stopped};
 /// Maximum rows searched between two checks of [`Stop`].
 const ROWS_PER_CHECK: usize = 16_384;
 
-/// Maximum bytes searched between two checks of [`Stop`] by engines that read each byte once. In a longer row, they
-/// check within the row.
+/// Maximum bytes searched between two checks of [`Stop`] by engines that read each byte once. If a row is longer, these
+/// engines check within the row.
 pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// A search method. Values must be valid UTF-8; results for other values are unspecified.
@@ -36,8 +36,9 @@ pub(crate) trait Engine: Send + Sync {
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped>;
 
-    /// Returns the engine's tables for a device; `None` if no device can run it. The form matches the same rows as the
-    /// engine, or more if the engine [confirms](Engine::confirms). Checks `stop` while it builds large tables.
+    /// Returns the engine's tables for a device (the device form); `None` if no device can run the engine. The form
+    /// matches the same rows as the engine, or more if the engine [confirms](Engine::confirms). Checks `stop` while it
+    /// builds large tables.
     fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
         Ok(None)
     }

@@ -12,7 +12,7 @@ const LITERALS_MAX: usize = 48;
 const BYTES_MIN: usize = 2;
 
 /// Maximum parts of a sequence that are copied and read to find the literals at one of its positions. A sequence may
-/// have thousands of parts, and without a limit each position would copy all parts after it.
+/// have thousands of parts. Without this limit, all parts after a position would be copied for each position.
 const PARTS_MAX: usize = 64;
 
 /// A searcher for any literal of a set.
@@ -22,8 +22,8 @@ pub(crate) struct RequiredLiterals {
 }
 
 impl RequiredLiterals {
-    /// Returns a searcher for the most selective required literal set of `hirs`, all of which must match; `None` if no
-    /// set is selective enough.
+    /// Returns a searcher for the most selective required literal set of `hirs`; `None` if no set is selective enough.
+    /// A row must match every expression of `hirs`, so each of their sets is required.
     pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<RequiredLiterals> {
         let best = hirs
             .flat_map(required_sets)

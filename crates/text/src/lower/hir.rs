@@ -60,8 +60,8 @@ struct Place {
 }
 
 impl Place {
-    /// Returns whether a repeat of `set` at this place may be treated as possessive, because a character that the
-    /// repeat releases by backtracking could not lead to a match.
+    /// Returns whether a repeat of `set` at this place may be treated as possessive. This is so if no character that
+    /// the repeat releases by backtracking can lead to a match.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }
@@ -276,7 +276,8 @@ fn has_choice(node: &Node) -> bool {
     }
 }
 
-/// Returns whether the contents of an atomic group are those of `\R`, where backtracking could only release a newline.
+/// Returns whether the contents of an atomic group are those of `\R`. Backtracking into `\R` could only release a
+/// newline.
 fn is_line_break(node: &Node) -> bool {
     match node {
         Node::Alternate(nodes) => match nodes.as_slice() {

@@ -1,4 +1,4 @@
-//! Literals of patterns: the literal that a pattern equals, and the literal that matching values begin with.
+//! Literals of patterns: the literal that a pattern is equivalent to, and the literal prefix of all matching values.
 
 use crate::engine::literal::Place;
 use crate::syntax::{Look, Node};

@@ -47,7 +47,7 @@ impl Parts {
         parts
     }
 
-    /// Returns the condition if there is only one and it is not negated.
+    /// Returns the condition if there is exactly one and it is not negated.
     pub(crate) fn single(&self) -> Option<&Hir> {
         match self.parts.as_slice() {
             [

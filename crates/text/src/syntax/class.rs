@@ -26,8 +26,8 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
 ///
 /// PCRE2 keeps a bit for each character below U+0100 and a list for the others, and a class such as `\D` only sets bits
 /// and a flag. What the flag means for the other characters depends on the other items of the class (pcre2_compile.c,
-/// `should_flip_negation`), and a later POSIX class overwrites it. The fields of this struct keep the same parts
-/// separate.
+/// `should_flip_negation`), and a later POSIX class overwrites it. The fields of this struct keep these parts separate
+/// too.
 #[derive(Default)]
 struct Class {
     /// Characters and ranges that case folding applies to.

@@ -11,10 +11,11 @@ use super::set::CharSet;
 use crate::pcre2::option::PCRE2_CASELESS;
 use crate::pcre2::{Code, MatchLimits};
 
-/// For each character, the others that PCRE2 matches with it when it ignores case.
+/// For each character, the other characters that PCRE2 treats as equal to it when case is ignored.
 static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
 
-/// Returns the set extended by all characters that PCRE2 matches with a member when it ignores case.
+/// Returns the set, extended by all characters that PCRE2 treats as equal to one of its characters when case is
+/// ignored.
 pub(crate) fn fold(set: &CharSet) -> CharSet {
     let mut folded = set.clone();
     let mut added = CharSet::empty();

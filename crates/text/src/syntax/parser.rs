@@ -50,9 +50,9 @@ pub(super) struct Parser<'a> {
     types: String,
 }
 
-/// Pairs of character types that PCRE2 10.42 wrongly takes to be disjoint: it makes a repeat of one type possessive if
-/// the other follows. In UTF mode without Unicode properties the types overlap; for example, U+00A0 is both `\\S` and
-/// `\\h` (pcre2_auto_possess.c, `autoposstab`).
+/// Pairs of character types that PCRE2 10.42 wrongly takes to be disjoint. PCRE2 makes a repeat of one type of a pair
+/// possessive if the other type follows the repeat. In UTF mode without Unicode properties the types overlap; for
+/// example, U+00A0 is both `\S` and `\h` (pcre2_auto_possess.c, `autoposstab`).
 const NOT_DISJOINT: [&str; 5] = ["NR", "SR", "Sh", "Sv", "sR"];
 
 impl Parser<'_> {
