@@ -1,11 +1,11 @@
 //! Proxy to an upstream: a MongoDB-compatible server that owns the documents.
 //!
-//! Each client has its own `connection` to the [upstream](Upstream), and its messages pass through. `replicas` hold the
-//! `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers reads
-//! that need no other fields, and finds the `_id`s for reads that do.
+//! Each client has its own `connection` to the [upstream](Upstream), through which its messages pass. `replicas` hold
+//! the `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers
+//! reads that need only these fields. For other reads, it finds the `_id`s of the documents.
 //!
-//! [`Proxy::serve`] serves a client's connection that the server has accepted. [`Proxy`] counts commands and reads by
-//! outcome. Decision 0009 has the reasons for this design.
+//! [`Proxy::serve`] serves a client's connection that the server has accepted. [`Proxy`] counts commands by name, and
+//! reads by outcome. Decision 0009 has the reasons for this design.
 #![forbid(unsafe_code)]
 
 mod connection;

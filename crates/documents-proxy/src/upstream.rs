@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-/// Timeout of connecting, unless the connection string has one (`connectTimeoutMS`).
+/// Timeout of connecting, unless the connection string sets one (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the connection string of `--upstream` is refused.
@@ -55,7 +55,7 @@ pub struct Upstream {
     tls: Option<TlsConnector>,
     connect_timeout: Duration,
     has_credential: bool,
-    /// Address that this server listens on. The upstream must have another.
+    /// Address that this server listens on. The upstream must have another address.
     own: SocketAddr,
 }
 
@@ -118,7 +118,7 @@ impl Upstream {
     }
 
     /// Returns whether the upstream says nothing on a new connection. An upstream that refuses the connection does not
-    /// hang: it may have all connections that it accepts.
+    /// hang: it may have reached its maximum number of connections.
     pub async fn hangs(&self) -> bool {
         let greeted = timeout(self.connect_timeout, self.greet()).await;
         greeted.is_err()

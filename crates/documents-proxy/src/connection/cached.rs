@@ -1,4 +1,4 @@
-//! Commands on collections with caches: reads that a replica answers, and writes that are applied to it.
+//! Runs commands on collections with caches. A replica answers reads, and writes are applied to the replica.
 
 use std::pin::pin;
 use std::slice;
@@ -30,8 +30,8 @@ use crate::replicas::{
     Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
 };
 
-/// Maximum time for which a replica's change stream pauses while the upstream answers the read that is compared.
-/// Writers wait during the pause; their timeout is longer.
+/// Maximum time for which a replica's change stream pauses, while the proxy waits for the upstream's reply to compare
+/// it with the replica's reply. Writers wait during the pause; their timeout is longer.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -102,8 +102,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drop_indexes(replicas, &replica, request, &message)
                     .await
             }
-            // A TTL index: without a change stream, nothing reports the documents that the upstream deletes. The reload
-            // finds the index and turns the caches off.
+            // The command creates a TTL index. Without a change stream, nothing reports the documents that the upstream
+            // then deletes. The reload that follows the command finds the TTL index and turns the caches off.
             ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
                 self.run_unfollowed(replicas, request, message).await
             }
@@ -188,7 +188,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            // A reply that opens a cursor is not compared: the upstream may return documents in another order.
+            // A reply that opens a cursor is not compared. The upstream's first batch may have other documents, because
+            // the upstream may return documents in another order.
             Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(replicas) => {
                 self.compared(replicas, replica, &message, &request).await
             }
@@ -208,8 +209,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the replica's answer to a read, if the client may read the collection. If not, the read is passed on,
-    /// and the upstream refuses it.
+    /// Returns how a read is to be answered. The replica answers only if the client may read the collection. Otherwise
+    /// the read is passed on, and the upstream refuses it.
     pub(super) async fn answer_of(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -217,8 +218,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
-            // Asks the upstream now whether the client may read: a complete copy may answer later reads while the
-            // upstream is away.
+            // Asks the upstream now whether the client may read the collection. If the upstream goes away later, a
+            // complete copy answers this client only with that proof.
             if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
@@ -232,7 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Answer::Forward(Reason::Unproven));
         }
         let answer = reads::answer(replicas, replica, &self.client, &read).await;
-        // If the replica was loaded again meanwhile, the answer may come from a mixture of copies.
+        // If the replica was loaded again during the read, the answer may mix documents of both copies.
         if self.answering(replica) == Some(ready) {
             return Ok(answer);
         }
@@ -257,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Reason::NotReady(replica.reason().unwrap_or_else(away))
     }
 
-    /// Returns the replica's copy that answers this client; `None` if no copy may.
+    /// Returns the replica's copy that may answer this client; `None` if no copy may answer.
     fn answering(&self, replica: &Replica) -> Option<Answering> {
         replica.answering(View {
             is_away: self.replicas.is_away(),
@@ -267,12 +268,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         })
     }
 
-    /// Answers with the replica's reply if it equals the upstream's, and with the upstream's reply if the two differ in
-    /// each of [`compare::TRIES`] attempts.
+    /// Compares the replica's reply with the upstream's. Answers with the replica's reply if the two replies are equal
+    /// in one of at most [`compare::TRIES`] attempts, otherwise with the upstream's reply.
     ///
-    /// The replica's change stream pauses while the upstream answers, and is then applied up to the time of the
-    /// upstream's answer. Documents written in between may be in only one of the answers, because an upstream reads
-    /// each document of a search at a different time.
+    /// The replica's change stream pauses while the upstream answers. It is then applied up to the time of the
+    /// upstream's reply, before the replica answers. A document that was written during the pause may be in only one of
+    /// the two replies, because the upstream reads the documents of a search at different times.
     async fn compared(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -301,8 +302,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.pass(direct_reply, request).await;
             };
             if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
-                // After the timeout, the two replies show the data at different times. A difference is reported only if
-                // the replies of all attempts differ.
+                // On a timeout, the two replies show the data at different times. They may then differ, but a
+                // difference is reported only if the replies of all attempts differ.
                 drop(timeout(COMPARE_TIMEOUT, paused.move_to(at)).await);
             }
             let answer = self.answer_of(replicas, replica, &message.body).await?;
@@ -333,7 +334,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Asks the upstream while holding the guards `held`. Returns the reply and the guards. If the upstream takes too
-    /// long, drops the guards before the reply arrives, and returns `None` in their place.
+    /// long, drops the guards before the reply arrives, and returns `None` instead of the guards.
     async fn ask_while_held<H>(
         &mut self,
         message: &OpMsg,
@@ -351,8 +352,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Adds to `write` the `_id`s of the documents that its queries find. Marks the effect of the write as unknown if
-    /// the upstream refuses a query or finds too many documents. Returns false if the upstream does not answer.
+    /// Runs the queries of `write` at the upstream, and adds the `_id`s of the found documents to `write`. Marks the
+    /// effect of the write as unknown if the upstream refuses a query or finds too many documents. Returns false if the
+    /// upstream does not answer.
     async fn look_up(
         &mut self,
         namespace: &Namespace,
@@ -368,7 +370,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
                 "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
             };
-            // Continue after the client has disconnected: commands that it sent before are still executed.
+            // Continues after the client has disconnected, because commands that the client sent before are still
+            // executed.
             let asked = self.ask_until(find, Departure::EndsNothing);
             let Some(reply) = asked.await? else {
                 return Ok(false);
@@ -394,7 +397,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !replicas.exclusive {
-            // Without caches, no replica has to apply the write.
+            // Without caches, no replica has to apply the write, so its reply is not needed.
             if !replica.is_declared() && flags.has(Flags::MORE_TO_COME) {
                 return self.exchange(request, flags).await;
             }
@@ -407,8 +410,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = replica.apply_lock.clone().read_owned();
         let shared = self.wait_for(shared).await?;
         if !replica.is_declared() {
-            // A declaration of caches waits for this lock: release it before the reply, which a client may accept
-            // slowly.
+            // Releases the lock before it sends the reply. A client may receive the reply slowly, and a declaration of
+            // caches waits for the lock.
             let reply = self.ask_for_write(&request, flags).await;
             drop(shared);
             return self.reply_to_write(reply, &request, flags).await;
@@ -510,8 +513,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Passes on a command whose changes cannot be followed, and reloads the affected caches before the reply, unless
-    /// the upstream refused the command.
+    /// Passes on a command whose changes cannot be derived from the command and its reply. The client gets the reply
+    /// once replicas that follow change streams have applied the changes. Other replicas are invalidated before the
+    /// reply, and then reloaded, unless the upstream refused the command.
     async fn run_unfollowed(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -633,7 +637,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive(request_id).await
     }
 
-    /// Runs a command of the proxy itself with the client's rights, with a request id that the client cannot guess.
+    /// Runs a command that the proxy issues by itself, with the client's rights. Its request id is one that the client
+    /// cannot guess.
     pub(super) async fn ask_as_client(
         &mut self,
         command: RawDocumentBuf,

@@ -12,8 +12,8 @@ use crate::replicas::{Replica, Replicas, operation_time};
 
 /// Timeout of a write that waits for a replica that already answers reads. On timeout, the replica is loaded again.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of a write that waits for a replica that does not answer reads yet. While writers wait, the replica can
-/// catch up with earlier writes.
+/// Timeout of a write that waits for a replica that does not answer reads yet. The wait slows writers down, so that the
+/// replica can catch up with earlier writes.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Returns a view of the upstream's reply, if there is one.
@@ -21,7 +21,8 @@ pub(super) fn peek(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>
     Peek::new(reply.as_ref().ok()?.as_ref()?)
 }
 
-/// Waits until replicas have applied a command's writes, up to the time in its reply, so that the client can read them.
+/// Waits until replicas have applied all changes up to the operation time in the reply to a command. The client can
+/// then read what the command wrote.
 pub(super) async fn wait_until_applied(
     replicas: &Arc<Replicas>,
     written: &[Arc<Replica>],
@@ -53,8 +54,8 @@ pub(super) async fn wait_until_applied(
                 replicas.reload(replica, "the change stream lags too far behind");
                 break;
             }
-            // If the replica does not answer yet, it now begins to answer only after it has applied the write. If it
-            // already answers, the loop waits again.
+            // A replica that does not answer reads yet will begin to answer only after it has applied the write. If the
+            // replica has begun to answer meanwhile, the loop waits again.
             replica.require_applied(at);
             if !replica.is_ready() {
                 break;

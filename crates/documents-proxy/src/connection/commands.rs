@@ -1,4 +1,4 @@
-//! Determines from a command's name and arguments how the command affects caches when it is passed on.
+//! Determines from the name and the arguments of a command how it affects caches.
 
 use bson::RawDocument;
 use bytes::Bytes;
@@ -7,7 +7,8 @@ use forebay_wire_mongo::{Body, Limits, Message, OpMsg};
 
 use crate::replicas::fields;
 
-/// Commands whose changes cannot be followed: caches are loaded again afterwards.
+/// Commands whose changes cannot be derived from the command and its reply. Replicas that follow no change stream are
+/// loaded again after such a command.
 pub(super) const UNFOLLOWED: &[&str] = &[
     "applyOps",
     "bulkWrite",

@@ -1,4 +1,4 @@
-//! Compares a percentage of the replicas' answers (`upstream-compare-percent`) with the upstream's.
+//! Compares a percentage of the replicas' answers (`--upstream-compare-percent`) with the upstream's answers.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ pub fn is_due(replicas: &Replicas) -> bool {
 /// The result of comparing a replica's answer with the upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The answers are equal, except for documents that were written meanwhile.
+    /// The answers are equal, except for documents that were written between the two answers.
     Same,
     /// The answers differ.
     Different,
@@ -32,8 +32,8 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Compares the replica's and the upstream's reply to a read. The documents with the keys `changed` were written
-/// between the two replies. Ignores the order of documents and of distinct values.
+/// Compares the replica's reply to a read with the upstream's reply. `changed` has the `_id` keys of the documents that
+/// were written between the two replies. Ignores the order of documents and of distinct values.
 pub fn judge(
     asked: &RawDocument,
     cached: &RawDocument,
@@ -44,7 +44,7 @@ pub fn judge(
         return Verdict::Same;
     }
     if is_cut(asked, cached) && is_cut(asked, direct) {
-        // Which of the matching documents are returned depends on the order of the search.
+        // Both replies may omit matching documents. The order of the search determines which documents they have.
         return Verdict::Undecided;
     }
     if changed.is_empty() {
@@ -64,7 +64,7 @@ pub fn judge(
     }
 }
 
-/// Returns whether a reply to a `find` may omit matching documents.
+/// Returns whether the `limit` or `skip` of a `find` may have made its reply omit matching documents.
 fn is_cut(asked: &RawDocument, reply: &RawDocument) -> bool {
     let limit = number(asked, "limit").map_or(0.0, f64::abs);
     let is_full = limit > 0.0 && first_batch(reply).count() as f64 >= limit;
@@ -75,7 +75,7 @@ fn has_ids(reply: &RawDocument) -> bool {
     first_batch(reply).all(|document| matches!(document.get("_id"), Ok(Some(_))))
 }
 
-/// Returns the content of a reply as sorted text, without the documents whose `_id` keys are in `but`.
+/// Returns each document and value of a reply as text, sorted. Omits documents whose `_id` keys are in `but`.
 fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<String> {
     let but: HashSet<&Vec<u8>> = but.into_iter().collect();
     let is_left = |document: &&RawDocument| {

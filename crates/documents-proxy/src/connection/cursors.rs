@@ -1,7 +1,8 @@
-//! Cursors that belong to replicas.
+//! Runs commands on cursors that belong to replicas.
 //!
-//! Clients see negative ids for these cursors. MongoDB, FerretDB and Forebay use positive cursor ids. A router may use
-//! negative ids, so a negative id that no replica knows is passed on.
+//! Clients see negative ids for replicas' cursors, to distinguish them from the upstream's cursors: MongoDB, FerretDB
+//! and Forebay use positive cursor ids. A router may use negative ids too. A command with a negative id that no replica
+//! knows is therefore passed on.
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{Namespace, namespace};
@@ -117,7 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Returns whether this command is about a cursor or session that may be a replica's.
+/// Returns whether a command is about cursors or sessions that may belong to replicas.
 pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
     if asked.flags.has(Flags::MORE_TO_COME) {
         return false;
@@ -173,7 +174,7 @@ fn numbers(body: &RawDocument) -> impl Iterator<Item = i64> {
     cursors.filter_map(|id| id.ok()?.as_i64())
 }
 
-/// Returns a `killCursors` with these cursor ids instead.
+/// Returns the `killCursors` with `cursors` in place of its own cursor ids.
 fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDocumentBuf {
     let mut changed = RawDocumentBuf::new();
     let others = body.into_iter().flatten();

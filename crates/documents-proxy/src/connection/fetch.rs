@@ -1,6 +1,6 @@
-//! Answers a `find` whose few documents a replica found. Queries each document by its `_id` alone, on the client's own
-//! upstream connection, so that the upstream decides what the client may see. The rest of the `find` is evaluated in
-//! the proxy, because an upstream may use its index on `_id` only without other conditions.
+//! Answers a `find` for which a replica found only a few documents. Queries each document by its `_id` alone, on the
+//! client's own upstream connection, so that the upstream decides what the client may see. The proxy evaluates the rest
+//! of the `find`, because an upstream might not use its index on `_id` for a query with further conditions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +22,14 @@ enum Fetched {
     Documents(Vec<RawDocumentBuf>),
     /// The upstream's error reply to one of the queries.
     Refused(RawDocumentBuf),
-    /// The queries take too long, or the documents are too large.
+    /// The queries take too long, or the documents together are too large.
     GivenUp,
     /// The upstream or the client has closed its connection.
     Gone,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Answers a `find` with documents that are queried at the upstream by `_id`.
+    /// Answers a `find` whose documents a replica found: queries the documents at the upstream by `_id`.
     pub(super) async fn fetch(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -51,7 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let client = &self.client;
         let reply = replicas.find_among(client, &namespace.db, plain(find), documents);
         let reply = reply.await;
-        // If some of the documents no longer match, other documents may match within the limit.
+        // Further documents may match if the replica stopped at the limit. They are needed if some of the found
+        // documents no longer match.
         let lacks = fetch.is_cut && first_batch(&reply).count() < fetch.ids.len();
         if was_stopped(&reply) || succeeded(&reply) && !lacks {
             return self.respond(renumbered(reply), &request).await;

@@ -1,5 +1,5 @@
-//! Modifies the handshake that passes through, so that drivers stay with the proxy and use only features that both
-//! servers support.
+//! Modifies the handshake that passes through the proxy. Drivers then connect only to the proxy, and use only features
+//! that both servers support.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::hello;
@@ -31,8 +31,8 @@ const NOT_PASSED_BACK: &[&str] = &[
     "tags",
 ];
 
-/// Reply fields that are specific to one client or vary with the command's name, and `topologyVersion`, which would
-/// make drivers poll without a pause.
+/// Reply fields that are not kept for later clients: those that are specific to one client or depend on the command's
+/// name, and `topologyVersion`, which would make drivers poll without a pause.
 const NOT_REMEMBERED: &[&str] = &[
     "connectionId",
     "isWritablePrimary",

@@ -1,4 +1,4 @@
-//! Passes on commands about indexes and plans, and adds the caches to the replies.
+//! Passes on commands about indexes and query plans, and adds the caches to the replies.
 
 use std::sync::Arc;
 
@@ -92,8 +92,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.respond(reply, request).await
     }
 
-    /// Explains a read: on the replica if the replica would answer it, otherwise at the upstream, with the reason
-    /// added.
+    /// Explains a read. If the replica would answer the read, the replica explains it. Otherwise the upstream explains
+    /// it, and the reason is added to the upstream's reply.
     pub(super) async fn explain(
         &mut self,
         replicas: &Arc<Replicas>,

@@ -55,7 +55,7 @@ const REPLY_LIMITS: Limits = Limits {
 
 /// Byte offset of the request id in a message's header.
 const REQUEST_ID: usize = 4;
-/// Byte offset of the id of the message that this message answers.
+/// Byte offset of `responseTo`, the id of the message that a reply answers.
 const RESPONSE_TO: usize = 8;
 /// Byte offset of the opcode.
 const OP_CODE: usize = 12;
@@ -73,7 +73,7 @@ pub struct Connection<S> {
     replicas: Arc<Replicas>,
     /// Identifies the client to commands on replicas, which check whether the client is still connected.
     client: ClientContext,
-    /// Collections that the upstream let the client read, and when it last did.
+    /// When the upstream last let the client read each collection.
     proven: HashMap<Namespace, Instant>,
     /// Share of memory for the upstream's reply, held until the reply is passed on.
     reply_share: Option<Share>,
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let request_id = frame.request_id();
         let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
         match self.request_with_room(frame).await {
-            // The client's message or the upstream's reply does not fit in memory: the error answers the message.
+            // The client's message or the upstream's reply does not fit in memory. Answers the message with an error.
             Err(FrameError::Full(Refused { full, .. })) => {
                 let refused = Refused {
                     full,
@@ -293,7 +293,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// Passes a hello on, without the fields that concern only one of the two connections.
+    /// Passes on a hello and its reply, without the fields that concern only the client's or only the upstream's
+    /// connection.
     async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
@@ -334,8 +335,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Returns the reply to a hello. With `--upstream-serve-stale`, omits `topologyVersion`, so that drivers poll. A
-    /// driver that receives hello replies as a stream would drop all its connections as soon as the upstream goes away,
-    /// and with them the proof of what the client may read.
+    /// driver that receives hello replies as a stream would drop all its connections as soon as the upstream goes away.
+    /// With these connections, the proxy would lose the proof of what the client may read.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
         if self.replicas.serve_stale {
@@ -433,7 +434,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends a hello to the upstream and returns the reply, which the upstream may delay until its topology changes.
     /// Returns `None` if the upstream or the client closed its connection, or the server shuts down. If the upstream is
-    /// away, marks the client as cut off: caches then answer the client where they may.
+    /// away, marks the client as cut off, so that caches answer its reads.
     async fn ask_hello(
         &mut self,
         hello: &[u8],
@@ -480,8 +481,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
-    /// Returns the answer with a share of memory to hold until the answer is sent, or an error reply if the answer does
-    /// not fit in memory. An upstream's reply already has its share.
+    /// Returns the answer, and a share of memory that the caller holds until the answer is sent. If the answer does not
+    /// fit in memory, returns an error reply instead. Takes no share for an upstream's reply, which already has one.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);

@@ -1,5 +1,5 @@
-//! Shows and stops replicas' searches among the operations in progress. The operation ids of these searches are
-//! strings instead of numbers, to distinguish them from the upstream's operations.
+//! Lists replicas' searches among the operations in progress, and stops them. The operation ids of replicas' searches
+//! are strings instead of numbers, to distinguish them from the upstream's operations.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
@@ -11,7 +11,8 @@ use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{first_batch, succeeded};
 
-/// Prefix of the operation ids. A router's operation ids begin with the name of a shard.
+/// Prefix of the operation ids of replicas' searches. A router's operation ids are strings too, but begin with the name
+/// of a shard.
 const PREFIX: &str = "forebay:";
 /// Stages that process each document independently of the others.
 const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
@@ -35,7 +36,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Passes on an aggregation over operations. Adds the replicas' searches to the reply if each stage after
-    /// `$currentOp` processes operations independently.
+    /// `$currentOp` processes each operation independently of the others.
     pub(super) async fn aggregate_operations(
         &mut self,
         request: Request,
@@ -117,7 +118,7 @@ pub fn lists_devices(body: &RawDocument) -> bool {
         .all(|name| matches!(body.get(name), Ok(None)))
 }
 
-/// Returns whether an aggregation lists operations and processes each independently.
+/// Returns whether an aggregation lists operations and processes each operation independently of the others.
 pub fn lists_operations(body: &RawDocument) -> bool {
     let stages = body.get_array("pipeline").into_iter().flatten().flatten();
     let stages = stages.map(|stage| stage.as_document().map_or("", first_key));
@@ -128,8 +129,8 @@ pub fn lists_operations(body: &RawDocument) -> bool {
     }
 }
 
-/// Returns whether this is a client's operation on a replica, other than listing operations. Returns false if the
-/// pipeline removed the fields needed to tell.
+/// Returns whether `operation` is a client's command on a replica, other than a command that lists operations. Returns
+/// false if the pipeline has removed the fields from which this is seen.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {

@@ -27,7 +27,8 @@ const LOGIN: &[&str] = &["saslStart", "saslContinue", "authenticate"];
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Asked {
     request_id: i32,
-    /// Time at which the proxy answers the command without the upstream; `None` without a time limit.
+    /// Time at which the proxy stops waiting for the upstream and answers the command with an error; `None` without a
+    /// time limit.
     deadline: Option<Instant>,
     /// Is the command part of the handshake, which has a time limit of its own?
     is_handshake: bool,
@@ -50,7 +51,7 @@ impl Asked {
     /// handshake.
     pub fn new(request_id: i32, name: &str, body: &RawDocument, handshake: Duration) -> Asked {
         let limit = if is_handshake(name) {
-            // The reply to a hello may wait for a topology change.
+            // The upstream may delay its reply to a hello, to wait for a topology change.
             Some(handshake + milliseconds(body, "maxAwaitTimeMS").unwrap_or_default())
         } else {
             limit(name, body)
@@ -132,12 +133,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         &mut self,
         request_id: i32,
     ) -> Result<Option<Bytes>, FrameError> {
-        // No memory limit: the replica has to apply the write in any case.
+        // The reply has no memory limit, because the replica has to apply the write in any case.
         let memory = Account::default();
         let departure = Departure::EndsNothing;
         match self.receive_until(request_id, &memory, departure).await {
             Err(FrameError::Expired) => {
-                // An error means that the client has disconnected.
+                // Ignores an error, which means that the client has disconnected.
                 let _ = self.dismiss().await;
                 self.receive_until(request_id, &memory, departure).await
             }
@@ -236,7 +237,8 @@ async fn departed<R: AsyncRead + Unpin>(
     link: Option<&dyn Link>,
 ) -> bool {
     let has_more = client.has_more().await;
-    // The end of the stream comes after the unread messages, so only the operating system can report it.
+    // While there are unread messages, the end of the stream cannot be read. Only the operating system can then report
+    // that the client has disconnected.
     while has_more && !link.is_some_and(Link::is_lost) {
         sleep(LINK_INTERVAL).await;
     }

@@ -1,4 +1,4 @@
-//! Proof that the upstream lets a client read a collection or write to it, and how long the proof is valid.
+//! Asks the upstream whether a client may read a collection or write to it. A permission to read is valid for a while.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(reply) = self.ask_as_client(probe).await? else {
             return Ok(false);
         };
-        // Checks the namespace: the client might have caused the reply with another command.
+        // Checks the namespace too, in case this is the reply to another command, which the client sent.
         let of = reply
             .get_document("cursor")
             .and_then(|cursor| cursor.get_str("ns"));
@@ -51,8 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(proven)
     }
 
-    /// Returns whether the upstream's permission for this client, or for all unauthenticated clients, was valid when
-    /// the upstream was lost.
+    /// Returns whether the upstream's permission to read had not expired when the upstream was lost. The permission may
+    /// be for this client or for all unauthenticated clients.
     fn was_proven_in_time(&self, proven: Option<Instant>, replica: &Replica) -> bool {
         let Some(lost_at) = self.replicas.lost_at() else {
             return false;

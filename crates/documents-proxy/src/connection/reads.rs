@@ -12,11 +12,12 @@ use crate::replicas::fields::{Judgement, ReplicaFields, narrowed};
 use crate::replicas::pace::{Pace, Strategy, Wanted};
 use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 
-/// Maximum number of `_id`s in a query; beyond it, the upstream runs the search itself.
+/// Maximum number of `_id`s in a query. If a replica finds more documents, the upstream runs the search itself.
 pub const IDS_MAX: usize = 1_000;
 /// Maximum documents that the upstream scans in a short search. A short search is passed on unchanged.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Number of documents that a replica finds beyond the `limit` of a read if the replica cannot evaluate all conditions.
+/// Number of documents beyond the `limit` of a read that a replica searches for if it cannot evaluate all conditions:
+/// some of the found documents may not match.
 const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that do not affect which documents are found.
@@ -38,7 +39,7 @@ const STOPPED: &[i32] = &[50, 11600, 11601];
 pub enum Answer {
     /// With this reply of the replica, if the client may read the collection. A cursor in the reply is the replica's.
     Reply(RawDocumentBuf),
-    /// With these documents, queried at the upstream by one `_id` each.
+    /// With these documents, each queried at the upstream by its `_id`.
     Fetch(Fetch, Wanted),
     /// With the upstream's reply to this command, which contains the `_id`s.
     Narrowed(RawDocumentBuf, Wanted),
@@ -50,7 +51,7 @@ pub enum Answer {
 pub struct Fetch {
     /// The documents' `_id`s.
     pub ids: Vec<RawBson>,
-    /// Is the limit reached, so that more documents may match?
+    /// Did the search stop at the limit, so that further documents may match?
     pub is_cut: bool,
 }
 
@@ -86,8 +87,8 @@ pub async fn answer(
     }
 }
 
-/// Returns an error for a strict read with a condition on a cached field, instead of passing it on; `None` for other
-/// reads.
+/// Returns the error reply with which a strict read is refused instead of passed on. Returns `None` if the read is not
+/// strict or has no condition on a cached field.
 pub async fn refusal(
     replicas: &Replicas,
     client: &ClientContext,
@@ -119,7 +120,7 @@ pub fn was_stopped(reply: &RawDocument) -> bool {
     STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
 }
 
-/// Returns a client's command in the form for a replica.
+/// Returns a client's command without the arguments that only the upstream needs.
 pub fn plain(body: &RawDocument) -> RawDocumentBuf {
     without(body, UPSTREAM_ONLY)
 }
@@ -174,8 +175,8 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// Parses a read that has a condition on a cached field and only arguments that a replica supports. Otherwise
-    /// returns the reason to pass the command on.
+    /// Parses a read. If the read has no condition on a cached field, or has an argument that a replica does not
+    /// support, returns the reason to pass it on.
     pub fn parse(
         namespace: &'a Namespace,
         fields: &'a ReplicaFields,
@@ -314,9 +315,10 @@ impl<'a> Read<'a> {
     }
 
     /// Searches the replica for only as many `_id`s as the `limit` needs. They may suffice to decide how to answer the
-    /// read: an upstream's search that ends early may be faster than a longer search of the replica. Returns the `_id`s
-    /// if there are no others, `None` if the caller has to search for more, and otherwise how to answer the read, as an
-    /// error.
+    /// read: if the upstream's search ends early, it may be faster than a complete search of the replica.
+    ///
+    /// Returns the `_id`s if they are all that match, and `None` if the caller has to search for more. Otherwise
+    /// returns how to answer the read, as an error.
     async fn first_ids(
         &self,
         replicas: &Replicas,
@@ -337,8 +339,8 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // With a pattern, `early` runs before the replica's search. Without a pattern, it runs after: the replica finds
-        // an exact value faster than `early` scans documents.
+        // With a pattern, `early` runs before the replica's search. Without a pattern, `early` runs after the replica's
+        // search, because the replica finds an exact value faster than `early` scans documents.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));
@@ -498,7 +500,8 @@ impl<'a> Read<'a> {
         Ok(ids.map(RawBson::from).collect())
     }
 
-    /// Returns the command restricted to these `_id`s. The upstream applies the complete filter to them.
+    /// Returns the command with the additional condition that `_id` is in `ids`. The upstream evaluates the complete
+    /// filter for these documents.
     fn narrowed(&self, ids: Vec<RawBson>) -> RawDocumentBuf {
         let filter = narrowed(self.filter, RawArrayBuf::from_iter(ids));
         let mut command = RawDocumentBuf::new();
@@ -549,7 +552,7 @@ fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
 }
 
 /// Returns the stages of a pipeline by name, each with its argument. Returns `None` if a stage is not a document with
-/// one field, which the upstream then reports.
+/// exactly one field; the upstream then reports the error.
 fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     let stages = body.get_array("pipeline").ok()?.into_iter();
     stages.map(|stage| only_field(stage.ok()?)).collect()
@@ -562,8 +565,8 @@ fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     fields.next().is_none().then_some((name.as_str(), value))
 }
 
-/// Returns whether a replica supports this argument. Only the upstream supports others: transactions, collations,
-/// hints, ...
+/// Returns whether a replica supports this argument. Transactions, collations, hints and others are supported only by
+/// the upstream.
 fn supports(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
     match (argument, value) {
         ("readConcern", RawBsonRef::Document(concern)) => {

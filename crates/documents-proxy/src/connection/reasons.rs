@@ -13,7 +13,7 @@ use crate::replicas::{Replicas, number};
 /// Why a read is passed on unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reason {
-    /// The replica does not answer, with the reason.
+    /// The replica does not answer at present. The text says why.
     NotReady(String),
     /// The upstream does not let the client read the collection.
     Unproven,
@@ -28,7 +28,7 @@ pub enum Reason {
         condition: RawDocumentBuf,
         is_whole: bool,
     },
-    /// The upstream's search finds enough documents for the limit after scanning few.
+    /// The upstream's search finds enough documents for the limit after it has scanned few documents.
     Early { limit: usize, scanned: u64 },
     /// The upstream's search is faster than queries by `_id`.
     Slower {

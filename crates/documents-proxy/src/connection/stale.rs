@@ -1,7 +1,7 @@
 //! Serves clients while the upstream is away. With `upstream-serve-stale`, caches answer what they can, as of the time
 //! when the upstream was last reachable.
 //!
-//! The first command that needs the upstream gets an error, and the connection is closed: the client's next connection
+//! A command that needs the upstream gets an error, and its connection is closed, because the client's next connection
 //! may reach the upstream again.
 
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Checks whether the upstream, which closed the connection, is away. If it is, and caches may answer clients while
-    /// the upstream is away, marks the client as cut off and returns true.
+    /// Checks whether the upstream is away; called after the upstream closed the connection. If the upstream is away,
+    /// and caches may answer meanwhile, marks the client as cut off and returns true.
     pub(super) async fn cut_off_if_away(&mut self) -> bool {
         let Proxy {
             upstream, replicas, ..
@@ -141,7 +141,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let mut epoch = replica.epoch();
         let mut answer = self.answer_of(&replicas, &replica, &message.body).await?;
-        // The replica may just have lost its stream: its copy is still valid, but in a new epoch.
+        // If the replica lost its change stream during the read, its copy is still valid, but in a new epoch. The read
+        // is then tried again.
         while !matches!(answer, Answer::Reply(_)) && replica.epoch() != epoch {
             epoch = replica.epoch();
             answer = self.answer_of(&replicas, &replica, &message.body).await?;

@@ -1,4 +1,5 @@
-//! Writes to collections with caches: first to the upstream, then to the replica, then the client gets the reply.
+//! Determines the effects of writes to collections with caches. A write is sent to the upstream first, and then applied
+//! to the replica. Then the client gets the reply.
 
 use bson::oid::ObjectId;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
@@ -23,14 +24,15 @@ const NOT_IMPLEMENTED: i32 = 238;
 
 /// A write to be sent to the upstream, and what is known about its effect.
 pub struct Write {
-    /// The message, changed so that more is known about its effect.
+    /// The message to send: the client's message, changed so that more is known about the write's effect.
     pub message: OpMsg,
     plan: Plan,
-    /// Does the command write at most one document? Then an error for an invalid statement means that it wrote nothing.
+    /// Does the command write at most one document? Then an error for an invalid statement means that the command wrote
+    /// nothing.
     is_single: bool,
 }
 
-/// How the effect follows from the reply.
+/// What is known about the effect of a write before the upstream's reply.
 enum Plan {
     /// These documents are inserted, unless the reply reports an error.
     Insert(Vec<RawDocumentBuf>),
@@ -165,8 +167,9 @@ impl Write {
         }
     }
 
-    /// Parses statements that have a query under `field`. A statement may change what a later one matches, so the
-    /// effect is bounded by all documents that match any statement beforehand, plus the upserted documents.
+    /// Parses statements that have a query in the field `field`. The command can change only documents that match a
+    /// statement before the command runs, and documents that it upserts: a later statement matches other documents only
+    /// if an earlier statement changed or upserted them.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
         // A `let` or a collation of the command applies to every statement.
@@ -203,13 +206,13 @@ impl Write {
         Write {
             message,
             plan,
-            // A `findAndModify` may fail after its write, while it builds its result.
+            // A `findAndModify` does not count, because it may fail after its write, while it builds its result.
             is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
         }
     }
 
-    /// Returns the queries to run before the write, because matching documents may change; `None` if they would not
-    /// determine the effect.
+    /// Returns the queries for the documents that the write may change. They have to run before the write. Returns
+    /// `None` if the queries would not determine the effect.
     pub fn lookups(&self) -> Option<Vec<RawDocumentBuf>> {
         match &self.plan {
             Plan::Insert(_) => Some(Vec::new()),
@@ -238,7 +241,8 @@ impl Write {
         if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
-        // This is the reply to an earlier attempt of a retried write. Other documents may match by now.
+        // This is the reply to an earlier attempt of a retried write. The queries may have found other documents than
+        // those that the earlier attempt changed.
         if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
             return Effect::Unknown;
         }
@@ -251,7 +255,7 @@ impl Write {
                 let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
                 Effect::Touched(ids.map(Into::into).collect())
             }
-            // A reply with errors may omit earlier upserts, as FerretDB 1's replies do.
+            // A reply with errors may omit upserts that preceded the errors, as FerretDB 1's replies do.
             Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
             Plan::Touch { mut ids, .. } => {
                 ids.extend(upserted(reply));
@@ -295,7 +299,7 @@ fn is_fickle(query: &RawDocument) -> bool {
     })
 }
 
-/// Returns whether the meaning of a query does not depend on other fields of its command or statement.
+/// Returns whether the meaning of a query is independent of other fields of its command or statement.
 fn is_plain(command: &RawDocument) -> bool {
     let has = |name| !matches!(command.get(name), Ok(None));
     !has("collation") && !has("let") && !has("c")

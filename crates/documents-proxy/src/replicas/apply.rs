@@ -10,8 +10,8 @@ use futures_util::TryStreamExt;
 use super::fields::ReplicaFields;
 use super::{Replica, ReplicaError, Replicas, refused, unreadable};
 
-/// Maximum documents that are read back with one query each. An upstream that finds a single `_id` by an index may scan
-/// the collection for a list of `_id`s.
+/// Maximum number of `_id`s for which written documents are read back with one query each. An upstream that finds a
+/// single `_id` by an index may scan the whole collection for a list of `_id`s.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// Maximum `_id`s in one query to the upstream.
 const IDS_MAX: usize = 1_000;
@@ -37,7 +37,7 @@ impl Replicas {
     /// Applies a write to a replica. The caller took the apply lock exclusively before it sent the write to the
     /// upstream, and still holds the lock.
     ///
-    /// If the write cannot be applied, the replica is reloaded, and does not answer until then.
+    /// If the write cannot be applied, the replica stops answering until it has been reloaded.
     pub async fn apply(self: &Arc<Self>, replica: &Arc<Replica>, effect: Effect) {
         let followed = match effect {
             Effect::Inserted(documents) => self.apply_inserts(replica, &documents),

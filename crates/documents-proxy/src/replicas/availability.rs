@@ -42,8 +42,8 @@ impl Replicas {
             .await;
     }
 
-    /// Starts a task that pings the upstream until the replicas are dropped. An upstream that hangs then counts as
-    /// away: its connections stay open, and a command on them would wait forever.
+    /// Starts a task that pings the upstream until the replicas are dropped. If the upstream hangs, its connections
+    /// stay open, and a command would wait forever. The pings detect this, and the upstream then counts as away.
     pub(super) fn start_pings(self: &Arc<Self>) {
         let replicas = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -81,8 +81,8 @@ impl Replicas {
         }
     }
 
-    /// Returns whether the upstream hangs, by a check that ends after this call began. Concurrent calls share one
-    /// check.
+    /// Checks whether the upstream hangs. Uses the result of another caller's check if that check ended after this call
+    /// began.
     async fn is_hung(&self) -> bool {
         let asked = Instant::now();
         let mut checked = self.checked.lock().await;
@@ -105,8 +105,8 @@ impl Replicas {
         }
     }
 
-    /// Checks in the background at the start whether the upstream can be reached, and warns before the first client
-    /// connects.
+    /// At the start, checks in the background whether the upstream can be reached, so that the log has a warning before
+    /// the first client connects.
     pub(super) fn warn_if_away(self: &Arc<Self>) {
         let replicas = Arc::clone(self);
         tokio::spawn(async move {
@@ -116,8 +116,8 @@ impl Replicas {
         });
     }
 
-    /// Marks the upstream as away, logs why, and retries until it can be reached. Then reloads all replicas if they do
-    /// not follow change streams, because the upstream may have changed.
+    /// Marks the upstream as away, logs why, and retries until it can be reached. Then reloads all replicas that do not
+    /// follow change streams, because the upstream's documents may have changed.
     pub fn mark_away(self: &Arc<Self>, why: &dyn Display) {
         let is_new = self.lost_at.send_if_modified(|lost_at| {
             let is_new = lost_at.is_none();
@@ -189,7 +189,8 @@ impl Replicas {
         Registered(Arc::clone(&clients))
     }
 
-    /// Reloads all replicas. While the upstream is away, complete copies may answer until they are replaced.
+    /// Reloads all replicas. If the upstream goes away again before the reloads end, complete older copies may still
+    /// answer.
     pub(super) fn reload_all(self: &Arc<Self>, why: &str) {
         for replica in self.declared() {
             self.reload_keeping_copy(&replica, why);

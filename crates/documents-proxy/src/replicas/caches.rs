@@ -15,12 +15,12 @@ const HAS_STREAMS: &str = "the upstream has transactions, which only its change 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Replicas {
-    /// Runs a command that creates or drops cache indexes on the replica, and declares the resulting indexes. Starts to
-    /// load the replica if they differ from the declared ones. Returns the reply, which also reports a wrong
-    /// definition.
+    /// Runs a command that creates or drops cache indexes on the replica, and declares the indexes that the replica
+    /// then has. Starts to load the replica if the declaration has changed. Returns the command's reply, which is an
+    /// error if a definition is wrong.
     ///
-    /// The caller holds the apply lock exclusively, so that no write is in flight: writes that started before the
-    /// declaration are not applied.
+    /// The caller holds the apply lock exclusively, so that no write is in flight. A write that started before the
+    /// declaration would not be applied to the replica.
     ///
     /// # Errors
     /// If the list of caches cannot be written.

@@ -1,8 +1,8 @@
 //! Reads the change stream of a collection, batch by batch.
 //!
-//! The driver's own change streams resume by themselves after an error. A replica must stop answering at an error until
-//! the upstream has accepted the resume token, because the upstream may have lost writes that it had reported. This
-//! module therefore reads the cursor of an `aggregate`.
+//! The driver's own change streams resume by themselves after an error. After an error, however, the upstream may have
+//! lost writes that it had reported. A replica must therefore stop answering until the upstream has accepted the resume
+//! token. To notice errors, this module reads the cursor of an `aggregate` instead.
 
 use std::io;
 use std::sync::Arc;
@@ -24,12 +24,13 @@ const SHARED_WRITES: &str = "the upstream has no change streams, so writes that 
 /// Time for which the upstream waits for an event before it sends an empty batch. A client whose write changed nothing
 /// waits up to this long for its reply.
 const AWAIT: Duration = Duration::from_millis(50);
-/// Maximum time without a reply. An upstream whose machine disappeared may come back without its last writes; the
-/// replica answers until this timeout. If the upstream was only busy, the stream resumes at its last position.
+/// Maximum time for which the stream waits for a reply. Until then, the replica answers, although an upstream whose
+/// machine disappeared may come back without its last writes. If the upstream was only busy, the stream resumes at its
+/// last position.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Maximum batches that wait to be applied.
 const BATCHES_AHEAD: usize = 2;
-/// A batch of at least this many bytes may have been split between two events with the same cluster time.
+/// Minimum bytes of a batch that may be full. A full batch may end between two events with the same cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;
 /// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, unknown
 /// pipeline stage, and `$changeStream` outside a replica set.
@@ -96,7 +97,7 @@ impl Replicas {
                     _ => error.into(),
                 })?;
         // Earlier writes are reported by the stream or read by the load. The replica does not answer before it has
-        // applied them.
+        // applied all writes up to now.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
         Ok(opened)
     }
@@ -150,8 +151,8 @@ fn read(
         Ok(token) => Some(token.to_owned()),
         Err(_) => last.map(|event: &Event| event.token.clone()),
     };
-    // The upstream limits the number of events in the first batch, which may therefore end between events of one
-    // cluster time.
+    // The upstream also limits the number of events in the first batch. The batch may therefore end between two events
+    // with the same cluster time.
     let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
     let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
     let at = token.as_deref().and_then(time_of);

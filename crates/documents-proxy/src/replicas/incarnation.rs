@@ -1,4 +1,4 @@
-//! Detects restarts of the upstream, which may lose acknowledged writes that no change stream reports as lost.
+//! Detects restarts of the upstream. A restart may lose acknowledged writes, and no change stream reports the loss.
 
 use std::io;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use mongodb::error::ErrorKind;
 
 use super::{ReplicaError, Replicas, is_code, number};
 
-/// Maximum difference between two reports of the same start time, in milliseconds: the upstream reads two clocks, one
-/// after the other.
+/// Maximum difference between two computations of the same start time, in milliseconds. The computation uses two clocks
+/// that the upstream reads one after the other.
 const START_TOLERANCE_MS: u64 = 100;
 
 /// Error codes for a command that the user may not run or that the upstream does not have: Unauthorized,
 /// CommandNotFound, CommandNotSupported and NotImplemented.
 const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 
-/// Maximum attempts to ask the upstream: the proxy's own connections may have been closed together with the client's.
+/// Maximum attempts to ask the upstream. One may not be enough, because the upstream may have closed the proxy's own
+/// connections together with the client's connection.
 const TRIES: usize = 4;
 
 /// One lifetime of the upstream's process.
@@ -78,7 +79,7 @@ impl Replicas {
         }
     }
 
-    /// Records the upstream's incarnation that replicas are loaded from, unless one is recorded already.
+    /// Records the upstream's incarnation from which replicas are loaded, unless an incarnation is already recorded.
     pub(super) async fn note_incarnation(&self) {
         let is_known = self.incarnation.lock().is_some();
         if !is_known && let Ok(Some(run)) = self.ask_incarnation().await {

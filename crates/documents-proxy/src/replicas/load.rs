@@ -1,7 +1,8 @@
 //! Copies a collection of the upstream into its replica.
 //!
-//! A load begins and opens its cursors while no write is in flight. Documents written after that are recorded, and the
-//! load skips the versions that its cursors read, which may be older than the replica's.
+//! A load begins while no write is in flight, and then opens its cursors. Documents written since it began are
+//! recorded. The load skips the versions of these documents that its cursors read, because the replica may have newer
+//! versions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,12 +22,12 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 const BATCH_DOCUMENTS: usize = 1_000;
 /// Maximum batches that wait to be copied.
 const BATCHES_AHEAD: usize = 4;
-/// Minimum documents of a collection for parallel cursors. The upstream must have an ordered index on `_id`, as all
-/// upstreams with change streams do. FerretDB 1 would scan the collection once for each cursor.
+/// Minimum documents of a collection that is loaded with parallel cursors. Parallel cursors need an ordered index on
+/// `_id`, which all upstreams with change streams have. FerretDB 1 would scan the collection once for each cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
-/// Number of parallel cursors, not counting the one for `_id`s of other types.
+/// Number of parallel cursors, not counting the cursor for `_id`s whose type differs from the sample's.
 const PARTS: usize = 4;
-/// Number of sampled `_id`s that determine the ranges.
+/// Number of sampled `_id`s that determine the ranges of the parallel cursors.
 const SAMPLE: i32 = 400;
 /// Pause before a failed load is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -127,8 +128,8 @@ impl Replicas {
         }
     }
 
-    /// Waits until the upstream answers, and then for `pause`; does nothing if `pause` is zero. An upstream that hung
-    /// may begin an earlier write only when it answers again.
+    /// Waits until the upstream answers, because an upstream that hung may begin an earlier write only then. Then waits
+    /// for `pause`. Does nothing if `pause` is zero.
     async fn pause_once_answered(&self, pause: Duration) -> Result<(), ReplicaError> {
         if pause.is_zero() {
             return Ok(());
@@ -184,7 +185,7 @@ impl Replicas {
         Ok(epoch.map(|epoch| (fields, epoch)))
     }
 
-    /// Ends a load: replaces the older copy with the loaded one, if the load kept the older copy. Returns the new
+    /// Ends a load. If the load kept the older copy, replaces the older copy with the loaded one. Returns the new
     /// epoch; `None` if the load of `epoch` is no longer the latest.
     async fn finish_load(
         &self,
@@ -201,9 +202,9 @@ impl Replicas {
         Ok(replica.finish_load(epoch, !self.exclusive))
     }
 
-    /// Empties the collection that the load fills, under the exclusive apply lock, and then opens the cursors. Writes
-    /// that are made before the cursors are open are applied and recorded. Returns `None` if the replica was
-    /// invalidated since epoch `of`.
+    /// Empties the collection that the load fills, under the exclusive apply lock. Opens the cursors without the lock:
+    /// writes that are made meanwhile are applied and recorded. Returns `None` if the replica was invalidated since
+    /// epoch `of`.
     async fn begin(
         &self,
         replica: &Replica,
@@ -243,9 +244,9 @@ impl Replicas {
         Ok(Some((fields, epoch, cursors)))
     }
 
-    /// Returns the read concern for loading a collection whose change stream is open: `majority`, so that documents
-    /// that are read are never rolled back without an event, and after the current cluster time, so that the stream
-    /// reports every write that the load does not read.
+    /// Returns the read concern for a load with an open change stream; `None` for other loads. With `majority`,
+    /// documents that are read are never rolled back without an event. The reads are after the current cluster time, so
+    /// that the stream reports every write that the load does not read.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
         let now = if self.exclusive {
             None
@@ -298,7 +299,8 @@ impl Replicas {
         let reply = self.demand(&namespace.db, command).await?;
         match reply.get("writeErrors") {
             Ok(None) => Ok(()),
-            // A document that was deleted and inserted again during the load is read twice.
+            // Some documents are already in the replica: a document that is deleted and inserted again during the load
+            // is read twice.
             _ => self.replicate(namespace, &[], &documents),
         }
     }
@@ -329,7 +331,8 @@ async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, Repl
     Ok(ranges(&ids.collect::<Vec<_>>()))
 }
 
-/// Returns filters for ranges that have equally many of the sorted `ids`, and a filter for `_id`s of other types.
+/// Returns filters for ranges of `_id`s that each have equally many of the sorted `ids`, and a filter for `_id`s of
+/// other types.
 fn ranges(ids: &[Bson]) -> Vec<Document> {
     let kind = ids.first().map(Bson::element_type);
     let mut ends: Vec<&Bson> = (1..PARTS)

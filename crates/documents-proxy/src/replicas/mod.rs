@@ -65,7 +65,7 @@ pub enum ReplicaError {
     Declarations(#[from] std::io::Error),
     /// The upstream may have lost documents that the replica holds.
     #[error(
-        "the upstream has another primary, which may have been restored from a backup; there is no earlier event to check this"
+        "the upstream has a different primary than before, which may have been restored from a backup; no earlier event is known that could show whether it was"
     )]
     Lost,
     /// The name now belongs to another collection or to none: the collection was dropped or renamed.
@@ -79,7 +79,7 @@ pub enum ReplicaError {
 /// All replicas of an upstream, and whether the upstream can be reached.
 #[derive(Debug)]
 pub struct Replicas {
-    /// The collections that the replicas are.
+    /// Holds the replicas as in-memory collections.
     pub documents: Arc<Documents>,
     upstream: Arc<Upstream>,
     /// Sends the proxy's own commands, with the user of the connection string.
@@ -92,7 +92,7 @@ pub struct Replicas {
     file: Option<PathBuf>,
     /// Percentage of the replicas' answers that are compared with the upstream's answers.
     pub compare_percent: u8,
-    /// May complete copies answer while the upstream cannot be reached?
+    /// Whether complete copies may answer while the upstream cannot be reached.
     pub serve_stale: bool,
     /// When the upstream became unreachable; `None` while it can be reached. A task then retries until the upstream
     /// answers.
@@ -105,7 +105,7 @@ pub struct Replicas {
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,
-    /// Makes the log say only once that the upstream does not report its start time.
+    /// Lets the log say only once that the upstream does not report its start time.
     said_no_start: Once,
     /// The upstream's last reply to a hello, for clients that connect while the upstream is away.
     pub hello: Mutex<Option<RawDocumentBuf>>,
@@ -127,7 +127,7 @@ pub struct ReplicaSettings {
     pub file: Option<PathBuf>,
     /// Percentage of the replicas' answers that are compared with the upstream's answers.
     pub compare_percent: u8,
-    /// May complete copies answer while the upstream cannot be reached?
+    /// Whether complete copies may answer while the upstream cannot be reached.
     pub serve_stale: bool,
 }
 
@@ -145,7 +145,7 @@ impl Replicas {
         let mut options = ClientOptions::parse(uri).await?;
         options.app_name = Some("forebay".to_owned());
         options.direct_connection = Some(true);
-        // Replicas must hold what writers see, so read from the primary, with read concern `local`.
+        // Replicas must hold all acknowledged writes, so read from the primary, with read concern `local`.
         options.selection_criteria = None;
         options.read_concern = Some(ReadConcern::local());
         options.server_selection_timeout = Some(SELECTION_TIMEOUT);
@@ -192,8 +192,8 @@ impl Replicas {
         replica.filter(|replica| replica.is_declared())
     }
 
-    /// Drops the state of a collection without caches if nothing else uses it: clients can name any number of
-    /// collections.
+    /// Drops the state of a collection without caches if nothing else uses the state. Otherwise clients could fill
+    /// memory by naming many collections.
     pub fn release(&self, replica: Arc<Replica>) {
         let mut replicas = self.replicas.lock();
         // The caller and the table hold a reference each. No other caller can take one while the table is locked.
@@ -235,7 +235,7 @@ impl Replicas {
         self.documents.find_among(client, find, fetched).await
     }
 
-    /// Runs a command of the proxy itself on the replica of the command's namespace.
+    /// Runs a command that the proxy issues by itself, on the replica of the command's namespace.
     async fn run(&self, db: &str, body: RawDocumentBuf) -> RawDocumentBuf {
         self.run_for(&ClientContext::default(), db, body).await
     }
@@ -250,7 +250,7 @@ impl Replicas {
         self.documents.run(client, command(db, body)).await
     }
 
-    /// Runs a command of the proxy itself on a replica. Turns an error reply into a [`ReplicaError`].
+    /// Runs a command that the proxy issues by itself, on a replica. Turns an error reply into a [`ReplicaError`].
     async fn demand(&self, db: &str, body: RawDocumentBuf) -> Result<RawDocumentBuf, ReplicaError> {
         let reply = self.run(db, body).await;
         if succeeded(&reply) {

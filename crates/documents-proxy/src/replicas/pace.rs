@@ -1,6 +1,6 @@
-//! Measures how long the upstream takes to return documents by `_id`, and to search by itself. Measured for each
-//! collection, because upstreams differ: FerretDB 1 on SQLite reads part of the collection for one `_id`, and all of it
-//! for two.
+//! Measures how long the upstream takes to return documents by `_id`, and to search by itself. Measures each
+//! collection, because upstreams differ: FerretDB 1 on SQLite reads a part of the collection for one `_id`, and the
+//! whole collection for two `_id`s.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use super::{Replica, ReplicaError, Replicas, is_code};
 
-/// Maximum number of documents that are fetched with a query each.
+/// Maximum number of documents that are fetched with one query each.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Maximum latency with which a strategy is used without a comparison with the other strategies.
+/// Maximum latency of queries by `_id` that are not compared with a search by the upstream.
 const SHORT: Duration = Duration::from_millis(10);
 /// Timeout of a read that waits for the first measurement. On timeout, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -44,7 +44,7 @@ pub enum Strategy {
 /// How many documents a read needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// Number of documents to fetch with a query each; `None` if that cannot answer the read.
+    /// Number of documents to fetch with one query each; `None` if such queries cannot answer the read.
     pub one_by_one: Option<usize>,
     /// Number of documents to fetch with one query.
     pub together: usize,
@@ -102,8 +102,8 @@ impl Pace {
         }
     }
 
-    /// Returns whether to stop querying each `_id`, after time `after` and with `left` documents to go, because a
-    /// search by the upstream would be faster.
+    /// Returns whether a search by the upstream would be faster than to continue with one query for each `_id`. The
+    /// queries so far took the time `after`, and `left` documents remain.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);
         let search = self.search.unwrap_or(FIRST_MEASUREMENT_TIMEOUT);
@@ -163,8 +163,8 @@ impl Measurement {
 }
 
 impl Replicas {
-    /// Returns the pace of a collection, given the `_id`s that a replica found for `filter`. Measures the pace if it is
-    /// unknown or old. Returns `None` if it is unknown and the measurement takes more than 100 ms.
+    /// Returns the pace of a collection. If the pace is unknown or old, measures it with the `_id`s that a replica
+    /// found for `filter`. Returns `None` if the pace is unknown and the measurement takes more than 100 ms.
     pub async fn pace(
         self: &Arc<Self>,
         replica: &Arc<Replica>,

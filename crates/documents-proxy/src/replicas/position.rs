@@ -1,8 +1,10 @@
-//! The position up to which a replica has followed its change stream, stored as a note in one batch with the changes.
+//! The position up to which a replica has followed its change stream. It is stored as a note, in one batch with the
+//! changes.
 //!
-//! A resume token that names only a time proves nothing: an upstream that was restored from a backup accepts any time.
-//! The upstream still has the replica's documents if it still has the last event that the replica applied, or if the
-//! primary that issued the token is still in the same term.
+//! A replica may resume only if the upstream still has the replica's documents. A resume token that names only a time
+//! does not prove that, because an upstream that was restored from a backup accepts any time. One of two facts proves
+//! it: the upstream still has the last event that the replica applied, or the primary that issued the token is still in
+//! the same term.
 
 use bson::oid::ObjectId;
 use bson::{Document, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};

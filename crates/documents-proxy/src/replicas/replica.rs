@@ -20,9 +20,10 @@ pub struct Replica {
     pub namespace: Namespace,
     /// Collection that a load fills while the older copy is kept.
     pub(super) beside: Namespace,
-    /// The apply lock. With caches, a writer holds it exclusively from the write to the upstream until the write is
-    /// applied to the replica, and a load shares it while it copies a batch. Without caches, writers share it, so that
-    /// the declaration of a cache can wait for in-flight writes.
+    /// The apply lock. A load shares it while it copies a batch. Writers take it only if all writes come through the
+    /// proxy. If the collection has caches, a writer holds the lock exclusively from the write to the upstream until
+    /// the write is applied to the replica. Otherwise writers share the lock, so that the declaration of a cache can
+    /// wait for in-flight writes.
     pub apply_lock: Arc<RwLock<()>>,
     /// How long the upstream takes to return documents of this collection by `_id`.
     pub measurement: Measurement,
@@ -95,7 +96,7 @@ impl Replica {
         self.inner.lock().life.is_ready()
     }
 
-    /// Returns the copy that answers a client with this view; `None` if no copy may.
+    /// Returns the copy that answers a client with this view; `None` if no copy may answer.
     pub fn answering(&self, view: View) -> Option<Answering> {
         let inner = self.inner.lock();
         let epoch = inner.life.answering(view)?;
@@ -145,7 +146,8 @@ impl Replica {
         self.inner.lock().life.progress()
     }
 
-    /// Replaces the declared caches; an empty list drops all. The replica then stops answering until it is loaded.
+    /// Replaces the declared caches; an empty list drops all caches. The replica then stops answering until it is
+    /// loaded.
     pub fn declare(&self, definitions: Vec<RawDocumentBuf>) {
         let fields = cached_fields(definitions.iter().map(|it| &**it));
         *self.lag.lock() = None;
@@ -174,8 +176,8 @@ impl Replica {
         self.wake();
     }
 
-    /// Makes the replica stop answering, even while the upstream is away, until the next load, which starts after
-    /// `pause`.
+    /// Makes the replica stop answering, even while the upstream is away, until it is loaded again. The load starts
+    /// after `pause`.
     pub fn invalidate(&self, reason: &str, pause: Duration) {
         self.inner.lock().life.invalidate(reason, pause, false);
         self.wake();
@@ -225,8 +227,8 @@ impl Replica {
         !inner.has_loader
     }
 
-    /// Begins a load, which keeps a complete older copy if `keeps_copy`. Returns the fields to copy and the load's
-    /// epoch.
+    /// Begins a load. With `keeps_copy`, the load keeps a complete older copy. Returns the fields to copy and the
+    /// load's epoch.
     pub fn begin_load(
         &self,
         of: u64,

@@ -2,9 +2,9 @@
 //! proxy.
 //!
 //! The stream is opened before the collection is read, and its events are applied over the copied documents. An event
-//! contains the document as of its own write or as of a later write, which is reported by an event of its own. The
-//! replica therefore equals the upstream once the stream has been read to its end. The stream's position is written in
-//! one batch with the changes before it, so that position and changes match after a restart.
+//! contains the document as of its own write, or as of a later write, which has its own event. The replica therefore
+//! equals the upstream once the stream has been read to its end. The stream's position is stored in one batch with the
+//! changes before it, so that the position and the changes match after a restart.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ struct Follower<'a> {
     term: Option<Term>,
     /// The position up to which changes are applied; `None` before the first batch.
     position: Option<Position>,
-    /// Does the replica equal the upstream at that position? After a load, it may have later versions of documents.
+    /// Does the replica equal the upstream as of `position`? After a load, the replica may have later versions of
+    /// documents.
     is_whole: bool,
     noted_at: Instant,
 }
@@ -211,7 +212,7 @@ impl Replicas {
     }
 
     /// Returns the position that an earlier process stored. Returns `None` if the replicated fields differ, or if the
-    /// upstream has another collection under the name, for example after a restore.
+    /// upstream has another collection under the same name, for example after a restore.
     async fn noted_position(&self, replica: &Replica) -> Result<Option<Position>, ReplicaError> {
         let namespace = &replica.namespace;
         let definitions = self.cache_definitions(namespace).await;
@@ -266,8 +267,8 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Adds a batch to the pending changes. Applies the pending changes first if they have reached their
-    /// maximum size or the stream is to pause.
+    /// Adds a batch to the pending changes. Applies the pending changes first if they have reached their maximum size,
+    /// or if the stream has to pause before an event of the batch.
     async fn take(&mut self, mut changes: Changes, batch: Batch) -> Result<Changes, ReplicaError> {
         for event in batch.events {
             let waits = time_of(&event.token).filter(|at| !self.replica.pause_point.lets_pass(*at));

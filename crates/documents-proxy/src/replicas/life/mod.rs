@@ -23,12 +23,12 @@
 //! `complete` begins a new *epoch*. A background task (a load, a change stream) passes the epoch that it works for. Its
 //! transitions are refused in a later epoch, as are transitions without an arrow in the diagram.
 //!
-//! - `Loading`: the copy is not valid before the load ends. Documents written meanwhile are recorded, so that the load
-//!   does not replace them with older versions.
-//! - `CatchingUp` follows a change stream, and answers once all changes up to a *required* cluster time are applied.
-//!   This is the latest of three times: the upstream's time when the stream was opened, its time when the load ended,
-//!   and the time of the last acknowledged write. A replica that loses its stream enters this state again, or
-//!   `Loading`; never `Ready` directly.
+//! - `Loading`: the copy is not valid before the load ends. Documents written during the load are recorded, so that the
+//!   load does not replace them with older versions.
+//! - A `CatchingUp` replica follows a change stream, and becomes `Ready` once all changes up to a *required* cluster
+//!   time are applied. The required time is the latest of three times: the upstream's time when the stream was opened,
+//!   its time when the load ended, and the time of the last acknowledged write. A replica that loses its stream enters
+//!   `CatchingUp` again, or `Loading`; never `Ready` directly.
 //! - A copy that was once correct is *whole*. With `--upstream-serve-stale`, whole copies answer clients that are cut
 //!   off from the upstream while it is away; [`Life::answering`] has the rule. A load may keep a whole copy by filling
 //!   another collection.
@@ -116,9 +116,9 @@ struct CatchUp {
 pub struct View {
     /// Is the upstream known to be unreachable?
     pub is_away: bool,
-    /// Does the client have no connection to the upstream?
+    /// Is the client without a connection to the upstream?
     pub is_cut_off: bool,
-    /// May whole copies answer while the upstream is away?
+    /// Whether whole copies may answer while the upstream is away.
     pub serve_stale: bool,
     /// Do all writes come through the proxy?
     pub exclusive: bool,
@@ -150,8 +150,9 @@ impl Life {
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
     }
 
-    /// Makes the replica stop answering until it is loaded; the load starts after `pause`, or after a longer one that
-    /// it waits for already. With `keeps_copy`, a whole copy may still answer while the upstream is away.
+    /// Makes the replica stop answering until it is loaded. The load starts after `pause`, or after the pause of a load
+    /// that is already due, if that is longer. With `keeps_copy`, a whole copy may still answer while the upstream is
+    /// away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
         let pause = self.load_due().unwrap_or_default().max(pause);
         let held = if keeps_copy {
@@ -163,8 +164,8 @@ impl Life {
             .then(|| self.enter_invalid(reason, pause, held))
     }
 
-    /// Begins the load that is due since epoch `of`, of `total` documents. With `keeps_copy`, keeps a whole copy.
-    /// Returns the load's epoch.
+    /// Begins the load that has been due since epoch `of`. `total` is the number of documents to copy. With `keeps_copy`, it
+    /// keeps a whole copy. Returns the load's epoch.
     pub fn begin_load(&mut self, of: u64, total: u64, keeps_copy: bool) -> Option<u64> {
         let is_beside = keeps_copy && self.held() == Held::Whole;
         let is_due = matches!(self.state, State::Invalid { .. } | State::CatchingUp(_));
@@ -180,9 +181,9 @@ impl Life {
         })
     }
 
-    /// Ends the load of epoch `of`; the loaded copy replaces the older one. The replica answers at once if writes were
-    /// applied one by one during the load, otherwise when it has caught up with its change stream. Returns the new
-    /// epoch.
+    /// Ends the load of epoch `of`; the loaded copy replaces the older one. With `follows_stream`, the replica answers
+    /// once it has caught up with its change stream. Otherwise it answers at once, because writes were applied one by
+    /// one during the load. Returns the new epoch.
     pub fn finish_load(&mut self, of: u64, follows_stream: bool) -> Option<u64> {
         let required = self.load(of)?.required;
         Some(self.enter(if follows_stream {
@@ -232,7 +233,8 @@ impl Life {
         }
     }
 
-    /// Records that all changes up to cluster time `at` are applied. Returns whether `at` is later than before.
+    /// Records that all changes up to cluster time `at` are applied. Returns whether `at` is later than the time
+    /// recorded before.
     pub fn advance_applied(&mut self, of: u64, at: u64) -> bool {
         let applied = match &mut self.state {
             State::CatchingUp(catch_up) if catch_up.is_following => &mut catch_up.applied,
@@ -293,11 +295,11 @@ impl Life {
         }
     }
 
-    /// Returns the epoch of the copy that answers a client with this view; `None` if no copy may.
+    /// Returns the epoch of the copy that answers a client with this view; `None` if no copy may answer.
     pub fn answering(&self, view: View) -> Option<u64> {
         let answers = match (view.is_away, view.is_cut_off) {
             (true, true) => view.serve_stale && self.held() == Held::Whole,
-            // The client's connection may lead to another server by now, which has received writes directly.
+            // The client's connection may by now lead to another server, which may have received writes directly.
             (true, false) if view.exclusive => false,
             _ => self.is_ready(),
         };
@@ -324,7 +326,7 @@ impl Life {
         self.held() == Held::Left
     }
 
-    /// Returns whether a change stream is open, caught up or not.
+    /// Returns whether a change stream is open, even if the replica has not caught up with it.
     pub fn is_following(&self) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) => catch_up.is_following,

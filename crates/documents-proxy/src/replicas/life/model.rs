@@ -11,7 +11,7 @@ use fastrand::Rng;
 
 use super::{Life, State, View};
 
-/// Number of simulated replicas (about half of them with a change stream), and number of events in each.
+/// Number of simulated replicas (about half of them with a change stream), and number of events for each replica.
 const LIVES: usize = 200;
 const EVENTS: usize = 1_000;
 /// Number of distinct `_id`s.
@@ -55,7 +55,8 @@ struct Model {
     /// not consistent.
     copy: Documents,
     copy_at: Option<u64>,
-    /// Cluster time from which the copy is consistent: a load reads documents at different times.
+    /// Cluster time from which the copy is consistent. An earlier copy is not, because a load reads documents at
+    /// different times.
     copy_from: u64,
     beside: Documents,
     loader: Option<Loader>,
@@ -182,7 +183,7 @@ impl Model {
         }
     }
 
-    /// Applies a write, as the proxy does under the apply lock. One write of 20 has an unknown effect and invalidates
+    /// Applies a write, as the proxy does under the apply lock. One write in 20 has an unknown effect and invalidates
     /// the replica.
     fn apply_write(&mut self, id: u8, written: Option<u64>) {
         if self.rng.u8(0..20) == 0 {
@@ -340,8 +341,8 @@ impl Model {
                 .lose_stream(follower.epoch)
                 .expect("the replica follows the stream");
             follower.is_open = false;
-            // Writers no longer wait for this stream: the next one is required to reach the upstream's current cluster
-            // time.
+            // Writers no longer wait for this stream. The next stream is required to reach the upstream's current
+            // cluster time before the replica answers.
             self.answered = self.answered.max(self.waiting);
             assert!(!self.life.is_ready() && !self.life.is_following());
             assert!(
