@@ -122,7 +122,8 @@ pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
     }
 }
 
-/// Orders documents field by field: by class, then name, then value. A document that ends first is smaller.
+/// Orders documents field by field: by the value's class, then by the field's name, then by the value. If all compared
+/// fields are equal, the document with fewer fields is smaller.
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
     compare_elements(Pair::of_documents(a, b))
 }

@@ -200,7 +200,7 @@ impl Ord for Digits {
     }
 }
 
-/// Orders two decimals exactly. NaN is below everything and equal to itself.
+/// Orders two decimals exactly. NaN is below all other numbers and equal to itself.
 pub fn compare(a: Decimal, b: Decimal) -> Ordering {
     match (a.digits(), b.digits()) {
         (Some(a), Some(b)) => a.cmp(&b),
@@ -217,7 +217,7 @@ fn class(value: Decimal) -> i32 {
     }
 }
 
-/// Orders a double and a decimal exactly. NaN is below everything and equal to itself.
+/// Orders a double and a decimal exactly. NaN is below all other numbers and equal to itself.
 pub fn compare_f64(a: f64, b: Decimal) -> Ordering {
     let nearest = b.to_f64();
     match (a.is_nan(), nearest.is_nan()) {

@@ -1,4 +1,4 @@
-//! Encoding of BSON values as bytes with the same order.
+//! Encoding of BSON values as bytes that sort like the values.
 //!
 //! `memcmp` of two encodings has the same result as [`compare()`](crate::compare()) of the values, and two encodings
 //! are identical if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` have the same key. Encodings

@@ -74,7 +74,7 @@ fn f64_to_i64_exact(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && (-LIMIT..LIMIT).contains(&number)).then_some(number as i64)
 }
 
-/// Orders two numbers by value. NaN is below all others and equal to itself. The two zeros are equal.
+/// Orders two numbers by value. NaN is below all other numbers and equal to itself. Zero and minus zero are equal.
 pub fn compare(a: Number, b: Number) -> Ordering {
     match (a, b) {
         (Number::Integer(a), Number::Integer(b)) => a.cmp(&b),

@@ -20,7 +20,7 @@ pub struct Sort {
     parts: Vec<(Path, Direction)>,
 }
 
-/// The sort key of a document: bytes with the same order as the documents.
+/// The sort key of a document. The keys of documents, compared byte by byte, have the order of the documents.
 pub type SortKey = Vec<u8>;
 
 impl Sort {

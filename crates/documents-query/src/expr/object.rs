@@ -44,7 +44,7 @@ pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocume
     Ok(Some(document))
 }
 
-/// Fields in the order in which their names first appeared, each with its last value.
+/// A list of fields. Each field has its last value. Fields are in the order in which their names first appeared.
 #[derive(Default)]
 pub(super) struct FieldList<'v> {
     fields: Vec<(&'v str, RawBsonRef<'v>)>,

@@ -204,8 +204,8 @@ impl Filter {
         })
     }
 
-    /// Returns the fields that the filter requires to equal a value, in order. An upserted document starts with these
-    /// fields.
+    /// Returns the fields that the filter requires to equal a value, each with the value, in the order of the query. An
+    /// upserted document starts with these fields.
     pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
         let mut found = Vec::new();
         collect_equalities(&self.root, &mut found);

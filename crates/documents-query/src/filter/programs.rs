@@ -39,7 +39,7 @@ impl Default for Compilation {
     }
 }
 
-/// A cache of compiled patterns. Evicts the least recently used programs.
+/// A cache of programs, which are compiled patterns. Evicts the least recently used programs.
 ///
 /// All patterns that share a cache must be compiled with the same limits.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Programs {
 #[derive(Debug, Default)]
 struct Kept {
     entries: HashMap<Key, Entry>,
-    /// The keys of all entries, by their last use.
+    /// For each entry, the value of `clock` at its last use, and its key.
     by_use: BTreeMap<u64, Key>,
     bytes: usize,
     /// Logical clock that counts uses.

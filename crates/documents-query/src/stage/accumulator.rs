@@ -196,7 +196,7 @@ pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     }
 }
 
-/// Merges documents. Fields are in the order in which their names first appeared, each with its last value.
+/// Merges documents. Each field has its last value. Fields are in the order in which their names first appeared.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     fields: Vec<(String, RawBson)>,

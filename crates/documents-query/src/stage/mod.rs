@@ -185,7 +185,7 @@ fn held<'a, E: 'a>(
     })))
 }
 
-/// Counts documents. Returns no document if there are none, as MongoDB does.
+/// Counts documents. Returns a document with the count, or like MongoDB no document if the count is 0.
 fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
     let mut count = 0_i64;
     for document in input {

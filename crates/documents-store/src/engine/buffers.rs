@@ -163,7 +163,7 @@ impl Buffers {
     }
 
     /// Releases flushed buffers if the last measurement found any. The engine calls this function after a write,
-    /// because fjall keeps the version that refers to the buffers until a later write.
+    /// because fjall refers to flushed buffers until a later write.
     pub(super) fn release_written(&self, database: &Database) {
         if !self.keeps_written.swap(false, Ordering::Relaxed) {
             return;

@@ -42,7 +42,7 @@ const BACKGROUND_THREADS: usize = 1;
 /// Bytes written to check that the disk is not full.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// Limits below which a dropped partition without tables is emptied, by removing its entries, and reused.
+/// A dropped partition below these limits, and without tables, is emptied by removing its entries, and reused.
 const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
@@ -74,7 +74,7 @@ pub struct FjallEngine {
     partitions: RwLock<Partitions>,
     journal: synced::JournalSync,
     dropped: Dropped,
-    /// The first write that failed. All writes after it are refused.
+    /// Error of the first write that failed. After a failed write, all writes are refused.
     write_failure: Mutex<Option<StoreError>>,
     /// Locked while the list of partitions is changed.
     list: Mutex<List>,
@@ -167,8 +167,8 @@ impl FjallEngine {
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;
-        // Sequence numbers must only rise. fjall continues from the highest sequence number in the partitions' tables,
-        // but a batch for a dropped partition, or an entry of the list of partitions, may have a higher one.
+        // Sequence numbers must only rise. fjall continues from the highest sequence number in the partitions' tables.
+        // A batch for a dropped partition, or an entry of the list of partitions, may have a higher number.
         database
             .supervisor
             .seqno
@@ -232,7 +232,7 @@ impl FjallEngine {
         translate(&self.directory, action, error)
     }
 
-    /// Translates the error of a write. Records the first such error, after which fjall refuses all writes.
+    /// Translates the error of a write. Records the first error of a write, because fjall refuses all writes after it.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
         if matches!(error, fjall::Error::Poisoned) {
             return self.refused();

@@ -215,8 +215,8 @@ fn data_end(file: &File) -> io::Result<u64> {
 
 /// Replaces a journal by `bytes`, a prefix of it, and syncs it.
 ///
-/// Unsynced batches are written again. After a failed sync, they may be only in page-cache pages that the kernel
-/// considers clean, so that another sync of the same file would prove nothing.
+/// Unsynced batches are written again, because an earlier sync of the journal may have failed. The batches may then be
+/// only in page-cache pages that the kernel considers clean, and another sync of the same file would prove nothing.
 fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = || {
         let temporary = path.with_extension("new");
@@ -317,8 +317,8 @@ fn ends_of_batches(bytes: &[u8]) -> u64 {
     ends.count() as u64
 }
 
-/// Reads one batch, and checks that it is complete and newer than the batch before. Returns its end and its sequence
-/// number.
+/// Reads one batch. Checks that it is complete, and newer than the previous batch. Returns the batch's end and its
+/// sequence number.
 fn checked_batch(
     bytes: &[u8],
     at: usize,
@@ -339,7 +339,7 @@ fn checked_batch(
     Ok((end, number))
 }
 
-/// Reads the structure of one batch. Returns its end and its sequence number.
+/// Reads the structure of one batch. Returns the batch's end and its sequence number.
 fn batch(bytes: &[u8], at: usize) -> std::result::Result<(usize, u64), ReadError> {
     let mut reader = Reader { bytes, at };
     if reader.byte()? != START {

@@ -147,9 +147,9 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
         .is_some())
 }
 
-/// Returns the highest sequence number in the list of partitions, or 0 if there is no list. fjall itself ignores this
-/// sequence number when it chooses the next one, which must be higher: if a power failure removed a partition's folder,
-/// fjall reuses the partition's number, and the new list entry must override the old one.
+/// Returns the highest sequence number in the list of partitions, or 0 if there is no list. The next sequence number
+/// must be higher, which fjall itself does not ensure: if a power failure removed a partition's folder, fjall reuses
+/// the partition's number, and the new list entry must override the old one.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].

@@ -106,7 +106,7 @@ fn numbers(keys: &KeyRange) -> Range<u64> {
     first_from(&keys.start)..keys.end.as_deref().map_or(u64::MAX, first_from)
 }
 
-/// Returns the lowest number whose key is not below these bytes.
+/// Returns the lowest number whose key is equal to `bytes` or above.
 fn first_from(bytes: &[u8]) -> u64 {
     let mut key = [0; 8];
     let kept = bytes.len().min(key.len());

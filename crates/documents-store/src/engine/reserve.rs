@@ -19,9 +19,10 @@ use crate::error::{Result, StoreError};
 
 /// Maximum age of a measurement of the free space. Other programs write to the disk too.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum bytes on disk for each byte of a batch: in the journal, in a table, and in tables compacted from it.
+/// Maximum bytes that one byte of a batch takes on disk: in the journal, in a table, and in the tables that compactions
+/// write.
 const BYTES_PER_BYTE: u64 = 4;
-/// Batches that mostly delete may use the reserve, except for 1/`SHRINKING_PART` of it.
+/// Batches that mostly delete may use the reserve, but must leave 1/`SHRINKING_PART` of the reserve free.
 const SHRINKING_PART: u64 = 4;
 
 /// Function that returns the free bytes of a disk.

@@ -1,8 +1,8 @@
 //! Sealing of write buffers, so that the background thread flushes them to tables.
 //!
 //! Without this module, each batch that finds a buffer full would ask fjall's background thread to seal the buffer.
-//! With this module, the writers themselves seal buffers before fjall considers them full, because fjall's way has
-//! these faults:
+//! With this module, the writers themselves seal buffers before fjall considers the buffers full. There are three
+//! reasons:
 //!
 //! - The requests go into a queue of 1,000 messages that only the background thread empties. After sealing a buffer,
 //!   the thread itself adds a message. If the queue is full then, the thread blocks forever.
@@ -10,9 +10,9 @@
 //! - The total size of all partitions' buffers must stay within a limit ([`super::buffers`]).
 //!
 //! fjall syncs the journal before it flushes the sealed buffers of a partition, but it also flushes buffers that are
-//! sealed after that sync. So the writers sync the journal before they seal a buffer, and write no batch in between.
-//! Otherwise a table might hold a batch that a power failure removes from the journal. The batch would then be missing
-//! in the other partitions, and the store would not open.
+//! sealed after that sync. So the writers sync the journal before they seal a buffer, and write no batch between the
+//! sync and the sealing. Otherwise a table might hold a batch that a power failure removes from the journal. The batch
+//! would then be missing in the other partitions, and the store would not open.
 
 use fjall::{AbstractTree, Database, Keyspace};
 use parking_lot::RwLock;
