@@ -138,7 +138,7 @@ async fn next_of_query(
     Ok(batch)
 }
 
-/// Returns the next batch of a change stream. If it would be empty, waits until a change concerns the stream,
+/// Returns the next batch of a change stream. If the batch would be empty, waits until a change concerns the stream,
 /// `maxTimeMS` has passed, the cursor is closed, or the server stops.
 async fn await_changes(
     request: &Request<'_>,

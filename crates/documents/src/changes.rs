@@ -20,7 +20,7 @@ use crate::retry::{Keep, note};
 
 /// Maximum number of documents in a chunk.
 const CHUNK_DOCUMENTS: usize = 256;
-/// Bytes of old and new documents at which a chunk ends. Its last document may exceed this.
+/// Bytes of old and new documents at which a chunk ends. The last document of a chunk may exceed this limit.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Maximum time for computing changes under one hold of the write lock.
 const LOCKED_TIME: Duration = Duration::from_millis(20);

@@ -233,8 +233,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the namespace of a cursor, whose collection is the argument `name`. The collection may be a
-    /// pseudo-collection, such as `$cmd.aggregate` for a cursor that reads no collection.
+    /// Returns the namespace of a cursor. Its collection is the value of the argument called `name`. The collection may
+    /// be a pseudo-collection, such as `$cmd.aggregate` for a cursor that reads no collection.
     ///
     /// # Errors
     /// Code 40414 if the argument is missing, `TypeMismatch`, `InvalidNamespace`.

@@ -76,8 +76,8 @@ impl Statements {
 }
 
 impl Retry {
-    /// Begins a retryable write, after waiting for a write in progress of the same session. Returns `None` if the
-    /// command has no `txnNumber`.
+    /// Waits until an earlier retryable write of the same session has ended, then begins this write. Returns `None` if
+    /// the command has no `txnNumber`.
     ///
     /// # Errors
     /// `IllegalOperation` if the server does not record outcomes, `TransactionTooOld`, `NotARetryableWriteCommand` and

@@ -1,4 +1,5 @@
-//! The scope of the running command, for permits and memory: its client, and the size of its largest document.
+//! The scope of the running command: its client, whose permits are counted, and the size of its largest document, for
+//! which memory is reserved.
 //!
 //! The scope is a task-local value, so that searches need not pass it down to the code that takes a permit.
 

@@ -119,7 +119,8 @@ impl Places {
         }
     }
 
-    /// Takes a permit and returns `None`. Returns a position in the queue if no permit is free for this client.
+    /// Takes a permit and returns `None`. If no permit is free for this client, takes a position in the queue and
+    /// returns it.
     fn enter_or_wait(&self, client: Option<ClientKey>) -> Result<Option<Turn<'_>>, CommandError> {
         let mut queue = self.queue.lock();
         if queue.taken < self.count && self.may_take(client, queue.held(client)) {

@@ -76,7 +76,7 @@ pub struct Plan {
     pub is_sorted: bool,
     /// The reason why the plan does not use the cache, or `None` if it does.
     pub cache_not_used: Option<NotUsed>,
-    /// Counts of the keys and documents that executions of the plan have read. Not used if the plan searches the cache.
+    /// Counts of the keys and documents that executions of the plan have read. Unused if the plan searches the cache.
     tally: Arc<Tally>,
 }
 

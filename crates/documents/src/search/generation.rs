@@ -133,7 +133,7 @@ impl Generation {
         Ok(self.values.insert_batch(&numbers, values)?)
     }
 
-    /// Applies the insertion of documents. The caller holds the apply lock.
+    /// Applies the insertion of documents, except those at or above the cursor. The caller holds the apply lock.
     ///
     /// # Errors
     /// An error if a record number exceeds 32 bits, or the cache contradicts the collection.
