@@ -455,7 +455,8 @@ fn all(
         bytes += document.as_bytes().len();
         if bytes > bytes_max {
             let message = format!(
-                "a $merge into the collection that it reads must hold all documents in memory, but they exceed {bytes_max} bytes"
+                "a $merge into the collection that it reads must hold all documents in memory, but they exceed \
+                 {bytes_max} bytes"
             );
             return Err(CommandError::refused(Code::ExceededMemoryLimit, message));
         }
