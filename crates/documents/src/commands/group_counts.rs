@@ -77,7 +77,7 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// Returns the path of the field by which `group` groups. Returns `None` if it does not group by a field, or if an
+/// Returns the path of the field that is the group key. Returns `None` if `group` has another key, or if an
 /// accumulator does more than count documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
