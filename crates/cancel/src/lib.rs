@@ -1,4 +1,4 @@
-//! Cancellation tokens. A token has a deadline and a flag, which long work checks periodically.
+//! Cancellation tokens. A token has a deadline and a flag. Long-running work checks both periodically.
 
 #![forbid(unsafe_code)]
 
@@ -66,7 +66,7 @@ impl SharedStop {
     }
 
     /// Follows `stop`, the token of the next command, from now on. Work that an earlier command's token has stopped
-    /// stays stopped, because it keeps the [`Stopped`] error.
+    /// stays stopped, because the work keeps the [`Stopped`] error.
     pub fn follow(&self, stop: &Stop) {
         self.stop.lock().clone_from(stop);
     }

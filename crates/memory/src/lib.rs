@@ -1,13 +1,14 @@
 //! An account of the memory that clients can make the process hold.
 //!
 //! An [`Account`] has a limit in bytes. Each consumer of memory for a client (a message, a search, a cursor, a reply)
-//! has a [`Share`] of the account, which grows with that memory and is released when dropped. An account may have child
-//! accounts with smaller limits. Bytes of a child's shares count in its parent too.
+//! has a [`Share`] of the account, which grows with the consumer's memory and is released when dropped. An account may
+//! have child accounts with smaller limits. Bytes of a child's shares count in its parent too.
 //!
 //! A fixed part of each account is reserved for small shares, so that small requests succeed while large ones are
-//! refused. Shares that wait for free bytes (room) are ordered (see [`line`]), so that large shares find room too.
+//! refused. Shares that wait for free bytes (room) form a queue (see [`line`]), so that large shares find room too.
 //!
-//! The root account is that of the process. Resident memory that is in no share ([`Account::look`]) reduces its room.
+//! The root account covers the whole process. Resident memory that is in no share ([`Account::look`]) reduces the root
+//! account's room.
 #![forbid(unsafe_code)]
 
 mod line;
@@ -32,7 +33,7 @@ pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
 /// Divisor of an account's limit. The quotient is reserved for small shares.
 const RESERVE_PART: u64 = 16;
 
-/// Granularity in bytes in which [`Share::try_cover`] grows a share.
+/// Step in bytes by which [`Share::try_cover`] grows a share.
 const STEP_BYTES: usize = 16 << 10;
 
 /// The account, or one of its ancestors, has too few free bytes.
@@ -135,8 +136,8 @@ impl Account {
         }
     }
 
-    /// Records the resident memory of the process. The part that is in no share reduces the room for shares. The caller
-    /// calls this function often.
+    /// Records the resident memory of the process. The part that is in no share reduces the room for shares. Must be
+    /// called often, because only recent values count.
     pub fn look(&self, resident_bytes: u64) {
         let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -205,8 +206,8 @@ struct Wanted {
 }
 
 impl Inner {
-    /// Returns the maximum bytes that all shares together may hold once a share holds `held` bytes. The process holds
-    /// `outside_bytes` outside all shares.
+    /// Returns the maximum bytes that all shares together may hold, if one of them takes bytes and then holds `held`
+    /// bytes. Small shares may use the reserve. The process holds `outside_bytes` outside all shares.
     fn room(&self, held: u64, outside_bytes: u64) -> u64 {
         let reserve = self.limit_bytes / RESERVE_PART;
         let room = self.limit_bytes.saturating_sub(outside_bytes);
@@ -218,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// Returns the result of `room` for the minimum of the bytes outside all shares.
+    /// Like `room`, but with the minimum number of bytes that the process holds outside all shares.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }
@@ -405,7 +406,7 @@ impl Waiting<'_> {
         top.unwrap_or(&self.account.inner)
     }
 
-    /// Returns whether the share has the claim, and the time at which this may change even if no memory is released.
+    /// Returns whether this share has the claim, and the time at which this may change even if no memory is released.
     fn turn(&self) -> (bool, Option<Instant>) {
         let Some(ticket) = self.ticket else {
             return (false, None);

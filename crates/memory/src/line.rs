@@ -3,10 +3,10 @@
 //! Any share may take bytes that are released, so that small shares do not wait behind large ones. To let large shares
 //! find room too, the oldest waiting share gets a claim: other shares leave room for the bytes that it waits for.
 //!
-//! A claim ends when the share stops waiting, or after [`CLAIM_TIME`], because memory may be held for minutes and other
-//! shares must not be blocked for so long. After a claim that ended without success, no share has a claim for
-//! [`PAUSE`]. Shares of at most [`OVERTAKING_BYTES_MAX`] may overtake a claim. All shares together may overtake a claim
-//! by at most a fixed part of the account.
+//! A claim ends when its share stops waiting, at the latest after [`CLAIM_TIME`]. A longer claim could block other
+//! shares for minutes, because memory may be held that long. After a claim that ended without success, no share has a
+//! claim for [`PAUSE`]. Shares of at most [`OVERTAKING_BYTES_MAX`] may overtake a claim. All shares together may
+//! overtake a claim by at most a fixed part of the account.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -98,8 +98,9 @@ impl Line {
         }
     }
 
-    /// Returns whether a share has the claim, and the time at which this may change. If the claim is free, it goes to
-    /// the oldest share that has not had a claim and that waits for at most `room` bytes.
+    /// Returns whether the share with this ticket has the claim, and the time at which the claim may change. If no
+    /// share has the claim and no pause is in progress, the claim goes to the oldest share that has not had a claim and
+    /// that waits for at most `room` bytes.
     pub(crate) fn turn(
         &self,
         ticket: Ticket,

@@ -237,7 +237,7 @@ async fn a_share_waits_until_less_is_resident() {
 }
 
 /// Returns whether a waiting share gets its bytes while other shares of `each` bytes come and go. Two other shares
-/// exist at first. Each further one is created before the oldest is dropped.
+/// exist at first. Each further share is created before the oldest is dropped.
 async fn gets_room(account: &Account, waits_for: usize, each: usize) -> bool {
     let holds = || {
         let share = account.share();

@@ -1,4 +1,4 @@
-//! Compresses and decompresses messages. Uses a blocking section for large messages.
+//! Compresses and decompresses messages. Large messages are processed in a blocking section.
 
 use bytes::Bytes;
 use forebay_wire_mongo::{Compressor, Error, Limits, compress, inflated_bytes, uncompressed};

@@ -61,7 +61,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Creates the refusal of a message, given its first bytes.
+    /// Creates the refusal of a message from the message's first bytes.
     fn new(full: Full, message: &[u8]) -> Refused {
         Refused {
             full,
@@ -197,8 +197,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         !self.buffer.is_empty() || self.fill(READ_BYTES_MIN).await.unwrap_or(false)
     }
 
-    /// Reads the start of the next message. Returns false if the client has disconnected, even without TLS's close
-    /// message: a client may disconnect between messages.
+    /// Reads the start of the next message. Returns false if the client has disconnected. TLS's close message may be
+    /// missing, because a client may disconnect between messages without it.
     async fn fill_between_messages(&mut self) -> Result<bool, FrameError> {
         match self.fill(READ_BYTES_MIN).await {
             Err(FrameError::Io(error)) if is_departure(&error) => Ok(false),
@@ -298,8 +298,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// Returns the number of bytes to reserve for the next read. The number grows with the bytes received so far, not
-    /// with the declared length.
+    /// Returns the number of bytes to reserve for the next read. The number grows with the bytes received so far, so
+    /// that a message does not reserve memory by its declared length alone.
     fn room(&self, wanted: usize) -> usize {
         wanted.min(self.buffer.len()).max(READ_BYTES_MIN)
     }

@@ -45,8 +45,8 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// Compares two devices' loads divided by their weights, for a load of `load` on this device and `other_load` on
-    /// `other`.
+    /// Compares load divided by weight of this device and of `other`, if this device had the load `load` and `other`
+    /// had the load `other_load`.
     fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
         // Compares load / weight without division. The products fit, because sums of loads and of weights have 64 bits
         // each.
@@ -75,7 +75,7 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Returns the number of changes so far. Two reads in the same epoch agree.
+    /// Returns the number of changes so far. While the epoch is the same, the placement is the same.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -109,9 +109,9 @@ impl<D: Copy + Ord> Placement<D> {
             .map_or(0, |holdings| holdings.load)
     }
 
-    /// Draws an owner for a shard: draws two random devices that are not in `refused`, and takes the one with the lower
-    /// load divided by weight, including the shard's load. Returns `None` if every device is in `refused`, and the
-    /// shard then has no owner. The shard's previous owner is removed first.
+    /// Draws an owner for a shard. Draws two random devices that are not in `refused`, and takes the device whose load
+    /// divided by weight is lower, including the shard's load. The shard's previous owner is removed first. If every
+    /// device is in `refused`, the shard then has no owner, and `None` is returned.
     ///
     /// The caller copies the shard after this call, and need not hold a lock on the placement meanwhile. If the device
     /// has no room, the caller calls `draw` again with the device in `refused`.
@@ -146,12 +146,14 @@ impl<D: Copy + Ord> Placement<D> {
         self.epoch += 1;
     }
 
-    /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed
-    /// shards and `W` the weight of all devices including the new one. With equal weights and loads, the share is `b/G`
-    /// shards, if `b` shards are placed and there are `G` devices including the new one. Each moved shard is drawn at
-    /// random from the shards of the device with the highest load divided by weight. The first shard that would exceed
-    /// the share ends the moves, so the device may get up to one shard less than its share. A weight of 0 counts as 1.
-    /// Does nothing if the device is a member.
+    /// Adds a device and moves its share of the load to it. The share is `L * weight / W`, where `L` is the load of all
+    /// placed shards, and `W` is the weight of all devices including the new device. For example, if `b` shards with
+    /// equal loads are placed, and there are `G` devices with equal weights including the new device, its share is
+    /// `b/G` shards.
+    ///
+    /// Each moved shard is drawn at random from the shards of the device with the highest load divided by weight. The
+    /// first shard that would exceed the share ends the moves, so the device may get up to one shard less than its
+    /// share. A weight of 0 counts as 1. Does nothing if the device is a member.
     pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
         if self.devices.contains_key(&device) {
             return Vec::new();

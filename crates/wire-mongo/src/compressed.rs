@@ -89,7 +89,7 @@ impl Compressor {
         }
     }
 
-    /// Returns the offered compressor with this name; `None` if there is none.
+    /// Returns the offered compressor with this name; `None` if no offered compressor has it.
     pub fn from_name(name: &str) -> Option<Compressor> {
         Compressor::OFFERED
             .into_iter()
@@ -200,8 +200,8 @@ pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Comp
 
 /// Returns the declared uncompressed size of a whole frame's content; `None` if the frame is not compressed.
 ///
-/// Returns at most the maximum message size: [`Message::decode`](crate::Message::decode) refuses frames that declare
-/// more.
+/// The returned size is at most the maximum message size, because [`Message::decode`](crate::Message::decode) refuses
+/// frames that declare more.
 pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
     let number = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
     if i32::from_le_bytes(number(OP_CODE)?) != OpCode::Compressed.code() {

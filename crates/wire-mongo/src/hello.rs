@@ -17,7 +17,8 @@ pub fn is_hello(command: &str) -> bool {
     NAMES.contains(&command)
 }
 
-/// Appends the compressors that both sides support, in the client's order. Appends no field if there are none.
+/// Appends the compressors that both sides support, in the client's order. Appends no field if there are no such
+/// compressors.
 pub fn append_compression(reply: &mut RawDocumentBuf, hello: &RawDocument) {
     let Ok(asked) = hello.get_array("compression") else {
         return;

@@ -43,7 +43,7 @@ impl Replicas {
     }
 
     /// Starts a task that pings the upstream until the replicas are dropped. If the upstream hangs, its connections
-    /// stay open, and a command would wait forever. The pings detect this, and the upstream then counts as away.
+    /// stay open, and a command would wait forever. The pings detect the hang, and the upstream then counts as away.
     pub(super) fn start_pings(self: &Arc<Self>) {
         let replicas = Arc::downgrade(self);
         tokio::spawn(async move {

@@ -105,7 +105,7 @@ pub struct Replicas {
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,
-    /// Lets the log say only once that the upstream does not report its start time.
+    /// Ensures that the log says only once that the upstream does not report its start time.
     said_no_start: Once,
     /// The upstream's last reply to a hello, for clients that connect while the upstream is away.
     pub hello: Mutex<Option<RawDocumentBuf>>,

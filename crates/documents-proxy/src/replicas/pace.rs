@@ -14,7 +14,7 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 
 /// Maximum number of documents that are fetched with one query each.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Maximum latency of queries by `_id` that are not compared with a search by the upstream.
+/// A strategy with at most this latency is used without comparing it with the other strategies.
 const SHORT: Duration = Duration::from_millis(10);
 /// Timeout of a read that waits for the first measurement. On timeout, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -102,7 +102,7 @@ impl Pace {
         }
     }
 
-    /// Returns whether a search by the upstream would be faster than to continue with one query for each `_id`. The
+    /// Returns whether a search by the upstream would be faster than continuing with one query for each `_id`. The
     /// queries so far took the time `after`, and `left` documents remain.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);

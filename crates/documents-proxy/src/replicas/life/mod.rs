@@ -164,8 +164,8 @@ impl Life {
             .then(|| self.enter_invalid(reason, pause, held))
     }
 
-    /// Begins the load that has been due since epoch `of`. `total` is the number of documents to copy. With `keeps_copy`, it
-    /// keeps a whole copy. Returns the load's epoch.
+    /// Begins the load that has been due since epoch `of`. `total` is the number of documents to copy. With
+    /// `keeps_copy`, the load keeps a whole copy. Returns the load's epoch.
     pub fn begin_load(&mut self, of: u64, total: u64, keeps_copy: bool) -> Option<u64> {
         let is_beside = keeps_copy && self.held() == Held::Whole;
         let is_due = matches!(self.state, State::Invalid { .. } | State::CatchingUp(_));

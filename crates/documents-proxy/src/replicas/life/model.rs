@@ -55,8 +55,8 @@ struct Model {
     /// not consistent.
     copy: Documents,
     copy_at: Option<u64>,
-    /// Cluster time from which the copy is consistent. An earlier copy is not, because a load reads documents at
-    /// different times.
+    /// Cluster time up to which changes must be applied before the copy is consistent, because a load reads documents
+    /// at different times.
     copy_from: u64,
     beside: Documents,
     loader: Option<Loader>,
