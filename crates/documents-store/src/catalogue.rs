@@ -42,7 +42,8 @@ pub struct CollectionEntry {
 pub struct IndexEntry {
     pub id: u32,
     pub spec: IndexSpec,
-    /// Name of the engine partition that holds the index entries; `None` for an index without entries of its own.
+    /// Name of the engine partition that holds the index entries; `None` for a declaration of cached fields, which has
+    /// no entries.
     pub partition: Option<String>,
     pub multikey: bool,
     pub complete: bool,

@@ -33,8 +33,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, locks it and checks its format. Changes nothing in a directory that
-    /// it refuses for its content.
+    /// Creates the directory if it does not exist, locks it and checks its format. If it refuses a directory because of
+    /// the directory's content, it changes nothing there.
     ///
     /// # Errors
     /// [`StoreError::ForeignFiles`], [`StoreError::UnknownFormat`], [`StoreError::NotWritable`] or

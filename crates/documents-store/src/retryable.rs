@@ -142,8 +142,8 @@ impl RetryableWrites {
         }))
     }
 
-    /// Begins or resumes write `number` of a session. The caller calls [`RetryableWrite::load`] before anything else.
-    /// Waits while another write of the session is in progress.
+    /// Begins or resumes write `number` of a session. The caller must call [`RetryableWrite::load`] before it looks up
+    /// or applies a statement. Waits while another write of the session is in progress.
     ///
     /// # Errors
     /// See [`NotBegun`].
@@ -155,8 +155,8 @@ impl RetryableWrites {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // Registers for notifications before the check below, so that none is missed between the check and the
-            // wait.
+            // Registers for notifications before the check below, so that no notification is missed between the check
+            // and the wait.
             freed.as_mut().enable();
             if let Some(write) = self.try_begin(session, number)? {
                 return Ok(write);

@@ -1,4 +1,5 @@
-//! Group commit: one sync serves all waiting callers, and a background thread bounds the writes that a crash can lose.
+//! Group commit: one sync serves all waiting callers. A background thread syncs regularly, which limits the writes that
+//! a crash can lose.
 
 use std::sync::Arc;
 use std::time::Duration;

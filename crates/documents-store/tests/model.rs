@@ -358,7 +358,7 @@ impl Run {
         assert_eq!(answers.len(), documents.len());
     }
 
-    /// Returns whether an injected fault caused one of the errors, as opposed to the request. Counts the calls that
+    /// Returns whether an injected fault, and not the request itself, caused one of the errors. Counts the calls that
     /// return true.
     fn failed<'e>(&mut self, mut errors: impl Iterator<Item = &'e StoreError>) -> bool {
         let failed = errors

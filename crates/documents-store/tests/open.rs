@@ -1,4 +1,4 @@
-//! Opening a store: reopening, opening it twice at the same time, and opening it where that is not possible.
+//! Opening a store: reopening it, opening it twice at the same time, and directories in which no store can be opened.
 
 mod common;
 

@@ -292,7 +292,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Returns whether a value stands for inclusion or exclusion, as opposed to a literal.
+/// Returns whether a value in a projection means inclusion or exclusion. Other values are literals.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }

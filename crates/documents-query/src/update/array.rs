@@ -371,7 +371,7 @@ fn retain<'a>(
     failure.map_or(Ok(Outcome::Keep), Err)
 }
 
-/// Parses the operand of `$pop`. Returns true if it removes the first element, and false if the last.
+/// Parses the operand of `$pop`. Returns true if `$pop` removes the first element, and false if it removes the last.
 pub(super) fn parse_pop(path: &str, operand: RawBsonRef<'_>) -> Result<bool, Error> {
     let shown = || display::field(path, operand);
     let Some(number) = Number::of(operand) else {

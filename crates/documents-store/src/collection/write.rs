@@ -133,7 +133,7 @@ impl Collection {
         self.shared.engine.get(self.shared.catalogue, &key)
     }
 
-    /// Inserts like [`Collection::write`]. Each document must have an `_id`. Returns their record numbers.
+    /// Inserts like [`Collection::write`]. Each document must have an `_id`. Returns the record numbers.
     pub fn insert_many(
         &self,
         documents: &[&RawDocument],
@@ -142,7 +142,7 @@ impl Collection {
         self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts like [`Collection::write_numbered`]. Each document must have an `_id`. Returns their record numbers.
+    /// Inserts like [`Collection::write_numbered`]. Each document must have an `_id`. Returns the record numbers.
     pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],

@@ -52,8 +52,8 @@ fn list_failed(error: io::Error) -> StoreError {
     StoreError::io("check the tables", error)
 }
 
-/// Returns whether the table of contents fits into the file. Returns true for other formats, and for damage that fjall
-/// detects itself.
+/// Returns whether the table of contents fits into the file. Also returns true if the file has another format, or has
+/// damage that fjall itself detects.
 fn is_plausible(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();

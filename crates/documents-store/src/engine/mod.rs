@@ -35,7 +35,8 @@ pub struct PartitionId(pub(crate) u32);
 /// An open partition and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Valid until the engine is closed or the partition is dropped. Never reused while the engine is open.
+    /// Id of the partition, valid until the engine is closed or the partition is dropped. Ids are not reused while the
+    /// engine is open.
     pub id: PartitionId,
     /// Name of the partition, kept across restarts. May be reused once the partition is dropped.
     pub name: String,
@@ -179,7 +180,7 @@ pub trait Engine: Send + Sync + 'static {
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Returns the first entries of a range, in this direction.
+    /// Returns a page of the entries of a range, from the range's start or end, depending on `direction`.
     ///
     /// # Errors
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).

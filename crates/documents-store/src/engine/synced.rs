@@ -28,7 +28,7 @@ const NOTE_BYTES: usize = 24;
 /// Bytes of the first read from the journal, to find the end of its complete batches.
 const LOOK_BYTES: usize = 16 << 10;
 
-/// A position between two batches. All earlier journals, and this one up to `length`, are synced.
+/// A position between two batches of a journal. All earlier journals, and this journal up to `length`, are synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     /// Number of the journal.
@@ -128,10 +128,10 @@ impl JournalSync {
 
     /// Waits until everything written before the call is on disk.
     ///
-    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. Before this
-    /// handle was opened, fjall may have met a write error in the new journal, which the kernel does not report to this
-    /// handle, or may have failed to start the journal. `check_writer` reports such failures. No sync of a new journal
-    /// counts until `check_writer` succeeds.
+    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. This handle
+    /// does not learn of two kinds of failure in a new journal: a write error before the handle was opened, and a
+    /// failure of fjall to start the journal. `check_writer` reports both. No sync of a new journal counts until
+    /// `check_writer` succeeds.
     ///
     /// # Errors
     /// [`StoreError::Io`] and [`StoreError::DiskFull`]; the next sync may succeed unless this one failed in the kernel.

@@ -29,7 +29,8 @@ pub(super) struct Watches {
 /// Pending notification of one watch.
 #[derive(Default)]
 struct Slot {
-    /// Time of the first matching change since the last [`Watch::take`]. Changes only under the lock of all watches.
+    /// Time of the first matching change since the last [`Watch::take`]. Written only while the lock of all watches is
+    /// held.
     pending: Mutex<Option<ClusterTime>>,
     notified: Notify,
 }

@@ -92,7 +92,8 @@ impl IndexBounds {
             put(&mut key, value, field);
             key
         };
-        // A prefix of only 0xFF bytes would have no successor. No encoded key begins with 0xFF.
+        // A successor always exists: only a prefix of nothing but 0xFF bytes has none, and no encoded key begins with
+        // 0xFF.
         let behind = |value: &RawBson| successor(&with(value));
         let start = match &first.0 {
             Bound::Included(value) => Some(with(value)),

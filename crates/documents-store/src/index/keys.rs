@@ -54,7 +54,7 @@ pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<Documen
     })
 }
 
-/// Returns the field values that have this encoded key, for error messages. Missing values are `null`.
+/// Returns the values of the document's fields whose encoding is `key`, for error messages. Missing values are `null`.
 pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson::RawDocumentBuf {
     let mut found = Writer::new();
     let tuples = tuples(spec, document)

@@ -29,7 +29,7 @@ pub struct Index {
     pub partition: Option<Partition>,
     /// Whether any document has ever had more than one key in the index.
     multikey: AtomicBool,
-    /// Documents with a number below this one are in the index. Changes only under the collection's write lock.
+    /// Documents with a number below this one are in the index. Written only under the collection's write lock.
     built_below: AtomicU64,
     /// Progress of the index build.
     pub progress: Arc<BuildProgress>,

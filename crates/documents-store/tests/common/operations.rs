@@ -1,5 +1,5 @@
-//! Random operations on a collection, each determined by the seed and the operation's number, and their expected
-//! results.
+//! Random operations on a collection, and their expected results. The seed and an operation's number determine the
+//! operation.
 
 use std::collections::BTreeMap;
 
