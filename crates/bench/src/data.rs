@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use bson::Document;
 use forebay_peers::cache_folder;
 
-/// npm package with the names of all npm packages, pinned to the release for which the expected counts hold.
+/// npm package with the names of all npm packages. The counts that benchmarks expect are those of this release.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
 /// npm package with the films.
 const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";

@@ -154,8 +154,8 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Returns `FOREBAY_COMMIT` if set; otherwise the commit of the current checkout, with `+` if files were changed;
-/// otherwise `unknown`.
+/// Returns `FOREBAY_COMMIT` if set. Otherwise returns the commit of the current checkout, with `+` if files were
+/// changed. Returns `unknown` if there is no checkout.
 fn commit() -> String {
     if let Ok(commit) = std::env::var("FOREBAY_COMMIT") {
         return commit;

@@ -54,7 +54,7 @@ fn of_inserts(error: &InsertManyError) -> String {
 /// Message for a closed connection, typically because only one side uses TLS.
 const CLOSED: &str = "the server closed the connection, often because only one side uses TLS (tls=true in the connection string)";
 
-/// Returns the sentence for an error text of the driver, which may describe every server of the topology.
+/// Returns a sentence for an error text of the driver. The text may describe every server of the topology.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "no server listens there"),

@@ -28,7 +28,7 @@ pub fn start(settings: &Settings) -> anyhow::Result<()> {
 
 /// Writes each event as one line, even if names or messages in it contain line breaks.
 ///
-/// The formatter writes an event in one call, with a line feed at the end.
+/// Expects a whole event, with a line feed at its end, in each call. The formatter writes events in this way.
 struct Lines<W>(W);
 
 impl<W: Write> Write for Lines<W> {

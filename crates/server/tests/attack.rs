@@ -55,7 +55,7 @@ fn done(raw: &mut Raw, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
     Ok(reply)
 }
 
-/// Retries a command until the server has memory for it: earlier writes are flushed to disk meanwhile.
+/// Retries a command until the server has memory for it. Memory becomes free while earlier writes are flushed to disk.
 fn done_in_time(raw: &mut Raw, command: &RawDocumentBuf) -> Result<()> {
     let until = Instant::now() + TIMEOUT;
     loop {

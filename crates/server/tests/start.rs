@@ -100,7 +100,7 @@ fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
     )
 }
 
-/// Tests a server with a store, and a proxy, which keeps its list of caches in the data directory.
+/// Tests both a server with a store and a proxy. The proxy keeps its list of caches in the data directory.
 #[test]
 fn data_of_another_program_is_refused() -> Result<()> {
     let folder = tempfile::tempdir()?;

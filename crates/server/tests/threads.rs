@@ -26,7 +26,7 @@ const SEARCHES: usize = 150;
 /// Bytes of a value that a large automaton needs minutes to scan.
 const LARGE_VALUE_BYTES: usize = 15 << 20;
 
-/// Held by each test with many clients: this process has file descriptors for one such test at a time.
+/// Held by each test with many clients, because this process has file descriptors for only one such test at a time.
 static CROWDS: Mutex<()> = Mutex::const_new(());
 
 /// Clients that wait for a reply, and disconnect when this value is dropped.
@@ -202,7 +202,7 @@ async fn many_slow_commands_do_not_delay_other_clients() -> Result<()> {
     insert(&server, vec![doc! { "_id": 1 }]).await?;
     let reads = doc! { "aggregate": "c", "pipeline": [{ "$project": { "y": endless() } }], "cursor": {}, "$db": "test" };
     let writes = doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] }], "$db": "test" };
-    // Writes continue after their clients disconnect, but not after the server stops.
+    // Reads end when their clients disconnect. Writes continue, and end only when the server stops.
     let crowd = send(&server, &reads, CROWD);
     until_there_are(&server, CROWD).await?;
     ping(&server).await?;
@@ -320,7 +320,7 @@ async fn no_expression_is_evaluated_on_network_threads() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
-    // PCRE2's limit applies to each start position of a match, so these searches take hours.
+    // PCRE2's limit applies to each start position of a match separately, so these searches take hours.
     let text = "a".repeat(100_000);
     insert(
         &server,

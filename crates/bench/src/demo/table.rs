@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Formats the devices; `(host)` for exact and prefix searches, which use no device.
+/// Formats the devices. Returns `(host)` for exact and prefix searches, because they use no device.
 fn devices(names: &[String]) -> String {
     if names.is_empty() {
         "(host)".to_owned()

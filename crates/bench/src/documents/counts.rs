@@ -1,4 +1,5 @@
-//! Counts of names that match a pattern, compared with ripgrep on a file and FerretDB on a million documents.
+//! Counts of names that match a pattern. Counts of all names are compared with ripgrep, and counts of a million names
+//! with FerretDB.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::record::Measured;
 use crate::statistics::{Repeat, Summary};
 use crate::timed;
 
-/// Number of rounds. One device, ripgrep and two devices alternate in each round, so that load on the machine affects
-/// all of them.
+/// Number of rounds. Each round measures one device, ripgrep and two devices, so that other load on the machine affects
+/// all three.
 const ROUNDS: usize = 9;
 /// Repetitions of each count in a round.
 const ROUND_REPEAT: Repeat = Repeat {
@@ -75,7 +76,7 @@ async fn count_with_forebay(session: &Session, case: &CountCase) -> Result<(u64,
     Ok((count, time.median))
 }
 
-/// Counts with ripgrep, which must find the same count. Returns the median time.
+/// Counts with ripgrep, and checks that its count equals `found`. Returns the median time in milliseconds.
 fn count_with_ripgrep(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
     let (pattern, ignore_case) = (case.pattern, case.ignore_case);
     let (expected, time) =
@@ -126,7 +127,8 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
     Ok(())
 }
 
-/// Compares counts of a million names in FerretDB and in Forebay, with the same driver and the same command.
+/// Compares the latency of counts in FerretDB and in Forebay. Both hold the same million names, and get the same
+/// commands from the same driver.
 pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
     let count = million(session);
     let rival = FerretDb::start()?;

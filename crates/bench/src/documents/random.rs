@@ -1,5 +1,5 @@
-//! Generates random letters, the same on every machine, as in the paper's experiments, and computes the expected counts
-//! of searches.
+//! Generates the random letters of the paper's experiments, the same on every machine. Computes the expected counts of
+//! searches for them.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -21,7 +21,7 @@ pub const DATABASE: &str = "bench";
 pub const NAMES: &str = "names";
 /// Number of names in a smoke run.
 const SMOKE_NAMES: usize = 20_000;
-/// Devices of the host engine; the performance targets are stated for two cores.
+/// Devices of the host engine. There are two, because the performance targets are stated for two cores.
 pub const HOST_DEVICES: &str = "host:2";
 
 /// State that the sections of a run share.

@@ -54,7 +54,7 @@ pub async fn import(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Measures inserts into a collection without caches and one with five, alternately.
+/// Measures inserts into a collection without caches, and into a collection with five caches, alternately.
 pub async fn inserts(session: &mut Session) -> Result<()> {
     let count = if session.smoke { 2_000 } else { INSERT_COUNT };
     let (mut plain, mut cached) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The paper's figures: title, axes, and the paper's result in words, because its plots have no numbers.
+//! The paper's figures: title, axes, and the paper's result in words, because the paper's plots have no numbers.
 
 /// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,7 +43,7 @@ struct Plot {
     series: Vec<(String, Vec<Point>)>,
 }
 
-/// Draws the figures in files of records.
+/// Draws the figures that are recorded in files.
 ///
 /// # Errors
 /// If a line of a file is not a record, no record belongs to a figure, or the folder cannot be written.
@@ -121,7 +121,7 @@ fn hardware(device: &str) -> (&str, &str) {
 }
 
 /// Returns the label of a line, such as `forebay on host:2: cached`. `with_machine` adds the machine, for plots with
-/// several.
+/// several machines.
 fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
     let devices = if with_machine && record.engine == "forebay" {
         record.device.as_str()

@@ -1,7 +1,7 @@
 //! The server side of SCRAM-SHA-256.
 //!
 //! # Sources
-//! RFC 5802 (the exchange), RFC 7677 (SHA-256). Channel binding is not offered, as MongoDB does not.
+//! RFC 5802 (the exchange), RFC 7677 (SHA-256). Like MongoDB, the server does not offer channel binding.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -38,7 +38,7 @@ struct Record {
     name: String,
     db: String,
     scram_sha_256: Credentials,
-    /// Records older than the introduction of roles have none, and get the role `root`.
+    /// Records that were written before there were roles have none. They get the role `root`.
     #[serde(default = "root_alone")]
     roles: Vec<StoredRole>,
 }

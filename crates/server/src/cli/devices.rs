@@ -46,7 +46,8 @@ enum Action {
     },
 }
 
-/// Parses the kind of the devices to add. Refuses `host:1`, which is the name of one device: `--count` sets the number.
+/// Parses the kind of the devices to add. Refuses `host:1`, because it is the name of a device. The number of devices
+/// is set with `--count`.
 fn parse_kind(text: &str) -> Result<String, String> {
     match text.strip_prefix("host:") {
         Some(count) => Err(format!(

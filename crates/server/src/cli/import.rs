@@ -46,9 +46,10 @@ pub struct ImportArgs {
     delimiter: Option<u8>,
     /// Import all values of CSV files as strings.
     ///
-    /// Without this flag, the type of each value is inferred from the value alone: `true` and `false` become booleans,
-    /// numbers become numbers unless they have a plus sign or leading zeros, quoted values and all others become
-    /// strings. Caches search strings. With and without this flag, an empty value becomes no field unless it is quoted.
+    /// Without this flag, the type of each value is inferred from the value alone. `true` and `false` become booleans.
+    /// Numbers without a plus sign and without leading zeros become numbers. Quoted values and all other values become
+    /// strings, which caches can search. With and without this flag, an empty value becomes no field unless it is
+    /// quoted.
     #[arg(long)]
     as_text: bool,
     /// Files to import; `-` is standard input.

@@ -207,7 +207,7 @@ fn append(document: &mut RawDocumentBuf, name: &str, value: RawBson) -> Result<(
     Ok(())
 }
 
-/// Converts a JSON value. The BSON library converts extended JSON: an object whose first name begins with `$`.
+/// Converts a JSON value. Passes extended JSON to the BSON library: objects whose first field name begins with `$`.
 fn to_bson(value: Value) -> Result<RawBson, String> {
     match value {
         Value::Null => Ok(RawBson::Null),

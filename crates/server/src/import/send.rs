@@ -99,8 +99,8 @@ impl Sender {
 }
 
 impl Inserts {
-    /// Waits for the replies to all batches. Returns what was inserted, and the first error that does not concern
-    /// single documents.
+    /// Waits for the replies to all batches. Returns the outcome, and the first error that does not concern single
+    /// documents.
     pub async fn finish(mut self) -> (Outcome, Result<(), SendError>) {
         let mut sent = Ok(());
         while sent.is_ok()

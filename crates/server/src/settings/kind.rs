@@ -77,11 +77,12 @@ pub trait FromValue {
     /// Converts a value.
     ///
     /// # Panics
-    /// If the kind of the setting does not fit the type of the field: its definition is wrong.
+    /// If the kind of the setting does not fit the type of the field, which means that the setting's definition is
+    /// wrong.
     fn from_value(value: Value) -> Self;
 }
 
-/// Implements [`FromValue`] for a type and the variant of [`Value`] that holds it.
+/// Implements [`FromValue`] for each type, by conversion from the variant of [`Value`] that holds its values.
 macro_rules! from_value {
     ($($type:ty, $variant:ident($held:ident) => $converted:expr;)+) => {
         $(impl FromValue for $type {

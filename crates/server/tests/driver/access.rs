@@ -330,7 +330,8 @@ impl Raw {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_do_not_keep_out_clients_with_a_password() -> Result<()> {
-    // A driver also monitors the server over a connection that never authenticates.
+    // The limit leaves room for the connections over which drivers monitor the server. Those connections never
+    // authenticate.
     let (server, root) = with_root(&["--connections-max", "12"]).await?;
     drop(root);
     let mut strangers = Vec::new();

@@ -32,7 +32,8 @@ const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
 #[derive(Debug, Default)]
 struct Acknowledged {
     model: Model,
-    /// `_id`s of the unacknowledged last write, and the documents that it would have written.
+    /// What the unacknowledged last write may have changed: each `_id`, with the name that the write sets, or `None` if
+    /// the write deletes the document.
     in_doubt: Vec<(i32, Option<String>)>,
     /// Error of the last write; `None` if the test killed the server before the write returned.
     refusal: Option<mongodb::error::Error>,
@@ -276,7 +277,7 @@ async fn name_of(collection: &Collection<Document>, id: i32) -> Result<Option<St
         .transpose()?)
 }
 
-/// Compares the models with all documents, by a scan, and with all answers of the cache.
+/// Compares the models with all documents, which a scan reads, and with all answers of the cache.
 async fn compare_answers(db: &Database, writers: &[Acknowledged]) -> Result<()> {
     caches_are_built(db, "names").await?;
     let mut expected = Model::default();

@@ -276,7 +276,8 @@ fn requests_that_are_wrong_or_harmful_get_clear_answers() -> Result<()> {
 fn silent_clients_do_not_delay_others() -> Result<()> {
     let server = start(&["--memory"])?;
     let address = address(server.process())?;
-    // More clients than the listener serves concurrently. It disconnects them after a timeout.
+    // Open more connections than the listener serves concurrently. The listener closes them after a timeout, because
+    // they send nothing.
     let idle = (0..300)
         .map(|_| TcpStream::connect(&address))
         .collect::<Result<Vec<_>, _>>()?;

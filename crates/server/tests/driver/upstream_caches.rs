@@ -51,7 +51,7 @@ async fn declare(db: &Database, field: &str) -> Result<Document> {
         .await?)
 }
 
-/// Returns why the upstream instead of the cache answers a count by name; `None` if the cache does.
+/// Returns why the cache does not answer a count by name; `None` if the cache answers it.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;

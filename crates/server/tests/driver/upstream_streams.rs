@@ -60,7 +60,7 @@ async fn declare(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Returns why the upstream instead of the cache answers a count by name; `None` if the cache does.
+/// Returns why the cache does not answer a count by name; `None` if the cache answers it.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;
@@ -165,7 +165,7 @@ async fn write_on(
     Ok(written)
 }
 
-/// Runs writers on both servers until the upstream has run [`WRITES`] commands. Returns the number of writes.
+/// Runs writers on both servers until the upstream has run [`WRITES`] write commands. Returns the number of writes.
 async fn storm(pair: &Pair, seed: u64) -> Result<u32> {
     let upstream = pair.direct().await?;
     let before = write_commands(&upstream).await?;

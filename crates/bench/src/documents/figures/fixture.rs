@@ -1,4 +1,5 @@
-//! Fixture of a figure: documents in a data folder, and a server on that folder with the settings of a point.
+//! Fixture of a figure: documents in a data folder, and a server on that folder with the settings for one point of the
+//! figure.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 /// Splits a device list into single devices: `host:2,cuda:0` becomes `host:1`, `host:1`, `cuda:0`.
 ///
 /// # Errors
-/// If the list does not name each device, as with `auto` and `cuda`.
+/// If the list does not name each device, for instance if it is `auto` or `cuda`.
 pub fn each_device(list: &str) -> Result<Vec<String>> {
     let mut devices = Vec::new();
     for part in list.split(',') {

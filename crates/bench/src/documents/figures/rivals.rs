@@ -21,7 +21,7 @@ use crate::documents::session::DATABASE;
 use crate::record::Measured;
 use crate::statistics::{Repeat, Summary, milliseconds};
 
-/// Maximum documents for FerretDB, which takes half a minute per million documents for a regular expression.
+/// Maximum documents for FerretDB, whose search by regular expression takes half a minute per million documents.
 const FERRETDB_DOCUMENTS_MAX: usize = 1_000_000;
 /// Maximum documents for FerretDB in a smoke run.
 const FERRETDB_SMOKE_MAX: usize = random::BATCH;
@@ -123,7 +123,8 @@ pub async fn measure(
     samples.report(&mut figures.report)
 }
 
-/// Starts all programs with all values. Reports and skips rivals that cannot be started.
+/// Starts the rivals, and loads all values into them. Returns Forebay and the rivals. Reports rivals that cannot be
+/// started, and leaves them out.
 async fn engines(
     figures: &Figures,
     server: &RunningServer,

@@ -21,7 +21,7 @@ use crate::record::Measured;
 
 /// Number of documents before the first measurement, as in the paper.
 const DOCUMENTS: usize = 10_000_000;
-/// Maximum documents before the first measurement for FerretDB, which inserts slowly.
+/// Maximum number of documents before the first measurement of FerretDB, which inserts slowly.
 const FERRETDB_DOCUMENTS_MAX: usize = 100_000;
 /// Number of documents inserted for one measurement.
 const INSERTED: usize = 5 * BATCH;

@@ -124,7 +124,8 @@ impl FailPoints {
                     .is_ok_and(|limit| limit.is_some()),
                 _ => may_be_repeated(command),
             };
-            // Only after the write is it known whether it applied statements or was a retry.
+            // Trigger such a fail point after the write: only then is it known whether the write applied statements or
+            // was a retry.
             let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
             (waits || is_meant && point.trigger()).then(|| point.failure(name, command))
         })

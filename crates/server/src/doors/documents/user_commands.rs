@@ -25,7 +25,8 @@ pub fn is_user_command(name: &str) -> bool {
     )
 }
 
-/// Returns whether an authenticated client may run a command on users: with role `root`, or `usersInfo` about itself.
+/// Returns whether an authenticated client may run a command on users. The client needs the role `root`, except for
+/// `usersInfo` about itself.
 pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     let asks_about_itself = || {
         let own = client.user.as_ref()?;
@@ -182,7 +183,7 @@ fn optional_roles(command: &Command) -> Result<Option<Vec<Role>>, Refusal> {
     }
 }
 
-/// Reads roles, each a name (of a role in the command's database) or `{role, db}`.
+/// Reads roles. Each is `{role, db}`, or the name of a role in the command's database.
 fn read_roles(named: &RawArray, own_db: &str) -> Result<Vec<Role>, Refusal> {
     let mut roles = Vec::new();
     for role in named.into_iter().take(ROLES_MAX + 1) {
@@ -221,7 +222,8 @@ fn users_info(documents: &Documents, command: &Command) -> Result<RawDocumentBuf
     Ok(rawdoc! { "users": infos, "ok": 1.0 })
 }
 
-/// Returns a filter for the users that the argument selects: `1` for all of the database, a name, or `{user, db}`.
+/// Returns a filter for the users that the command's argument selects: `1` for all users of the database, a user's
+/// name, or `{user, db}`.
 fn wanted(command: &Command) -> Box<dyn Fn(&User) -> bool + '_> {
     match first_value(&command.body) {
         Some(RawBsonRef::String(name)) => {
