@@ -361,7 +361,7 @@ impl Device {
     /// run at full speed. Blocks: pinning runs at about 20 GB/s on an H100's host.
     ///
     /// # Errors
-    /// [`RegisterError`] and the memory; always on a host device.
+    /// [`RegisterError`], together with the memory; always on a host device.
     pub fn register<M: HostMemory>(
         &self,
         memory: M,

@@ -28,7 +28,7 @@ pub struct DeviceOptions {
     /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
     /// Bytes of GPU memory that each GPU allocates for data at start; `None` for four fifths of the memory that is free
-    /// then.
+    /// at that time.
     pub cuda_memory_budget_bytes: Option<u64>,
     /// Bytes of pinned (page-locked) host memory that each GPU allocates at start, to stage data on its way to the GPU.
     pub pinned_pool_bytes: u64,

@@ -38,8 +38,8 @@ struct Stalled {
     waiting: usize,
 }
 
-/// Guard that blocks all requests for memory of a device while it exists, as an exhausted pinned pool blocks requests
-/// for pinned memory.
+/// While this guard exists, all requests for memory of a device block, as requests for pinned memory do when the pinned
+/// pool is exhausted.
 #[derive(Debug)]
 pub struct Stall {
     device: Arc<Device>,

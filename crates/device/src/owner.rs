@@ -73,7 +73,7 @@ struct Owner<'a> {
     spin_until: Instant,
     /// Time of the last poll of the parked jobs' events.
     polled: Instant,
-    /// Time from which no job could run.
+    /// Start of the current period in which no job can run.
     idle_since: Instant,
 }
 
@@ -209,7 +209,7 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Returns the fault, which ends the thread. The job is kept, so that it is dropped with the others after the
+    /// Returns the fault, which ends the thread. The job is kept, so that it is dropped with the other jobs after the
     /// device is marked lost.
     fn end(&mut self, queued: Queued, fault: DeviceFault) -> Result<(), DeviceFault> {
         self.ready.push(queued);

@@ -96,12 +96,13 @@ pub struct DeviceReport {
 /// What host threads scanned.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostReport {
-    /// Number of buckets that no device holds, or whose device was lost or had a full queue.
+    /// Number of buckets that host threads scanned, because no device holds them, or because their device was lost or
+    /// had a full queue.
     pub buckets: usize,
-    /// Number of rows in those buckets.
+    /// Number of rows that host threads scanned in those buckets.
     pub rows: u64,
     /// Number of rows in the delta.
     pub delta_rows: u64,
-    /// Microseconds that these scans took.
+    /// Microseconds that the scans on host threads took.
     pub host_us: u64,
 }

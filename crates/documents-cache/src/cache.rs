@@ -144,7 +144,7 @@ impl Cache {
     }
 
     /// Removes fields from a collection's cache. Returns the cache that replaces it, or `None` if no field is left. The
-    /// caller must exclude concurrent writes, which might be lost.
+    /// caller must exclude concurrent writes, because they might be lost.
     pub fn undeclare(&self, namespace: &str, fields: &[&str]) -> Option<Arc<CollectionCache>> {
         let mut collections = self.collections.write();
         let smaller = collections

@@ -217,8 +217,8 @@ impl CollectionCache {
         maintain::maintain(self, maintain::Extent::Everything);
     }
 
-    /// Answers a search. Polling never waits for a device and never scans much on the caller's thread. Dropping the
-    /// future cancels the search. Needs a tokio runtime with time enabled.
+    /// Answers a search. Polling the future never waits for a device, and never scans much on the caller's thread.
+    /// Dropping the future cancels the search. Needs a tokio runtime with time enabled.
     ///
     /// # Errors
     /// [`SearchError`]. Lost devices are no error.

@@ -67,7 +67,7 @@ pub enum Want {
 pub struct SearchRequest {
     /// Which documents to find.
     pub expr: Expr,
-    /// What to return about them.
+    /// What to return about the documents found.
     pub want: Want,
     /// Cancellation token and deadline of the search.
     pub stop: Stop,

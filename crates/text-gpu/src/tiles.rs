@@ -312,7 +312,7 @@ fn write_numbers(out: &mut [u8], numbers: &[u32]) {
 fn extremes(rows: Rows<'_>) -> (usize, usize) {
     let spans = rows.offsets.array_windows().map(|[start, end]| end - start);
     let first = spans.clone().next().unwrap_or(1);
-    // The compiler vectorises this with instructions that every processor has.
+    // The compiler vectorises this fold with instructions that every processor has.
     let differences = spans.clone().fold(0, |all, span| all | (span ^ first));
     let (shortest, longest) = match differences {
         0 => (first, first),

@@ -321,8 +321,8 @@ impl Cuda {
         &self.downloads
     }
 
-    /// Makes later work on `stream` wait for an event, on the device; returns at once. The event may belong to another
-    /// stream or another device.
+    /// Makes work that is queued on `stream` from now on wait for an event. The device waits; this call returns at
+    /// once. The event may belong to another stream or another device.
     ///
     /// # Errors
     /// A fault of the device.

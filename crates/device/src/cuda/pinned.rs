@@ -210,7 +210,7 @@ impl PinnedPool {
     }
 }
 
-/// A range of a pool in use.
+/// A range of a pool that is in use.
 #[derive(Debug)]
 struct Part {
     pool: Arc<PinnedPool>,

@@ -156,9 +156,9 @@ impl RegisteredPages {
     }
 }
 
-/// Guard of registered memory: the memory is pinned until the guard is dropped. Copies between it and a GPU run as fast
-/// as those of [`Pinned`](super::Pinned) memory, and kernels can access it without a copy. The guard owns the memory;
-/// [`Device::register`](crate::Device::register) creates it.
+/// Guard of registered memory: the memory is pinned until the guard is dropped. Copies between the memory and a GPU run
+/// as fast as those of [`Pinned`](super::Pinned) memory, and kernels can access the memory without a copy. The guard
+/// owns the memory; [`Device::register`](crate::Device::register) creates it.
 ///
 /// A [`Transfer`](super::Transfer) owns the guard until the copy is done. The driver pins whole pages, so small buffers
 /// that share a page cannot be registered at the same time.

@@ -92,7 +92,7 @@ impl Stream {
         check("cuStreamSynchronize", code)
     }
 
-    /// Makes later work wait for an event, on the device.
+    /// Makes work that is queued from now on wait for an event. The device waits, not the caller.
     pub(super) fn wait(&self, event: &Event) -> Result<(), DriverError> {
         // SAFETY: stream and event are live; 0 is the only allowed flag.
         let code = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };

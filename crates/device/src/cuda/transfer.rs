@@ -193,7 +193,7 @@ impl<F: Source, T: Destination> Transfer<F, T> {
                 event,
             }),
             Err(fault) => {
-                // The device is lost whatever this returns.
+                // The device is lost, whatever this call returns.
                 let _ = cuda.synchronize(stream);
                 Err(fault)
             }

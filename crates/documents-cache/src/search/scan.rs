@@ -27,7 +27,7 @@ const PIECE: Duration = Duration::from_millis(1);
 const PIECE_ROWS_FIRST: usize = 512;
 /// Maximum rows between two checks of the clock.
 const PIECE_ROWS_MAX: usize = 1 << 17;
-/// Maximum bytes of a scan by a fast tier that runs at once on the caller's thread.
+/// Maximum bytes of a scan that runs immediately on the caller's thread. Only programs of a fast tier run there.
 const INLINE_BYTES_MAX: u64 = 32 << 10;
 
 /// Guard that a search owns; dropping it ends the scans of the search.
@@ -439,7 +439,7 @@ impl Scan {
         }
     }
 
-    /// Counts the scan's buckets as searched by the host from now on.
+    /// From now on, counts the scan's buckets as searched by the host.
     fn leave_device(&mut self) {
         if let Place::Device(_) = &self.place {
             self.place = Place::Host;

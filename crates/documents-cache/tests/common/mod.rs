@@ -316,8 +316,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Returns settings with small buckets and chunks, so that few rows cause splits, merges and compactions, and without a
-/// background thread.
+/// Returns settings without a background thread, and with small buckets and chunks, so that few rows cause splits,
+/// merges and compactions.
 pub fn small_settings() -> CacheSettings {
     CacheSettings {
         bucket_values_max: 24,

@@ -8,7 +8,7 @@ use super::door::{Door, door};
 /// The error code `Unauthorized`.
 const DENIED: i32 = 13;
 
-/// Returns the same server for a user with these roles.
+/// Returns the same server with a different client: a user with these roles.
 fn user(door: &Door, name: &str, roles: &[(&str, &str)]) -> Door {
     let role = |(name, db): &(&str, &str)| Role::new(name, db).expect("there is such a role");
     let mut client = door.client.clone();

@@ -244,7 +244,7 @@ async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     }
 }
 
-/// Returns the same server for a client on another host.
+/// Returns the same server with a different client, on the host `host`.
 fn of_host(door: &Door, host: u8) -> Arc<Door> {
     Arc::new(Door {
         documents: door.documents.clone(),

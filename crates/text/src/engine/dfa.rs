@@ -187,7 +187,7 @@ impl DfaEngine {
 struct Lanes<'a> {
     bytes: &'a [u8],
     starts: [usize; LANES + 1],
-    /// Number of whole steps that every lane has.
+    /// Number of full steps for which every lane has enough bytes.
     steps: usize,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Lanes<'a> {
             let from = self.starts[lane] + step * STEP;
             self.bytes[from..from + STEP]
                 .try_into()
-                .expect("a lane has STEP bytes in each whole step")
+                .expect("every lane has STEP bytes left in a full step")
         })
     }
 }

@@ -1,8 +1,8 @@
 //! Lowers a tree to an expression of `regex-syntax`: an exact one if possible, otherwise an over-approximation.
 //!
 //! The expression applies to rows in a block: the start and end of a value are line boundaries with the row separator
-//! as line terminator. Constructs that an automaton cannot express are replaced by ones that match more. The result is
-//! then inexact, and PCRE2 must confirm its candidates.
+//! as line terminator. Constructs that an automaton cannot express are replaced by constructs that match more values.
+//! The result is then inexact, and PCRE2 must confirm its candidates.
 
 use regex_syntax::hir::{Hir, Look as HirLook, Repetition};
 
