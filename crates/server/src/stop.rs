@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-/// Requests to stop the process, and the progress of the stop.
+/// Whether the process was requested to stop, and the progress of the stop.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: watch::Sender<bool>,

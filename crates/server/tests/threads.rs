@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of endless commands: more than the server has threads for them.
 const CROWD: usize = 640;
 /// Maximum processor time that the server uses from the moment when a search should stop until it ends. The documented
-/// limit is 100 ms. This limit is higher, because a server compiled without optimization is slower, and because the
+/// limit is 100 ms. This maximum is higher, because a server compiled without optimization is slower, and because the
 /// server answers other clients meanwhile.
 const LATE_MAX: Duration = Duration::from_secs(10);
 /// Number of slow searches: more than the server has threads to compute them.

@@ -1,5 +1,5 @@
-//! Counts of names that match a pattern. Counts of all names are compared with ripgrep, and counts of a million names
-//! with FerretDB.
+//! Measures counts of names that match a pattern. Compares counts of all names with ripgrep, and counts of a million
+//! names with FerretDB.
 
 use std::time::Duration;
 

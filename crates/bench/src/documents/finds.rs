@@ -1,6 +1,6 @@
-//! Exact finds: the rate on 16 connections, and the latency of one client.
+//! Measures exact finds: the rate on 16 connections, and the latency of one client.
 //!
-//! Each is measured with two clients: the official driver, and a bare connection that only encodes and decodes
+//! Both are measured with two clients: the official driver, and a bare connection that only encodes and decodes
 //! messages. Client and server share the processor cores, and the bare connection leaves more processor time to the
 //! server. Each connection has its own task, as in a program that serves users.
 

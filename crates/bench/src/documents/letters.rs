@@ -1,5 +1,5 @@
-//! Searches of random letters on a GPU, through the driver: the latency of one client, and the searches per second of
-//! many clients.
+//! Measures searches of random letters on a GPU, through the driver: the latency of one client, and the searches per
+//! second of many clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Memory of a cache beyond the bytes of its values.
+//! Measures the memory of a cache beyond the bytes of its values.
 
 use anyhow::{Context, Result};
 use bson::doc;

@@ -1,4 +1,4 @@
-//! Report of a run: prints and keeps results, and appends them to the record.
+//! The report of a run: prints and keeps results, and appends them to the record.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Forebay as a proxy: the cost of forwarding commands to the upstream, and the gain from caches of its collections.
+//! Measures Forebay as a proxy: the cost of forwarding commands to the upstream, and the gain from caches of its
+//! collections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Imports into a collection with one cached field, and the cost of cached fields on inserts.
+//! Measures imports into a collection with one cached field, and the cost of cached fields when documents are inserted.
 
 use std::time::Instant;
 
@@ -94,7 +94,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
 struct Round {
     /// Documents per second.
     rate: f64,
-    /// Processor time of all threads of the server per document, in microseconds.
+    /// Processor time per document, summed over all threads of the server, in microseconds.
     cpu_us: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Checks and normalisation of passwords and user names.
+//! Checks user names and passwords, and normalises passwords.
 
 use super::users::UserError;
 

@@ -45,7 +45,7 @@ pub fn read_lines(
 /// Start of the documents that span several lines: the line with the first brace. That line has already been read.
 struct Start {
     line: u64,
-    /// Number of documents before that line.
+    /// Number of documents before the line.
     count: u64,
 }
 

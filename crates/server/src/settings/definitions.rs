@@ -1,4 +1,5 @@
-//! The definitions of all settings. Each has a description, a field, a type, a name, a kind of values and a default.
+//! The definitions of all settings. Each definition has a description, a field, a type, a name, a kind of values and a
+//! default.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

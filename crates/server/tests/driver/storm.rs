@@ -1,4 +1,4 @@
-//! Searches and writes from several connections while devices join and leave: no search fails or returns a wrong
+//! Runs searches and writes on several connections while devices join and leave: no search fails or returns a wrong
 //! result.
 //!
 //! Each writer's values begin with a prefix of its own, so the writer knows what searches for its values must return.

@@ -253,7 +253,8 @@ impl Disk {
         Ok(Disk { folder, copy })
     }
 
-    /// Restores the copy, which loses all later writes. The upstream must not be running.
+    /// Replaces the upstream's files with the copy, so that all later writes are lost. The upstream must not be
+    /// running.
     fn cut_power(&self) -> Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();

@@ -52,9 +52,9 @@ struct FailPoint {
 enum Mode {
     Off,
     AlwaysOn,
-    /// Only the next commands, up to this number.
+    /// The next commands, as many as the value says.
     Times(i64),
-    /// All commands after this number of commands.
+    /// All commands except the next ones, as many as the value says.
     Skip(i64),
     /// Each command, with this probability.
     Probability(f64),
@@ -107,7 +107,7 @@ impl FailPoints {
         Ok(rawdoc! { "count": count, "ok": 1.0 })
     }
 
-    /// Returns the effect on a command, if the command matches a fail point.
+    /// Returns the effect that a fail point has on a command; `None` if no fail point matches the command.
     pub fn failure(&self, client: &ClientContext, command: &Command) -> Option<Failure> {
         if command.name == COMMAND {
             return None;
@@ -124,8 +124,8 @@ impl FailPoints {
                     .is_ok_and(|limit| limit.is_some()),
                 _ => may_be_repeated(command),
             };
-            // Trigger such a fail point after the write: only then is it known whether the write applied statements or
-            // was a retry.
+            // Trigger `FAIL_NUMBERED_WRITE` after the write: only then is it known whether the write applied statements
+            // or was a retry.
             let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
             (waits || is_meant && point.trigger()).then(|| point.failure(name, command))
         })
