@@ -1,4 +1,4 @@
-//! Proxy to an upstream: a MongoDB-compatible server that owns the documents.
+//! Proxy to an upstream. The upstream is a MongoDB-compatible server that owns the documents.
 //!
 //! Each client has its own `connection` to the [upstream](Upstream), through which its messages pass. `replicas` hold
 //! the `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers

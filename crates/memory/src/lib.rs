@@ -148,8 +148,8 @@ impl Account {
         }
     }
 
-    /// Sets the minimum number of bytes that count as held outside the shares. This accounts for caches and buffers
-    /// that will fill, even if less is resident now.
+    /// Sets the minimum number of bytes that count as held outside the shares. The minimum accounts for caches and
+    /// buffers that will fill, even if less memory is resident now.
     pub fn set_least_outside(&self, bytes: u64) {
         self.inner.outside.set_least(bytes);
     }

@@ -128,8 +128,8 @@ impl Line {
         )
     }
 
-    /// Returns the bytes that a share must leave free for the share with the claim. The requesting share takes `bytes`
-    /// and would hold `held` bytes in total.
+    /// Returns the bytes that the requesting share must leave free for the share with the claim. The requesting share
+    /// takes `bytes`, and would hold `held` bytes in total.
     pub(crate) fn left_to_claim(&self, bytes: u64, held: u64) -> u64 {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         if claimed == 0 || held > OVERTAKING_BYTES_MAX {

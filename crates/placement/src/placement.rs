@@ -45,7 +45,7 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// Compares load divided by weight of this device and of `other`, if this device had the load `load` and `other`
+    /// Compares this device with `other` by load divided by weight, as if this device had the load `load`, and `other`
     /// had the load `other_load`.
     fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
         // Compares load / weight without division. The products fit, because sums of loads and of weights have 64 bits

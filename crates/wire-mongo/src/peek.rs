@@ -48,7 +48,8 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// Returns the flags of an `OP_MSG`. `message` needs only the first 20 bytes. Returns no flags for any other message.
+/// Returns the flags of an `OP_MSG`; `message` has to contain only its first 20 bytes. Returns no flags for other
+/// messages.
 pub fn flags(message: &[u8]) -> Flags {
     let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
     match (number(OP_CODE), number(HEADER_BYTES)) {

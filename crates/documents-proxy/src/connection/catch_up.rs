@@ -16,7 +16,7 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 /// replica can catch up with earlier writes.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Returns a view of the upstream's reply, if there is one.
+/// Returns a view of the upstream's reply; `None` without a reply.
 pub(super) fn peek(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
     Peek::new(reply.as_ref().ok()?.as_ref()?)
 }

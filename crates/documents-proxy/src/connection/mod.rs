@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let request_id = frame.request_id();
         let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
         match self.request_with_room(frame).await {
-            // The client's message or the upstream's reply does not fit in memory. Answers the message with an error.
+            // If the client's message or the upstream's reply does not fit in memory, the proxy answers with an error.
             Err(FrameError::Full(Refused { full, .. })) => {
                 let refused = Refused {
                     full,

@@ -1,6 +1,7 @@
 //! Limits how long a connection waits for the upstream: until the command's time limit, or until the client has
-//! disconnected and the upstream hangs. A client that stays connected and sets no time limit waits as long as it would
-//! without the proxy.
+//! disconnected. If the reply to a write is expected, or the client has sent more messages, the connection waits for
+//! the upstream even after the client has disconnected, unless the upstream hangs. A client that stays connected and
+//! sets no time limit waits as long as it would without the proxy.
 
 use std::time::Duration;
 
@@ -181,7 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Replies with the error that the command's time limit has passed, and closes the sending side of the client's
-    /// connection: the connection to the upstream cannot be used until the upstream has answered.
+    /// connection. No further command can be served, because the connection to the upstream cannot be used until the
+    /// upstream has answered.
     pub(super) async fn dismiss(&mut self) -> Result<Next, FrameError> {
         let refusal = if self.asked.is_handshake {
             self.away()

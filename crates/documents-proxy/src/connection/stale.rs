@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Close)
     }
 
-    /// Returns the error that the upstream is away, as ShutdownInProgress, which drivers retry.
+    /// Returns the error reply that the upstream is away. Its code is ShutdownInProgress, after which drivers retry.
     pub(super) fn away(&self) -> RawDocumentBuf {
         let upstream = &self.proxy.upstream;
         rawdoc! {

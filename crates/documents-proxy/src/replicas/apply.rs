@@ -1,4 +1,4 @@
-//! Applies writes that come through the proxy to replicas.
+//! Applies to replicas the writes that come through the proxy.
 
 use std::collections::HashSet;
 use std::sync::Arc;

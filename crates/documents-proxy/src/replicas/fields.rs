@@ -5,7 +5,7 @@ use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr,
 /// Bytes of the length prefix of a BSON document.
 const LENGTH_BYTES: usize = size_of::<i32>();
 
-/// The fields that a replica holds: `_id`, and the first components of the cached paths.
+/// The top-level fields that a replica holds: `_id`, and the first components of the cached paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplicaFields {
     /// The cached fields, as dotted paths.

@@ -1,10 +1,12 @@
 //! Replicas of the upstream's collections: their `_id`s and cached fields.
 //!
 //! A [`Replica`] is an in-memory collection of [`Documents`] with cache indexes. It holds the `_id` and the cached
-//! top-level fields of every document of one upstream collection. Searches, counts and distinct values run on it as on
-//! any collection, and it finds the `_id`s of documents that have to be read from the upstream. [`load`] copies the
-//! collection. Afterwards the upstream's change stream ([`stream`]) keeps the replica up to date; if all writes come
-//! through the proxy, [`apply`] does. [`life`] is a replica's state machine.
+//! top-level fields of every document of one upstream collection. The replica runs searches, counts and distinct values
+//! as any collection does, and finds the `_id`s of documents that have to be read from the upstream.
+//!
+//! [`load`] copies the collection. Afterwards, [`stream`] applies the upstream's change stream to the replica. If all
+//! writes come through the proxy, [`apply`] applies each write to the replica instead. [`life`] is a replica's state
+//! machine.
 
 mod apply;
 mod availability;

@@ -111,7 +111,7 @@ struct CatchUp {
     required: u64,
 }
 
-/// What determines which copy may answer a client's read.
+/// The conditions that determine which copy may answer a client's read.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
     /// Is the upstream known to be unreachable?
