@@ -30,8 +30,8 @@ pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
-/// A request takes free memory or fails. A tenant whose need is more urgent than that of caches calls
-/// [`make_room`](MemoryPool::make_room) first, which asks tenants above their minimum to release memory. Shares count
+/// A request takes free memory or fails. If a tenant's need is more urgent than that of caches, it first calls
+/// [`make_room`](MemoryPool::make_room), which asks other tenants to release memory above their minimum. Shares count
 /// bytes; the free memory of a GPU may be fragmented.
 pub struct MemoryPool {
     name: String,

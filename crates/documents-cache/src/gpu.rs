@@ -17,7 +17,8 @@ pub(crate) struct GpuPartition {
     pub(crate) table: Arc<ScanTable>,
     /// The blocks of the scan table, each with the position of its bucket.
     pub(crate) segments: Vec<(usize, Segment)>,
-    /// Rows with values too long for the GPU, which the host searches: index into `segments`, and row.
+    /// Rows whose values are too long for the GPU, so that the host searches them. An entry is an index into
+    /// `segments`, and a row of that segment.
     pub(crate) oversize_rows: Vec<(usize, u32)>,
     pub(crate) buckets: usize,
     pub(crate) rows: u64,

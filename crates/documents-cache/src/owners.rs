@@ -38,8 +38,8 @@ impl Owners {
         }
     }
 
-    /// Locks the placement, after removing dropped buckets from it. Callers hold the lock for one call, never while
-    /// waiting for a device.
+    /// Locks the placement, and removes dropped buckets from it. Callers hold the lock for a single call, and never
+    /// while they wait for a device.
     pub(crate) fn lock(&self) -> MappedMutexGuard<'_, Placement<DeviceId>> {
         let mut locked = self.locked.lock();
         let Locked { placement, gone } = &mut *locked;
@@ -86,7 +86,8 @@ impl Drop for BucketIdGuard {
 
 /// Bytes per second that a host device searches.
 const HOST_BYTES_PER_S: u64 = 4_000_000_000;
-/// Memory bandwidth in bytes per second assumed for a GPU whose driver reports none: that of an old card.
+/// Memory bandwidth in bytes per second that is assumed for a GPU if the driver reports none. Old cards have this
+/// bandwidth.
 const GPU_BYTES_PER_S_UNKNOWN: u64 = 300_000_000_000;
 /// Search speed of a GPU, in percent of its memory bandwidth.
 const GPU_BANDWIDTH_PERCENT: u64 = 73;

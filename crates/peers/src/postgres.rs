@@ -16,8 +16,8 @@ const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Text printed after every statement to mark the end of its output.
 const END: &str = "-- end --";
-/// Settings that differ from the defaults, which suit small machines: memory as the manual advises, and commits that
-/// reach the disk shortly after the reply, as in Forebay.
+/// Settings that differ from the defaults, because the defaults suit small machines. Memory is set as the manual
+/// advises. Commits reach the disk shortly after the reply, as in Forebay.
 const SETTINGS: [&str; 6] = [
     "shared_buffers=2GB",
     "maintenance_work_mem=1GB",
@@ -144,7 +144,7 @@ fn programs_folder() -> Result<PathBuf> {
     found.context("PostgreSQL is not installed (on Debian: postgresql)")
 }
 
-/// Account that runs the server, because PostgreSQL refuses to run as root.
+/// Operating-system account that runs the server, because PostgreSQL refuses to run as root.
 struct User {
     ids: Option<(u32, u32)>,
 }

@@ -206,7 +206,8 @@ impl Arguments {
     }
 }
 
-/// Compiles every policy on all cores into the disk cache, from which the device loads it.
+/// Compiles the kernels of every policy, on all cores, and stores them in the disk cache, from which the device loads
+/// them.
 fn compile(policies: &[(String, Policy)], arch: Arch) -> Vec<Cubin> {
     let cache = KernelCache::from_environment();
     let compile = |index: usize| {

@@ -1,7 +1,7 @@
 //! Searches rows in the memory of NVIDIA GPUs.
 //!
 //! [`TiledRows`] are the rows of a block on a device. A [`ScanTable`] lists the blocks of one snapshot on a device. A
-//! [`ScanQueue`] queues searches for a device; searches queued at the same time share a pass over its memory.
+//! [`ScanQueue`] queues searches for a device; searches queued at the same time share a pass over the device's memory.
 //! [`Program::has_device_form`](forebay_text::Program::has_device_form) returns whether a device can run a program. The
 //! host engine gives the same answers, and tests compare the two.
 //!

@@ -238,7 +238,8 @@ fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
     assigned.collect()
 }
 
-/// A pass: launches over one table, which the device runs one after another while the host waits for the last.
+/// A pass: one or more launches over one table. The device runs them one after another, and the host waits for the
+/// last.
 struct Pass<'a> {
     cuda: &'a mut Cuda,
     tuned: &'a Arc<Tuned>,

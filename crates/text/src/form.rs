@@ -225,8 +225,8 @@ fn columns(
 pub struct GlushkovForm {
     /// For each byte value, the positions that accept it.
     pub takes: Box<[u64; 256]>,
-    /// For each of the eight bytes of the set of active positions, and for each value of that byte, the positions that
-    /// may follow.
+    /// One table of followers for each byte of the set of active positions. Entry `v` of a table has the positions that
+    /// may follow if the byte has the value `v`.
     pub follow: Vec<[u64; 256]>,
     /// Positions that may be entered anywhere in a row.
     pub enter: u64,

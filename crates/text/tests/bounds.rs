@@ -102,7 +102,7 @@ fn a_linear_tier_gives_the_true_answer_where_pcre2_gives_up() {
     assert!(!program.is_match(format!("{value}b").as_bytes()));
 }
 
-/// Returns a program that only PCRE2 can run, slowly, and rows for it.
+/// Returns a program that only PCRE2 can run, and rows on which it is slow.
 fn slow() -> (Program, Block) {
     let program = Program::compile(pattern(r"(?:(a+)+)+\1$x?", ""), &Limits::default());
     let value = format!("{}b", "a".repeat(40));

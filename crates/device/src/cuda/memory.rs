@@ -123,7 +123,7 @@ fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverEr
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // If the context cannot be entered, it has failed, and its memory with it.
+        // A context that cannot be entered has failed, and its memory is lost.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: the address came from `cuMemAlloc` in this context. No range is in use, because each range holds
             // the arena. The driver waits for in-flight work.

@@ -35,7 +35,8 @@ const CHUNK: usize = 1 << 16;
 /// Number of chunks on the device at the same time.
 const SLOTS: usize = 3;
 
-/// A chunk in flight: the copy that fills its slot, and the event after the kernel that reads it.
+/// A chunk in flight: the copy that fills the chunk's slot, and the event recorded after the kernel that reads the
+/// slot.
 type InFlight = (Transfer<Pinned, DeviceView<u32>>, Arc<Event>);
 
 fn program() -> Program {

@@ -105,7 +105,8 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
         },
         stop: Stop {
             deadline: order.stop.deadline,
-            // The search's own token is not needed: a cancelled search is soon dropped, which sets this flag.
+            // This flag suffices instead of the search's own token: a cancelled search is soon dropped, and dropping it
+            // sets the flag.
             cancelled: Arc::clone(&order.abandoned),
         },
     }

@@ -351,7 +351,8 @@ async fn combined(
     .await
 }
 
-/// Strips outer negations. Returns the inner expression, and whether the whole expression negates it.
+/// Strips outer negations. Returns the inner expression, and whether the whole expression is the negation of the inner
+/// one.
 fn strip_not(expr: &Expr) -> (&Expr, bool) {
     match expr {
         Expr::Not(inner) => {

@@ -18,8 +18,8 @@ pub(crate) const POSITIONS_MAX: usize = 64;
 pub(crate) struct Glushkov {
     /// For each byte value, the positions that accept it.
     takes: Box<[u64; 256]>,
-    /// For each of the eight bytes of the word of active positions, and for each value of that byte, the positions that
-    /// may follow.
+    /// One table of followers for each byte of the word of active positions. Entry `v` of a table has the positions
+    /// that may follow if the byte has the value `v`.
     follow: Vec<[u64; 256]>,
     /// Positions that may be entered anywhere.
     enter: u64,

@@ -13,7 +13,7 @@ use crate::syntax::{CharSet, Look, Node, Repeat};
 pub(crate) struct Lowered {
     /// The expression. It matches every value that the pattern matches.
     pub(crate) hir: Hir,
-    /// Why the expression may match more than the pattern; `None` if it matches the same.
+    /// Why the expression may match more than the pattern; `None` if it matches the same values.
     pub(crate) inexact: Option<&'static str>,
 }
 

@@ -16,8 +16,8 @@ use crate::pcre2::{Code, MatchLimits};
 /// Characters per call of PCRE2, which checks the encoding of the whole subject on each call.
 const CHARS_PER_CALL: usize = 1_024;
 
-/// Maximum entries of the cache of properties, one per escape as written; once it is full, a pattern with another
-/// escape gets the tier of PCRE2.
+/// Maximum entries of the cache of properties. Each spelling of an escape has its own entry. Once the cache is full, a
+/// pattern with another spelling gets the tier of PCRE2.
 const SPELLINGS_MAX: usize = 1_024;
 
 type Key = (String, bool);

@@ -55,8 +55,8 @@ impl CharSet {
         self
     }
 
-    /// Merges ranges that are separated only by the surrogates, which are not characters: negation needs a character in
-    /// each gap.
+    /// Merges ranges that are separated only by the surrogates. Surrogates are not characters, and negation needs a
+    /// character in each gap between ranges.
     fn bridge_surrogates(&mut self) {
         let ranges = self.class.ranges();
         if ranges
