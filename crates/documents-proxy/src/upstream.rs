@@ -181,7 +181,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Reads the CA certificates of a PEM file; without a file, returns those that browsers trust.
+/// Reads the CA certificates of a PEM file. Without a file, returns the CA certificates that browsers trust.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, UpstreamError> {
     let mut roots = RootCertStore::empty();
     match file {

@@ -253,7 +253,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         .await
     }
 
-    /// Takes the message of `message_bytes` from the front of the buffer, together with its memory.
+    /// Takes a message of `message_bytes` bytes from the front of the buffer. If the message is large, the buffer then
+    /// shares no memory with it.
     fn take(&mut self, message_bytes: usize) -> Bytes {
         let message = self.buffer.split_to(message_bytes).freeze();
         if message_bytes > FREE_BYTES_MAX {

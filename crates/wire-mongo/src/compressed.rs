@@ -17,8 +17,8 @@ const UNCOMPRESSED_SIZE: usize = HEADER_BYTES + 4;
 /// zstd's default. Higher levels cost more time than they save on a local network.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Commands that must never be compressed, in lower case: they carry secrets, or precede the negotiation of
-/// compression.
+/// Names, in lower case, of commands that must never be compressed, because they carry secrets or precede the
+/// negotiation of compression.
 const NEVER_COMPRESSED: &[&str] = &[
     "hello",
     "ismaster",

@@ -27,7 +27,7 @@ impl Replicas {
         self.lost_at().is_some()
     }
 
-    /// Returns when the upstream was lost; `None` unless it is known to be unreachable.
+    /// Returns when the upstream was lost; `None` unless the upstream is known to be unreachable.
     pub fn lost_at(&self) -> Option<Instant> {
         *self.lost_at.borrow()
     }

@@ -101,7 +101,7 @@ pub(super) struct Load {
 
 #[derive(Debug)]
 struct CatchUp {
-    /// Is the copy complete as of an earlier time?
+    /// Was the copy complete and correct at an earlier time?
     is_whole: bool,
     /// Has the upstream accepted the resume token?
     is_following: bool,
