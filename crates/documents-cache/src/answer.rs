@@ -68,7 +68,7 @@ pub struct SearchReport {
 pub struct LeafReport {
     /// Index of the field among the declared fields.
     pub field: usize,
-    /// How values were compared; `None` if no values were compared, as for null.
+    /// How values were compared; `None` if no values were compared, for example for a condition on null.
     pub tier: Option<Tier>,
     /// Number of buckets that were searched.
     pub buckets_searched: usize,

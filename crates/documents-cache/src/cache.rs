@@ -187,8 +187,8 @@ impl Cache {
     /// Waits until the buckets of a device that joined, left or was lost have moved. Returns the number of buckets that
     /// the device gained or lost; 0 if an earlier call has returned that number.
     ///
-    /// A device that joins gets a share of the data proportional to its part of all devices' search speed. Searches
-    /// continue, and the host searches the buckets that no device holds. Blocks.
+    /// A device that joins gets a share of the data that is proportional to its share of the total search speed of all
+    /// devices. Searches continue, and the host searches the buckets that no device holds. Blocks.
     pub fn wait_for_moves(&self, id: DeviceId) -> usize {
         maintain::follow_devices(&self.shared);
         self.shared.moved.lock().remove(&id).unwrap_or(0)

@@ -53,7 +53,8 @@ pub struct ScanFound {
     pub shared_by: usize,
 }
 
-/// Callback for the result of a search; dropped without a call if the device is lost or too small for the search.
+/// Callback for the result of a search. It is dropped without being called if the device is lost or has too little
+/// memory for the search.
 type Answer = Box<dyn FnOnce(ScanFound) + Send>;
 
 /// Queue of the searches for one device. Queued searches of the same table share a pass.

@@ -20,7 +20,7 @@ __device__ inline u32 ballot(bool flag) { return __ballot_sync(kAllLanes, flag);
 __device__ inline bool any_lane(bool flag) { return __any_sync(kAllLanes, flag); }
 __device__ inline bool all_lanes(bool flag) { return __all_sync(kAllLanes, flag); }
 
-// Returns the number of set bits of a ballot below a lane: the lane's rank among the lanes whose flag is set.
+// Returns the number of set bits of `ballot` below bit `lane`: the rank of that lane among the lanes whose flag is set.
 __device__ inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 
 // Adds to a counter in global memory once per warp; returns the previous value in every lane.

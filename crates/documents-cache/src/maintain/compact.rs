@@ -10,9 +10,9 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::{CacheSettings, CollectionCache};
 
-/// Number of segments of one size tier at which they are merged during writes.
+/// Number of segments in a size tier at which these segments are merged while the collection receives writes.
 const SEGMENTS_BUSY: usize = 8;
-/// Number of segments of one size tier at which they are merged while the collection is idle.
+/// Number of segments in a size tier at which these segments are merged while the collection is idle.
 const SEGMENTS_IDLE: usize = 2;
 /// Size ratio of neighbouring tiers, as an exponent of two.
 const TIER_BITS: u32 = 3;

@@ -206,7 +206,7 @@ fn value(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// Returns a random value other than a pattern, for conditions that compare.
+/// Returns a random value other than a pattern, for use in comparisons.
 fn comparable(random: &mut fastrand::Rng) -> Bson {
     std::iter::repeat_with(|| value(random))
         .find(|value| !matches!(value, Bson::RegularExpression(_)))

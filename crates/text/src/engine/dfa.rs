@@ -287,8 +287,8 @@ impl Engine for DfaEngine {
     }
 }
 
-/// Returns the range of the row that contains byte `position`. A row starts at `block_start`, and the search for the
-/// row's start does not go back further.
+/// Returns the range of the row that contains byte `position`. The search for the start of this row goes back to
+/// `block_start` at most, where a row starts.
 fn row_around(bytes: &[u8], block_start: usize, position: usize) -> Range<usize> {
     let before = memrchr(SEPARATOR, &bytes[block_start..position]);
     let start = before.map_or(block_start, |at| block_start + at + 1);

@@ -11,8 +11,9 @@ const LITERALS_MAX: usize = 48;
 /// Minimum bytes of a literal in a set.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are copied and read to find the literals at one of its positions. A sequence may
-/// have thousands of parts. Without this limit, all parts after a position would be copied for each position.
+/// Maximum parts of a sequence that are copied and read to find the literals at one position of the sequence. A
+/// sequence may have thousands of parts. Without this limit, all parts after a position would be copied for each
+/// position.
 const PARTS_MAX: usize = 64;
 
 /// A searcher for any literal of a set.
