@@ -98,8 +98,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.aggregate_operations(request, message).await
             }
             (_, Some(replica)) if is_read => self.read(replicas, &replica, request, message).await,
-            ("dropIndexes", Some(replica)) => {
-                self.drop_indexes(replicas, &replica, request, &message)
+            ("dropIndexes" | "deleteIndexes", Some(replica)) => {
+                self.drop_indexes(replicas, &replica, request, message)
                     .await
             }
             // The command creates a TTL index. Without a change stream, nothing reports the documents that the upstream
@@ -662,7 +662,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends a write and waits for the reply, even if the client disconnects, because the replica has to apply the
     /// write. Returns `None` if the upstream has closed the connection.
-    async fn ask_to_end(
+    pub(super) async fn ask_to_end(
         &mut self,
         message: &[u8],
         request_id: i32,
@@ -698,7 +698,7 @@ async fn forget(replicas: &Replicas, replica: &Replica) {
 }
 
 /// Changes a message to request a reply.
-fn with_reply(message: OpMsg) -> OpMsg {
+pub(super) fn with_reply(message: OpMsg) -> OpMsg {
     OpMsg {
         flags: Flags::default(),
         ..message

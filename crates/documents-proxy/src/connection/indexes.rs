@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_wire_mongo::OpMsg;
+use forebay_wire_mongo::{OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::cached::with_reply;
 use super::commands::namespace;
 use super::reads::{Answer, with_field};
 use super::reasons;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::pace::Wanted;
-use crate::replicas::{Replica, ReplicaError, Replicas, fields};
+use crate::replicas::{Replica, ReplicaError, Replicas, fields, succeeded};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn create_indexes(
@@ -46,35 +47,47 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
+    /// Drops caches on the replica and other indexes at the upstream, as one command may name both.
     pub(super) async fn drop_indexes(
         &mut self,
         replicas: &Arc<Replicas>,
         replica: &Arc<Replica>,
         request: Request,
-        message: &OpMsg,
+        message: OpMsg,
     ) -> Result<Next, FrameError> {
-        let is_cache = match message.body.get("index") {
-            Ok(Some(RawBsonRef::String(name))) => replica
-                .definitions()
-                .iter()
-                .any(|definition| definition.get_str("name").is_ok_and(|it| it == name)),
-            Ok(Some(RawBsonRef::Document(key))) => {
-                fields::is_cache(&rawdoc! { "key": key.to_owned() })
-            }
-            _ => false,
-        };
-        if !is_cache {
+        let named = Named::of(&message.body, &replica.definitions());
+        let Some(caches) = named.caches else {
             return self.exchange(request, message.flags).await;
+        };
+        let drop_caches =
+            rawdoc! { "dropIndexes": replica.namespace.collection.as_str(), "index": caches };
+        let Some(others) = named.others else {
+            if let Some(refusal) = self.prove_write(&replica.namespace).await? {
+                return self.respond(refusal, &request).await;
+            }
+            return self
+                .change_caches(replicas, replica, drop_caches, &request)
+                .await;
+        };
+        // The upstream's reply also tells whether the client may drop indexes. If the upstream refuses, the caches
+        // stay.
+        let body = with_field(&message.body, "index", |_| others.clone());
+        let bytes = with_reply(OpMsg { body, ..message }).encode(request.id(), 0);
+        let Some(reply) = self.ask_to_end(&bytes, request.id()).await? else {
+            return Ok(Next::Close);
+        };
+        let Some(dropped) = Peek::new(&reply).filter(|reply| succeeded(reply.body)) else {
+            return self.pass(reply, &request).await;
+        };
+        let lock = self.lock(replica).await?;
+        let count = replica.definitions().len();
+        let caches_dropped = replicas.change_caches(replica, drop_caches).await;
+        drop(lock);
+        match caches_dropped {
+            Ok(reply) if !succeeded(&reply) => self.respond(reply, &request).await,
+            Ok(_) => self.respond(counting(dropped.body, count), &request).await,
+            Err(error) => self.respond(refusal(&error), &request).await,
         }
-        if let Some(refusal) = self.prove_write(&replica.namespace).await? {
-            return self.respond(refusal, &request).await;
-        }
-        let mut command = rawdoc! { "dropIndexes": replica.namespace.collection.as_str() };
-        if let Ok(Some(index)) = message.body.get("index") {
-            command.append(cstr!("index"), index);
-        }
-        self.change_caches(replicas, replica, command, &request)
-            .await
     }
 
     /// Runs a command that creates or drops caches.
@@ -147,6 +160,68 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
+/// The indexes that a `dropIndexes` names: values for the field `index` of two commands.
+#[derive(Debug, PartialEq)]
+struct Named {
+    /// Names or key of caches; `None` if the command names none.
+    caches: Option<RawBson>,
+    /// What the upstream is to drop; `None` if the command names only caches.
+    others: Option<RawBson>,
+}
+
+impl Named {
+    /// Divides the indexes that a command names into the caches with these definitions, and other indexes.
+    fn of(command: &RawDocument, definitions: &[RawDocumentBuf]) -> Named {
+        let is_cache = |name: RawBsonRef<'_>| {
+            let mut names = definitions.iter().map(|it| it.get_str("name").ok());
+            name.as_str().is_some() && names.any(|it| it == name.as_str())
+        };
+        let index = command.get("index").ok().flatten();
+        let (caches, others) = match index {
+            Some(RawBsonRef::String("*")) => (index, index),
+            Some(RawBsonRef::String(_)) if index.is_some_and(is_cache) => (index, None),
+            Some(RawBsonRef::Document(key))
+                if fields::is_cache(&rawdoc! { "key": key.to_owned() }) =>
+            {
+                (index, None)
+            }
+            Some(RawBsonRef::Array(names)) => {
+                let names = names.into_iter().flatten();
+                let (caches, others): (Vec<_>, Vec<_>) = names.partition(|name| is_cache(*name));
+                let some = |names: Vec<RawBsonRef<'_>>| {
+                    let all = names.into_iter().map(RawBson::from);
+                    Some(RawBson::Array(RawArrayBuf::from_iter(all)))
+                };
+                return Named {
+                    others: if others.is_empty() {
+                        None
+                    } else {
+                        some(others)
+                    },
+                    caches: if caches.is_empty() {
+                        None
+                    } else {
+                        some(caches)
+                    },
+                };
+            }
+            _ => (None, index),
+        };
+        Named {
+            caches: caches.map(RawBson::from),
+            others: others.map(RawBson::from),
+        }
+    }
+}
+
+/// Adds the number of caches to the number of indexes that the upstream had before a `dropIndexes`.
+fn counting(reply: &RawDocument, caches: usize) -> RawDocumentBuf {
+    with_field(reply, "nIndexesWas", |count| match count {
+        RawBsonRef::Int32(count) => RawBson::Int32(count.saturating_add(caches as i32)),
+        count => count.into(),
+    })
+}
+
 fn cannot_create(why: &str) -> RawDocumentBuf {
     rawdoc! { "ok": 0.0, "errmsg": why, "code": 67, "codeName": "CannotCreateIndex" }
 }
@@ -208,4 +283,34 @@ pub fn with_definitions(reply: &mut RawDocumentBuf, definitions: &[RawDocumentBu
         .iter()
         .for_each(|definition| batch.push(definition.clone()));
     *reply = rawdoc! { "cursor": { "firstBatch": batch, "id": 0i64, "ns": ns }, "ok": 1.0 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_and_other_indexes_of_a_drop_are_told_apart() {
+        let caches = [rawdoc! { "key": { "a": "cache" }, "name": "a_cache" }];
+        let named = |index: RawBson| {
+            let command = rawdoc! { "dropIndexes": "c", "index": index };
+            let Named { caches, others } = Named::of(&command, &caches);
+            (caches, others)
+        };
+        let text = |name: &str| RawBson::from(name);
+        let list = |names: &[&str]| RawBson::Array(names.iter().copied().collect());
+        assert_eq!(named(text("*")), (Some(text("*")), Some(text("*"))));
+        assert_eq!(named(text("a_cache")), (Some(text("a_cache")), None));
+        assert_eq!(named(text("b_1")), (None, Some(text("b_1"))));
+        let key: RawBson = rawdoc! { "a": "cache" }.into();
+        assert_eq!(named(key.clone()), (Some(key), None));
+        let both = named(list(&["b_1", "a_cache", "c_1"]));
+        assert_eq!(
+            both,
+            (Some(list(&["a_cache"])), Some(list(&["b_1", "c_1"])))
+        );
+        assert_eq!(named(list(&["a_cache"])), (Some(list(&["a_cache"])), None));
+        assert_eq!(named(list(&["b_1"])), (None, Some(list(&["b_1"]))));
+        assert_eq!(named(RawBson::Int32(1)), (None, Some(RawBson::Int32(1))));
+    }
 }

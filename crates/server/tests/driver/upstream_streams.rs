@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 use fastrand::Rng;
 use forebay_testkit::{Server, own_address, seed, wait_for};
 use mongodb::{Collection, Database};
@@ -417,6 +417,47 @@ async fn a_proxy_follows_the_drop_of_a_collection() -> Result<()> {
     things.insert_one(doc! { "_id": 2, "name": "pool" }).await?;
     agree(&pair).await?;
     ensure!(counts(&proxied).await? == [0, 1, 0, 0]);
+    pair.proxy.stop()?;
+    pair.upstream.stop()
+}
+
+/// Returns the names of the indexes that the proxy lists for a collection.
+async fn indexes(db: &Database, collection: &str) -> Result<Vec<String>> {
+    let collection = db.collection::<Document>(collection);
+    Ok(collection.list_index_names().await?)
+}
+
+/// Drops the indexes `index` of the collection through the proxy. Returns the number of indexes before, and the names
+/// of the indexes after the drop.
+async fn drop_indexes(db: &Database, index: impl Into<Bson>) -> Result<(i32, Vec<String>)> {
+    let command = doc! { "dropIndexes": "things", "index": index.into() };
+    let before = db.run_command(command).await?.get_i32("nIndexesWas")?;
+    Ok((before, indexes(db, "things").await?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caches_are_dropped_together_with_other_indexes() -> Result<()> {
+    let pair = Pair::start(&[])?;
+    let db = pair.proxied().await?;
+    let create = async |fields: &[&str]| {
+        for field in fields {
+            let index = doc! { "key": { *field: 1 }, "name": *field };
+            let create = doc! { "createIndexes": "things", "indexes": [index] };
+            db.run_command(create).await?;
+        }
+        declare(&db).await
+    };
+    create(&["a", "b"]).await?;
+    let none = drop_indexes(&db, vec!["name_cache", "no"]).await;
+    let none = none.expect_err("an unknown index").to_string();
+    ensure!(none.contains("[no]"), "{none}");
+    let some = drop_indexes(&db, vec!["name_cache", "a"]).await?;
+    assert_eq!(some, (4, vec!["_id_".to_owned(), "b".to_owned()]));
+    create(&[]).await?;
+    let caches = drop_indexes(&db, vec!["name_cache"]).await?.1;
+    assert_eq!(caches, ["_id_", "b"]);
+    create(&["a"]).await?;
+    assert_eq!(drop_indexes(&db, "*").await?, (4, vec!["_id_".to_owned()]));
     pair.proxy.stop()?;
     pair.upstream.stop()
 }
