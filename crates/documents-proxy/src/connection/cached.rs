@@ -112,6 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let amend = |reply: &mut _| with_definitions(reply, &definitions);
                 self.amended(request, message, amend).await
             }
+            ("renameCollection", _) => self.rename(replicas, request, message).await,
             ("drop" | "dropDatabase", _) => self.drop_collections(replicas, request, message).await,
             (name, _) if reads::is_read(name) => {
                 self.proxy.count_forwarded(name);
@@ -499,7 +500,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Sends the client the reply to a write, if the client expects one.
-    async fn reply_to_write(
+    pub(super) async fn reply_to_write(
         &mut self,
         reply: Result<Option<Bytes>, FrameError>,
         request: &Request,
@@ -516,7 +517,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Passes on a command whose changes cannot be derived from the command and its reply. The client gets the reply
     /// once replicas that follow change streams have applied the changes. Other replicas are invalidated before the
     /// reply, and then reloaded, unless the upstream refused the command.
-    async fn run_unfollowed(
+    pub(super) async fn run_unfollowed(
         &mut self,
         replicas: &Arc<Replicas>,
         request: Request,

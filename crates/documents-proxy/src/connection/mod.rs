@@ -15,6 +15,7 @@ mod patience;
 mod proof;
 mod reads;
 mod reasons;
+mod rename;
 mod stale;
 mod writes;
 

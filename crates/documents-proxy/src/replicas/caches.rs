@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::Namespace;
 
 use super::reply::{first_batch, succeeded};
@@ -63,6 +63,25 @@ impl Replicas {
                 .await?;
         }
         self.record()
+    }
+
+    /// Declares the caches of a renamed collection under its new name, instead of the caches of a collection that the
+    /// rename replaced. Starts to load them. The caller holds both apply locks exclusively.
+    ///
+    /// # Errors
+    /// If the list of caches cannot be written. No caches are then left under the old name.
+    pub async fn rename(
+        self: &Arc<Self>,
+        from: &Arc<Replica>,
+        to: &Arc<Replica>,
+    ) -> Result<(), ReplicaError> {
+        let indexes = RawArrayBuf::from_iter(from.definitions());
+        self.forget(from).await?;
+        self.forget(to).await?;
+        let Namespace { db, collection } = &to.namespace;
+        let create = rawdoc! { "createIndexes": collection.as_str(), "indexes": indexes };
+        self.demand(db, create).await?;
+        self.declare(to).await
     }
 
     /// Returns the definitions of the cache indexes on the replica.

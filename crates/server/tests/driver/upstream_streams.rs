@@ -463,6 +463,41 @@ async fn caches_are_dropped_together_with_other_indexes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn caches_follow_a_collection_to_its_new_name() -> Result<()> {
+    for mode in ["shared", "exclusive"] {
+        let mut pair = Pair::start(&["--upstream-writes", mode])?;
+        let db = pair.proxied().await?;
+        let old = db.collection::<Document>("old");
+        old.insert_one(doc! { "name": "x-x" }).await?;
+        let index = doc! { "key": { "name": "cache" }, "name": "name_cache" };
+        let create = doc! { "createIndexes": "old", "indexes": [&index] };
+        db.run_command(create).await?;
+        let replaced = db.collection::<Document>("things");
+        replaced.insert_one(doc! { "name": "pool" }).await?;
+        let rename = doc! { "renameCollection": "shop.old", "to": "shop.things" };
+        let admin = db.client().database("admin");
+        let refused = admin.run_command(rename.clone()).await;
+        ensure!(refused.is_err(), "the target exists");
+        assert_eq!(indexes(&db, "old").await?, ["_id_", "name_cache"]);
+        let mut rename = rename;
+        rename.insert("dropTarget", true);
+        admin.run_command(rename).await?;
+        wait_until_cached(&db).await?;
+        assert_eq!(counts(&db).await?, [0, 0, 0, 1]);
+        old.insert_one(doc! { "name": "web" }).await?;
+        assert_eq!(indexes(&db, "old").await?, ["_id_"]);
+        // The list on disk has the new name only.
+        pair.proxy.shutdown_and_restart()?;
+        let db = pair.proxied().await?;
+        assert_eq!(indexes(&db, "things").await?, ["_id_", "name_cache"]);
+        assert_eq!(indexes(&db, "old").await?, ["_id_"]);
+        pair.proxy.stop()?;
+        pair.upstream.stop()?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_serves_stale_answers_without_its_upstream() -> Result<()> {
     let mut pair = Pair::start(&["--upstream-serve-stale"])?;
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
