@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, bson};
 use clap::{Args, ValueEnum};
 use forebay_wire_mongo::Limits;
 use forebay_wire_mongo::validate::validate_document;
@@ -13,6 +13,8 @@ use futures_util::TryStreamExt;
 
 use super::client::ServerArgs;
 
+/// The last date that relaxed extended JSON writes as text: the end of the year 9999, in milliseconds since 1970.
+const TEXT_DATE_MS_MAX: i64 = 253_402_300_799_999;
 /// Number of documents per batch.
 const BATCH_COUNT: u32 = 10_000;
 
@@ -102,19 +104,66 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
     }
     validate_document(document.as_bytes(), &Limits::default())
         .context("a document cannot be written as JSON; --format bson writes it")?;
-    let value = Bson::Document(Document::try_from(document)?);
+    let mut value = Bson::Document(Document::try_from(document)?);
     let value = match format {
         Output::Canonical => value.into_canonical_extjson(),
-        _ => value.into_relaxed_extjson(),
+        _ => {
+            number_late_dates(&mut value);
+            value.into_relaxed_extjson()
+        }
     };
     serde_json::to_writer(&mut *out, &value)?;
     out.write_all(b"\n")?;
     Ok(())
 }
 
+/// Replaces dates after the year 9999 with their form as numbers. The BSON library would change them to the last day of
+/// that year.
+fn number_late_dates(value: &mut Bson) {
+    match value {
+        Bson::DateTime(date) if date.timestamp_millis() > TEXT_DATE_MS_MAX => {
+            let milliseconds = date.timestamp_millis().to_string();
+            *value = bson!({ "$date": { "$numberLong": milliseconds } });
+        }
+        Bson::Array(values) => values.iter_mut().for_each(number_late_dates),
+        Bson::Document(document) => number_in(document),
+        Bson::JavaScriptCodeWithScope(code) => number_in(&mut code.scope),
+        _ => {}
+    }
+}
+
+fn number_in(document: &mut Document) {
+    document
+        .iter_mut()
+        .for_each(|(_, value)| number_late_dates(value));
+}
+
 #[cfg(test)]
 mod tests {
+    use bson::{DateTime, JavaScriptCodeWithScope, doc};
+
     use super::*;
+
+    #[test]
+    fn dates_after_the_year_9999_stay_as_they_are() {
+        let late = DateTime::from_millis(TEXT_DATE_MS_MAX + 1);
+        let scoped = JavaScriptCodeWithScope {
+            code: String::new(),
+            scope: doc! { "d": late },
+        };
+        let document = doc! {
+            "last": DateTime::from_millis(TEXT_DATE_MS_MAX), "first": late, "max": [{ "d": DateTime::MAX }], "code": scoped,
+        };
+        let document = RawDocumentBuf::try_from(&document).expect("valid");
+        let mut out = Vec::new();
+        write(&mut out, &document, Output::Relaxed).expect("memory takes bytes");
+        let first = r#"{"$date":{"$numberLong":"253402300800000"}}"#;
+        let expected = format!(
+            "{{\"last\":{{\"$date\":\"9999-12-31T23:59:59.999Z\"}},\"first\":{first},\"max\":[{{\"d\":{{\"$date\":\
+             {{\"$numberLong\":\"9223372036854775807\"}}}}}}],\"code\":{{\"$code\":\"\",\"$scope\":{{\"d\":{first}}}}}}}\n"
+        );
+        assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
+    }
 
     /// A store written by a release without the depth limit may contain documents that nest too deeply for JSON.
     #[test]
