@@ -280,6 +280,20 @@ async fn an_interrupted_import_says_what_stays() -> Result<()> {
 }
 
 #[test]
+fn an_export_replaces_the_old_file() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    imported(&server, "c", &["-"], b"{\"_id\":1}\n{\"_id\":2}\n", 2)?;
+    let folder = tempfile::tempdir()?;
+    let out = write(folder.path(), "out.json", "old")?;
+    export(&server, "c", &["--out", &out])?;
+    assert_eq!(std::fs::read_to_string(&out)?, "{\"_id\":1}\n{\"_id\":2}\n");
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1);
+    let piped = export(&server, "c", &["--out", "/dev/stdout"])?;
+    assert_eq!(piped, std::fs::read(&out)?);
+    Ok(())
+}
+
+#[test]
 fn refused_documents_are_counted() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let output = import(

@@ -1,8 +1,9 @@
 //! `forebay export`: writes a collection of a running server to a file.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, bson};
@@ -10,8 +11,11 @@ use clap::{Args, ValueEnum};
 use forebay_wire_mongo::Limits;
 use forebay_wire_mongo::validate::validate_document;
 use futures_util::TryStreamExt;
+use mongodb::Cursor;
+use tempfile::NamedTempFile;
 
 use super::client::ServerArgs;
+use crate::stop::Stop;
 
 /// The last date that relaxed extended JSON writes as text: the end of the year 9999, in milliseconds since 1970.
 const TEXT_DATE_MS_MAX: i64 = 253_402_300_799_999;
@@ -36,6 +40,9 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value = "relaxed")]
     format: Output,
     /// File to write; standard output by default.
+    ///
+    /// The file is written under a temporary name beside it and renamed at the end. If an export ends early, an
+    /// existing file stays as it was.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -53,8 +60,9 @@ enum Output {
 /// Runs the export.
 ///
 /// # Errors
-/// If the server refuses, or the file cannot be written.
-pub async fn run(args: &ExportArgs) -> Result<()> {
+/// - If the server refuses, or the file cannot be written.
+/// - If a stop was requested while a file was written.
+pub async fn run(args: &ExportArgs, stop: &Stop) -> Result<()> {
     let filter = parse_filter(&args.query).context("--query")?;
     let client = args.server.connect().await?;
     let collection = client
@@ -66,16 +74,94 @@ pub async fn run(args: &ExportArgs) -> Result<()> {
     {
         bail!("there is no collection {}.{}", args.db, args.collection);
     }
-    let mut cursor = collection.find(filter).batch_size(BATCH_COUNT).await?;
-    let mut out = open(args)?;
-    let mut count: u64 = 0;
+    let cursor = collection.find(filter).batch_size(BATCH_COUNT).await?;
+    let count = match &args.out {
+        Some(path) if is_replaceable(path) => {
+            let mut stopped = stop.listen();
+            let mut file = Replacement::of(path)?;
+            let count = tokio::select! {
+                biased;
+                _ = stopped.wait_for(|stopped| *stopped) => bail!("interrupted"),
+                count = write_all(cursor, &mut file.new, args.format) => count?,
+            };
+            file.commit()?;
+            count
+        }
+        Some(path) => {
+            let file = File::create(path).with_context(|| cannot_write(path))?;
+            write_all(cursor, file, args.format).await?
+        }
+        None => write_all(cursor, io::stdout(), args.format).await?,
+    };
+    eprintln!("{count} documents exported");
+    Ok(())
+}
+
+/// Writes the documents of a cursor. Returns their number.
+async fn write_all(
+    mut cursor: Cursor<RawDocumentBuf>,
+    out: impl Write,
+    format: Output,
+) -> Result<u64> {
+    let mut out = BufWriter::new(out);
+    let mut count = 0;
     while let Some(document) = cursor.try_next().await? {
-        write(&mut out, &document, args.format).context("writing")?;
+        write(&mut out, &document, format).context("writing")?;
         count += 1;
     }
     out.flush().context("writing")?;
-    eprintln!("{count} documents exported");
-    Ok(())
+    Ok(count)
+}
+
+/// Returns whether `path` is a file or does not exist. Pipes and devices cannot be replaced.
+fn is_replaceable(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |metadata| metadata.is_file())
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+/// A temporary file beside the file that it will replace. Dropping it removes the temporary file.
+struct Replacement {
+    new: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Replacement {
+    /// Creates the temporary file with the permissions of the file at `path`. Follows links to that file.
+    fn of(path: &Path) -> Result<Replacement> {
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        let permissions = fs::metadata(&path).map(|metadata| metadata.permissions());
+        let new = tempfile::Builder::new()
+            .prefix(".forebay-export-")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder_of(&path))
+            .with_context(|| cannot_write(&path))?;
+        if let Ok(permissions) = permissions {
+            let set = new.as_file().set_permissions(permissions);
+            set.with_context(|| cannot_write(&path))?;
+        }
+        Ok(Replacement { new, path })
+    }
+
+    /// Replaces the file. Returns after the new content is durable.
+    fn commit(self) -> Result<()> {
+        let Replacement { new, path } = self;
+        let replace = || -> io::Result<()> {
+            new.as_file().sync_all()?;
+            new.persist(&path)?;
+            File::open(folder_of(&path))?.sync_all()
+        };
+        replace().with_context(|| cannot_write(&path))
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
 }
 
 fn parse_filter(text: &str) -> Result<Document> {
@@ -84,17 +170,6 @@ fn parse_filter(text: &str) -> Result<Document> {
         bail!("a filter is a JSON object");
     };
     Ok(Document::try_from(object)?)
-}
-
-fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>> {
-    match &args.out {
-        None => Ok(Box::new(BufWriter::new(io::stdout()))),
-        Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(Box::new(BufWriter::new(file)))
-        }
-    }
 }
 
 fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result<()> {
@@ -163,6 +238,29 @@ mod tests {
              {{\"$numberLong\":\"9223372036854775807\"}}}}}}],\"code\":{{\"$code\":\"\",\"$scope\":{{\"d\":{first}}}}}}}\n"
         );
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_at_the_end() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "old").expect("written");
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("set");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        for (is_complete, content) in [(false, "old"), (true, "new")] {
+            let mut replacement = Replacement::of(&link).expect("a temporary file");
+            replacement.new.write_all(b"new").expect("written");
+            match is_complete {
+                true => replacement.commit().expect("renamed"),
+                false => drop(replacement),
+            }
+            assert_eq!(fs::read_to_string(&file).expect("read"), content);
+            assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 2);
+        }
+        let mode = fs::metadata(&file).expect("read").permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        assert!(link.is_symlink());
+        assert!(!is_replaceable(Path::new("/dev/null")));
     }
 
     /// A store written by a release without the depth limit may contain documents that nest too deeply for JSON.

@@ -61,7 +61,7 @@ pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, stop).await,
         Command::Import(args) => import::run(args, stop).await,
-        Command::Export(args) => export::run(&args).await,
+        Command::Export(args) => export::run(&args, stop).await,
         Command::Devices(args) => devices::run(&args).await,
         Command::Doctor(args) => doctor::run(&args),
         Command::Kernels(args) => kernels::run(&args),
