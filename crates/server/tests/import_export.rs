@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, doc};
+use bson::{Bson, Document, doc, rawdoc};
 use forebay_testkit::{Server, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -308,6 +308,62 @@ fn refused_documents_are_counted() -> Result<()> {
         said.contains("2 documents imported")
             && said.contains("1 refused")
             && said.contains("duplicate key"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_too_large_document_is_refused_alone() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let folder = tempfile::tempdir()?;
+    let large = "x".repeat(17 << 20);
+    let lines = format!("{{\"a\":1}}\n{{\"a\":\"{large}\"}}\n{{\"a\":2}}\n");
+    let table = format!("a\n3\n4\n{large}\n5\n");
+    let dump = [
+        rawdoc! { "a": &*large }.into_bytes(),
+        rawdoc! { "a": 6 }.into_bytes(),
+    ];
+    let lines = write(folder.path(), "lines.json", &lines)?;
+    let table = write(folder.path(), "table.csv", &table)?;
+    let (dumped, array) = (folder.path().join("dump.bson"), "[{\"a\":7}]");
+    std::fs::write(&dumped, dump.concat())?;
+    let array = write(folder.path(), "array.json", array)?;
+    let dumped = dumped.to_string_lossy();
+    let output = import(&server, "large", &[&lines, &table, &dumped, &array], b"")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for expected in [
+        "lines.json: line 2: the document has 178",
+        "table.csv: line 4: the document has 178",
+        "dump.bson: document 1: the document has 178",
+        "7 documents imported",
+        "3 refused",
+        "forebay: 3 documents were refused; the first: ",
+    ] {
+        ensure!(said.contains(expected), "{expected}: {said}");
+    }
+    let collection = server
+        .client()
+        .await?
+        .database("d")
+        .collection::<Document>("large");
+    let values = collection.distinct("a", doc! {}).await?;
+    assert_eq!(values, (1..=7).map(Bson::Int32).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn refusals_are_explained_also_after_a_syntax_error() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let input = b"{\"_id\": 1}\n{\"_id\": 1}\n{\"_id\": }\n";
+    let output = import(&server, "c", &["--format", "json-lines", "-"], input)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    ensure!(
+        said.contains("1 document was refused: ")
+            && said.contains("duplicate key")
+            && said.ends_with("forebay: -: line 3, column 9: expected value\n"),
         "{said}"
     );
     Ok(())

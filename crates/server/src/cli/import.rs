@@ -13,7 +13,7 @@ use mongodb::Collection;
 use tokio::sync::watch;
 
 use super::client::ServerArgs;
-use crate::import::{Format, Outcome, ReadError, Sender, Shape, read};
+use crate::import::{Format, Outcome, ReadError, Sender, Shape, check_size, read};
 use crate::logging::one_line;
 use crate::stop::Stop;
 
@@ -69,7 +69,7 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 ///
 /// # Errors
 /// - If a file cannot be read. The error names the line; the documents before that line are imported and counted.
-/// - If the server refused documents. All others are imported.
+/// - If documents were too large or the server refused them. All others are imported.
 /// - If a stop was requested. The inserts in flight are finished and counted.
 pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     // Fail on a missing file before the first document is imported.
@@ -82,17 +82,27 @@ pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     let progress = progress_bar(&args.files);
     let (outcome, ended) = import(args, collection, progress.clone(), stop.listen()).await;
     progress.finish_and_clear();
-    if outcome.inserted > 0 || ended.is_ok() {
+    if outcome.inserted + outcome.refused > 0 || ended.is_ok() {
         eprintln!("{}", summary(&outcome, begun.elapsed(), ended.is_ok()));
     }
-    ended?;
-    match outcome.first_refusal {
-        Some(first) => bail!(
-            "the server refused {}; the first: {first}",
-            documents(outcome.refused)
-        ),
-        None => Ok(()),
+    match (refusals(&outcome), ended) {
+        (None, ended) => ended,
+        (Some(refusals), Ok(())) => bail!(refusals),
+        (Some(refusals), Err(error)) => {
+            eprintln!("{}", one_line(&refusals));
+            Err(error)
+        }
     }
+}
+
+/// Returns a sentence about the refused documents, or `None` if there are none.
+fn refusals(outcome: &Outcome) -> Option<String> {
+    let first = outcome.first_refusal.as_ref()?;
+    let refused = documents(outcome.refused);
+    Some(match outcome.refused {
+        1 => format!("{refused} was refused: {first}"),
+        _ => format!("{refused} were refused; the first: {first}"),
+    })
 }
 
 /// Reads the files and sends their documents. Returns the outcome, with an error if the import ended early.
@@ -135,9 +145,17 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
             progress.suspend(|| eprintln!("{}", one_line(&warning)));
         };
         idle_flags(args, format).into_iter().for_each(warn);
-        match read(&mut input, format, &shape(args, path), &mut |document| {
-            sender.push(document)
-        }) {
+        let shape = shape(args, path);
+        let ended = read(&mut input, format, &shape, &mut |position, document| {
+            let Err(reason) = check_size(&document) else {
+                return sender.push(document);
+            };
+            let reason = format!("{position}: {reason}");
+            warn(&reason);
+            sender.refuse(format!("{}: {reason}", path.display()));
+            true
+        });
+        match ended {
             Err(ReadError::Stopped) => return Ok(()),
             ended => {
                 let mixed = ended.with_context(|| path.display().to_string())?;

@@ -4,10 +4,9 @@ use std::io::{BufRead, Read};
 
 use bson::RawDocumentBuf;
 use forebay_wire_mongo::Limits;
-use forebay_wire_mongo::limits::DOCUMENT_BYTES_MAX;
 use forebay_wire_mongo::validate::validate_document;
 
-use super::{Emit, ReadError};
+use super::{Emit, INPUT_BYTES_MAX, Position, ReadError};
 
 /// Reads all documents.
 ///
@@ -18,7 +17,7 @@ pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadErro
     while !input.fill_buf()?.is_empty() {
         let fault = |problem: String| ReadError::Document { number, problem };
         let document = read_document(input)?.map_err(fault)?;
-        if !emit(document) {
+        if !emit(Position::Document(number), document) {
             return Err(ReadError::Stopped);
         }
         number += 1;
@@ -37,7 +36,7 @@ fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, Strin
     }
     length.copy_from_slice(&bytes);
     let declared = usize::try_from(i32::from_le_bytes(length)).unwrap_or(0);
-    if !(5..=DOCUMENT_BYTES_MAX).contains(&declared) {
+    if !(5..=INPUT_BYTES_MAX).contains(&declared) {
         return Ok(Err(format!(
             "invalid length: {} bytes",
             i32::from_le_bytes(length)
@@ -51,7 +50,11 @@ fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, Strin
 }
 
 fn validated(bytes: Vec<u8>) -> Result<RawDocumentBuf, String> {
-    validate_document(&bytes, &Limits::default()).map_err(|error| error.to_string())?;
+    let limits = Limits {
+        document_bytes_max: INPUT_BYTES_MAX,
+        ..Limits::default()
+    };
+    validate_document(&bytes, &limits).map_err(|error| error.to_string())?;
     RawDocumentBuf::from_bytes(bytes).map_err(|error| error.to_string())
 }
 

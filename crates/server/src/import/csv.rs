@@ -6,10 +6,8 @@ use std::io::BufRead;
 use bson::raw::CStr;
 use bson::{RawBson, RawDocumentBuf};
 
-use super::{Emit, ReadError, Shape, read_line};
+use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, read_line};
 
-/// Maximum bytes of a record.
-const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -41,7 +39,7 @@ pub fn read(
         }
         let document =
             to_document(&mut columns, values, shape).map_err(|problem| records.fault(problem))?;
-        if !emit(document) {
+        if !emit(Position::Line(records.started_at), document) {
             return Err(ReadError::Stopped);
         }
     }
@@ -103,8 +101,8 @@ impl Records<'_> {
             place = place.after(&more, self.delimiter);
             record.push(b'\n');
             record.extend_from_slice(&more);
-            if record.len() > RECORD_BYTES_MAX {
-                return Err(self.fault(format!("a record is longer than {RECORD_BYTES_MAX} bytes")));
+            if record.len() > INPUT_BYTES_MAX {
+                return Err(self.fault(format!("a record is longer than {INPUT_BYTES_MAX} bytes")));
             }
         }
         let text =
@@ -116,7 +114,7 @@ impl Records<'_> {
 
     fn line(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
         self.line += 1;
-        read_line(self.input, self.line, RECORD_BYTES_MAX)
+        read_line(self.input, self.line, INPUT_BYTES_MAX)
     }
 
     fn fault(&self, problem: String) -> ReadError {
@@ -301,7 +299,7 @@ mod tests {
     fn columns_of_strings_and_numbers_are_named() {
         let text = "zip,name,n,flag\n00012,a,1,true\n12345,b,2,no\n,\"3\",,\n";
         let mixed = |shape: &Shape| {
-            super::super::read(&mut text.as_bytes(), Format::Csv, shape, &mut |_| true)
+            super::super::read(&mut text.as_bytes(), Format::Csv, shape, &mut |_, _| true)
         };
         assert_eq!(mixed(&Shape::default()).expect("valid"), ["zip", "flag"]);
         let as_text = Shape {

@@ -7,10 +7,7 @@ use bson::{Bson, RawArrayBuf, RawBson, RawDocumentBuf};
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{Emit, ReadError, Shape, read_line};
-
-/// Maximum bytes of a line: enough for a document of 16 MiB as JSON.
-const LINE_BYTES_MAX: usize = 64 << 20;
+use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, read_line};
 
 /// Reads one document per line. Skips empty lines. If a line contains only `{`, it and all later lines are read as
 /// documents that span several lines.
@@ -24,14 +21,14 @@ pub fn read_lines(
 ) -> Result<(), ReadError> {
     let mut line = 1;
     let mut count = 0;
-    while let Some(bytes) = read_line(input, line, LINE_BYTES_MAX)? {
+    while let Some(bytes) = read_line(input, line, INPUT_BYTES_MAX)? {
         let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         match text.trim_ascii() {
             b"" => {}
             b"{" => return read_spread(input, Start { line, count }, shape, emit),
             _ => {
                 let document = parse_line(text, line, shape)?;
-                if !emit(document) {
+                if !emit(Position::Line(line), document) {
                     return Err(ReadError::Stopped);
                 }
                 count += 1;
@@ -61,7 +58,8 @@ fn read_spread(
     for (number, value) in (start.count + 1..).zip(values) {
         let value = value.map_err(|error| fault(&error, start.line - 1))?;
         let no_document = |problem| ReadError::Document { number, problem };
-        if !emit(document(value, shape).map_err(no_document)?) {
+        let document = document(value, shape).map_err(no_document)?;
+        if !emit(Position::Document(number), document) {
             return Err(ReadError::Stopped);
         }
     }
@@ -131,19 +129,25 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        let mut number = 1;
         while elements
             .next_element_seed(Element {
+                number,
                 shape: self.shape,
                 emit: self.emit,
                 stopped: self.stopped,
             })?
             .is_some()
-        {}
+        {
+            number += 1;
+        }
         Ok(())
     }
 }
 
 struct Element<'a, 'b> {
+    /// Number of the element, from 1.
+    number: u64,
     shape: &'a Shape,
     emit: &'a mut Emit<'b>,
     stopped: &'a mut bool,
@@ -155,7 +159,7 @@ impl<'de> DeserializeSeed<'de> for Element<'_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         let value: Value = serde::Deserialize::deserialize(deserializer)?;
         let document = document(value, self.shape).map_err(D::Error::custom)?;
-        if (self.emit)(document) {
+        if (self.emit)(Position::Document(self.number), document) {
             return Ok(());
         }
         *self.stopped = true;

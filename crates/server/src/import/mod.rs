@@ -6,12 +6,17 @@ mod format;
 mod json;
 mod send;
 
+use std::fmt;
 use std::io::{self, BufRead};
 
 use bson::RawDocumentBuf;
 
 pub use format::Format;
-pub use send::{Outcome, Sender};
+pub use send::{Outcome, Sender, check_size};
+
+/// Maximum bytes of a document in the input. It exceeds the limit of stored documents, so that a document above that
+/// limit can be refused while its neighbors are imported.
+const INPUT_BYTES_MAX: usize = 64 << 20;
 
 /// Why reading stopped early.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +52,26 @@ pub enum ReadError {
     Stopped,
 }
 
+/// Where a document begins in the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// Line number, from 1.
+    Line(u64),
+    /// Number of the document, from 1.
+    Document(u64),
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Position::Line(line) => write!(formatter, "line {line}"),
+            Position::Document(number) => write!(formatter, "document {number}"),
+        }
+    }
+}
+
 /// A callback that receives documents. Returns false to stop.
-pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
+pub type Emit<'a> = dyn FnMut(Position, RawDocumentBuf) -> bool + 'a;
 
 /// Options of the readers of JSON and CSV.
 #[derive(Debug, Clone, Default)]
@@ -116,7 +139,7 @@ mod tests {
         shape: &Shape,
     ) -> Result<Vec<String>, ReadError> {
         let mut all = Vec::new();
-        read(&mut &text[..], format, shape, &mut |document| {
+        read(&mut &text[..], format, shape, &mut |_, document| {
             let document = bson::Document::try_from(document).expect("readers emit valid BSON");
             all.push(
                 bson::Bson::Document(document)
@@ -129,13 +152,44 @@ mod tests {
     }
 
     #[test]
+    fn documents_come_with_their_positions() {
+        let positions = |text: &[u8], format| {
+            let mut all = Vec::new();
+            let read = read(
+                &mut &text[..],
+                format,
+                &Shape::default(),
+                &mut |position, _| {
+                    all.push(position.to_string());
+                    true
+                },
+            );
+            read.expect("valid");
+            all.join(", ")
+        };
+        assert_eq!(positions(b"{}\n\n{}", Format::JsonLines), "line 1, line 3");
+        let spread = b"{}\n{\n}\n{\n}\n";
+        assert_eq!(
+            positions(spread, Format::JsonLines),
+            "line 1, document 2, document 3"
+        );
+        assert_eq!(
+            positions(b"[{}, {}]", Format::Json),
+            "document 1, document 2"
+        );
+        assert_eq!(positions(b"a\n\"1\n\"\n2\n", Format::Csv), "line 2, line 4");
+        let dump = b"\x05\0\0\0\0\x05\0\0\0\0";
+        assert_eq!(positions(dump, Format::Bson), "document 1, document 2");
+    }
+
+    #[test]
     fn reading_stops_when_nobody_listens() {
         let mut count = 0;
         let ended = read(
             &mut &b"{}\n{}\n{}\n"[..],
             Format::JsonLines,
             &Shape::default(),
-            &mut |_| {
+            &mut |_, _| {
                 count += 1;
                 count < 2
             },

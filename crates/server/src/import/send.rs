@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
+use forebay_wire_mongo::limits::DOCUMENT_BYTES_MAX;
 use mongodb::Collection;
 use mongodb::error::{Error, ErrorKind, InsertManyError};
 use parking_lot::Mutex;
@@ -18,6 +19,9 @@ const BATCH_BYTES: usize = 8 << 20;
 /// Maximum number of inserts in flight.
 const IN_FLIGHT: usize = 3;
 
+/// Bytes of the `_id` field that the driver adds to documents without one.
+const ID_BYTES: usize = 1 + "_id\0".len() + 12;
+
 /// Why an import stopped early: the server refused a whole batch, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("the server did not accept the documents: {}", sentence(.0))]
@@ -28,10 +32,37 @@ pub struct SendError(#[from] Error);
 pub struct Outcome {
     /// Number of documents that the server inserted.
     pub inserted: u64,
-    /// Number of documents that the server refused.
+    /// Number of documents that the server refused, or that were not sent because they are too large.
     pub refused: u64,
-    /// The server's reason for the first refusal.
+    /// The reason for the first refusal.
     pub first_refusal: Option<String>,
+}
+
+impl Outcome {
+    fn refuse(&mut self, count: u64, reason: impl FnOnce() -> String) {
+        self.refused += count;
+        self.first_refusal.get_or_insert_with(reason);
+    }
+}
+
+/// Checks that a document is not too large to store. The driver would refuse its whole batch.
+///
+/// # Errors
+/// If it is too large.
+pub fn check_size(document: &RawDocument) -> Result<(), String> {
+    let mut bytes = document.as_bytes().len();
+    if bytes + ID_BYTES <= DOCUMENT_BYTES_MAX {
+        return Ok(());
+    }
+    if !matches!(document.get("_id"), Ok(Some(_))) {
+        bytes += ID_BYTES;
+    }
+    match bytes <= DOCUMENT_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "the document has {bytes} bytes; at most {DOCUMENT_BYTES_MAX} can be stored"
+        )),
+    }
 }
 
 /// Collects documents into batches and queues them. Blocks the thread while the queue is full.
@@ -40,6 +71,7 @@ pub struct Sender {
     batches: mpsc::Sender<Vec<RawDocumentBuf>>,
     batch: Vec<RawDocumentBuf>,
     batch_bytes: usize,
+    outcome: Arc<Mutex<Outcome>>,
 }
 
 /// The inserts in flight.
@@ -77,6 +109,7 @@ impl Sender {
                 batches,
                 batch: Vec::new(),
                 batch_bytes: 0,
+                outcome: outcome.clone(),
             },
             Inserts { workers, outcome },
         )
@@ -88,6 +121,11 @@ impl Sender {
         self.batch.push(document);
         let full = self.batch.len() >= BATCH_DOCUMENTS_MAX || self.batch_bytes >= BATCH_BYTES;
         !full || self.flush()
+    }
+
+    /// Counts a document that is not sent.
+    pub fn refuse(&self, reason: String) {
+        self.outcome.lock().refuse(1, || reason);
     }
 
     /// Queues the collected documents. Returns false if sending has failed.
@@ -166,10 +204,28 @@ async fn insert(
     else {
         return Err(error);
     };
-    let mut outcome = outcome.lock();
-    outcome.refused += refusals.len() as u64;
-    if outcome.first_refusal.is_none() {
-        outcome.first_refusal = refusals.first().map(|refusal| refusal.message.clone());
+    let count = refusals.len() as u64;
+    if let Some(first) = refusals.first() {
+        outcome.lock().refuse(count, || first.message.clone());
     }
-    Ok(refusals.len() as u64)
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn the_id_that_the_driver_adds_counts() {
+        let overhead = rawdoc! { "_id": 1, "a": "" }.as_bytes().len();
+        let text = "x".repeat(DOCUMENT_BYTES_MAX - overhead);
+        assert_eq!(check_size(&rawdoc! { "_id": 1, "a": &*text }), Ok(()));
+        let refused = check_size(&rawdoc! { "_id": 1, "a": format!("{text}x") });
+        assert!(refused.is_err_and(|reason| reason.contains("16777217 bytes")));
+        let refused = check_size(&rawdoc! { "a": &*text });
+        let bytes = DOCUMENT_BYTES_MAX - rawdoc! { "_id": 1 }.as_bytes().len() + 5 + ID_BYTES;
+        assert!(refused.is_err_and(|reason| reason.contains(&format!("{bytes} bytes"))));
+    }
 }
