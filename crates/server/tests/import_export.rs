@@ -206,6 +206,14 @@ fn what_an_import_does_not_do_is_said() -> Result<()> {
     );
     let text = said(&["--as-text", &csv])?;
     ensure!(!text.contains("warning"), "{text}");
+    let semicolons = write(folder.path(), "semi.csv", "name;age\nx;7\n")?;
+    let column = said(&[&semicolons])?;
+    ensure!(
+        column.contains("semi.csv: there is one column; --delimiter ';' would split"),
+        "{column}"
+    );
+    let columns = said(&["--delimiter", ";", &semicolons])?;
+    ensure!(!columns.contains("warning"), "{columns}");
     let lines = write(folder.path(), "names.json", "{\"a\": 1}\n")?;
     let idle = said(&["--as-text", &lines])?;
     ensure!(
@@ -366,6 +374,24 @@ fn refusals_are_explained_also_after_a_syntax_error() -> Result<()> {
             && said.ends_with("forebay: -: line 3, column 9: expected value\n"),
         "{said}"
     );
+    Ok(())
+}
+
+#[test]
+fn fields_that_queries_cannot_address_are_refused() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let text = "cannot be a field name";
+    for name in ["a.b", "$a", ""] {
+        let output = import(&server, "c", &["--field", name, "-"], b"[\"x\"]")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            !output.status.success() && said.contains(&format!("{name:?} {text}")),
+            "{name:?}: {said}"
+        );
+    }
+    let output = import(&server, "c", &["--format", "csv", "-"], b"a.b\n1\n")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(said.contains(&format!("\"a.b\" {text}")), "{said}");
     Ok(())
 }
 

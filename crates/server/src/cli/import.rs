@@ -13,7 +13,9 @@ use mongodb::Collection;
 use tokio::sync::watch;
 
 use super::client::ServerArgs;
-use crate::import::{Format, Outcome, ReadError, Sender, Shape, check_size, read};
+use crate::import::{
+    Format, Outcome, ReadError, Sender, Shape, check_field_name, check_size, other_delimiter, read,
+};
 use crate::logging::one_line;
 use crate::stop::Stop;
 
@@ -24,7 +26,8 @@ const STDIN: &str = "-";
 /// Import JSON, JSON lines, CSV or BSON files into a collection
 ///
 /// If an import ends early, the documents imported so far stay. Importing again adds documents a second time, unless
-/// the files give them an `_id`.
+/// the files give them an `_id`. Documents in JSON nest at most 127 levels, an enclosing array included;
+/// documents in BSON nest at most 200.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     #[command(flatten)]
@@ -39,7 +42,7 @@ pub struct ImportArgs {
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Import strings in JSON files as documents that have only this field.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_field)]
     field: Option<String>,
     /// Delimiter between the columns of CSV files [default: comma; tab for .tsv files].
     #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
@@ -63,6 +66,10 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
         text if text.len() == 1 && !text.starts_with('"') => Ok(text.as_bytes()[0]),
         _ => Err("must be one ASCII character, or \\t".to_owned()),
     }
+}
+
+fn parse_field(name: &str) -> Result<String, String> {
+    check_field_name(name).map(|()| name.to_owned())
 }
 
 /// Runs the import.
@@ -146,6 +153,14 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
         };
         idle_flags(args, format).into_iter().for_each(warn);
         let shape = shape(args, path);
+        if format == Format::Csv
+            && shape.delimiter.is_none()
+            && let Some(delimiter) = other_delimiter(&mut input)?
+        {
+            warn(&format!(
+                "there is one column; --delimiter '{delimiter}' would split its name"
+            ));
+        }
         let ended = read(&mut input, format, &shape, &mut |position, document| {
             let Err(reason) = check_size(&document) else {
                 return sender.push(document);

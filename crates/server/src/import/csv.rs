@@ -1,12 +1,12 @@
 //! Reads comma-separated values (RFC 4180) after a line of column names. Infers the type of each value.
 
 use std::collections::HashSet;
-use std::io::BufRead;
+use std::io::{self, BufRead};
 
 use bson::raw::CStr;
 use bson::{RawBson, RawDocumentBuf};
 
-use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, read_line};
+use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, check_field_name, read_line};
 
 /// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -47,6 +47,20 @@ pub fn read(
         .into_iter()
         .filter(|column| column.has_text && column.has_other);
     Ok(mixed.map(|column| column.name).collect())
+}
+
+/// Returns the delimiter that the names of the columns suggest, if the input looks like a single column because it has
+/// no commas. Consumes nothing.
+///
+/// # Errors
+/// If the input cannot be read.
+pub fn other_delimiter(input: &mut dyn BufRead) -> io::Result<Option<&'static str>> {
+    let names = input.fill_buf()?.split(|byte| *byte == b'\n').next();
+    let names = names.unwrap_or_default();
+    let found = [(b';', ";"), (b'\t', "\\t")]
+        .into_iter()
+        .find(|(byte, _)| names.contains(byte) && !names.contains(&b','));
+    Ok(found.map(|(_, delimiter)| delimiter))
 }
 
 /// A column, and the types of its values so far.
@@ -203,11 +217,8 @@ fn check_columns(columns: &[Field]) -> Result<(), String> {
                     "a column named {name:?}: this looks like JSON (--format json or json-lines)"
                 ));
             }
-            name if name.contains(['.', '\0']) || name.starts_with('$') => {
-                return Err(format!("the column name {name:?} cannot be a field name"));
-            }
             name if !seen.insert(name) => return Err(format!("two columns are named {name:?}")),
-            _ => {}
+            name => check_field_name(name)?,
         }
     }
     Ok(())
@@ -353,6 +364,16 @@ mod tests {
             json.ends_with("this looks like JSON (--format json or json-lines)"),
             "{json}"
         );
+    }
+
+    #[test]
+    fn another_delimiter_is_suggested() {
+        let suggested = |text: &str| other_delimiter(&mut text.as_bytes()).expect("memory");
+        assert_eq!(suggested("name;age\nx;1,5\n"), Some(";"));
+        assert_eq!(suggested("name\tage"), Some("\\t"));
+        for text in ["", "name\na;b\n", "name,a;b\n"] {
+            assert_eq!(suggested(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,12 @@ use serde_json::{Map, Value};
 
 use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, read_line};
 
+/// What the parser says of JSON that nests too deeply for it, and what users are told.
+const TOO_DEEP: (&str, &str) = (
+    "recursion limit exceeded",
+    "JSON nests at most 127 levels here; import deeper documents as BSON",
+);
+
 /// Reads one document per line. Skips empty lines. If a line contains only `{`, it and all later lines are read as
 /// documents that span several lines.
 ///
@@ -77,7 +83,10 @@ fn fault(error: &serde_json::Error, lines_before: u64) -> ReadError {
         return ReadError::Io(std::io::Error::other(error.to_string()));
     }
     let text = error.to_string();
-    let problem = text.split(" at line ").next().unwrap_or_default();
+    let problem = match text.split(" at line ").next().unwrap_or_default() {
+        problem if problem == TOO_DEEP.0 => TOO_DEEP.1,
+        problem => problem,
+    };
     ReadError::Column {
         line: lines_before + error.line() as u64,
         column: error.column() as u64,
@@ -386,7 +395,13 @@ mod tests {
             assert_eq!(text(bytes, format), expected);
         }
         assert!(text(br#"{"a\u0000b": 1}"#, Format::JsonLines).contains("zero byte"));
-        let deep = "{\"a\":".repeat(300);
-        assert!(text(deep.as_bytes(), Format::JsonLines).contains("recursion limit"));
+        let nested = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+        let deepest = documents(nested(127).as_bytes(), Format::JsonLines, &Shape::default());
+        assert_eq!(deepest.expect("valid").len(), 1);
+        let refused = text(nested(128).as_bytes(), Format::JsonLines);
+        assert!(
+            refused.ends_with("at most 127 levels here; import deeper documents as BSON"),
+            "{refused}"
+        );
     }
 }

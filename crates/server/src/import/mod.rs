@@ -11,6 +11,7 @@ use std::io::{self, BufRead};
 
 use bson::RawDocumentBuf;
 
+pub use csv::other_delimiter;
 pub use format::Format;
 pub use send::{Outcome, Sender, check_size};
 
@@ -72,6 +73,17 @@ impl fmt::Display for Position {
 
 /// A callback that receives documents. Returns false to stop.
 pub type Emit<'a> = dyn FnMut(Position, RawDocumentBuf) -> bool + 'a;
+
+/// Checks that a flag or a column may give documents a field of this name.
+///
+/// # Errors
+/// If queries could not address the field.
+pub fn check_field_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(['.', '\0']) || name.starts_with('$') {
+        return Err(format!("the name {name:?} cannot be a field name"));
+    }
+    Ok(())
+}
 
 /// Options of the readers of JSON and CSV.
 #[derive(Debug, Clone, Default)]
