@@ -132,6 +132,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     };
     let reply = match place_of(spec, request, writes) {
         Some(Kind::Write) => {
+            let wait = request.operation.wait_in_queue();
             let changed = changed_collection(spec, request);
             let _turn = match &changed {
                 Some(collection) => Some(collection.changes.enter(request.stop()).await?),
@@ -140,6 +141,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
             let work = async {
                 let keeps = request.retry.is_some();
                 make_room_to_write(&request.client.reply, keeps, request.stop()).await?;
+                drop(wait);
                 work.await
             };
             all_aside(Kind::Write, request.stop(), work).await

@@ -1,8 +1,8 @@
 //! The operations in progress, which `currentOp` lists and `killOp` stops.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
@@ -19,7 +19,7 @@ use crate::sessions::session_id;
 /// Maximum bytes of a command that `currentOp` shows in full.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum time that a write continues after its client has disconnected. MongoDB lets writes continue without limit;
+/// Maximum time that a write continues after its client has disconnected. Waits in queues do not count. MongoDB lets writes continue without limit;
 /// in this server, a write that never ends would hold its permit forever.
 pub const DEPARTED_WRITE_TIME: Duration = Duration::from_secs(10);
 
@@ -31,10 +31,28 @@ pub struct Operation {
     started: Instant,
     /// Maximum time that the operation continues after its client has disconnected.
     grace: Duration,
-    /// Time at which the client was first found disconnected.
-    left: OnceLock<Instant>,
+    departure: Mutex<Departure>,
     stop: Stop,
     killed: Notify,
+}
+
+/// How long an operation has continued without its client.
+#[derive(Debug, Default)]
+struct Departure {
+    /// Whether the operation waits in a queue. That time does not count.
+    is_queued: bool,
+    /// Time at which the client was first found disconnected since the operation last waited in a queue.
+    found: Option<Instant>,
+}
+
+/// A wait of an operation in a queue, which ends when this is dropped.
+#[derive(Debug)]
+pub struct Wait<'a>(&'a Operation);
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        *self.0.departure.lock() = Departure::default();
+    }
 }
 
 /// A description of the operation, for `currentOp`.
@@ -85,14 +103,24 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation's client was found disconnected at least `grace` before `now`.
+    /// Marks the operation as waiting in a queue. The grace period of a write begins after the wait, so that the writes
+    /// of a client that sends them and disconnects are applied even if they wait behind slow ones.
+    pub fn wait_in_queue(&self) -> Wait<'_> {
+        self.departure.lock().is_queued = true;
+        Wait(self)
+    }
+
+    /// Returns whether the operation has continued for its `grace` after its client was found disconnected.
     fn is_abandoned(&self, now: Instant) -> bool {
-        let left = self.left.get().copied();
-        let left = left.or_else(|| {
-            self.is_client_gone()
-                .then(|| *self.left.get_or_init(|| now))
-        });
-        left.is_some_and(|left| now.saturating_duration_since(left) >= self.grace)
+        let mut departure = self.departure.lock();
+        if departure.is_queued && !self.grace.is_zero() {
+            return false;
+        }
+        if departure.found.is_none() && self.is_client_gone() {
+            departure.found = Some(now);
+        }
+        let found = departure.found;
+        found.is_some_and(|found| now.saturating_duration_since(found) >= self.grace)
     }
 
     fn is_client_gone(&self) -> bool {
@@ -271,7 +299,7 @@ impl Operations {
             description,
             started: Instant::now(),
             grace,
-            left: OnceLock::new(),
+            departure: Mutex::default(),
             stop,
             killed: Notify::new(),
         });
@@ -367,9 +395,9 @@ mod tests {
 
     /// A connection that a test can disconnect.
     #[derive(Debug, Default)]
-    struct Departure(AtomicBool);
+    struct Leaving(AtomicBool);
 
-    impl Link for Departure {
+    impl Link for Leaving {
         fn is_lost(&self) -> bool {
             self.0.load(Ordering::Relaxed)
         }
@@ -379,7 +407,7 @@ mod tests {
     fn a_command_ends_when_its_grace_after_a_disconnect_is_over() {
         const SECOND: Duration = Duration::from_secs(1);
         let operations = Arc::new(Operations::default());
-        let link = Arc::new(Departure::default());
+        let link = Arc::new(Leaving::default());
         let client = ClientContext {
             link: Some(link.clone()),
             ..ClientContext::default()
@@ -403,5 +431,16 @@ mod tests {
         assert!(!running(&write) && running(&later));
         operations.kill_abandoned(start + 12 * SECOND);
         assert!(!running(&later) && running(&local));
+        // Time in a queue does not count for a write, and does for a read.
+        let (queued, read) = (begin(&client, SECOND), begin(&client, Duration::ZERO));
+        let waits = (queued.wait_in_queue(), read.wait_in_queue());
+        operations.kill_abandoned(start + 20 * SECOND);
+        operations.kill_abandoned(start + 30 * SECOND);
+        assert!(running(&queued) && !running(&read));
+        drop(waits);
+        operations.kill_abandoned(start + 31 * SECOND);
+        assert!(running(&queued));
+        operations.kill_abandoned(start + 32 * SECOND);
+        assert!(!running(&queued));
     }
 }

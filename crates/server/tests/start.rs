@@ -120,6 +120,27 @@ fn data_of_another_program_is_refused() -> Result<()> {
 }
 
 #[test]
+fn a_store_does_not_take_the_data_of_a_proxy_nor_a_proxy_those_of_a_store() -> Result<()> {
+    for (file, content, arguments, expected) in [
+        ("upstream-caches.jsonl", "", &[][..], "FOREBAY_UPSTREAM"),
+        (
+            "FORMAT",
+            "forebay store 1\n",
+            &["--upstream", "mongodb://127.0.0.1:9/"],
+            "start without --upstream",
+        ),
+    ] {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join(file), content)?;
+        let data = folder.path().to_string_lossy();
+        let own = ["--data", &data, "--mongodb-listen", "127.0.0.1:0"];
+        refused(&[&own[..], arguments].concat(), &[expected])?;
+        ensure!(std::fs::read_dir(&folder)?.count() == 1, "{file}");
+    }
+    Ok(())
+}
+
+#[test]
 fn wrong_settings_are_named() -> Result<()> {
     refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;
     refused(

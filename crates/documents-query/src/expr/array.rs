@@ -4,7 +4,7 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
 use super::function::{Function, any, between, exactly};
 use super::object::FieldList;
-use super::{Value, value};
+use super::{Value, check_bytes, evaluation, value};
 use crate::compare::equal;
 use crate::element::{array_values, elements, get, type_name};
 use crate::error::{Code, Error};
@@ -180,11 +180,11 @@ pub(crate) fn slice_bounds(size: usize, position: Option<i64>, count: i64) -> (u
 }
 
 fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    let mut values = Vec::new();
+    let mut arrays = Vec::with_capacity(operands.len());
     for operand in operands {
         match operand.as_array() {
             _ if operand.is_nullish() => return Ok(Value::NULL),
-            Some(array) => values.extend(array_values(array)),
+            Some(array) => arrays.push(array),
             None => {
                 let message = format!(
                     "$concatArrays only supports arrays, not {}",
@@ -194,6 +194,8 @@ fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             }
         }
     }
+    check_bytes(arrays.iter().map(|array| array.as_bytes().len()).sum())?;
+    let values = arrays.into_iter().flat_map(array_values);
     Ok(Value::Owned(value::array(values)))
 }
 
@@ -201,6 +203,7 @@ fn reverse<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     match operands[0].as_array() {
         _ if operands[0].is_nullish() => Ok(Value::NULL),
         Some(array) => {
+            evaluation::reserve(array.as_bytes().len().saturating_mul(REFERENCES))?;
             let values: Vec<_> = array_values(array).collect();
             Ok(Value::Owned(value::array(values.into_iter().rev())))
         }
@@ -237,6 +240,13 @@ fn index_of<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(found.map_or(-1, |(index, _)| index as i32).into())
 }
 
+/// Factor between the bytes of an array and the memory of a list of references to its elements. An element with its
+/// index takes at least 8 bytes in an array of many, a reference 40.
+pub(super) const REFERENCES: usize = 5;
+
+/// Number of bytes that one number takes in an array, with its index.
+const NUMBER_BYTES: usize = 12;
+
 /// Maximum count of numbers that `$range` may return: as many as fit into a document of 16 MB.
 const RANGE_COUNT_MAX: i64 = 1_000_000;
 
@@ -272,6 +282,7 @@ fn range<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             format!("$range would use too much memory: {count} numbers"),
         ));
     }
+    check_bytes(count.max(0) as usize * NUMBER_BYTES)?;
     let numbers = (0..count.max(0)).map(|index| RawBsonRef::Int32((start + index * step) as i32));
     Ok(Value::Owned(value::array(numbers)))
 }
@@ -288,9 +299,11 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             return Err(Error::new(Code::Location40386, message));
         }
     };
+    evaluation::reserve(array.as_bytes().len().saturating_mul(REFERENCES))?;
     let form = Form::of_first(array)?;
     let mut fields = FieldList::default();
-    for entry in array_values(array) {
+    for (index, entry) in array_values(array).enumerate() {
+        evaluation::check_element(index)?;
         let (key, held) = form.pair(entry)?;
         fields.set(key, held);
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bson::raw::{RawArray, RawBsonRef};
 use forebay_cancel::SharedStop;
 
+use super::array::REFERENCES;
 use super::parse::{Fields, Parser};
 use super::value::ArrayWriter;
-use super::{Node, Scope, Value, value};
+use super::{Node, Scope, Value, evaluation, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
@@ -199,6 +200,7 @@ impl Filter {
             return Ok(Value::NULL);
         };
         let limit = self.limit(scope)?;
+        evaluation::reserve(input.bytes().saturating_mul(REFERENCES))?;
         let scope = scope.holding(input.bytes())?;
         let mut kept = Vec::new();
         for element in array_values(array) {

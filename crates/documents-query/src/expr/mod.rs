@@ -8,6 +8,7 @@ mod boolean;
 mod conditional;
 mod convert;
 mod date;
+mod evaluation;
 mod field;
 pub(crate) mod function;
 mod iterate;
@@ -40,6 +41,7 @@ pub(crate) use value::array;
 
 use boolean::Logic;
 use conditional::{Cond, Switch};
+use evaluation::CommandLimits;
 use function::Function;
 use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
@@ -52,6 +54,7 @@ const HELD_BYTES_MAX: usize = 100 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct Expression {
     pub(crate) root: Node,
+    limits: Arc<CommandLimits>,
 }
 
 /// One node of an expression.
@@ -123,9 +126,10 @@ impl<'a> Scope<'a> {
     /// Returns the scope for an evaluation during which additional values, of `bytes` in total, are held in memory.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` if the total bytes held exceed the limit.
+    /// `ExceededMemoryLimit` if the total bytes held exceed the limit, or the server has no memory for them.
     pub(crate) fn holding(&self, bytes: usize) -> Result<Scope<'a>, Error> {
         let room_bytes = self.room_bytes.checked_sub(bytes).ok_or_else(too_large)?;
+        evaluation::reserve(HELD_BYTES_MAX - room_bytes)?;
         Ok(Scope {
             room_bytes,
             ..*self
@@ -168,10 +172,11 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Returns an error if a value to be computed would have more than [`HELD_BYTES_MAX`] bytes.
+/// Reserves memory for a value to be computed, or for what an operator needs in between. Returns an error for more than
+/// [`HELD_BYTES_MAX`] bytes.
 fn check_bytes(bytes: usize) -> Result<(), Error> {
     match bytes <= HELD_BYTES_MAX {
-        true => Ok(()),
+        true => evaluation::reserve(bytes),
         false => Err(too_large()),
     }
 }
@@ -191,6 +196,7 @@ impl Expression {
     pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
         Ok(Expression {
             root: parse::Parser::new(limits).expression(value)?,
+            limits: CommandLimits::of(limits),
         })
     }
 
@@ -198,15 +204,17 @@ impl Expression {
     pub fn literal(value: RawBson) -> Expression {
         Expression {
             root: Node::Literal(value),
+            limits: Arc::default(),
         }
     }
 
     /// Evaluates the expression for a document.
     ///
     /// # Errors
-    /// MongoDB's code and wording if an operator refuses its operands.
+    /// MongoDB's code and wording if an operator refuses its operands. `Interrupted` or `MaxTimeMSExpired` if the
+    /// command is stopped, and `ExceededMemoryLimit` if the server has no memory for the values.
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-        self.root.evaluate(scope)
+        evaluation::under(&self.limits, || self.root.evaluate(scope))
     }
 
     /// Returns the constant if the expression is a literal.
@@ -300,7 +308,9 @@ impl Node {
 }
 
 fn call<'s>(function: &Function, nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-    scope.accept(function.call(&evaluate_all(nodes, scope)?)?)
+    let operands = evaluate_all(nodes, scope)?;
+    evaluation::check_call(operands.iter().map(Value::bytes).sum())?;
+    scope.accept(function.call(&operands)?)
 }
 
 fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s>>, Error> {

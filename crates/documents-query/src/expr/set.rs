@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bson::raw::RawBsonRef;
 
 use super::function::{Function, any, between, exactly};
-use super::{Value, value};
+use super::{Value, evaluation, value};
 use crate::element::array_values;
 use crate::error::{Code, Error};
 use crate::key;
@@ -18,13 +18,21 @@ pub(super) const FUNCTIONS: &[Function] = &[
     between("$setEquals", 2, usize::MAX, equals),
 ];
 
+/// Factor between the bytes of an array and the memory of the set of its elements. An element with its index takes at
+/// least 8 bytes in an array of many, an entry of the set about 100.
+const ENTRIES: usize = 12;
+
 type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;
 
 fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>, Error> {
     match operand.as_array() {
-        Some(array) => Ok(array_values(array)
-            .map(|held| (key::encode(held), held))
-            .collect()),
+        Some(array) => {
+            let entry = |(index, held)| {
+                evaluation::check_element(index)?;
+                Ok((key::encode(held), held))
+            };
+            array_values(array).enumerate().map(entry).collect()
+        }
         None => Err(Error::new(
             code,
             format!(
@@ -35,11 +43,18 @@ fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>,
     }
 }
 
+/// Reserves memory for the sets of all operands.
+fn reserve_sets(operands: &[Value<'_>]) -> Result<(), Error> {
+    let bytes: usize = operands.iter().map(Value::bytes).sum();
+    evaluation::reserve(bytes.saturating_mul(ENTRIES))
+}
+
 fn made(set: &Set<'_>) -> Value<'static> {
     Value::Owned(value::array(set.values().copied()))
 }
 
 fn union<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
@@ -51,6 +66,7 @@ fn union<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
 }
 
 fn intersection<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
@@ -66,6 +82,7 @@ fn intersection<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
 }
 
 fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
@@ -75,7 +92,8 @@ fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     };
     let mut seen = second;
     let mut kept = Vec::new();
-    for held in array_values(first) {
+    for (index, held) in array_values(first).enumerate() {
+        evaluation::check_element(index)?;
         if seen.insert(key::encode(held), held).is_none() {
             kept.push(held);
         }
@@ -84,12 +102,14 @@ fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
 }
 
 fn is_subset<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_sets(operands)?;
     let first = set_of(&operands[0], "$setIsSubset", Code::Location17046)?;
     let second = set_of(&operands[1], "$setIsSubset", Code::Location17042)?;
     Ok(first.keys().all(|key| second.contains_key(key)).into())
 }
 
 fn equals<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_sets(operands)?;
     let first = set_of(&operands[0], "$setEquals", Code::Location17044)?;
     for operand in &operands[1..] {
         if !set_of(operand, "$setEquals", Code::Location17044)?

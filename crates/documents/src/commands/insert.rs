@@ -53,6 +53,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collections = request.documents.collections();
     let collection = collections.get_or_create(&namespace)?;
+    let wait = request.operation.wait_in_queue();
     let _apply = collection.insertions.enter(request.stop()).await?;
     let mut insertion = Insertion {
         collections,
@@ -65,11 +66,13 @@ async fn run(request: &Request<'_>) -> Reply {
     };
     let mut write = || insertion.write_all(request, &documents);
     if are_few(&documents) {
+        drop(wait);
         write()?
     } else {
         let write = async {
             let bytes = batch_bytes(&documents);
             make_room_to_insert(&request.client.reply, bytes, request.stop()).await?;
+            drop(wait);
             write()
         };
         all_aside(Kind::Write, request.stop(), write).await?

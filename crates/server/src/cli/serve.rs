@@ -157,11 +157,29 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
     )
 }
 
-/// Refuses a data directory with the files of another program. The store does the same, but a proxy also keeps files
-/// outside its store.
+/// Name of the file in the data directory that holds the list of caches of an upstream.
+const UPSTREAM_CACHES: &str = "upstream-caches.jsonl";
+
+/// Refuses a data directory with the files of another program, of a proxy if there is no upstream, or of a store if
+/// there is one. The user has then probably forgotten `--upstream`, or has given it by mistake.
 fn refuse_foreign_data(settings: &Settings) -> Result<()> {
-    if !settings.memory {
-        holds_store(&settings.data)?;
+    if settings.memory {
+        return Ok(());
+    }
+    let holds_store = holds_store(&settings.data)?;
+    let data = settings.data.display();
+    if !settings.upstream.is_empty() && holds_store {
+        bail!(
+            "{data} holds documents, which a proxy would not answer from: start without --upstream, or choose another \
+             --data"
+        );
+    }
+    if settings.upstream.is_empty() && !holds_store && settings.data.join(UPSTREAM_CACHES).exists()
+    {
+        bail!(
+            "{data} holds the list of caches of a proxy: start with --upstream (or FOREBAY_UPSTREAM), or choose another \
+             --data for documents"
+        );
     }
     Ok(())
 }
@@ -195,7 +213,7 @@ async fn proxy(
     } else {
         let folder = &settings.data;
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        Some(folder.join("upstream-caches.jsonl"))
+        Some(folder.join(UPSTREAM_CACHES))
     };
     let memory = documents.settings().memory.clone();
     let of_proxy = ProxySettings {
