@@ -10,12 +10,14 @@ use crate::error::{Result, StoreError};
 
 /// Content of the file `FORMAT`. The number is incremented by format changes that older releases cannot read.
 const FORMAT: &str = "forebay store 1\n";
+/// Name of the file that the process with the store keeps locked.
+const LOCK: &str = "LOCK";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
 /// Names that a directory without a complete store may contain: files that the store creates before `FORMAT`, files of
 /// a Forebay proxy, and the folder that file systems create in the root of a disk.
 const NAMES_WITHOUT_STORE: [&str; 6] = [
-    "LOCK",
+    LOCK,
     "FORMAT.new",
     "upstream-caches",
     "upstream-caches.jsonl",
@@ -122,7 +124,8 @@ fn refuse_foreign(path: &Path) -> Result<()> {
                 why: "the file is missing, but there are tables in the directory".to_owned(),
             });
         }
-        if NAMES_WITHOUT_STORE.iter().all(|own| name != *own) {
+        let is_own = NAMES_WITHOUT_STORE.iter().any(|own| name == *own);
+        if !is_own || (name == LOCK && !is_own_lock(&path.join(LOCK)).map_err(not_writable)?) {
             return Err(StoreError::ForeignFiles {
                 directory: path.to_owned(),
                 name,
@@ -130,6 +133,20 @@ fn refuse_foreign(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether a file is a lock file of a store: a regular file that is empty or holds the id of a process.
+fn is_own_lock(file: &Path) -> io::Result<bool> {
+    let kind = match std::fs::symlink_metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        metadata => metadata?.file_type(),
+    };
+    if !kind.is_file() {
+        return Ok(false);
+    }
+    let mut text = String::new();
+    let read = File::open(file)?.take(32).read_to_string(&mut text);
+    Ok(read.is_ok() && (text.is_empty() || text.trim_end().parse::<u32>().is_ok()))
 }
 
 /// Creates a directory that only its owner may enter, and its missing parents, and syncs each parent. If the directory
@@ -199,7 +216,7 @@ fn lock(path: &Path) -> Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        .open(path.join("LOCK"));
+        .open(path.join(LOCK));
     let mut file = opened.map_err(|source| not_writable(path, source))?;
     match file.try_lock() {
         Ok(()) => {

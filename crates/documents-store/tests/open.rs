@@ -112,7 +112,12 @@ fn state(directory: &Path) -> (u32, Vec<OsString>) {
 
 #[test]
 fn a_directory_of_another_program_is_left_as_it_is() {
-    for (name, is_format) in [("WiredTiger", false), (".profile", false), ("FORMAT", true)] {
+    for (name, is_format) in [
+        ("WiredTiger", false),
+        (".profile", false),
+        ("LOCK", false),
+        ("FORMAT", true),
+    ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let public = Permissions::from_mode(0o755);
         std::fs::set_permissions(directory.path(), public).expect("is ours");
