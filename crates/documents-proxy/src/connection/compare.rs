@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use bson::{RawBsonRef, RawDocument};
+use bson::{Bson, RawBsonRef, RawDocument};
 use forebay_documents::{Namespace, id_key};
 use forebay_wire_mongo::OpMsg;
 
@@ -11,8 +11,8 @@ use crate::replicas::{Replicas, first_batch, number};
 
 /// Maximum attempts before a comparison is reported as a difference or as undecided.
 pub const TRIES: usize = 5;
-/// Maximum length of an answer in the log, in characters.
-const LOGGED_BYTES: usize = 2_000;
+/// Maximum length of a command or an answer in the log, in characters.
+const LOGGED_CHARS: usize = 2_000;
 
 /// Returns whether the current answer is to be compared.
 pub fn is_due(replicas: &Replicas) -> bool {
@@ -110,13 +110,22 @@ pub fn report(
     direct: &RawDocument,
 ) {
     replicas.counters.differed.fetch_add(1, Ordering::Relaxed);
-    let cut = |document: &RawDocument| -> String {
-        format!("{document:?}").chars().take(LOGGED_BYTES).collect()
-    };
     tracing::error!(
-        %namespace, command = cut(&asked.body), cached = cut(cached), store = cut(direct),
+        %namespace, command = logged(&asked.body), cached = logged(cached), store = logged(direct),
         "the answers of the cache and of the upstream differ; the client gets the upstream's"
     );
+}
+
+/// Formats a document for the log, as extended JSON.
+fn logged(document: &RawDocument) -> String {
+    let text = match bson::Document::try_from(document) {
+        Ok(document) => Bson::from(document).into_relaxed_extjson().to_string(),
+        Err(error) => format!("unreadable: {error}"),
+    };
+    match text.char_indices().nth(LOGGED_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -172,5 +181,20 @@ mod tests {
         assert_eq!(judged, Verdict::Undecided);
         let one = rawdoc! { "cursor": { "firstBatch": [{ "_id": 1 }], "id": 0i64 }, "ok": 1.0 };
         assert_eq!(judge(&asked, &batch(1, 2), &one, &none), Verdict::Different);
+    }
+
+    #[test]
+    fn the_log_has_extended_json_of_limited_length() {
+        let failed = rawdoc! { "ok": 0.0, "errmsg": "no such pattern", "at": bson::oid::ObjectId::from_bytes([1; 12]) };
+        assert_eq!(
+            logged(&failed),
+            r#"{"ok":0.0,"errmsg":"no such pattern","at":{"$oid":"010101010101010101010101"}}"#
+        );
+        let long = logged(&rawdoc! { "a": "ä".repeat(LOGGED_CHARS) });
+        assert_eq!(long.chars().count(), LOGGED_CHARS + 1);
+        assert!(
+            long.starts_with(r#"{"a":"ä"#) && long.ends_with("ä…"),
+            "{long}"
+        );
     }
 }
