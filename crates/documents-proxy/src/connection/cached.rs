@@ -137,6 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             "forebayDevices" if operations::lists_devices(body) => {
                 self.devices(&request, body).await
             }
+            "forebayBuckets" => self.buckets(replicas, request, &message).await,
             "killAllSessions" | "killAllSessionsByPattern" if !flags.has(Flags::MORE_TO_COME) => {
                 self.kill_sessions(request, message).await
             }

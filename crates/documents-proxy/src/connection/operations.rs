@@ -1,5 +1,5 @@
 //! Lists replicas' searches among the operations in progress, and stops them. The operation ids of replicas' searches
-//! are strings instead of numbers, to distinguish them from the upstream's operations.
+//! are strings instead of numbers, to distinguish them from the upstream's operations. Lists devices and buckets.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
@@ -9,7 +9,7 @@ use super::indexes::{load_of, with_first_batch, with_operations};
 use super::reads::{plain, with_field};
 use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
-use crate::replicas::{first_batch, succeeded};
+use crate::replicas::{Replicas, first_batch, succeeded};
 
 /// Prefix of the operation ids of replicas' searches. A router's operation ids are strings too, but begin with the name
 /// of a shard.
@@ -81,6 +81,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let client = &self.client;
         let reply = self.replicas.run_for(client, "admin", plain(body)).await;
         self.respond(reply, request).await
+    }
+
+    /// Lists the buckets of a replica's cached field, if the client may read the collection.
+    pub(super) async fn buckets(
+        &mut self,
+        replicas: &Replicas,
+        request: Request,
+        message: &OpMsg,
+    ) -> Result<Next, FrameError> {
+        let field = message.body.get_str("forebayBuckets").unwrap_or_default();
+        let mut declared = replicas.declared().into_iter();
+        match declared.find(|replica| replica.has_cache(field)) {
+            Some(replica) if self.prove_read(&replica).await? => {
+                let asked = plain(&message.body);
+                let reply = replicas.run_for(&self.client, "admin", asked).await;
+                self.respond(reply, &request).await
+            }
+            _ => self.exchange(request, message.flags).await,
+        }
     }
 
     /// Stops a replica's search, if the upstream allows the client to list operations.

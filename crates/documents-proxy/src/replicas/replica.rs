@@ -91,6 +91,19 @@ impl Replica {
         inner.life.is_declared().then(|| inner.fields.clone())
     }
 
+    /// Returns whether a field has a cache. `field` has the form `db.collection.field`.
+    pub fn has_cache(&self, field: &str) -> bool {
+        let own = field.strip_prefix(&self.namespace.to_string());
+        let Some(field) = own.and_then(|field| field.strip_prefix('.')) else {
+            return false;
+        };
+        let is_of = |definition: &RawDocumentBuf| {
+            let key = definition.get_document("key");
+            key.is_ok_and(|key| matches!(key.get(field), Ok(Some(_))))
+        };
+        self.inner.lock().definitions.iter().any(is_of)
+    }
+
     /// Returns whether the replica answers while the upstream can be reached.
     pub fn is_ready(&self) -> bool {
         self.inner.lock().life.is_ready()

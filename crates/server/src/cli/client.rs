@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mongodb::Client;
+use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{ClientOptions, ServerAddress};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -15,6 +16,9 @@ const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Default port of an address.
 const DEFAULT_PORT: u16 = 27017;
+
+/// Error code CommandNotFound.
+const COMMAND_NOT_FOUND: i32 = 59;
 
 /// The server that a command connects to.
 #[derive(Debug, Clone, Args)]
@@ -63,6 +67,15 @@ impl ServerArgs {
             bail!("no server listens at {hosts} (start one with `forebay serve`)");
         }
         Ok((Client::with_options(options).context("--uri")?, hosts))
+    }
+}
+
+/// Replaces an error about an unknown command by `meaning`. Forebay with its own store knows all commands that the
+/// command line sends; a proxy passes some of them on to a store that may not know them.
+pub fn explain_unknown(error: Error, meaning: impl FnOnce() -> String) -> anyhow::Error {
+    match &*error.kind {
+        ErrorKind::Command(refusal) if refusal.code == COMMAND_NOT_FOUND => anyhow!(meaning()),
+        _ => error.into(),
     }
 }
 

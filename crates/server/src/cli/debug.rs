@@ -5,7 +5,7 @@ use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
 use forebay_text::{Limits, Options, Pattern, Program};
 
-use super::client::ServerArgs;
+use super::client::{ServerArgs, explain_unknown};
 use super::table;
 
 /// Show how a pattern is searched, or how a cached field is stored
@@ -56,7 +56,12 @@ fn describe(regex: &str, options: &str) -> Result<String> {
 
 async fn buckets(server: &ServerArgs, field: &str) -> Result<()> {
     let admin = server.connect().await?.database("admin");
-    let reply = admin.run_command(doc! { "forebayBuckets": field }).await?;
+    let reply = admin.run_command(doc! { "forebayBuckets": field }).await;
+    let reply = reply.map_err(|error| {
+        explain_unknown(error, || {
+            format!("the proxy has no cache of the field '{field}' that this user may read")
+        })
+    })?;
     let buckets = reply
         .get_array("buckets")
         .map(Vec::as_slice)

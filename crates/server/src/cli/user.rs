@@ -14,7 +14,7 @@ use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location, Role, Settings, User, holds_store};
 use mongodb::Client;
 
-use super::client::ServerArgs;
+use super::client::{ServerArgs, explain_unknown};
 use crate::auth;
 use crate::logging::one_line;
 
@@ -23,6 +23,9 @@ const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 
 /// Advice on how to add the first user.
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
+
+/// Error message for a proxy whose store has no commands on users.
+const NO_OWN_USERS: &str = "this server has no users of its own: the users of a proxy are those of the store, so use the store's tools";
 
 /// Add, list or remove the users of a server
 #[derive(Debug, Args)]
@@ -176,7 +179,7 @@ impl Users {
                 let role = |role: &Role| doc! { "role": role.name(), "db": role.db() };
                 let roles: Vec<Document> = roles.iter().map(role).collect();
                 let command = doc! { "createUser": &user.name, "pwd": password, "roles": roles };
-                client.database(&user.db).run_command(command).await?;
+                run_command(client, &user.db, command).await?;
             }
         }
         Ok(())
@@ -195,7 +198,7 @@ impl Users {
             }
             Users::Served(client) => {
                 let command = doc! { "usersInfo": { "forAllDBs": true } };
-                let reply = client.database("admin").run_command(command).await?;
+                let reply = run_command(client, "admin", command).await?;
                 let users = reply.get_array("users").context("a reply without users")?;
                 let users = users.iter().filter_map(Bson::as_document);
                 users.map(listed).collect()
@@ -210,11 +213,17 @@ impl Users {
             }
             Users::Served(client) => {
                 let command = doc! { "dropUser": &user.name };
-                client.database(&user.db).run_command(command).await?;
+                run_command(client, &user.db, command).await?;
             }
         }
         Ok(())
     }
+}
+
+/// Runs a command on users.
+async fn run_command(client: &Client, db: &str, command: Document) -> Result<Document> {
+    let reply = client.database(db).run_command(command).await;
+    reply.map_err(|error| explain_unknown(error, || NO_OWN_USERS.to_owned()))
 }
 
 /// Reads a user from the reply to `usersInfo`.

@@ -3,6 +3,7 @@
 //! upstream's.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -495,6 +496,54 @@ async fn caches_follow_a_collection_to_its_new_name() -> Result<()> {
         pair.upstream.stop()?;
     }
     Ok(())
+}
+
+/// Runs a command of the binary. Returns whether it succeeded, and what it printed.
+fn run(arguments: &[&str]) -> Result<(bool, String)> {
+    let output = Command::new(BINARY)
+        .args(arguments)
+        .env("FOREBAY_PASSWORD", "secret")
+        .output()?;
+    let printed = [output.stdout, output.stderr].concat();
+    Ok((output.status.success(), String::from_utf8(printed)?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_for_a_proxy_explain_what_its_store_has_not() -> Result<()> {
+    let upstream = Server::start(BINARY, &["--mongodb-test-commands"])?;
+    let to = [
+        "--upstream",
+        upstream.uri(),
+        "--upstream-writes",
+        "exclusive",
+    ];
+    let proxy = Server::start(BINARY, &to)?;
+    let unknown = ["usersInfo", "createUser", "dropUser", "forebayBuckets"];
+    let fail = doc! {
+        "configureFailPoint": "failCommand", "mode": "alwaysOn",
+        "data": { "failCommands": &unknown[..], "errorCode": 59 },
+    };
+    let admin = upstream.client().await?.database("admin");
+    admin.run_command(fail).await?;
+    for action in [&["list"][..], &["add", "ada"], &["remove", "ada"]] {
+        let command = [&["user"][..], action, &["--uri", proxy.uri()]].concat();
+        let (succeeded, printed) = run(&command)?;
+        let expected = "the users of a proxy are those of the store";
+        ensure!(!succeeded && printed.contains(expected), "{printed}");
+    }
+    let buckets = ["debug", "buckets", "--uri", proxy.uri(), "shop.things.name"];
+    let (succeeded, printed) = run(&buckets)?;
+    let expected = "the proxy has no cache of the field 'shop.things.name'";
+    ensure!(!succeeded && printed.contains(expected), "{printed}");
+    let db = proxy.client().await?.database("shop");
+    let things = db.collection::<Document>("things");
+    things.insert_one(doc! { "name": "web" }).await?;
+    declare(&db).await?;
+    wait_until_cached(&db).await?;
+    let (succeeded, printed) = run(&buckets)?;
+    ensure!(succeeded && printed.contains("firstPrefix"), "{printed}");
+    proxy.stop()?;
+    upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
