@@ -45,11 +45,17 @@ enum Action {
         /// several times.
         #[arg(long = "role", value_name = "ROLE[@DB]", default_value = "root")]
         roles: Vec<String>,
+        /// Database of the user (`authSource` of clients).
+        #[arg(long, default_value = auth::DEFAULT_DATABASE)]
+        db: String,
         #[command(flatten)]
         place: Place,
     },
-    /// List all users and their roles
+    /// List users and their roles
     List {
+        /// List only the users of this database.
+        #[arg(long)]
+        db: Option<String>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -60,6 +66,9 @@ enum Action {
     Remove {
         /// Name of the user.
         name: String,
+        /// Database of the user (`authSource` of clients).
+        #[arg(long, default_value = auth::DEFAULT_DATABASE)]
+        db: String,
         #[command(flatten)]
         place: Place,
     },
@@ -73,9 +82,6 @@ struct Place {
     data: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
-    /// Database of the user (`authSource` of clients).
-    #[arg(long, default_value = auth::DEFAULT_DATABASE)]
-    db: String,
 }
 
 /// Runs the command.
@@ -84,22 +90,36 @@ struct Place {
 /// If the data is in use or holds no store, the server refuses, or the password is invalid.
 pub async fn run(args: &UserArgs) -> Result<()> {
     match &args.action {
-        Action::Add { name, roles, place } => {
-            let roles = roles.iter().map(|text| role(text, &place.db));
+        Action::Add {
+            name,
+            roles,
+            db,
+            place,
+        } => {
+            let roles = roles.iter().map(|text| role(text, db));
             let roles = roles.collect::<Result<_>>()?;
             // Check this before the user types a password.
             place.data.as_deref().map_or(Ok(()), refuse_without_store)?;
             let password = password()?;
             let users = Users::of(place).await?;
-            users
-                .add(&auth::user(name, &place.db), roles, &password)
-                .await?;
+            users.add(&auth::user(name, db), roles, &password).await?;
             println!("user {name} added");
         }
-        Action::List { json, place } => print_list(&Users::of(place).await?.list().await?, *json)?,
-        Action::Remove { name, place } => {
+        Action::List { db, json, place } => {
+            let mut users = Users::of(place).await?.list().await?;
+            let is_empty = users.is_empty();
+            users.retain(|user| db.as_ref().is_none_or(|db| user.db == *db));
+            print_list(&users, *json)?;
+            match db {
+                _ if *json => {}
+                _ if is_empty => eprintln!("no user exists yet; {ADD_FIRST}"),
+                Some(db) if users.is_empty() => eprintln!("database {db} has no user"),
+                _ => {}
+            }
+        }
+        Action::Remove { name, db, place } => {
             let users = Users::of(place).await?;
-            let user = auth::user(name, &place.db);
+            let user = auth::user(name, db);
             // List the users before the removal: the removed user may be the one who runs this command.
             let others = others(&users, &user).await;
             users.remove(&user).await?;
@@ -246,9 +266,6 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
         let users: Vec<serde_json::Value> = users.iter().map(user).collect();
         println!("{}", serde_json::to_string(&users)?);
         return Ok(());
-    }
-    if users.is_empty() {
-        eprintln!("no user exists yet; {ADD_FIRST}");
     }
     for user in users {
         let name = format!("{}@{}", user.name, user.db);

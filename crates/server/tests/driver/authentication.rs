@@ -133,24 +133,35 @@ async fn connections_know_their_user() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn users_are_kept_in_the_data_directory() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let data = folder.path().join("data");
-    let data = data.to_str().unwrap_or_default();
+fn refuses_without_store(data: &str) -> Result<()> {
     for action in [&["list"][..], &["add", "ada"], &["remove", "ada"]] {
         let output = user(&[action, &["--data", data]].concat(), "secret")?;
         ensure!(!output.status.success() && !Path::new(data).exists());
         let no_store = format!("there is no store in {data}");
         ensure!(text(&output).contains(&no_store), "{}", text(&output));
     }
+    Ok(())
+}
+
+/// Starts a server, which creates a store, and stops it.
+fn create_store(data: &str) -> Result<()> {
     let served = Command::new(BINARY)
         .args(["serve", "--until-stdin-ends", "--data", data])
         .args(["--mongodb-listen", "127.0.0.1:0"])
         .stdin(Stdio::null())
         .output()?;
     ensure!(served.status.success(), "{}", text(&served));
-    let steps: [(&[&str], bool, &str); 11] = [
+    Ok(())
+}
+
+#[test]
+fn users_are_kept_in_the_data_directory() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap_or_default();
+    refuses_without_store(data)?;
+    create_store(data)?;
+    let steps: [(&[&str], bool, &str); 13] = [
         (&["list", "--data", data], true, "no user exists yet"),
         (&["add", "ada", "--data", data], true, "user ada added"),
         (&["add", "ada", "--data", data], false, "already exists"),
@@ -158,6 +169,16 @@ fn users_are_kept_in_the_data_directory() -> Result<()> {
             &["add", "eve", "--role", "read@shop", "--data", data],
             true,
             "user eve added",
+        ),
+        (
+            &["list", "--db", "shop", "--data", data],
+            true,
+            "database shop has no user",
+        ),
+        (
+            &["list", "--json", "--db", "admin", "--data", data],
+            true,
+            r#"[{"user":"ada","#,
         ),
         (
             &["add", "bob", "--role", "raed@shop", "--data", data],
