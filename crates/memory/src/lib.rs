@@ -33,7 +33,7 @@ pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
 /// Divisor of an account's limit. The quotient is reserved for small shares.
 const RESERVE_PART: u64 = 16;
 
-/// Step in bytes in which [`Share::try_cover`] grows a share.
+/// Increment in which [`Share::try_cover`] grows a share, in bytes.
 const STEP_BYTES: usize = 16 << 10;
 
 /// The account, or one of its ancestors, has too few free bytes.
