@@ -19,8 +19,8 @@ use crate::sessions::session_id;
 /// Maximum bytes of a command that `currentOp` shows in full.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
-/// Maximum time that a write continues after its client has disconnected. Waits in queues do not count. MongoDB lets writes continue without limit;
-/// in this server, a write that never ends would hold its permit forever.
+/// Maximum time that a write continues after its client has disconnected. Waits in queues do not count. MongoDB lets
+/// writes continue without limit; in this server, a write that never ends would hold its permit forever.
 pub const DEPARTED_WRITE_TIME: Duration = Duration::from_secs(10);
 
 /// One operation in progress.
