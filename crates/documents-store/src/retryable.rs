@@ -371,8 +371,8 @@ impl RetryableWrite {
         }
     }
 
-    /// Reads the outcomes of the statements that earlier attempts applied. May take long: each statement may have its
-    /// own part.
+    /// Reads the outcomes of the statements that earlier attempts applied. May take long, because the outcome of each
+    /// statement may be stored separately.
     ///
     /// # Errors
     /// Those of the engine.

@@ -39,9 +39,9 @@ pub struct Operation {
 /// How long an operation has continued without its client.
 #[derive(Debug, Default)]
 struct Departure {
-    /// Whether the operation waits in a queue. That time does not count.
+    /// Whether the operation waits in a queue. Time in a queue does not count towards the grace period of a write.
     is_queued: bool,
-    /// Time at which the client was first found disconnected since the operation last waited in a queue.
+    /// Time at which the client was first found disconnected. The end of a wait in a queue resets it.
     found: Option<Instant>,
 }
 

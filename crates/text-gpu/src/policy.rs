@@ -39,7 +39,7 @@ pub struct Policy {
 pub struct Reads {
     /// Number of tiles, for rows of one word.
     pub short_tiles: u32,
-    /// Number of words, for longer rows.
+    /// Number of words of a longer row that a thread reads ahead.
     pub words_ahead: u32,
 }
 

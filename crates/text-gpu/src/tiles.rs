@@ -79,7 +79,7 @@ pub(crate) struct Layout {
     positions: usize,
     /// Row number at each position, or [`NO_ROW`]; empty if positions equal row numbers.
     row_at: Vec<u32>,
-    /// Length of all values in bytes; `None` if lengths differ.
+    /// Length of each value in bytes, if all values have the same length.
     length: Option<usize>,
 }
 

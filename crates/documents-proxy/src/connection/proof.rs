@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::{Connection, FrameError};
 use crate::replicas::{Replica, succeeded};
 
-/// Time for which the upstream's permission to read a collection is valid.
+/// Time for which the upstream's answer that a client may read a collection stays valid.
 const LIFE: Duration = Duration::from_secs(60);
 /// Error code `Unauthorized`.
 const UNAUTHORIZED: i32 = 13;

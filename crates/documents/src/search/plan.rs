@@ -17,7 +17,7 @@ use super::translate::{Cover, Translator};
 pub struct PlanOptions {
     /// The name of the index to use, or `$natural` for none.
     pub hint: Option<String>,
-    /// Whether the command has a collation that compares strings other than byte by byte.
+    /// Whether the command has a collation that does not compare strings byte by byte.
     pub collation: bool,
 }
 
