@@ -8,9 +8,9 @@ use super::session::{HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// Measures how much memory a cache of one field takes in addition to the bytes of the field's values, per document. The
-/// documents have integer `_id`s. Reports two figures: what the server's memory account states, and how much the process
-/// grows while it builds the cache.
+/// Measures how much memory a cache of one field takes in addition to the bytes of the field's values, per document.
+/// The documents have integer `_id`s. Reports two figures: what the server's memory account states, and how much the
+/// process grows while it builds the cache.
 pub async fn of_one_field(session: &mut Session) -> Result<()> {
     let documents = session.names.len() as f64;
     let values: usize = session.names.iter().map(String::len).sum();
