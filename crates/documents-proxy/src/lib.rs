@@ -111,7 +111,7 @@ impl Proxy {
         shutdown: watch::Receiver<bool>,
     ) -> Result<(), FrameError> {
         let (upstream, replicas) = (&self.upstream, &self.replicas);
-        // An upstream that hangs still accepts connections, but never replies.
+        // Does not try to connect, because an upstream that hangs still accepts connections, but never replies.
         if replicas.serve_stale && replicas.is_away() {
             let connection = Connection::cut_off(self.clone(), client, stream);
             return connection.serve(shutdown).await;

@@ -85,7 +85,7 @@ pub fn is_valid(given: Option<Instant>, at: Instant) -> bool {
     given.is_some_and(|given| at.saturating_duration_since(given) < LIFE)
 }
 
-/// Returns whether a reply refuses a command as unauthorized: the client's rights may have changed.
+/// Returns whether a reply refuses a command as unauthorized. Then the client's rights may have changed.
 pub fn is_revocation(reply: &RawDocument) -> bool {
     reply.get_i32("code").is_ok_and(|code| code == UNAUTHORIZED)
 }
@@ -101,7 +101,8 @@ mod tests {
         assert!(is_valid(Some(given), given + LIFE / 2));
         assert!(!is_valid(Some(given), given + LIFE));
         assert!(!is_valid(None, given));
-        // A permission given after the upstream was lost also counts: a server that was about to stop gave it.
+        // A permission is also valid if it was given after the upstream was lost: a server that was about to
+        // stop gave it.
         assert!(is_valid(Some(given + LIFE), given));
     }
 

@@ -37,13 +37,14 @@ const STOPPED: &[i32] = &[50, 11600, 11601];
 
 /// How a read is answered.
 pub enum Answer {
-    /// With this reply of the replica, if the client may read the collection. A cursor in the reply is the replica's.
+    /// The replica has answered with this reply, which the client gets if it may read the collection. A cursor in the
+    /// reply is the replica's.
     Reply(RawDocumentBuf),
-    /// With these documents, each queried at the upstream by its `_id`.
+    /// The proxy queries each of these documents at the upstream by its `_id`.
     Fetch(Fetch, Wanted),
-    /// With the upstream's reply to this command, which contains the `_id`s.
+    /// The upstream runs this command, which is the client's command restricted to the `_id`s that the replica found.
     Narrowed(RawDocumentBuf, Wanted),
-    /// With the upstream's reply to the unchanged command.
+    /// The upstream runs the unchanged command.
     Forward(Reason),
 }
 
@@ -412,7 +413,8 @@ impl<'a> Read<'a> {
             .all(|(name, value)| self.fields.holds(name.as_str()) && value.as_document().is_none())
     }
 
-    /// Returns whether a pipeline ends by counting documents, in all or grouped by a field that the replica holds.
+    /// Returns whether a pipeline ends by counting documents: all of them, or those with each value of a field that the
+    /// replica holds.
     fn counts(&self) -> bool {
         let mut ends = false;
         for (name, value) in stages(self.body).into_iter().flatten().skip(1) {

@@ -41,7 +41,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Creates the reason for a replica's search that failed with this reply.
+    /// Creates the reason from the error reply of a replica's failed search.
     pub fn refused(reply: &RawDocument) -> Reason {
         Reason::Refused(reply.get_str("errmsg").unwrap_or_default().to_owned())
     }

@@ -1,4 +1,4 @@
-//! Passes on the rename of a collection. Its caches follow to the new name.
+//! Passes on the rename of a collection, and moves the collection's caches to the new name.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::replicas::{Effect, Replica, Replicas, succeeded};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Passes on a `renameCollection`. If the collection has caches, declares them under the new name, and no longer
-    /// under the old one. Otherwise a collection of the new name that the rename replaces keeps its caches.
+    /// under the old one. If only the collection that the rename replaces has caches, that collection's caches stay
+    /// declared.
     pub(super) async fn rename(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -42,7 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         request: Request,
         message: OpMsg,
     ) -> Result<Next, FrameError> {
-        // Every command takes several locks in order of namespace.
+        // All commands that take several locks take them in order of namespace, which prevents deadlocks.
         let mut both = [from, to];
         both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
         let locks = (self.lock(both[0]).await?, self.lock(both[1]).await?);

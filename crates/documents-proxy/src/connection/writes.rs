@@ -206,7 +206,7 @@ impl Write {
         Write {
             message,
             plan,
-            // A `findAndModify` does not count, because it may fail after its write, while it builds its result.
+            // False for a `findAndModify`, because it may fail after its write, while it builds its result.
             is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
         }
     }
@@ -241,8 +241,8 @@ impl Write {
         if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
-        // This is the reply to an earlier attempt of a retried write. The queries may have found other documents than
-        // those that the earlier attempt changed.
+        // The upstream has repeated its reply to an earlier attempt of a retried write. The queries may have found
+        // other documents than those that the earlier attempt changed.
         if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
             return Effect::Unknown;
         }

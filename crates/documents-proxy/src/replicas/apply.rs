@@ -10,8 +10,8 @@ use futures_util::TryStreamExt;
 use super::fields::ReplicaFields;
 use super::{Replica, ReplicaError, Replicas, refused, unreadable};
 
-/// Maximum number of `_id`s for which written documents are read back with one query each. An upstream that finds a
-/// single `_id` by an index may scan the whole collection for a list of `_id`s.
+/// Up to this number of written documents are read back with one query each. An upstream that finds a single `_id` by
+/// an index may scan the whole collection for a list of `_id`s.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// Maximum `_id`s in one query to the upstream.
 const IDS_MAX: usize = 1_000;

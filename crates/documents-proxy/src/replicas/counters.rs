@@ -11,7 +11,7 @@ pub struct Counters {
     pub answered: AtomicU64,
     /// Reads that a replica answered while the upstream was away, a subset of `answered`.
     pub stale: AtomicU64,
-    /// Reads whose `_id`s a replica found and whose documents the upstream returned.
+    /// Reads for which a replica found the `_id`s, and the upstream returned the documents.
     pub narrowed: AtomicU64,
     /// Reads that were passed on unchanged.
     pub forwarded: AtomicU64,

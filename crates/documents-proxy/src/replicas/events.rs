@@ -24,13 +24,13 @@ const SHARED_WRITES: &str = "the upstream has no change streams, so writes that 
 /// Time for which the upstream waits for an event before it sends an empty batch. A client whose write changed nothing
 /// waits up to this long for its reply.
 const AWAIT: Duration = Duration::from_millis(50);
-/// Maximum time for which the stream waits for a reply. Until then, the replica answers, although an upstream whose
-/// machine disappeared may come back without its last writes. If the upstream was only busy, the stream resumes at its
-/// last position.
+/// Maximum time for which the stream waits for a reply. Until then, the replica answers reads, although an upstream
+/// whose machine disappeared may come back without its last writes. If the upstream was only busy, the stream resumes
+/// at its last position.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Maximum batches that wait to be applied.
 const BATCHES_AHEAD: usize = 2;
-/// Minimum bytes of a batch that may be full. A full batch may end between two events with the same cluster time.
+/// A batch of at least this many bytes may be full. A full batch may end between two events with the same cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;
 /// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, unknown
 /// pipeline stage, and `$changeStream` outside a replica set.
@@ -57,13 +57,13 @@ pub(super) struct Event {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub events: Vec<Event>,
-    /// Resume token after all these events.
+    /// Token with which the stream resumes after this batch.
     pub token: Option<RawDocumentBuf>,
     /// Cluster time up to which the stream has reported all changes, including this batch.
     pub at: Option<u64>,
 }
 
-/// Channel with the batches of a stream. An error is the last item.
+/// Channel with the batches of a stream. After an error, nothing more is sent.
 pub(super) type EventReceiver = mpsc::Receiver<Result<Batch, ReplicaError>>;
 
 impl Replicas {
