@@ -15,11 +15,11 @@ pub struct ReplicaFields {
 /// How much of a filter a replica can evaluate.
 #[derive(Debug, PartialEq)]
 pub enum Judgement {
-    /// All conditions: the replica finds exactly the matching documents.
+    /// The replica can evaluate all conditions, so it finds exactly the matching documents.
     Whole,
-    /// Only these conditions.
+    /// The replica can evaluate only these conditions.
     Part(RawDocumentBuf),
-    /// No condition on a cached field.
+    /// The filter has no condition on a cached field.
     None,
 }
 

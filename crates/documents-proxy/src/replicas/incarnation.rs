@@ -17,8 +17,8 @@ const START_TOLERANCE_MS: u64 = 100;
 /// CommandNotFound, CommandNotSupported and NotImplemented.
 const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 
-/// Maximum attempts to ask the upstream. One may not be enough, because the upstream may have closed the proxy's own
-/// connections together with the client's connection.
+/// Maximum attempts to ask the upstream for its incarnation. One attempt may not be enough, because the upstream may
+/// have closed the proxy's own connections together with the client's connection.
 const TRIES: usize = 4;
 
 /// One lifetime of the upstream's process.
@@ -79,7 +79,8 @@ impl Replicas {
         }
     }
 
-    /// Records the upstream's incarnation from which replicas are loaded, unless an incarnation is already recorded.
+    /// Asks for the upstream's incarnation and records it, unless an incarnation is already recorded. Called before
+    /// replicas are loaded.
     pub(super) async fn note_incarnation(&self) {
         let is_known = self.incarnation.lock().is_some();
         if !is_known && let Ok(Some(run)) = self.ask_incarnation().await {

@@ -22,8 +22,9 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 const BATCH_DOCUMENTS: usize = 1_000;
 /// Maximum batches that wait to be copied.
 const BATCHES_AHEAD: usize = 4;
-/// Minimum documents of a collection that is loaded with parallel cursors. Parallel cursors need an ordered index on
-/// `_id`, which all upstreams with change streams have. FerretDB 1 would scan the collection once for each cursor.
+/// A collection with at least this many documents is loaded with parallel cursors. Parallel cursors need an ordered
+/// index on `_id`, which all upstreams with change streams have. FerretDB 1 would scan the collection once for each
+/// cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
 /// Number of parallel cursors, not counting the cursor for `_id`s whose type differs from the sample's.
 const PARTS: usize = 4;
@@ -64,7 +65,7 @@ impl Replicas {
         self.have_loaded(replica);
     }
 
-    /// Like [`reload`](Replicas::reload), but starts after a pause: for a write that has an unknown outcome and that
+    /// Like [`reload`](Replicas::reload), but starts after a pause. Called after a write with an unknown outcome, which
     /// the upstream may still be running.
     pub fn reload_after_pause(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
@@ -96,7 +97,7 @@ impl Replicas {
                 continue;
             };
             let outcome = match self.pause_once_answered(pause).await {
-                // The pause begins again.
+                // The replica was invalidated again meanwhile, so the pause begins again.
                 _ if replica.epoch() != epoch => continue,
                 Ok(()) if self.exclusive => self.load(&replica).await,
                 Ok(()) => self.follow_stream(&replica).await,
@@ -245,8 +246,8 @@ impl Replicas {
     }
 
     /// Returns the read concern for a load with an open change stream; `None` for other loads. With `majority`,
-    /// documents that are read are never rolled back without an event. The reads are after the current cluster time, so
-    /// that the stream reports every write that the load does not read.
+    /// documents that are read are never rolled back without an event. The load sees all writes up to the current
+    /// cluster time; the stream reports the later ones.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
         let now = if self.exclusive {
             None

@@ -103,7 +103,8 @@ pub struct Replicas {
     is_checking: AtomicBool,
     /// The last check of whether the upstream hangs: when it ended, and its result.
     checked: AsyncMutex<Option<(Instant, bool)>>,
-    /// Reference count of the clients that have a connection to the upstream.
+    /// Each client with a connection to the upstream holds a reference. The reference count shows whether there are
+    /// any.
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,

@@ -134,8 +134,8 @@ impl Measurement {
         self.0.lock().pace
     }
 
-    /// Records the time of a query for one `_id`. The longest time is kept, because some documents may be farther back
-    /// in the collection.
+    /// Records the time of a query for one `_id`. Keeps the longest time, because an upstream that scans takes longer
+    /// for documents near the end of the collection.
     pub fn note_time(&self, one: Duration) {
         if let Some(pace) = &mut self.0.lock().pace {
             pace.one = pace.one.max(one);

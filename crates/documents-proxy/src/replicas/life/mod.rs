@@ -150,9 +150,9 @@ impl Life {
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
     }
 
-    /// Makes the replica stop answering until it is loaded. The load starts after `pause`, or after the pause of a load
-    /// that is already due, if that is longer. With `keeps_copy`, a whole copy may still answer while the upstream is
-    /// away.
+    /// Makes the replica stop answering until it is loaded. The load starts after `pause`. If a load with a longer
+    /// pause is already due, the load starts after that pause instead. With `keeps_copy`, a whole copy may still answer
+    /// while the upstream is away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
         let pause = self.load_due().unwrap_or_default().max(pause);
         let held = if keeps_copy {

@@ -51,8 +51,8 @@ struct Model {
     answered: u64,
     /// Cluster time of the last write whose client waits for the change stream.
     waiting: u64,
-    /// The copy that answers, and the cluster time at which the upstream had the same documents; `None` if the copy is
-    /// not consistent.
+    /// The copy that answers reads. `copy_at` is the cluster time at which the upstream had the same documents; `None`
+    /// if the copy is not consistent.
     copy: Documents,
     copy_at: Option<u64>,
     /// Cluster time up to which changes must be applied before the copy is consistent, because a load reads documents
@@ -433,7 +433,7 @@ fn no_copy_answers_that_lacks_what_clients_know() {
             streams += usize::from(model.life.is_following());
         }
     }
-    // Too few events in a state would test nothing.
+    // The test proves something only if the replicas spent enough steps in each of these states.
     let least = LIVES * EVENTS / 200;
     assert!(
         ready > least && stale > least && streams > least,
