@@ -16,7 +16,7 @@ pub fn value(value: RawBsonRef<'_>) -> String {
     cut(Shown { value, depth: 0 }.to_string())
 }
 
-/// Formats a document in the same notation.
+/// Formats a document in the notation of the server's messages.
 pub fn document(document: &RawDocument) -> String {
     value(RawBsonRef::Document(document))
 }

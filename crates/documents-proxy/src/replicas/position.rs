@@ -1,5 +1,5 @@
-//! The position up to which a replica has followed its change stream. It is stored as a note, in one batch with the
-//! changes.
+//! The position up to which a replica has followed its change stream. The store keeps it as the note of the replica's
+//! collection, and writes it in one batch with the changes.
 //!
 //! A replica may resume only if the upstream still has the replica's documents. A resume token that names only a time
 //! does not prove that, because an upstream that was restored from a backup accepts any time. One of two facts proves
@@ -67,7 +67,7 @@ impl Position {
         }
     }
 
-    /// Encodes the position as a note.
+    /// Encodes the position and its subject for the note of the replica's collection.
     pub fn to_note(&self, of: &Subject) -> Result<RawDocumentBuf, ReplicaError> {
         let fields = RawDocumentBuf::try_from(&of.fields).map_err(unreadable)?;
         let mut note = rawdoc! { "token": self.token.clone(), "fields": fields };
@@ -84,7 +84,7 @@ impl Position {
         Ok(note)
     }
 
-    /// Decodes a note. Returns `None` if it is for another subject than `of`.
+    /// Decodes the position in a note. Returns `None` if the note has another subject than `of`.
     pub fn of_note(note: &RawDocument, of: &Subject) -> Result<Option<Position>, ReplicaError> {
         let collection = note.get("collection").map_err(unreadable)?;
         let fields = note.get_document("fields").map_err(unreadable)?;

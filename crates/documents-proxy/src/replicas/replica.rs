@@ -50,7 +50,7 @@ struct Inner {
     fields: Arc<ReplicaFields>,
 }
 
-/// A copy that answers, identified by its fields and epoch.
+/// A copy that answers reads, identified by its fields and epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answering {
     /// Fields that the copy holds.
@@ -109,7 +109,7 @@ impl Replica {
         self.inner.lock().life.is_ready()
     }
 
-    /// Returns the copy that answers a client with this view; `None` if no copy may answer.
+    /// Returns the copy that answers a client under the conditions in `view`; `None` if no copy may answer.
     pub fn answering(&self, view: View) -> Option<Answering> {
         let inner = self.inner.lock();
         let epoch = inner.life.answering(view)?;

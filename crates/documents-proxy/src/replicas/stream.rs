@@ -55,9 +55,9 @@ struct Changes {
     /// Maps the key of an `_id` to the `_id` and the changed document; `None` if the document was deleted.
     documents: HashMap<Vec<u8>, (RawBson, Option<RawDocumentBuf>)>,
     bytes: usize,
-    /// Resume token after these events.
+    /// Resume token after the last change.
     token: Option<RawDocumentBuf>,
-    /// Token of the last of these events.
+    /// Token of the last event among the changes; `None` if there is none.
     event: Option<RawDocumentBuf>,
     /// Cluster time up to which all events are included.
     at: Option<u64>,
@@ -308,7 +308,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Returns whether a position without changes is to be stored, because the last position was stored at least
+    /// Returns whether the position has to be stored even without changes, because it was last stored at least
     /// `NOTE_INTERVAL` ago.
     fn is_note_due(&mut self) -> bool {
         let is_due = self.noted_at.elapsed() >= NOTE_INTERVAL;
@@ -337,7 +337,7 @@ impl Changes {
         self.documents.len() >= CHANGED_MAX || self.bytes >= CHANGED_BYTES_MAX
     }
 
-    /// Returns the position after these changes, which come after `before`.
+    /// Returns the position after these changes. `before` is the position before them.
     fn position(&self, before: Option<Position>, term: Option<Term>) -> Option<Position> {
         let Some(token) = self.token.clone() else {
             return before;

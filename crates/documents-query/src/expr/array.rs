@@ -240,8 +240,8 @@ fn index_of<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(found.map_or(-1, |(index, _)| index as i32).into())
 }
 
-/// Factor between the bytes of an array and the memory of a list of references to its elements. An element with its
-/// index takes at least 8 bytes in an array of many, a reference 40.
+/// Memory of a list of references to all elements of an array, as a multiple of the array's bytes. A reference takes 40
+/// bytes; an element with its index takes at least 8 bytes in a long array.
 pub(super) const REFERENCES: usize = 5;
 
 /// Number of bytes that one number takes in an array, with its index.

@@ -1,4 +1,4 @@
-//! The limits of the evaluation that runs on a thread: the cancellation token and the memory account of its command.
+//! Thread-local limits of the running evaluation: the cancellation token and the memory account of its command.
 //!
 //! Operators are plain functions of their operands. They find the limits here rather than in a parameter, because few
 //! of them need the limits.
@@ -14,11 +14,11 @@ use crate::limits::Limits;
 
 /// Number of bytes of values that an evaluation holds without a reservation in the memory account.
 const FREE_BYTES: usize = 64 << 10;
-/// Factor between the bytes of a value and the memory while it is built: buffers grow by doubling.
+/// Maximum memory used while a value is built, as a multiple of the value's bytes. Buffers grow by doubling.
 const GROWTH: usize = 2;
-/// Number of calls of operators between two checks of the cancellation token.
+/// Number of operator calls between two checks of the cancellation token.
 const CALLS_PER_CHECK: u32 = 64;
-/// Number of bytes of operands from which each call checks the cancellation token.
+/// A call whose operands have at least this many bytes always checks the cancellation token.
 const LARGE_BYTES: usize = 16 << 10;
 /// Number of elements that an operator processes between two checks of the cancellation token.
 const ELEMENTS_PER_CHECK: usize = 4096;
@@ -47,11 +47,11 @@ struct Evaluation {
 
 thread_local! {
     static CURRENT: RefCell<Option<Evaluation>> = const { RefCell::new(None) };
-    /// Number of calls of operators on this thread.
+    /// Number of operator calls on this thread.
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Restores the evaluation that this one interrupted.
+/// Guard that restores the outer evaluation when it is dropped.
 struct Entered(Option<Evaluation>);
 
 impl Drop for Entered {
@@ -87,8 +87,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Checks the cancellation token before an operator is called with operands of `bytes` in total. Checks only at some
-/// of the calls with few bytes.
+/// Checks the cancellation token before an operator is called with operands of `bytes` in total. If the operands have
+/// few bytes, checks only in one of [`CALLS_PER_CHECK`] calls.
 ///
 /// # Errors
 /// `Interrupted` or `MaxTimeMSExpired`.
@@ -104,8 +104,8 @@ pub(crate) fn check_call(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Checks the cancellation token before an operator processes the element number `index`. Checks only at some of the
-/// elements.
+/// Checks the cancellation token before an operator processes the element number `index`. Checks only before one of
+/// [`ELEMENTS_PER_CHECK`] elements.
 ///
 /// # Errors
 /// `Interrupted` or `MaxTimeMSExpired`.

@@ -172,7 +172,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Reserves memory for a value to be computed, or for what an operator needs in between. Returns an error for more than
+/// Reserves memory for a value to be computed, or for an operator's temporary data. Returns an error for more than
 /// [`HELD_BYTES_MAX`] bytes.
 fn check_bytes(bytes: usize) -> Result<(), Error> {
     match bytes <= HELD_BYTES_MAX {

@@ -44,7 +44,8 @@ pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocume
     Ok(Some(document))
 }
 
-/// A list of fields. Each field has its last value. Fields are in the order in which their names first appeared.
+/// A list of fields with distinct names, in the order in which the names first appeared. If a name appears again, the
+/// later value replaces the earlier one.
 #[derive(Default)]
 pub(super) struct FieldList<'v> {
     fields: Vec<(&'v str, RawBsonRef<'v>)>,

@@ -227,7 +227,7 @@ impl<'l> Parser<'l> {
     }
 
     /// Parses named operands. Returns the expressions in the order of `names`, with a missing value for each absent
-    /// name. If `operand` is not an object with names, it is the operand of the first name.
+    /// name. An `operand` that is not an object with names belongs to the first name.
     fn named_operands(
         &mut self,
         name: &str,

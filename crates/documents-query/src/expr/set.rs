@@ -18,8 +18,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     between("$setEquals", 2, usize::MAX, equals),
 ];
 
-/// Factor between the bytes of an array and the memory of the set of its elements. An element with its index takes at
-/// least 8 bytes in an array of many, an entry of the set about 100.
+/// Memory of the set of all elements of an array, as a multiple of the array's bytes. An entry of the set takes about
+/// 100 bytes; an element with its index takes at least 8 bytes in a long array.
 const ENTRIES: usize = 12;
 
 type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;

@@ -18,7 +18,7 @@ use crate::work::is_check_due;
 #[derive(Debug)]
 pub(super) struct Walk<'f> {
     stop: &'f SharedStop,
-    /// The index of the array element that the last matching leaf passed through.
+    /// The index of the array element in which the last matching leaf of the filter found its value.
     index: Option<usize>,
     /// The first error of a `$expr` expression.
     error: Option<Error>,
@@ -35,7 +35,8 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Returns the result and the index of the array element that the last matching leaf passed through.
+    /// Returns the result, and the index of the array element in which the last matching leaf of the filter found its
+    /// value.
     pub fn finish<T>(self, answer: T) -> Result<(T, Option<usize>), Error> {
         if let Some(stopped) = self.stopped {
             return Err(stopped.into());
@@ -79,8 +80,8 @@ impl Node {
         }
     }
 
-    /// Matches like [`Node::matches`], but keeps the index of the array element that `$` refers to. Used under a
-    /// negation and inside `$elemMatch`.
+    /// Matches like [`Node::matches`], but does not change the index of the array element that `$` refers to. Used
+    /// under a negation and inside `$elemMatch`.
     fn matches_aside(&self, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
         let index = walk.index;
         let answer = self.matches(document, walk);

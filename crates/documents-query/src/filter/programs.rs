@@ -51,7 +51,7 @@ pub struct Programs {
 #[derive(Debug, Default)]
 struct Kept {
     entries: HashMap<Key, Entry>,
-    /// For each entry, the value of `clock` at its last use, and its key.
+    /// Maps the value of `clock` at an entry's last use to the entry's key.
     by_use: BTreeMap<u64, Key>,
     bytes: usize,
     /// Logical clock that counts uses.

@@ -44,7 +44,8 @@ impl Regex {
     ///
     /// # Errors
     /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, and `BadValue` for a NUL byte in the
-    /// pattern or the options. The error of a stopped command.
+    /// pattern or the options. `ExceededTimeLimit` if too many patterns are being compiled. `Interrupted` or
+    /// `MaxTimeMSExpired` if the command is stopped.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -153,7 +154,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Returns the program of a pattern from the cache, or compiles it.
+/// Returns the program of a pattern from the cache. If it is not cached, compiles the pattern.
 fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
     let Compilation {
         budget,

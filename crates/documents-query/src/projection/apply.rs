@@ -97,7 +97,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// Writes a field of the document by its rule. `name` is the field's name in the result.
+    /// Applies a rule to a field of the document, and writes the result under `name`.
     fn field(
         &self,
         rule: &'r Rule,

@@ -147,7 +147,7 @@ impl Rules {
         }
     }
 
-    /// Adds a rule for a name without a rule.
+    /// Adds a rule for a name that has no rule yet.
     fn push(&mut self, name: &str, rule: Rule) {
         self.places.insert(name.into(), self.fields.len());
         self.fields.push((name.into(), rule));

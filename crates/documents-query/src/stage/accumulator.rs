@@ -196,7 +196,8 @@ pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     }
 }
 
-/// Merges documents. Each field has its last value. Fields are in the order in which their names first appeared.
+/// Merges documents. Fields are in the order in which their names first appeared. If a name appears again, the later
+/// value replaces the earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     fields: Vec<(String, RawBson)>,

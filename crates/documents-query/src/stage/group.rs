@@ -16,7 +16,7 @@ use crate::limits::Limits;
 /// A parsed `$group`.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The expression whose value groups documents.
+    /// Documents with the same value of this expression form a group.
     pub id: Expression,
     /// The fields that follow `_id` in each group's document.
     pub accumulations: Vec<Accumulation>,

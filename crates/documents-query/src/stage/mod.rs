@@ -83,7 +83,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Builds the input with a fixed seed for `$sample`.
+    /// Creates the input of an execution, with a fixed seed for `$sample`.
     pub fn new(now: DateTime, limits: Limits) -> Run {
         Run {
             now,
@@ -185,7 +185,7 @@ fn held<'a, E: 'a>(
     })))
 }
 
-/// Counts documents. Returns a document with the count, or like MongoDB no document if the count is 0.
+/// Counts documents. Returns a document with the count. If the count is 0, returns no document, as MongoDB does.
 fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
     let mut count = 0_i64;
     for document in input {

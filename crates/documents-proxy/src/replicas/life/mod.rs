@@ -295,7 +295,8 @@ impl Life {
         }
     }
 
-    /// Returns the epoch of the copy that answers a client with this view; `None` if no copy may answer.
+    /// Returns the epoch of the copy that answers a client under the conditions in `view`; `None` if no copy may
+    /// answer.
     pub fn answering(&self, view: View) -> Option<u64> {
         let answers = match (view.is_away, view.is_cut_off) {
             (true, true) => view.serve_stale && self.held() == Held::Whole,
