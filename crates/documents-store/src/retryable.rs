@@ -468,10 +468,10 @@ fn part_value<'a>(
 fn read_statements(value: &Bytes, statements: &mut HashMap<i32, Outcome>) -> Result<()> {
     let mut rest = value
         .get(HEAD_BYTES..)
-        .ok_or_else(|| malformed("a part is too short"))?;
+        .ok_or_else(|| malformed("a stored part is too short"))?;
     while !rest.is_empty() {
-        let (id, outcome, behind) =
-            split_statement(rest).ok_or_else(|| malformed("a part ends within a statement"))?;
+        let (id, outcome, behind) = split_statement(rest)
+            .ok_or_else(|| malformed("a stored part ends within a statement"))?;
         statements.insert(id, outcome);
         rest = behind;
     }
@@ -494,7 +494,7 @@ fn number_at(value: &[u8], at: usize) -> Result<i64> {
     let bytes = value.get(at..at + 8).and_then(|it| it.try_into().ok());
     bytes
         .map(i64::from_be_bytes)
-        .ok_or_else(|| malformed("a part is too short"))
+        .ok_or_else(|| malformed("a stored part is too short"))
 }
 
 fn malformed(why: &str) -> StoreError {

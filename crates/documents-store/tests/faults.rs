@@ -82,8 +82,8 @@ fn contents(collection: &Collection) -> Vec<(u64, Vec<u8>)> {
     collection.scan(0).map(read).collect()
 }
 
-/// Runs an operation after making the read that follows `after` successful reads fail. Returns whether the operation
-/// reached that read.
+/// Runs an operation whose first `after` reads succeed and whose next read fails. Returns whether the operation reached
+/// the failing read.
 fn fails_at(name: &str, operation: Operation, after: u32) -> bool {
     let (engine, store) = store();
     let collection = store.collection("db", "c").expect("is there");

@@ -53,7 +53,7 @@ fn a_failed_sync_stops_writes_until_one_succeeds() {
     assert_clean(&collection);
 }
 
-/// Inserts until an insert is refused. Returns the number of documents at that time, and the error.
+/// Inserts documents until one is refused. Returns the number of documents that the collection then has, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let present = collection.document_count() as i64;
     let refused = |id| {

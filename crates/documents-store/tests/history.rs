@@ -43,7 +43,7 @@ fn made(store: &Store, name: &str) -> Arc<Collection> {
     store.collection_or_create("db", name).expect("creates")
 }
 
-/// Returns all changes after a time.
+/// Returns all changes that are later than `after`.
 fn changes_after(history: &History, after: ClusterTime) -> Vec<ChangeEvent> {
     read_after(history, after).expect("reads")
 }
@@ -311,7 +311,7 @@ fn a_history_that_is_too_long_forgets_its_beginning() {
         assert!(matches!(lost, Err(StoreError::HistoryLost)), "{lost:?}");
         let kept = loop {
             match read_after(history, history.first()) {
-                // The thread trims more than necessary, possibly right now.
+                // The trimming thread may still be at work, and may have removed the next changes to read.
                 Err(StoreError::HistoryLost) => {}
                 kept => break kept.expect("reads"),
             }

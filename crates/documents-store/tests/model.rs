@@ -1,4 +1,5 @@
-//! Applies random operations to a collection and to a simple model of it, with failing writes and reopening.
+//! Applies random operations to a collection and to a simple model of it, and compares the two. Some writes fail, and
+//! the store is reopened from time to time.
 
 mod common;
 
@@ -85,7 +86,8 @@ fn specs() -> Vec<IndexSpec> {
 
 type Tuple = Vec<Bson>;
 
-/// Computes the keys of a document in an index independently of the store. Returns `None` if two fields are arrays.
+/// Computes the keys that a document has in an index, without using the store's code. Returns `None` if two fields are
+/// arrays.
 fn tuples(spec: &IndexSpec, document: &Document) -> Option<Vec<Tuple>> {
     let values: Vec<Option<&Bson>> = spec
         .fields

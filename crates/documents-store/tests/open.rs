@@ -99,7 +99,7 @@ fn an_unknown_format_is_refused() {
     );
 }
 
-/// Mode and names of a directory.
+/// Returns the mode of a directory and the names of its files.
 fn state(directory: &Path) -> (u32, Vec<OsString>) {
     let mode = std::fs::metadata(directory)
         .expect("is there")
@@ -182,7 +182,7 @@ fn a_drop_frees_the_disk() {
     wait_for_space(directory.path());
 }
 
-/// Older journals keep a dropped partition's tables until everything in the journals is flushed.
+/// The tables of a dropped partition stay on disk until everything in the older journals is flushed.
 #[test]
 fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -197,8 +197,8 @@ fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
     let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
         .take(4 << 20)
         .collect();
-    // All documents have the same noise, which still does not compress: the compressor's window is smaller than one
-    // document.
+    // All documents hold the same random bytes. They still do not compress, because the compressor's window is smaller
+    // than one document.
     let noise = Binary {
         subtype: BinarySubtype::Generic,
         bytes: noise,
@@ -224,7 +224,7 @@ fn journals(directory: &Path) -> usize {
         .count()
 }
 
-/// Waits until few bytes of tables are left. A running flush keeps its files a little longer.
+/// Waits until the tables take few bytes. A flush in progress may keep its files for a moment.
 fn wait_for_space(directory: &Path) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while table_bytes(directory) > 100_000 {

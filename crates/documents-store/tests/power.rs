@@ -30,7 +30,7 @@ const OPERATIONS_MAX: u64 = 60;
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
-        // Small enough that the limit on all buffers together also makes writers wait.
+        // So small that writers must also wait because of the limit on all buffers together.
         write_buffers_bytes_max: 64 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,
@@ -79,7 +79,7 @@ impl History {
         }
     }
 
-    /// Checks that a failed operation follows a failed sync.
+    /// Accepts the failure of an operation only if a sync has failed before.
     fn excuse(&mut self, error: &StoreError, power: &Power) {
         self.has_failed |= power.has_failed();
         assert!(self.has_failed, "an operation failed: {error}");
@@ -213,8 +213,8 @@ fn make(data: &Path) -> Result<()> {
     store.sync()
 }
 
-/// Creates a store while one sync fails, opens it again on the same disk, then cuts power. Returns false if the
-/// creation syncs at most `after` files.
+/// Creates a store while one sync fails (after `after` successful ones), opens it again on the same disk, then cuts
+/// power. Returns false if the creation made too few syncs for one to fail.
 fn make_again(after: u32, seed: u64) -> bool {
     let folder = temporary();
     let root = folder.path().join("0");

@@ -85,8 +85,8 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// Reads a document nested in a command. The first field of the document is an ordinary argument; the first field
-    /// of a command is its name.
+    /// Reads a document nested in a command. Its first field is an ordinary argument, whereas the first field of a
+    /// command is the command's name.
     ///
     /// # Errors
     /// See [`Arguments::parse`].

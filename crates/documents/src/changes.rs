@@ -78,8 +78,8 @@ impl<'a> ChunkCursor<'a> {
 pub enum Reach<'a> {
     /// All matches.
     All,
-    /// Only the first match. For a retryable write, [`Keep`] computes the outcome, which is stored in the same batch as
-    /// the change.
+    /// Only the first match. For a retryable write, [`Keep`] computes the statement's outcome, which is stored in the
+    /// same batch as the change.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Reads the documents with these record numbers again, and changes all that match, or only the first. `judge`
+    /// Rereads the documents with the record numbers `numbers`, and changes all that match, or only the first. `judge`
     /// reads a document and, if the document matches, computes its change. `write` is called under the write lock. It
     /// writes the computed changes, and returns the number of documents that have matched so far.
     ///
@@ -227,7 +227,7 @@ pub struct Updated {
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Reads the documents with these record numbers again, and updates all that match, or only the first (`reach`).
+/// Rereads the documents with the record numbers `numbers`, and updates all that match, or only the first (`reach`).
 ///
 /// # Errors
 /// The first failure. Changes made before the failure persist and are counted in `done`.
@@ -323,7 +323,7 @@ pub struct Deleted {
     pub last: Option<Document>,
 }
 
-/// Reads the documents with these record numbers again, and deletes all that match, or only the first (`reach`).
+/// Rereads the documents with the record numbers `numbers`, and deletes all that match, or only the first (`reach`).
 ///
 /// # Errors
 /// The first failure. Deletions made before the failure persist and are counted in `done`.

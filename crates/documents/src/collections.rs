@@ -256,8 +256,8 @@ impl Collections {
         Ok(dropped)
     }
 
-    /// Removes a collection that the store has dropped. The caller holds the catalogue lock but not the collection's
-    /// write lock.
+    /// Removes a collection that the store has dropped from the open collections. The caller holds the catalogue lock
+    /// but not the collection's write lock.
     fn forget(&self, collection: &OpenCollection) {
         self.open.write().remove(&collection.namespace);
         collection.search.close();

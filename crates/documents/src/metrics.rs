@@ -100,7 +100,8 @@ impl Histogram {
 /// The counts of a [`Histogram`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durations {
-    /// Durations in each range of [`Histogram::BOUNDS_US`], and beyond the last bound.
+    /// Number of durations in each range of [`Histogram::BOUNDS_US`]. The last element counts those beyond the last
+    /// bound.
     pub counts: [u64; Histogram::BOUNDS_US.len() + 1],
     /// Sum of all durations.
     pub sum: Duration,

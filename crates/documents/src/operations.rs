@@ -45,7 +45,7 @@ struct Departure {
     found: Option<Instant>,
 }
 
-/// A wait of an operation in a queue, which ends when this is dropped.
+/// An operation's wait in a queue. Dropping this value ends the wait.
 #[derive(Debug)]
 pub struct Wait<'a>(&'a Operation);
 

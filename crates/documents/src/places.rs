@@ -106,7 +106,8 @@ impl Drop for Mark {
     }
 }
 
-/// Sets the process's memory account, which work with a permit charges. Only the first call has an effect.
+/// Sets the process's memory account. Work with a permit charges its memory to this account. Only the first call has an
+/// effect.
 pub fn reserve_from(account: &Account) {
     MEMORY.get_or_init(|| account.clone());
 }

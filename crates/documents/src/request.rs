@@ -33,9 +33,9 @@ pub struct Request<'a> {
     pub arguments: Arguments<'a>,
     /// The arguments that all commands share.
     pub generic: Generic,
-    /// The guard of the command's entry in the list of operations in progress.
+    /// The retryable write. `None` if the command has no `txnNumber`.
     pub retry: Option<Retry>,
-    /// The command's entry among the operations in progress.
+    /// The guard of the command's entry in the list of operations in progress.
     pub operation: Running,
     /// The current search.
     pub searches: Mutex<Searches>,

@@ -157,7 +157,7 @@ impl Retry {
     }
 }
 
-/// Waits until an operation is killed or its deadline passes.
+/// Waits until an operation is killed or its deadline passes. Returns which of the two happened.
 async fn ended(operation: &Operation) -> StopReason {
     let deadline = async {
         match operation.stop().deadline {

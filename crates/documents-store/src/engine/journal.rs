@@ -417,7 +417,9 @@ impl Reader<'_> {
         if trailer == TRAILER {
             Ok(())
         } else {
-            Err(ReadError::Bad("the magic bytes at the end are damaged"))
+            Err(ReadError::Bad(
+                "the magic bytes at the end of the batch are damaged",
+            ))
         }
     }
 }

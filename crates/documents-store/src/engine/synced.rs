@@ -206,7 +206,7 @@ impl Open {
         let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
         // The older record stays correct.
         if let Err(error) = written {
-            tracing::debug!(%error, "cannot record the synced position");
+            tracing::debug!(%error, "cannot record how far the journal is synced");
         }
     }
 

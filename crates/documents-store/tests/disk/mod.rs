@@ -9,9 +9,10 @@
 //! - In a folder, each name that was created, removed or moved to another file since the last sync has its old or its
 //!   new state, independently of the other names. File systems that keep the order of such changes lose less.
 //!
-//! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did not
-//! write are marked clean: a later sync writes them only if they have changed again. Each other descriptor that was
-//! open at that time reports the failure once. A folder whose sync failed is written by its next sync.
+//! A test can make syncs fail, either those of journals only or those of any file or folder. As on Linux, the pages
+//! that a failed sync did not write are marked clean: a later sync writes them only if they have changed again. Each
+//! other descriptor that was open on the file during the failed sync fails its next sync, too. A folder whose sync
+//! failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -49,11 +50,12 @@ struct Content {
 /// Pages that a failed sync did not write, but that the kernel counts as clean.
 struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
-    /// The modification time that was set at the failed sync. Any write sets another time.
+    /// The modification time that the failed sync gave to the file. Any later write changes this time.
     changed: Option<SystemTime>,
-    /// Whether the file is a journal, which is only appended to. Other files are truncated before they are rewritten.
+    /// Whether the file is a journal. Journals are only appended to. A write to any other file rewrites the whole file,
+    /// so none of its pages count as clean any more.
     is_journal: bool,
-    /// Descriptors that have not reported the failure yet.
+    /// Descriptors that still have to report the failed sync.
     unreported: Vec<OsString>,
 }
 
@@ -76,7 +78,7 @@ struct Disk {
     random: Rng,
     /// Number of syncs that succeed before one fails; `None` if none is to fail.
     until_failure: Option<u32>,
-    /// Number of consecutive syncs that fail after the successful ones.
+    /// Number of consecutive syncs that fail, once `until_failure` syncs have succeeded.
     failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
@@ -141,7 +143,7 @@ impl Power {
         self.disk.lock().until_cut = Some(after);
     }
 
-    /// Cuts power some syncs after the first failed sync: `after` syncs succeed in between.
+    /// Cuts power a little after the first failed sync: `after` more syncs follow, and the next sync cuts power.
     pub fn cut_after_failure(&self, after: u32) {
         self.disk.lock().until_cut_after_failure = Some(after);
     }
@@ -206,7 +208,7 @@ fn is_journal(link: &Path) -> bool {
         .is_some_and(|extension| extension == "jnl" || extension == "jnl (deleted)")
 }
 
-/// Sets a modification time that no write sets. Returns it.
+/// Sets a file's modification time to a value that no write sets. Returns this value.
 fn age(link: &Path) -> Option<SystemTime> {
     let file = File::open(link).expect("an open file can be opened");
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
@@ -234,7 +236,7 @@ fn names_in(folder: &Path) -> Names {
 }
 
 impl Content {
-    /// Reads a file without the preallocated end of journals.
+    /// Reads a file. `bytes` leaves out the zeros at the end of the file, such as the preallocated part of a journal.
     fn read(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -254,7 +256,7 @@ impl Content {
         self.bytes.len().div_ceil(PAGE_BYTES)
     }
 
-    /// Returns a page, filled with zeros after the end of the bytes.
+    /// Returns a page of the file. Bytes of the page beyond the end of `bytes` are zero.
     fn page(&self, page: usize) -> [u8; PAGE_BYTES] {
         let start = self.bytes.len().min(page * PAGE_BYTES);
         let end = self.bytes.len().min((page + 1) * PAGE_BYTES);
@@ -487,7 +489,7 @@ impl Disk {
     }
 }
 
-/// Counts down. Returns true when the count reaches its end.
+/// Lowers a counter by one. Returns true if the counter was already zero.
 fn burns_down(left: &mut Option<u32>) -> bool {
     match left {
         Some(0) => {

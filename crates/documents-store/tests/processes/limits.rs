@@ -72,7 +72,7 @@ pub fn a_sync_needs_no_file_descriptor() {
     assert_eq!(collection.document_count(), 3);
 }
 
-/// Inserts until an insert is refused. Returns the number of documents at that time, and the error.
+/// Inserts documents until one is refused. Returns the number of documents that the collection then has, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let refused = |id| {
         let error = collection.insert(&document(id)).err()?;

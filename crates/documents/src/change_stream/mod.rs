@@ -36,7 +36,8 @@ pub fn is_change_stream(pipeline: &RawArray) -> bool {
     first_stage(pipeline).is_some_and(|(name, _)| name == STAGE)
 }
 
-/// Opens a change stream for an `aggregate` that begins with `$changeStream`. The first batch has the events so far.
+/// Opens a change stream for an `aggregate` that begins with `$changeStream`. The first batch contains the events since
+/// the start position.
 ///
 /// # Errors
 /// - Code 40573 if the store keeps no change history.

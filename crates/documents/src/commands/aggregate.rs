@@ -327,7 +327,7 @@ impl Query {
         self.rest
     }
 
-    /// Returns the names of the stages that run over the matches, for `explain`.
+    /// Returns the stages that run over the matches, for `explain`.
     pub fn rest_names(stages: &RawArray) -> RawArrayBuf {
         let stages = stages
             .into_iter()

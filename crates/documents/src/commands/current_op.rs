@@ -19,7 +19,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Fields of the command that are not conditions on operations.
+/// Fields of the command that are options. All other fields are conditions on the operations to list.
 const OPTIONS: &[&str] = &[
     "currentOp",
     "$all",

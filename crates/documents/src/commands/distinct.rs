@@ -73,7 +73,7 @@ pub fn cached(
         .map(Arc::new)
 }
 
-/// Returns the plan that reads documents.
+/// Returns the plan that reads the matching documents, for a command that the cache cannot answer.
 ///
 /// # Errors
 /// An error for an invalid hint.

@@ -85,7 +85,7 @@ fn are_few(documents: &[&RawDocument]) -> bool {
     documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
-/// Returns the maximum bytes of documents that the store writes in one batch.
+/// Returns an upper bound on the bytes of one batch when the store writes `documents`.
 fn batch_bytes(documents: &[&RawDocument]) -> usize {
     let bytes = |document: &&RawDocument| document.as_bytes().len();
     let largest = documents.iter().map(bytes).max().unwrap_or(0);

@@ -27,7 +27,7 @@ const CHUNK_DOCUMENTS: usize = 256;
 /// Prefix of the names of temporary collections, for example the one that `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
-/// Returns whether this is the name of a temporary collection, which will replace another collection.
+/// Returns whether `name` is the name of a temporary collection, which will replace another collection.
 pub fn is_temporary(name: &str) -> bool {
     let number = name.strip_prefix(TEMPORARY);
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())

@@ -19,7 +19,8 @@ use crate::streams::List;
 /// first stage does not generate documents.
 ///
 /// # Errors
-/// An error for an invalid stage, or for a pipeline without a collection whose first stage does not generate documents.
+/// An error for an invalid stage. Also an error if the command names no collection and its first stage does not
+/// generate documents.
 pub fn special(
     request: &Request<'_>,
     namespace: &Namespace,

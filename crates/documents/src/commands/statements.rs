@@ -75,7 +75,7 @@ pub struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads `q`, `collation` and `hint` of a statement, an entry of the array `array`.
+    /// Reads `q`, `collation` and `hint` of a statement, which is an entry of the command's argument `array`.
     ///
     /// # Errors
     /// - Code 40415 for a field that is not in `known`.

@@ -75,7 +75,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Counts a statement that an earlier attempt of the command applied.
+    /// Counts a statement that an earlier attempt of the command applied, as its recorded `outcome` says.
     fn count(&mut self, outcome: &RawDocument, index: usize) {
         match outcome.get("upserted") {
             Ok(Some(id)) => self.note_upsert(index, id.into()),
@@ -275,7 +275,8 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Updates the matches, or inserts a document. Returns the `_id` of an inserted document.
+    /// Updates the matches. If there are none, an upsert inserts a document. Returns the `_id` of the inserted
+    /// document.
     async fn apply(
         &self,
         request: &Request<'_>,

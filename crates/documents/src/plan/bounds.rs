@@ -37,7 +37,7 @@ enum Held {
     Beginning { prefix: String, pattern: RawBson },
 }
 
-/// Returns the ranges of an index with these fields that contain every match of `filter`.
+/// Returns ranges of an index that together contain every match of `filter`. `fields` are the fields of the index.
 ///
 /// If the index is `multikey`, a document may have several keys, and different elements of an array may satisfy the two
 /// ends of a range. Only one end is therefore used. For the same reason, if the paths of several fields begin with the

@@ -119,8 +119,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Chooses, in this order of preference: the whole key of a unique index, an exact answer of the cache, an equality
-    /// on an index, the cache, an index, a scan.
+    /// Chooses the access path, in this order of preference: a unique index if the filter gives its whole key; the
+    /// cache if it evaluates the whole filter; an index if the filter gives the values of leading fields; the cache if
+    /// it evaluates a part of the filter; another index; a scan.
     fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
@@ -155,8 +156,8 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// Chooses, in this order of preference: an index that skips documents or has the requested order, one index for
-    /// each branch of an `$or`, a scan.
+    /// Chooses the access path, in this order of preference: `index`, which skips documents or yields the requested
+    /// order; one index for each branch of an `$or`; a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         if let Some(index) = index {
             return self.use_index(index);

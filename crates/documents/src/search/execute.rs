@@ -50,7 +50,8 @@ impl Wanted {
     }
 }
 
-/// Maximum number of wanted matches for which a search may stop early. Such a search reads all matches at once.
+/// Maximum number of wanted matches for which a search may stop early. Such a search reads the documents that it finds
+/// all at once.
 const ANY_MAX: u64 = 1024;
 
 /// A probe before a search reads at most 1 in this many documents of the collection.

@@ -207,7 +207,7 @@ fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     later.or_else(|| before.iter().position(is_it))
 }
 
-/// Returns a mask of `roots` bits that are set: one for each top-level key to find.
+/// Returns a mask whose lowest `roots` bits are set: one bit for each top-level key to find.
 fn every_root(roots: usize) -> u64 {
     u64::MAX.checked_shr(64 - roots as u32).unwrap_or(0)
 }
