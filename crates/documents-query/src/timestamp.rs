@@ -12,8 +12,8 @@ use crate::element::{Element, elements};
 
 const TIMESTAMP_BYTES: usize = 8;
 
-/// Returns the document with each empty timestamp replaced by a new timestamp, or `None` if there is none to replace.
-/// `_id` and embedded documents stay unchanged.
+/// Returns the document with each empty timestamp replaced by a new timestamp, or `None` if the document has no empty
+/// timestamp. `_id` and embedded documents stay unchanged.
 pub fn filled(document: &RawDocument) -> Option<RawDocumentBuf> {
     if !elements(document).any(|element| is_empty(&element)) {
         return None;

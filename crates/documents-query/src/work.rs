@@ -1,4 +1,4 @@
-//! Decides when work made of many small pieces checks the cancellation token.
+//! Decides when work that consists of many small pieces checks the cancellation token.
 
 use std::cell::Cell;
 

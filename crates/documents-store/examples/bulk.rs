@@ -1,4 +1,4 @@
-//! Measures bulk inserts of documents of about 60 bytes, in calls of 1,000, into a temporary directory. Prints
+//! Measures bulk inserts into a store in a temporary directory: documents of about 60 bytes, 1,000 in each call. Prints
 //! microseconds per document.
 //!
 //! ```sh

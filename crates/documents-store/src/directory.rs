@@ -10,7 +10,7 @@ use crate::error::{Result, StoreError};
 
 /// Content of the file `FORMAT`. The number is incremented by format changes that older releases cannot read.
 const FORMAT: &str = "forebay store 1\n";
-/// Name of the file that the process with the store keeps locked.
+/// Name of the file that a process keeps locked while it has the store open.
 const LOCK: &str = "LOCK";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use crate::engine::{Batch, Bytes, Direction, Engine, Entries, KeyRange, PartitionId};
 use crate::error::{Result, StoreError};
 
-/// Name of the engine partition that holds the parts.
+/// Name of the engine partition that holds the outcomes of retryable writes.
 pub(crate) const PARTITION: &str = "retryable-writes";
 
 /// Milliseconds without a write in a session after which the session's outcomes are deleted. Equals the session timeout
@@ -33,8 +33,8 @@ const SESSIONS_MAX: usize = 200_000;
 const BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of expired sessions whose outcomes are deleted when a write begins.
 const FORGOTTEN_AT_ONCE: usize = 8;
-/// Maximum number of parts that are removed, and of sessions that are looked up, before the lock is released. One
-/// session may have 100,000 parts, and all retryable writes need the lock.
+/// Maximum number of stored parts that are removed, and of sessions that are looked up, before the lock is released.
+/// The outcomes of one session may be stored in 100,000 parts, and all retryable writes need the lock.
 const PARTS_AT_ONCE: usize = 256;
 /// Bytes of a part's header: the number of the write and its time.
 const HEAD_BYTES: usize = 16;
@@ -356,7 +356,7 @@ pub struct Outcomes<'a> {
     pub statements: &'a [(i32, Vec<u8>)],
 }
 
-/// A part that was added to a batch.
+/// Proof that the outcomes were added to a batch. Holds the session's state after that batch.
 pub(crate) struct Part {
     session: Session,
 }

@@ -97,7 +97,7 @@ impl Shared {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Commits a batch. The background thread syncs it within the interval.
+    /// Commits a batch. The background thread syncs it within [`StoreOptions::sync_interval`].
     pub(crate) fn commit(&self, batch: Batch) -> Result<()> {
         self.sync.check()?;
         self.engine.commit(batch)?;
@@ -375,7 +375,8 @@ impl Store {
     /// Renames a collection, possibly to another database. Its documents, indexes and UUID stay the same.
     ///
     /// # Errors
-    /// [`StoreError::NamespaceNotFound`], and [`StoreError::NamespaceExists`] unless `drop_target`.
+    /// [`StoreError::NamespaceNotFound`]; [`StoreError::NamespaceExists`] if the new name is taken and `drop_target` is
+    /// false.
     pub fn rename_collection(
         &self,
         from: &Namespace,

@@ -39,7 +39,7 @@ impl State {
 }
 
 impl GroupSync {
-    /// Builds the group for an engine without unsynced writes.
+    /// Creates the group commit of an engine that has no unsynced writes.
     pub fn new(engine: Arc<dyn Engine>) -> Arc<Self> {
         Arc::new(Self {
             engine,
@@ -172,7 +172,7 @@ mod tests {
         Batch, Bytes, Direction, KeyRange, Page, PageLimit, Partition, PartitionId, PartitionKind,
     };
 
-    /// Engine whose syncs report their start and end only at the test's command.
+    /// Engine for tests. Each sync reports its start to the test, and ends when the test says so.
     struct Gate {
         begun: Mutex<Sender<()>>,
         end: Mutex<Receiver<()>>,

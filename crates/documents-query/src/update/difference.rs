@@ -135,7 +135,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Returns whether every name may be a component of a dotted path.
+/// Returns whether every field name of a document can be a component of a dotted path.
 fn has_plain_names(document: &RawDocument) -> bool {
     elements(document).all(|element| {
         let name = element.key;

@@ -200,8 +200,9 @@ impl<'a> Tree<'a> {
     /// Calls `change` to decide about the value at `path`. Creates the path if `change` sets a value.
     ///
     /// # Errors
-    /// `PathNotViable` if the path leads into a scalar, or has a name where an array needs an index. A removal is no
-    /// error in these cases. `CannotBackfillArray` if filling an array takes more elements than `padding` still allows.
+    /// `PathNotViable` if the path leads into a scalar, or has a name where an array needs an index. In these cases, a
+    /// removal has no effect and is no error. `CannotBackfillArray` if filling an array takes more elements than
+    /// `padding` still allows.
     pub fn change(
         &mut self,
         path: &[String],

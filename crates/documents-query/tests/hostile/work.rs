@@ -1,4 +1,4 @@
-//! Work that a client could make endless must be linear in the size of the input, or be stopped.
+//! Tests that work which a client could make endless is linear in the size of its input, or can be stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -292,8 +292,7 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
     assert_eq!(outcome.expect_err("stopped").code, Code::Interrupted);
 }
 
-/// Checks that work on one document ends soon after its command is stopped. The work consists of steps without
-/// patterns.
+/// Checks that work on one document ends soon after its command is stopped. The work matches no patterns.
 fn assert_is_stopped<T: std::fmt::Debug>(limits: &Limits, work: impl FnOnce() -> Result<T, Error>) {
     let soon = Instant::now() + Duration::from_millis(20);
     limits.stop().follow(&Stop::at(soon));
@@ -316,7 +315,7 @@ fn many_conditions_are_stopped_in_one_document() {
     let of_values = parse(&conditions("a"));
     assert_is_stopped(&limits, || of_values.try_matches(&elements));
     assert_is_stopped(&limits, || of_values.match_position(&elements));
-    // A field that follows many other fields.
+    // Each condition on `z` searches all fields of the document.
     let fields = raw(&(0..300_000)
         .map(|n| (format!("f{n}"), Bson::Int32(n)))
         .collect());

@@ -23,7 +23,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Descriptions of the first 100 problems.
     pub problems: Vec<String>,
-    /// Number of all problems.
+    /// Number of all problems, including those without a description.
     pub problem_count: u64,
 }
 

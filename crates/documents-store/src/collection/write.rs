@@ -35,7 +35,7 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// Returns the document to store.
+    /// Returns the document that the change stores; `None` for a deletion.
     fn document(&self) -> Option<&RawDocument> {
         match self {
             Self::Insert(document) | Self::Replace(_, document) | Self::Update(_, document) => {
@@ -69,7 +69,7 @@ pub enum Changed {
     Replaced(Document),
     /// The document was deleted. Holds the old document.
     Deleted(Document),
-    /// No document has that number.
+    /// The change names a number that no document has.
     Absent,
 }
 
@@ -172,7 +172,8 @@ impl Collection {
             .expect("one change has one result")
     }
 
-    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if there was none.
+    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
+    /// number.
     pub fn replace(
         &self,
         number: RecordNumber,
@@ -261,13 +262,13 @@ pub(super) struct Transaction<'a> {
     indexes: Arc<Vec<Arc<Index>>>,
     statistics: Statistics,
     writes: Vec<Write>,
-    /// Maps a partition and a key to the index in `writes` of the key's write.
+    /// Maps a partition and a key to the position of the key's write in `writes`.
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
     /// Changes for the history; `None` if no history is recorded.
     changes: Option<Changes>,
-    /// Indexes, in the caller's list of changes, of the changes that took effect.
+    /// Positions, in the caller's list of changes, of those changes that took effect.
     made: Vec<usize>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
             StoreError::io("empty a directory whose creation was interrupted", error)
         });
     }
-    // The `synced` file is written only after the tables have been opened for the first time.
+    // Without the file `synced`, no process has opened the tables completely, so the marker may not be synced yet.
     if Position::read(directory)?.is_none() {
         write_mark_again(directory)
             .map_err(|error| StoreError::io("write the marker file", error))?;

@@ -272,7 +272,7 @@ impl FjallEngine {
     /// buffers of these partitions.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed. The errors of a sync.
+    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed; the errors of a sync.
     fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
         let is_full = |keyspace: &Keyspace| {
             keyspace.tree.active_memtable().size() > self.buffer_bytes(keyspace.name())
@@ -333,7 +333,7 @@ impl FjallEngine {
         Ok(keyspace)
     }
 
-    /// Creates or deletes a partition by `change`. Fails if the background thread has failed.
+    /// Calls `change`, which creates or deletes a partition. Fails if the background thread has failed.
     ///
     /// fjall lists the partitions in a separate tree. After a failed change or a failed compaction of the list, fjall
     /// may overwrite the list's current manifest. fjall does not report failed compactions. This function therefore

@@ -484,7 +484,7 @@ mod tests {
         }
     }
 
-    /// Damage of any byte is detected, except in the last sequence number, where a higher number has no effect.
+    /// Damage to any byte is detected, except in the last sequence number, where a higher number has no effect.
     #[test]
     fn what_was_synced_and_cannot_be_read_is_damage_and_otherwise_the_end() {
         let bytes = three_batches();

@@ -80,7 +80,7 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Excludes `key` and all keys before it in this direction.
+    /// Shortens the range to the keys that follow `key` in this direction.
     pub fn advance_past(&mut self, key: &[u8], direction: Direction) {
         match direction {
             Direction::Forward => {
@@ -180,7 +180,8 @@ pub trait Engine: Send + Sync + 'static {
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// Returns a page of the entries of a range, from the range's start or end, depending on `direction`.
+    /// Returns the first page of a range's entries: the lowest keys if `direction` is forward, the highest if it is
+    /// backward.
     ///
     /// # Errors
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).

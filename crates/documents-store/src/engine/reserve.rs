@@ -17,7 +17,7 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// Maximum age of a measurement of the free space. Other programs write to the disk too.
+/// Maximum age of a measurement of the free space. It is short, because other programs write to the disk too.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum bytes that one byte of a batch takes on disk: in the journal, in a table, and in the tables that compactions
 /// write.

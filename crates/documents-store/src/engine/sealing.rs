@@ -60,7 +60,7 @@ pub(super) fn is_queue_full(database: &Database) -> bool {
     database.outstanding_flushes() + AT_ONCE_MAX > QUEUED_MAX
 }
 
-/// Keeps writes of batches and sealing mutually exclusive.
+/// Ensures that no buffer is sealed while a batch is being written.
 #[derive(Default)]
 pub(super) struct Sealing {
     /// Held in shared mode by batches that are being written, and exclusively while buffers are sealed.
@@ -78,7 +78,7 @@ impl Sealing {
     /// sealed, and buffers whose partition has too many sealed buffers.
     ///
     /// # Errors
-    /// The errors of `sync`. The inner result is fjall's.
+    /// The outer result has the errors of `sync`, the inner result those of fjall.
     pub(super) fn seal(
         &self,
         database: &Database,
@@ -172,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (live, image) = (folder.path().join("live"), folder.path().join("image"));
         std::fs::create_dir(&live).expect("creates");
-        // The buffers may take a quarter of this: 512 KiB.
+        // The buffers may take a quarter of this limit: 512 KiB.
         let engine = open(&live, |options| options.write_buffers_bytes_max = 2 << 20);
         let (partition, keyspace) = create(&engine);
         let (other, _) = create(&engine);
@@ -181,7 +181,7 @@ mod tests {
             put(&engine, &other, 0, 100 << 10);
             put(&engine, &other, 1, 300 << 10);
             // The next write seals the buffers of both partitions, and waits until the buffer of `other` is flushed.
-            // The last write seals again.
+            // The last write seals another buffer of `partition`.
             put(&engine, &partition, 1, 1 << 10);
             put(&engine, &partition, 2, 200 << 10);
             put(&engine, &partition, 3, 200 << 10);

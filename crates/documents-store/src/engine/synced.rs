@@ -25,7 +25,7 @@ use crate::error::{Result, StoreError};
 const NOTE: &str = "synced";
 /// Bytes of the record: number of the journal, length, checksum of both.
 const NOTE_BYTES: usize = 24;
-/// Bytes of the first read from the journal, to find the end of its complete batches.
+/// To find the end of the journal's complete batches, this number of bytes is read first.
 const LOOK_BYTES: usize = 16 << 10;
 
 /// A position between two batches of a journal. All earlier journals, and this journal up to `length`, are synced.
@@ -204,7 +204,7 @@ impl Open {
 
     fn take_note(&self, synced: Option<Position>) {
         let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
-        // The older record stays correct.
+        // A failed write is harmless, because the older record stays correct.
         if let Err(error) = written {
             tracing::debug!(%error, "cannot record how far the journal is synced");
         }

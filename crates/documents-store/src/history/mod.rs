@@ -43,8 +43,8 @@ pub struct History {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
     bytes_max: u64,
-    /// Locked from the assignment of times to changes until the commit of the changes. No reader thus sees a later
-    /// change before an earlier one.
+    /// Locked while changes get their times and are committed, so that no reader sees a later change before an earlier
+    /// one.
     order: Mutex<()>,
     /// Lower bound for the times of the changes that this process makes.
     floor: ClusterTime,

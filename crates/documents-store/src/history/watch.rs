@@ -87,8 +87,8 @@ impl Watches {
 }
 
 impl Watch {
-    /// Waits until a change has matched the watch's interest after the last [`History::news`](super::History::news).
-    /// May also return if no change has matched.
+    /// Waits until a change has matched the watch's interest since the last call of
+    /// [`History::news`](super::History::news). May also return if no change has matched.
     pub async fn changed(&self) {
         self.slot.notified.notified().await;
     }

@@ -50,7 +50,7 @@ impl IndexBounds {
         }
     }
 
-    /// Returns bounds for the entries whose next field is between two values.
+    /// Returns bounds for the entries that begin with the values `equal`, and whose next field is between two values.
     pub fn range(equal: Vec<RawBson>, lower: Bound<RawBson>, upper: Bound<RawBson>) -> Self {
         Self {
             equal,
@@ -60,7 +60,8 @@ impl IndexBounds {
         }
     }
 
-    /// Returns bounds for the entries whose next field is a string that begins with `prefix`.
+    /// Returns bounds for the entries that begin with the values `equal`, and whose next field is a string that begins
+    /// with `prefix`.
     pub fn string_prefix(equal: Vec<RawBson>, prefix: impl Into<String>) -> Self {
         Self {
             equal,
@@ -92,7 +93,7 @@ impl IndexBounds {
             put(&mut key, value, field);
             key
         };
-        // A successor always exists: only a prefix of nothing but 0xFF bytes has none, and no encoded key begins with
+        // A successor always exists: only a prefix that consists of 0xFF bytes has none, and no encoded key begins with
         // 0xFF.
         let behind = |value: &RawBson| successor(&with(value));
         let start = match &first.0 {

@@ -201,7 +201,7 @@ impl<'a> Field<'a, '_> {
     }
 }
 
-/// Follows a path through documents until its value or the first array.
+/// Follows a path through documents until it reaches its value or an array.
 fn follow<'a, 'p>(document: &'a RawDocument, path: &'p str) -> Result<Field<'a, 'p>> {
     let (mut document, mut path) = (document, path);
     loop {
