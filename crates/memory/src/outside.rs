@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Duration for which the largest reading counts. Bytes are added to a share before they become resident, so a single
-/// reading may be too low.
+/// Duration of a window. The largest reading of the current and the previous window counts. A single reading may be too
+/// low, because bytes are added to a share before they become resident.
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// Bytes of the process that are in no share: code, caches, buffers of the store, and memory that the allocator

@@ -74,7 +74,7 @@ pub enum Plan {
     Scan,
 }
 
-/// Returns the `count` command for `filter`, the same for every server and for `explain`.
+/// Returns the `count` command for `filter`. The command is the same for every server and for `explain`.
 pub fn count_command(collection: &str, filter: &Document, plan: Plan) -> Document {
     let mut command = doc! { "count": collection, "query": filter.clone() };
     if plan == Plan::Scan {

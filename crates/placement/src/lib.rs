@@ -2,11 +2,11 @@
 //!
 //! A [`Placement`] knows ids, loads and weights, but no data. A device's weight is its speed: a device with twice the
 //! weight gets twice the load. For each shard, two devices are drawn at random, with probabilities proportional to
-//! their weights. The device whose load divided by its weight would be lower with the shard becomes the owner (power of
-//! two choices). Each device then stays within a few shards of its fair share. If only one device were drawn, the
-//! difference would be about the square root of the fair share. A device that joins takes its share of the load from
-//! the devices with the highest load. When a device leaves, new owners are drawn for its shards. The same seed and the
-//! same calls produce the same placement.
+//! their weights. The owner is the one of the two that, with the shard, would have the lower load divided by weight
+//! (power of two choices). Each device then stays within a few shards of its fair share. If only one device were drawn,
+//! the difference would be about the square root of the fair share. A device that joins takes its share of the load
+//! from the devices with the highest load. When a device leaves, new owners are drawn for its shards. The same seed and
+//! the same calls produce the same placement.
 //!
 //! # Examples
 //! ```

@@ -48,8 +48,8 @@ impl Holdings {
     /// Compares this device with `other` by load divided by weight, as if this device had the load `load`, and `other`
     /// had the load `other_load`.
     fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
-        // Compares load / weight without division. The products fit, because sums of loads and of weights have 64 bits
-        // each.
+        // Compares load / weight without division. The products fit in 128 bits, because sums of loads and of weights
+        // have 64 bits each.
         let scaled = |load: u64, other: &Holdings| u128::from(load) * u128::from(other.weight);
         scaled(load, other).cmp(&scaled(other_load, self))
     }

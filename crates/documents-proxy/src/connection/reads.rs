@@ -107,7 +107,9 @@ pub async fn refusal(
         return None;
     }
     let reason = reason.text(replicas, client, &replica.namespace).await;
-    let message = format!("strict: the search would fall back to the upstream: {reason}");
+    let message = format!(
+        "strict mode refuses the search, because it would fall back to the upstream: {reason}"
+    );
     Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
 }
 

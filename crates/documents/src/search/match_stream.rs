@@ -37,7 +37,7 @@ pub struct MatchStream {
     gathered: VecDeque<Numbered>,
     /// Prefetched documents. They come before the documents in `strategy`.
     prefetched: VecDeque<Prefetched>,
-    /// Number of documents that the caller has announced it will read, and has not read yet.
+    /// Number of documents of the announced batch that the caller has not read yet.
     batch_left: u64,
     strategy: ReadStrategy,
     report: Arc<ExecutionReport>,

@@ -63,7 +63,7 @@ pub enum NotUsed {
         /// The reason.
         reason: String,
     },
-    /// The command has a collation that compares strings other than byte by byte.
+    /// The command has a collation that does not compare strings byte by byte.
     #[error("the command has a collation, and the cache compares strings byte by byte")]
     Collation,
     /// The command's hint requires another index.
@@ -140,8 +140,9 @@ impl NotUsed {
 
     /// Returns the error with which a server in strict mode refuses the search.
     pub fn strict_error(&self) -> Error {
-        let message =
-            format!("strict: the search would fall back to a scan of the collection: {self}");
+        let message = format!(
+            "strict mode refuses the search, because it would fall back to a scan of the collection: {self}"
+        );
         Error::new(Code::NoQueryExecutionPlans, message)
     }
 }

@@ -76,7 +76,7 @@ pub struct LeafSummary {
     pub predicate: &'static str,
     /// The pattern as `/source/options`, if the condition is a pattern.
     pub pattern: Option<String>,
-    /// The tier that compares values.
+    /// The matching tier with which the cache compares values.
     pub tier: Option<Tier>,
 }
 

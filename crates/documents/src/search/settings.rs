@@ -17,7 +17,7 @@ pub struct SearchSettings {
     /// Maximum documents that a `find` with a limit probes before it searches every value.
     pub probe_documents_max: u64,
     /// Maximum bytes of documents that a `find` with a limit probes before it searches every value. The last document
-    /// may exceed this.
+    /// may exceed this limit.
     pub probe_bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Compares plans and their answers with the filter itself, on a store in memory.
+//! Checks plans and their answers against the result of the filter itself, on a store in memory.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -212,7 +212,7 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
             let documents: Vec<_> = ids.map(|id| generate::document(&mut rng, id)).collect();
             fixture.insert(&documents);
             for _ in 0..4 {
-                // Recent documents, possibly of other writers.
+                // Deletes and replaces recent documents, which other writers may have inserted.
                 let next = fixture.collection.next_number();
                 fixture.delete(rng.u64(next.saturating_sub(16)..next));
                 let number = rng.u64(next.saturating_sub(16)..next);

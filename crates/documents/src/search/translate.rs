@@ -34,7 +34,7 @@ pub struct Translator<'a> {
     generation: &'a Generation,
     /// The conditions on cached fields, in the order of the expression.
     pub leaves: Vec<LeafSummary>,
-    /// The indexes whose fields were used.
+    /// The indexes whose fields the expression uses.
     pub indexes: Vec<Arc<str>>,
     obstacle: Option<NotUsed>,
 }

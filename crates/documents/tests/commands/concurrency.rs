@@ -255,7 +255,7 @@ fn of_host(door: &Door, host: u8) -> Arc<Door> {
     })
 }
 
-/// Returns the sum of an expression over a long range.
+/// Returns an expression that evaluates `inner` for each number of a long range, and adds up the results.
 fn sum(inner: Document) -> Document {
     doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
 }

@@ -1,4 +1,4 @@
-//! Write concerns: the replies that wait for the disk.
+//! Write concerns: which replies wait for the disk.
 
 use std::path::Path;
 use std::time::Duration;

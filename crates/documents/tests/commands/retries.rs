@@ -116,7 +116,7 @@ async fn a_retried_batch_applies_the_statements_that_were_not_applied() {
     let again = door.ok(insert(&[1, 2, 3])).await;
     let retried = doc! { "n": 3, "ok": 1.0, "retriedStmtIds": [0, 2] };
     assert_eq!(again, retried);
-    // Statements have the ids that the driver chooses.
+    // The driver may choose the id of the first statement. With `stmtId: 2`, the statements have the ids 2 and 3.
     let mut rest = insert(&[3, 4]);
     rest.insert("stmtId", 2);
     let rest = door.ok(rest).await;

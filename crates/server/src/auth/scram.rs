@@ -64,7 +64,7 @@ impl Credentials {
     /// Returns credentials that match no password. They are always the same for a name and a database, so that a client
     /// cannot find out whether a user exists.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
-        // Unambiguous, because names and databases of users have no zero byte.
+        // The zero byte separates the two unambiguously, because names and databases of users have no zero byte.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());
         Credentials {
             salt: BASE64.encode(&salt[..SALT_BYTES]),

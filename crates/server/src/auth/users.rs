@@ -38,7 +38,7 @@ struct Record {
     name: String,
     db: String,
     scram_sha_256: Credentials,
-    /// Records that were written before there were roles have none. They get the role `root`.
+    /// Records of releases without roles lack this field. Their users get the role `root`.
     #[serde(default = "root_alone")]
     roles: Vec<StoredRole>,
 }

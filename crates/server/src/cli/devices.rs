@@ -51,7 +51,7 @@ enum Action {
 fn parse_kind(text: &str) -> Result<String, String> {
     match text.strip_prefix("host:") {
         Some(count) => Err(format!(
-            "`host:{count}` names one device: for {count} more, use `host --count {count}`"
+            "`host:{count}` is the name of one device: to add {count} host devices, use `host --count {count}`"
         )),
         None => Ok(text.to_owned()),
     }

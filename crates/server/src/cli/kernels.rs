@@ -42,7 +42,7 @@ const COLUMNS: [(&str, &str); 6] = [
 /// Runs the command.
 ///
 /// # Errors
-/// If a kernel does not compile, or there is no compiler. If there is no GPU and no architecture is named.
+/// If a kernel does not compile, if there is no compiler, or if there is no GPU and no architecture is named.
 pub fn run(args: &KernelsArgs) -> Result<()> {
     let cache = KernelCache::from_environment();
     let (compiles, archs) = match &args.action {

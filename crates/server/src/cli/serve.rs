@@ -160,8 +160,8 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
 /// Name of the file in the data directory that holds the list of caches of an upstream.
 const UPSTREAM_CACHES: &str = "upstream-caches.jsonl";
 
-/// Refuses a data directory with the files of another program, of a proxy if there is no upstream, or of a store if
-/// there is one. The user has then probably forgotten `--upstream`, or has given it by mistake.
+/// Refuses a data directory with the files of another program. Also refuses the directory of a proxy if there is no
+/// upstream (the user has probably forgotten `--upstream`), and the directory of a store if there is one.
 fn refuse_foreign_data(settings: &Settings) -> Result<()> {
     if settings.memory {
         return Ok(());
@@ -280,7 +280,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         store_cache_bytes: division.store_cache_bytes,
         sync_interval: settings.documents_sync_interval,
         location,
-        // An upstream keeps its own history of changes.
+        // With an upstream, no history is kept here, because the upstream keeps its own.
         change_history_bytes_max: match &*settings.upstream {
             "" => settings.documents_change_history_bytes_max,
             _ => 0,
