@@ -92,7 +92,7 @@ fn invert(bytes: &mut [u8]) {
     }
 }
 
-/// Appends a value without its elements. Returns the elements of a document or an array.
+/// Appends a value's encoding. For a document or an array, omits the elements and returns them.
 fn append_outside<'a>(out: &mut Vec<u8>, value: RawBsonRef<'a>) -> Option<Inside<'a>> {
     match value {
         RawBsonRef::Document(document) => return Some(Inside::of_document(document)),

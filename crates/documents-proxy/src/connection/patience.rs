@@ -210,8 +210,8 @@ fn expired() -> RawDocumentBuf {
     }
 }
 
-/// Waits until the connection should stop waiting for the upstream. Returns the reason as an error; `None` if the only
-/// reason is that the client has disconnected.
+/// Completes when the connection should no longer wait for the upstream. Returns the reason as an error; `None` if the
+/// only reason is that the client has disconnected.
 async fn late<R: AsyncRead + Unpin>(
     client: &mut FrameReader<R>,
     link: Option<&dyn Link>,

@@ -51,8 +51,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(proven)
     }
 
-    /// Returns whether the upstream's permission to read had not expired when the upstream was lost. The permission may
-    /// be for this client or for all unauthenticated clients.
+    /// Returns whether a permission to read the collection was valid when the upstream was lost. The upstream may have
+    /// given the permission to this client or to all unauthenticated clients.
     fn was_proven_in_time(&self, proven: Option<Instant>, replica: &Replica) -> bool {
         let Some(lost_at) = self.replicas.lost_at() else {
             return false;

@@ -16,8 +16,8 @@ use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 pub const IDS_MAX: usize = 1_000;
 /// Maximum documents that the upstream scans in a short search. A short search is passed on unchanged.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Number of documents beyond the `limit` of a read that a replica searches for if it cannot evaluate all conditions:
-/// some of the found documents may not match.
+/// If a replica cannot evaluate all conditions of a read with a `limit`, it searches for this number of additional
+/// documents, because some of the found documents may not match.
 const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that do not affect which documents are found.
@@ -543,7 +543,7 @@ fn has_pattern(filter: &RawDocument) -> bool {
         })
 }
 
-/// Returns whether a field of a sort or projection is a plain flag, such as 1, -1 or true, and no expression.
+/// Returns whether a field of a sort or projection is a plain flag, such as 1, -1 or true, not an expression.
 fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     let value = matches!(
         value,

@@ -68,7 +68,7 @@ pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
         || is_parsed_first && has_failed_to_parse(reply)
 }
 
-/// Returns whether a reply reports a malformed command. Parsers use the codes from 40,000 to 49,999.
+/// Returns whether a reply reports a malformed command. MongoDB's parsers use the codes from 40,000 to 49,999.
 fn has_failed_to_parse(reply: &RawDocument) -> bool {
     let code = reply.get_i32("code").unwrap_or(0);
     has_code(reply, WRONG) || !succeeded(reply) && (40_000..50_000).contains(&code)
@@ -153,7 +153,7 @@ impl Write {
         }
     }
 
-    /// Parses an `insert`. Adds an `_id` to documents without one, as a router does.
+    /// Parses an `insert`. Adds an `_id` to documents without one, as MongoDB's router does.
     fn insert(message: OpMsg) -> Write {
         let documents: Vec<_> = statements(&message, "documents")
             .into_iter()

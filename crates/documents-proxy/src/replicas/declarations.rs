@@ -47,7 +47,7 @@ impl Replicas {
         written.write_all(lines.as_bytes())?;
         written.sync_all()?;
         std::fs::rename(new, file)?;
-        // Syncing the directory makes the new name durable.
+        // Syncing the directory makes the rename durable.
         let directory = file.parent().filter(|it| !it.as_os_str().is_empty());
         Ok(std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?)
     }

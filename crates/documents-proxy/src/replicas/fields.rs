@@ -46,7 +46,7 @@ impl ReplicaFields {
         document_of(&[&held])
     }
 
-    /// Returns the projection for queries of the upstream.
+    /// Returns the projection for queries at the upstream.
     pub fn projection(&self) -> Document {
         let shown = |root: &str| (root.to_owned(), 1.into());
         self.roots().map(shown).collect()
@@ -63,7 +63,7 @@ impl ReplicaFields {
         self.roots().any(|held| held == root(path))
     }
 
-    /// Returns how much of `filter` the replica can evaluate; [`Judgement::None`] if no condition has a cached field.
+    /// Returns how much of `filter` the replica can evaluate; [`Judgement::None`] if no condition is on a cached field.
     pub fn judge(&self, filter: &RawDocument) -> Judgement {
         let mut conditions = RawArrayBuf::new();
         let (mut whole, mut cached) = (true, false);
@@ -85,8 +85,8 @@ impl ReplicaFields {
         }
     }
 
-    /// Returns whether a condition of a filter contains a cached field; `None` if the replica cannot evaluate the
-    /// condition.
+    /// Returns whether a condition of a filter is on a cached field, or contains such a condition. Returns `None` if
+    /// the replica cannot evaluate the condition.
     fn condition(&self, name: &str, value: RawBsonRef<'_>) -> Option<bool> {
         match name {
             "$and" | "$or" | "$nor" => {

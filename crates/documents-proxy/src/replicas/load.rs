@@ -26,7 +26,7 @@ const BATCHES_AHEAD: usize = 4;
 /// index on `_id`, which all upstreams with change streams have. FerretDB 1 would scan the collection once for each
 /// cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
-/// Number of parallel cursors, not counting the cursor for `_id`s whose type differs from the sample's.
+/// Number of parallel cursors, not counting the cursor for `_id`s whose type differs from that of the sampled `_id`s.
 const PARTS: usize = 4;
 /// Number of sampled `_id`s that determine the ranges of the parallel cursors.
 const SAMPLE: i32 = 400;
@@ -332,8 +332,8 @@ async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, Repl
     Ok(ranges(&ids.collect::<Vec<_>>()))
 }
 
-/// Returns filters for ranges of `_id`s that each have equally many of the sorted `ids`, and a filter for `_id`s of
-/// other types.
+/// Returns filters for ranges of `_id`s, with equally many of the sorted `ids` in each range, and a filter for `_id`s
+/// of other types.
 fn ranges(ids: &[Bson]) -> Vec<Document> {
     let kind = ids.first().map(Bson::element_type);
     let mut ends: Vec<&Bson> = (1..PARTS)

@@ -57,7 +57,8 @@ pub struct Pace {
     one: Duration,
     /// Number of `_id`s in a query for several documents, and the time of that query.
     several: (usize, Duration),
-    /// Time of a search of the whole collection; `None` if queries by `_id` were so fast that it was not measured.
+    /// Time of a search of the whole collection; `None` if queries by `_id` were so fast that the search was not
+    /// measured.
     search: Option<Duration>,
 }
 

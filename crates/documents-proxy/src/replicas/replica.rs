@@ -268,8 +268,8 @@ impl Replica {
         Some(batch.into_iter().filter(is_fresh).collect())
     }
 
-    /// Takes over the copy that an earlier process left, in epoch `of`. Returns its fields, and the new epoch for its
-    /// change stream; `None` if the replica is in a later epoch.
+    /// Takes over the copy that an earlier process left. Returns the copy's fields, and the new epoch for its change
+    /// stream; `None` if the replica is no longer in epoch `of`.
     pub(super) fn resume(&self, of: u64) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
         let epoch = inner.life.resume(of)?;

@@ -25,7 +25,7 @@ fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(Value::Owned(fields.finish()))
 }
 
-/// Returns the document whose fields `$mergeObjects` takes, or `None` for null and missing values.
+/// Returns an operand of `$mergeObjects` as a document, or `None` for null and missing values.
 ///
 /// # Errors
 /// `Location40400` for any other value.

@@ -116,7 +116,7 @@ impl Filter {
         Ok(Filter::from_node(root, limits))
     }
 
-    /// Builds a filter with one test on a value itself.
+    /// Builds a filter that applies one test to a value itself, not to its fields.
     pub(crate) fn of_element_test(test: Test, limits: &Limits) -> Filter {
         let path = Path::empty();
         Filter::from_node(Node::Leaf { path, test }, limits)
@@ -172,8 +172,8 @@ impl Filter {
         walk.finish(index).map(|(index, _)| index)
     }
 
-    /// Returns whether a test of a document of a few kilobytes always takes only microseconds, because the filter has
-    /// few tests, no expression, and no pattern that may read a byte more than once.
+    /// Returns whether the filter takes only microseconds for any document of a few kilobytes, because it has few
+    /// tests, no expression, and no pattern that may read a byte more than once.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()

@@ -47,7 +47,7 @@ enum Mode {
 #[derive(Debug, Clone, Default)]
 struct Rules {
     fields: Vec<(Box<str>, Rule)>,
-    /// The index of each name in `fields`.
+    /// Maps each name to its index in `fields`.
     places: HashMap<Box<str>, usize>,
 }
 
@@ -111,8 +111,8 @@ impl Projection {
         self.positional
     }
 
-    /// Returns whether the projection of a document of a few kilobytes takes only microseconds, because the projection
-    /// has few rules and no expressions.
+    /// Returns whether the projection takes only microseconds for any document of a few kilobytes, because it has few
+    /// rules and no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()

@@ -42,7 +42,7 @@ pub enum Stage {
     Transform(Transform),
     /// `$group`. `$sortByCount` is parsed to a `$group` and a `$sort`.
     Group(Group),
-    /// `$sort`, with the count of a `$limit` directly after it.
+    /// `$sort`, with the count of the `$limit` that directly follows it, if any.
     Sort {
         /// The order.
         sort: Sort,

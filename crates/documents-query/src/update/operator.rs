@@ -142,7 +142,7 @@ fn unknown(name: &str) -> Error {
     )
 }
 
-/// Builds the error for an operand that is not a document of paths.
+/// Builds the error for an update operator whose operand is not a document, as in `{$set: 1}`.
 pub(super) fn not_a_document(name: &str, operand: RawBsonRef<'_>) -> Error {
     let kind = crate::element::type_name(operand.element_type());
     let shown = display::value(operand);

@@ -42,7 +42,7 @@ const BACKGROUND_THREADS: usize = 1;
 /// Bytes written to check that the disk is not full.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// A dropped partition below these limits, and without tables, is emptied by removing its entries, and reused.
+/// If a dropped partition is below these limits and has no tables, its entries are removed and the partition is reused.
 const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
@@ -142,7 +142,7 @@ impl Partitions {
     }
 }
 
-/// Returns the first letter of the names of partitions of this kind.
+/// Returns the letter with which the name of each partition of this kind begins.
 fn letter(kind: PartitionKind) -> &'static str {
     match kind {
         PartitionKind::Records => "r",

@@ -1,8 +1,8 @@
 //! Ordered key-value engines: partitions of sorted keys, written by atomic batches across partitions.
 //!
 //! Reads return pages, not long-lived iterators. A page copies nothing (its bytes are shared) and holds no lock and no
-//! snapshot once it is returned. A scan asks for each next page by its first key, so a slow scan does not hold up
-//! writers.
+//! snapshot once it is returned. A scan requests each further page by the page's first key, so a slow scan does not
+//! hold up writers.
 
 pub(crate) mod archive;
 mod buffers;

@@ -38,7 +38,7 @@ const PAGE: PageLimit = PageLimit {
     bytes: 1 << 20,
 };
 
-/// The history of changes of a store.
+/// A store's history of changes.
 pub struct History {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
@@ -186,7 +186,7 @@ impl History {
         let page = self
             .engine
             .page(self.partition, &range, Direction::Forward, PAGE)?;
-        // `first` is read after the page. Changes that are deleted after that are already in the page.
+        // `first` is read after the page: a change that is deleted later is already in the page.
         if after.plus(1) < self.first() {
             return Err(StoreError::HistoryLost);
         }

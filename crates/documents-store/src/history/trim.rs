@@ -15,7 +15,7 @@ const PAGE: PageLimit = PageLimit {
     entries: 1_024,
     bytes: 1 << 20,
 };
-/// A history above its limit is trimmed to 1/`SLACK` below the limit, so that not every change causes a trim.
+/// A history that exceeds its limit is trimmed to `1 - 1/SLACK` of the limit, so that not every change causes a trim.
 const SLACK: u64 = 16;
 
 /// Signal to the trimming thread that the history exceeds its limit.

@@ -70,7 +70,7 @@ impl IndexBounds {
         }
     }
 
-    /// Returns the range of entry keys. Ignores values beyond the fields of the index.
+    /// Returns the range of index keys within the bounds. Ignores values beyond the fields of the index.
     pub(crate) fn key_range(&self, spec: &IndexSpec) -> KeyRange {
         let mut prefix = Vec::new();
         for (value, field) in self.equal.iter().zip(&spec.fields) {
