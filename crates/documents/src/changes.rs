@@ -67,7 +67,7 @@ impl<'a> ChunkCursor<'a> {
         }
     }
 
-    /// Adds a document that is held in memory to the bytes of the chunk.
+    /// Adds the size of a document to the bytes that the chunk holds in memory.
     fn count_bytes(&mut self, document: &RawDocument) {
         self.bytes += document.as_bytes().len();
     }

@@ -108,7 +108,7 @@ impl Collections {
         for found in collections.store.all_collections() {
             let name = found.namespace();
             if output::is_temporary(&name.collection) {
-                // A temporary collection, left by an `$out` that a crash interrupted.
+                // The collection is a temporary one, left behind by an `$out` that a crash interrupted.
                 if let Err(error) = collections
                     .store
                     .drop_collection(&name.db, &name.collection)

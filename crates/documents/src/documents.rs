@@ -322,7 +322,8 @@ impl Documents {
 
     /// Waits until all writes so far are on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
-        // Not cancelled with the command: the write has been applied, and the reply must say whether it is on the disk.
+        // The wait is not cancelled with the command, because the write has been applied and the reply must say whether
+        // it is on the disk.
         let _apply = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }

@@ -46,7 +46,7 @@ impl CommandError {
         CommandError::refused(Code::BadValue, message)
     }
 
-    /// Returns MongoDB's code.
+    /// Returns MongoDB's error code.
     pub fn code(&self) -> Code {
         match self {
             CommandError::Refused { code, .. } => *code,

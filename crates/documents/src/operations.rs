@@ -431,7 +431,7 @@ mod tests {
         assert!(!running(&write) && running(&later));
         operations.kill_abandoned(start + 12 * SECOND);
         assert!(!running(&later) && running(&local));
-        // Time in a queue does not count for a write, and does for a read.
+        // Time in a queue does not count towards the grace period of a write, but it does for a read.
         let (queued, read) = (begin(&client, SECOND), begin(&client, Duration::ZERO));
         let waits = (queued.wait_in_queue(), read.wait_in_queue());
         operations.kill_abandoned(start + 20 * SECOND);

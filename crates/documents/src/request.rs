@@ -150,7 +150,7 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
         let value = value.filter(|value| *value != RawBsonRef::Null);
         value.and_then(crate::arguments::truth)
     };
-    // As with MongoDB's writeConcernMajorityJournalDefault, which is true by default.
+    // By default, a majority write waits for the journal, as in MongoDB (`writeConcernMajorityJournalDefault`).
     let is_majority = matches!(concern.get_str("w"), Ok("majority"));
     Ok(flag("fsync") == Some(true) || flag("j").unwrap_or(is_majority))
 }

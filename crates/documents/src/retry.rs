@@ -1,5 +1,5 @@
 //! Retryable writes: a driver that has lost a reply sends its write again, with the same session and transaction
-//! number. A statement that was already applied is not applied again. The reply has its recorded outcome.
+//! number. A statement that was already applied is not applied again. Its recorded outcome is returned instead.
 
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ impl Retry {
         }
     }
 
-    /// Appends the ids of the statements that were answered from recorded outcomes (`retriedStmtIds`) to a reply.
+    /// Appends `retriedStmtIds` to a reply: the ids of the statements that were answered from recorded outcomes.
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {

@@ -18,11 +18,11 @@ pub const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 /// The start position of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// At the next write.
+    /// The stream starts at the next write.
     Now,
-    /// After this resume token.
+    /// The stream starts after this resume token.
     After(ResumeToken),
-    /// At the first change with this or a later time.
+    /// The stream starts at the first change with this or a later time.
     At(ClusterTime),
 }
 

@@ -36,7 +36,7 @@ pub struct ChangeStream {
     position: ClusterTime,
     until: ClusterTime,
     page: std::vec::IntoIter<ChangeEvent>,
-    /// The resume token of the last event.
+    /// The resume token of the last returned event.
     last: ResumeToken,
     /// The change that invalidates the stream. Its own event has been returned, but not yet the `invalidate` event.
     ending: Option<ChangeEvent>,

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 const TIMESTAMP: u8 = 0x82;
 const TOKEN_BYTES: usize = 1 + 8 + 1;
 
-/// The event or time that a token's position follows.
+/// The event or time directly before the position of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// All changes up to a time, whether or not they concern the stream.
@@ -28,9 +28,9 @@ impl Mark {
 /// A position in a stream, which clients see as `{_data: "82…"}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeToken {
-    /// Time of the change at the position. The history may have dropped that change.
+    /// Time of the last change before the position. The history may have dropped that change.
     pub at: ClusterTime,
-    /// The event or time that the position follows.
+    /// The event or time directly before the position.
     pub mark: Mark,
 }
 

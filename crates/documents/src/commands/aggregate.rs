@@ -294,7 +294,7 @@ impl Query {
         }
     }
 
-    /// Returns the groups, if the stage after the leading `$match` stages is a `$group` that the cache can answer.
+    /// Returns the output of the `$group` after the leading `$match` stages, if the cache can answer it.
     async fn groups_of_cache(
         &self,
         request: &Request<'_>,

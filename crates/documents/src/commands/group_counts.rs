@@ -1,4 +1,4 @@
-//! Answers a `$group` from the counts of values in the cache. The `$group` must group by a cached field and only count
+//! Answers a `$group` from the cache's counts of values. The `$group` must group by a cached field and only count
 //! documents.
 
 use std::collections::HashMap;
@@ -113,7 +113,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Takes the cache's counts and adds the documents that the cache could not evaluate.
+    /// Makes groups of the cache's counts, and adds the documents that the cache could not evaluate.
     fn new(
         mut values: Values,
         id: &Expression,

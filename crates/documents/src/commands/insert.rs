@@ -180,7 +180,8 @@ impl Insertion<'_> {
         }
     }
 
-    /// Writes to the collection under its write lock.
+    /// Writes documents to the collection, whose write lock is `held`. Returns false after an error that ends the
+    /// command.
     fn store_held(
         &mut self,
         held: MutexGuard<'_, ()>,

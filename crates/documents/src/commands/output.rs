@@ -49,7 +49,7 @@ pub fn writes(stages: &RawArray) -> bool {
     matches!(name, Some("$out" | "$merge"))
 }
 
-/// The target of a pipeline.
+/// The output of a pipeline whose last stage writes.
 pub enum Output {
     /// `$out`: the documents replace the collection.
     Replace(Namespace),

@@ -164,7 +164,8 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
     }
 }
 
-/// Returns the prefix of all strings that match the first usable pattern among a field's tests.
+/// Returns the common prefix of all strings that match a pattern. Uses the first pattern with such a prefix among a
+/// field's tests.
 fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     tests.find_map(|test| {
         let Test::Regex(regex) = test else {

@@ -26,7 +26,7 @@ pub struct Executed {
     pub docs_examined: u64,
     /// Duration of the execution.
     pub elapsed: Duration,
-    /// The stage with its statistics.
+    /// The plan's stage with its statistics.
     pub stage: RawDocumentBuf,
 }
 
@@ -143,7 +143,7 @@ fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     }
 }
 
-/// Searches the values of a field and discards them. `arrays` says how the command treats arrays.
+/// Executes a search for the values of a field, and discards the values. `arrays` says how the command treats arrays.
 ///
 /// # Errors
 /// The error of the cache or the store.

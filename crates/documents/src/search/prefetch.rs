@@ -89,7 +89,7 @@ fn begin(runtime: &Handle, source: Source, numbers: &[u32]) -> Receiver<Share> {
     receiver
 }
 
-/// Reads documents until one fails or the byte limit is reached.
+/// Reads documents until one cannot be read or the byte limit is reached.
 fn read_share(source: &Source, numbers: &[u32]) -> Share {
     let tally = Tally::default();
     let reader = Reader {

@@ -77,7 +77,8 @@ async fn a_user_without_roles_may_run_only_commands_about_the_user() {
     assert_eq!(listed.get_array("databases").ok(), Some(&vec![]));
 }
 
-/// Returns commands, and whether the roles `read`, `readWrite` and `dbAdmin` on their database allow each of them.
+/// Returns commands. For each command, also returns whether the roles `read`, `readWrite` and `dbAdmin` of the
+/// command's database allow it.
 fn cases() -> Vec<(Document, [bool; 3])> {
     let aggregate =
         |stage: Document| doc! { "aggregate": "things", "pipeline": [stage], "cursor": {} };
