@@ -12,7 +12,7 @@ pub enum CommandError {
     /// The command is invalid, or is not possible now.
     #[error("{message}")]
     Refused {
-        /// MongoDB's code.
+        /// MongoDB's error code.
         code: Code,
         /// A message for the author of the command.
         message: String,

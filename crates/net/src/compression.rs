@@ -20,7 +20,7 @@ pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     compressed.unwrap_or(message)
 }
 
-/// Returns the decompressed message, and the compressor that it used.
+/// Returns the decompressed message, and the compressor with which it was compressed.
 ///
 /// # Errors
 /// If the compressed content is damaged or exceeds the limits.

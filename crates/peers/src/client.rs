@@ -36,7 +36,7 @@ pub async fn connect(uri: &str) -> Result<Client> {
     Ok(Client::with_options(options)?)
 }
 
-/// Adds a device, such as `cuda:1`. Returns the time until the device had its share of the buckets.
+/// Adds a device, such as `cuda:1`. Returns how long it took until the device had its share of the buckets.
 ///
 /// # Errors
 /// If the server refuses.
@@ -47,7 +47,7 @@ pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Removes the last device in the server's list. Returns the time until its buckets were on the other devices.
+/// Removes the last device in the server's list. Returns how long it took until its buckets were on the other devices.
 ///
 /// # Errors
 /// If the server refuses.
@@ -94,7 +94,7 @@ pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Pla
     integer(reply.get("n")).with_context(|| format!("the reply to a count has no number: {reply}"))
 }
 
-/// The data of an `explain` that the demonstration's table shows.
+/// The parts of an `explain` reply that the demonstration shows in its table.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Explanation {
     /// Search tier of the pattern, such as `substring` or `dfa`; `scan` if no cache was used.

@@ -17,7 +17,7 @@ use regex::Regex;
 
 use crate::cache_folder;
 
-/// Source of the program around libhs, compiled on first use.
+/// Source of the C program that searches with libhs. It is compiled on first use.
 const LIBHS_SOURCE: &str = include_str!("libhs.c");
 
 /// A program that searches a column, in a child process.
@@ -108,7 +108,7 @@ impl Drop for ColumnSearch {
     }
 }
 
-/// Returns the path of the program around libhs, compiled into the cache folder on first use.
+/// Returns the path of the C program that searches with libhs. On first use, compiles it into the cache folder.
 fn libhs_binary() -> Result<PathBuf> {
     let folder = cache_folder()?;
     let mut hasher = DefaultHasher::new();

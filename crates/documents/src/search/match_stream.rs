@@ -33,7 +33,7 @@ pub(super) type Numbered = (u64, Document);
 pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
-    /// Documents read and checked.
+    /// Documents that were read and match the filter.
     gathered: VecDeque<Numbered>,
     /// Prefetched documents. They come before the documents in `strategy`.
     prefetched: VecDeque<Prefetched>,

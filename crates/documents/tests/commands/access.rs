@@ -1,4 +1,4 @@
-//! The privileges of users of each role, and the errors for commands that they may not run.
+//! The privileges that each role gives to users, and the errors for commands that users may not run.
 
 use bson::{Document, doc};
 use forebay_documents::{Rights, Role, User};
@@ -272,8 +272,8 @@ async fn a_removed_user_leaves_no_cursor_and_sessions_of_others_stay() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// Checks that no stage that reads another collection is supported. Once such a stage is supported, the rule of
-/// `aggregate` must require the privilege to read the other collection.
+/// Checks that stages that read another collection are refused. Once such a stage is supported, the rule of `aggregate`
+/// must require the privilege to read the other collection.
 #[tokio::test(flavor = "multi_thread")]
 async fn stages_that_read_another_collection_are_not_supported() {
     let door = with_documents().await;

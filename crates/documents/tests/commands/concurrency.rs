@@ -13,7 +13,7 @@ use crate::door::{Door, batch, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
-/// Number of inserts of each client that must overlap a replacement of the collection.
+/// Each client inserts until this many of its inserts have overlapped a replacement of the collection.
 const ROUNDS_MET: usize = 20;
 /// Number of concurrent slow commands of one client. It exceeds the number of commands that may run at the same time.
 const CROWD: usize = 160;

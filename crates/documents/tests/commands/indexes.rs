@@ -1,4 +1,4 @@
-//! Ordinary indexes: their definitions and conflicts, and that they give the same answers as a scan.
+//! Ordinary indexes: their definitions, their conflicts, and whether they give the same answers as a scan.
 
 use bson::{Bson, Document, doc};
 

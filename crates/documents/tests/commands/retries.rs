@@ -29,7 +29,7 @@ fn numbered(mut command: Document, session: u8, number: i64) -> Document {
     command
 }
 
-/// Returns the reply to a retryable write. Sends it twice and checks that both replies are equal.
+/// Sends a retryable write twice, and checks that both replies are equal. Returns the reply.
 async fn twice(door: &Door, command: Document, number: i64) -> Document {
     let command = numbered(command, 1, number);
     let first = door.ok(command.clone()).await;

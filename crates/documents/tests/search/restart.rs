@@ -10,7 +10,7 @@ use crate::support::Door;
 const NAME: &str = "names";
 const SEED: u64 = 0x5EED;
 
-/// Returns a server's answers to some filters.
+/// Returns a server's answers to searches with `filters`.
 async fn answers(door: &Door, filters: &[Document]) -> Vec<(i64, Vec<Document>)> {
     let mut answers = Vec::new();
     for filter in filters {

@@ -43,7 +43,8 @@ pub enum ScramError {
 }
 
 impl Credentials {
-    /// Hashes a prepared password with a fresh salt. Takes several milliseconds of one core.
+    /// Hashes a normalised password (see `prepare::password`) with a fresh salt. Takes several milliseconds of one
+    /// core.
     pub fn derive(prepared_password: &str) -> Credentials {
         let mut salt = [0; SALT_BYTES];
         random_bytes(&mut salt);
