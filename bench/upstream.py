@@ -5,9 +5,10 @@
     FOREBAY=... PYTHONPATH=tests/drivers/python python bench/upstream.py storm [--seconds 600] [--rate 5000] [--compare 100] [--record FILE]
 
 `counts` inserts a million names (the lines of a file) into FerretDB on SQLite and caches them. `finds` finds whole documents, few
-and many, early and late in the collection, after Forebay has measured how fast FerretDB returns them. `storm` writes directly to a
-Forebay with a history of changes, while a proxy of it follows, answers searches and compares each answer with the upstream's own
-(`--upstream-compare-percent 100`). The lag is the time from the acknowledgement of a direct write until a proxied count has it; the
+and many, early and late in the collection, after Forebay has measured how fast FerretDB returns them. `storm` runs two
+Forebay servers: an upstream that keeps a history of changes, and a proxy. Clients write directly to the upstream and search through
+the proxy, which compares each of its answers with the upstream's (`--upstream-compare-percent 100`). With `--compare 0`, `storm`
+measures the lag: the time from the acknowledgement of a direct write until a count through the proxy includes the document. The
 count is repeated without a pause.
 """
 
@@ -116,7 +117,7 @@ FINDS = {
     "many documents, cached fields only": ({"name": {"$regex": "7$"}}, {"projection": {"_id": 0, "name": 1}}),
 }
 FIND_RUNS = 5
-# Short finds run more often, until their medians are stable.
+# Finds that take less than `SHORT_FIND_MS` are repeated `SHORT_FIND_RUNS` times, so that their medians are stable.
 SHORT_FIND_MS = 20
 SHORT_FIND_RUNS = 300
 RATIO_MAX = 1.5
@@ -169,7 +170,7 @@ def find(report, case, direct, proxied, query, arguments):
 
 
 class Storm:
-    """The threads of a storm: one writes directly at a steady rate; one either searches through the proxy or measures its lag."""
+    """The two threads of a storm: one writes to the upstream at a steady rate; one searches through the proxy or measures its lag."""
 
     WORDS = ["web", "pack", "pool", "stream", "x", "Ä", "mongo"]
 
@@ -236,7 +237,7 @@ def storm(options, report):
             proxied = pymongo.MongoClient(front.uri)
             cache(proxied.shop, "things", "name")
             it = Storm(store, front, options.rate)
-            # A comparison pauses the replica, so the lag is measured without comparing.
+            # A comparison pauses the proxy's replica, so the lag is measured in a run without comparisons.
             work = (it.write, it.search) if options.compare else (it.write, it.measure)
             threads = [threading.Thread(target=run) for run in work]
             for thread in threads:

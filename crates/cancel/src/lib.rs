@@ -51,7 +51,7 @@ impl Stop {
     }
 }
 
-/// The cancellation token of work that several commands continue one after another, as the commands of a cursor do.
+/// The cancellation token of work that spans several commands, such as the `find` and each `getMore` of a cursor.
 #[derive(Debug, Default)]
 pub struct SharedStop {
     stop: Mutex<Stop>,

@@ -7,9 +7,11 @@
 /// replies are then allocated from per-thread heaps, which do not return freed memory to the system.
 ///
 /// PERF: `cargo test -p forebay-server --test attack -- --nocapture`, 256 MiB of `--memory-bytes-max`, two busy cores,
-/// November 2026, unoptimised. Resident memory before the attacks, and the maximum during the attacks: 140 and 373 to
-/// 417 MiB with this value; 360 and 1,005 MiB (second run: 417 and 955) with glibc's default; 134 and 361 MiB with 256
-/// KiB; 140 and 425 MiB with 4 MiB.
+/// November 2026, debug build. Resident memory in MiB before the attacks, then its maximum during the attacks:
+/// - with this value: 140, then 373 to 417
+/// - with glibc's default: 360, then 1,005 (second run: 417, then 955)
+/// - with 256 KiB: 134, then 361
+/// - with 4 MiB: 140, then 425
 const MAPPED_BYTES_MIN: i32 = 1 << 20;
 
 /// Returns the allocator's free pages to the system. Takes the allocator's locks one after another; runs for some

@@ -1,4 +1,4 @@
-//! Measures the memory of a cache beyond the bytes of its values.
+//! Measures how much memory a cache takes in addition to the bytes of its values.
 
 use anyhow::{Context, Result};
 use bson::doc;
@@ -36,7 +36,7 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Returns the overhead in bytes per document that the server reports.
+/// Returns the overhead that the server reports, in bytes per document.
 async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     let stats = client::index_stats(&session.database(), NAMES).await?;
     let mut overhead = None;

@@ -67,7 +67,7 @@ pub struct DocumentsArgs {
     /// default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
-    /// Run quickly on little generated data, to check every definition; the results mean nothing.
+    /// Run quickly on little generated data, to check that every benchmark works; the measured times mean nothing.
     #[arg(long)]
     pub smoke: bool,
     /// Print one JSON object per result instead of a table.

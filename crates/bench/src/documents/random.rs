@@ -22,7 +22,7 @@ use crate::data;
 pub const LETTERS: usize = 8;
 /// Fields of a document of [`five_fields`].
 pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Documents per insert, and values per seed: the seed of a batch of values is the number of its first value.
+/// Documents per insert, and values generated from one seed. The seed is the number of the first of these values.
 pub const BATCH: usize = 20_000;
 /// Number of connections that insert.
 const WRITERS: usize = 12;

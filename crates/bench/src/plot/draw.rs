@@ -12,7 +12,7 @@ use super::{Plot, Point};
 const SIZE: (u32, u32) = (860, 460);
 const FONT: (&str, i32) = ("sans-serif", 14);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
-/// Pixels for the numbers beside the axes.
+/// Space for the labels of the axes, in pixels: height below the x axis, width beside the y axis.
 const LABEL_PIXELS: (i32, i32) = (48, 78);
 /// Height of a legend line, as a share of the height of the plotting area.
 const LEGEND_LINE_SHARE: f64 = 0.055;
@@ -149,7 +149,7 @@ fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
     range.start..range.end + headroom
 }
 
-/// Returns the figure's number and title. Appends the part of the plot's name after the figure number, if there is one.
+/// Returns the figure's number and title, and the variant if the plot's name has one: `regex` for `figure-12-regex`.
 fn title(plot: &Plot) -> String {
     let about = plot.about;
     match plot.name.splitn(3, '-').nth(2) {

@@ -45,7 +45,7 @@ const SEARCHES: &str = "searches/s";
 const FIGURES: [About; 8] = [
     About {
         number: 6,
-        title: "Exact searches against bucket size, on 16 connections",
+        title: "Exact searches for each bucket size, on 16 connections",
         x: BUCKET,
         x_axis: Axis::Log2,
         y: SEARCHES,
@@ -55,7 +55,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 7,
-        title: "Regular expressions against bucket size, one client",
+        title: "Regular expressions for each bucket size, one client",
         x: BUCKET,
         x_axis: Axis::Log2,
         y: SEARCHES,
@@ -76,7 +76,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 9,
-        title: "Exact searches against number of documents, per number of devices, on 16 connections",
+        title: "Exact searches for each number of documents and devices, on 16 connections",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -87,7 +87,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 10,
-        title: "Regular expressions against number of documents, per number of devices, one client",
+        title: "Regular expressions for each number of documents and devices, one client",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -108,7 +108,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 12,
-        title: "Searches by pattern, compared with other programs, one client",
+        title: "Pattern searches compared with other programs, one client",
         x: DOCUMENTS,
         x_axis: Axis::Log10,
         y: SEARCHES,
@@ -118,7 +118,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 13,
-        title: "Inserts against number of cached or indexed fields, of five fields",
+        title: "Inserts with zero to five cached or indexed fields",
         x: "fields cached or indexed",
         x_axis: Axis::Linear,
         y: "documents/s",

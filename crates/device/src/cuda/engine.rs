@@ -321,8 +321,8 @@ impl Cuda {
         &self.downloads
     }
 
-    /// Makes work that is queued on `stream` from now on wait for an event. The device waits; this call returns at
-    /// once. The event may belong to another stream or another device.
+    /// Makes all work that is queued on `stream` after this call wait for an event. The device waits; this call returns
+    /// at once. The event may belong to another stream or another device.
     ///
     /// # Errors
     /// A fault of the device.
@@ -374,8 +374,8 @@ impl Cuda {
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
     }
 
-    /// Allocates a zeroed pinned buffer outside of the loaders' pool, for an operator to keep. Blocks for milliseconds,
-    /// so it should be allocated once and not per query.
+    /// Allocates a zeroed pinned buffer that does not come from the loaders' pool. Blocks for milliseconds, so an operator
+    /// should allocate a buffer once and keep it, not allocate one per query.
     ///
     /// # Errors
     /// [`JobFailure::CannotPin`] if the host cannot pin more memory; a fault of the device.

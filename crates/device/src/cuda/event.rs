@@ -27,7 +27,7 @@ pub struct Event {
     raw: CUevent,
     /// Number of the stream in which the event was last recorded; 0 before the first record.
     stream: AtomicU64,
-    /// Position of the last record among all event records of that stream.
+    /// How many events had been recorded in that stream when this event was last recorded.
     position: AtomicU64,
 }
 

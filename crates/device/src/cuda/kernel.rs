@@ -20,7 +20,7 @@ const BLOCKS_MAX: u64 = (1 << 31) - 1;
 /// Maximum blocks per cluster; every GPU that has clusters supports this size.
 const CLUSTER_MAX: u32 = 8;
 
-/// Driver errors that refuse a launch and leave the context valid.
+/// Driver errors that mean that a launch was refused. The context stays valid.
 const SHAPE_CODES: [&str; 5] = [
     "CUDA_ERROR_INVALID_VALUE",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
@@ -311,7 +311,7 @@ fn attribute(function: CUfunction, which: CUfunction_attribute) -> Result<u32, D
 /// Raises the limit of dynamic shared memory from the default of 48 KiB.
 fn allow_shared_memory(function: CUfunction, bytes: u32) -> Result<(), DriverError> {
     let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    // SAFETY: the function belongs to a live module; a value that is too large is an error.
+    // SAFETY: the function belongs to a live module. With a value that is too large, the call returns an error.
     let code = unsafe { sys::cuFuncSetAttribute(function, which, bytes as c_int) };
     check("cuFuncSetAttribute", code)
 }

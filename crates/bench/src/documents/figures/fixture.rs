@@ -43,7 +43,7 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
             Some(("host", count)) => {
                 let count = count
                     .parse()
-                    .with_context(|| format!("the number of devices in `{part}`"))?;
+                    .with_context(|| format!("`{part}` has no valid number of devices"))?;
                 devices.extend(std::iter::repeat_n("host:1".to_owned(), count));
             }
             Some(("cuda", _)) => devices.push(part.to_owned()),
@@ -262,8 +262,8 @@ impl RunningServer {
     }
 }
 
-/// Returns a note that the documents do not fit, if this machine's available memory is too small for `documents` more
-/// documents. Otherwise returns `None`.
+/// Returns `None` if this machine has enough available memory for `documents` more documents. Otherwise returns a note
+/// that states the needed and the available memory.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
     let available = available_memory_bytes()?;

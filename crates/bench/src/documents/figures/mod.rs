@@ -123,7 +123,7 @@ impl Figures {
         if self.smoke { 1 } else { 3 }
     }
 
-    /// Returns the repetitions of a search in a round.
+    /// Returns `repeat`, or a single repetition if this is a smoke run.
     fn repeat(&self, repeat: Repeat) -> Repeat {
         let once = Repeat {
             count: 1,

@@ -150,7 +150,7 @@ async fn engines(
         match rival {
             Ok(engine) => engines.push(engine),
             Err(why) => figures.report.note(&format!(
-                "a rival is left out at {documents} documents: {why:#}"
+                "a rival is left out of the measurement with {documents} documents: {why:#}"
             )),
         }
     }

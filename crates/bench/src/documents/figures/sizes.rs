@@ -1,5 +1,5 @@
-//! Figures 9 to 12: exact searches and regular expressions, for each number of documents. Figures 9 and 10 are for each
-//! number of devices; figures 11 and 12 are compared with rivals.
+//! Figures 9 to 12: exact searches and regular expressions, for each number of documents. Figures 9 and 10 vary the
+//! number of devices. Figures 11 and 12 compare Forebay with rivals.
 
 use anyhow::Result;
 

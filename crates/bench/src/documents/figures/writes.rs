@@ -109,7 +109,7 @@ impl GrowingCollection {
     }
 }
 
-/// Measures cached fields and then indexed fields in every round.
+/// Measures Forebay's inserts. Every round first adds cached fields one by one, then indexed fields.
 async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
     let mut fixture = Fixture::new(&figures.devices, random::five_fields)?;
     fixture.grow(documents).await?;
@@ -146,7 +146,7 @@ async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Measures indexed fields; FerretDB has no caches.
+/// Measures FerretDB's inserts with indexed fields only, because FerretDB has no caches.
 async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     let server = FerretDb::start()?;
     let db = client::connect(server.uri()).await?.database(DATABASE);
@@ -182,8 +182,8 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// In every round, measures fields with B-tree indexes, and then fields with trigram indexes. Loads rows with `COPY`,
-/// the fastest way into PostgreSQL.
+/// Measures PostgreSQL's inserts. Every round first adds B-tree indexes, then trigram indexes. The rows are loaded with
+/// `COPY`, PostgreSQL's fastest way to insert.
 fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let mut postgres = Postgres::start()?;
