@@ -45,7 +45,7 @@ pub enum DeviceError {
     },
     /// The card has too little free memory for the device's budget.
     #[error(
-        "{name}: the memory budget is {wanted_bytes} bytes, and {free_bytes} of the card's {total_bytes} are free; stop \
+        "{name}: the memory budget is {wanted_bytes} bytes, but only {free_bytes} of the card's {total_bytes} are free; stop \
          other programs that use the card, or lower the budget"
     )]
     CardMemory {
@@ -103,7 +103,9 @@ pub enum SubmitError {
 
 /// A device has too little memory left for a reservation or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("device {device} has {free_bytes} of {budget_bytes} bytes left, {wanted_bytes} are needed")]
+#[error(
+    "device {device} has {free_bytes} of {budget_bytes} bytes left, but {wanted_bytes} are needed"
+)]
 pub struct OutOfMemory {
     /// Name of the device.
     pub device: String,

@@ -38,8 +38,8 @@ struct Stalled {
     waiting: usize,
 }
 
-/// While this guard exists, all requests for memory of a device block, as requests for pinned memory do when the pinned
-/// pool is exhausted.
+/// Guard that makes every request for a device's memory block while the guard exists, just as a request for pinned
+/// memory blocks when the pinned pool is exhausted.
 #[derive(Debug)]
 pub struct Stall {
     device: Arc<Device>,
@@ -86,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// Returns a device fault if one is due.
+    /// Fails with the injected device fault if it is due.
     pub(crate) fn check(&self) -> Result<(), DeviceFault> {
         match &mut self.pending.lock().checks_left {
             None => Ok(()),
@@ -98,7 +98,8 @@ impl Faults {
         }
     }
 
-    /// Returns whether an injected fault fails the current request for memory. Blocks while the device is stalled.
+    /// Returns whether the current request for memory must fail, because a test injected that fault. Blocks while the
+    /// device is stalled.
     pub(crate) fn take_out_of_memory(&self) -> bool {
         let mut stalled = self.stalled.lock();
         stalled.waiting += 1;
@@ -112,7 +113,7 @@ impl Faults {
         wanted
     }
 
-    /// Returns whether an injected fault fails the current launch.
+    /// Returns whether the current launch must fail, because a test injected that fault.
     pub(crate) fn take_launch_failure(&self) -> bool {
         let mut pending = self.pending.lock();
         let wanted = pending.launch_fails > 0;

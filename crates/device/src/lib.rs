@@ -1,8 +1,8 @@
 //! Devices hold data and run jobs over it. GPUs and host devices have the same interface.
 //!
-//! A [`Device`] owns one thread, a bounded queue for each [class](Class) of [`Job`]s and one memory budget, which
-//! tenants share by [`MemoryPool`]s. Its jobs run one step at a time on its thread, so other threads need not block on
-//! the device. [`Devices`] is the set of a process's devices; devices join and leave it while the program runs.
+//! A [`Device`] owns one thread, a bounded queue for each [class](Class) of [`Job`]s and one memory budget, which is
+//! divided among tenants ([`MemoryPool`]s). Other threads queue jobs and need not block on the device: only its own
+//! thread runs the jobs, one step at a time. [`Devices`] is the set of a process's devices; devices join and leave it while the program runs.
 //!
 //! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are
 //! loaded at run time, and without them the same program runs on host devices. Any number of host devices can be

@@ -11,11 +11,12 @@ use crate::job::Awaited;
 use crate::queue::{Queued, Ready};
 use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 
-/// How long a GPU thread spins for the next job after a step of an interactive job, before it sleeps. Longer than a
-/// client's think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
+/// How long a GPU thread spins for the next job after a step of an interactive job, before it sleeps. This
+/// is longer than a client pauses between back-to-back searches, so that the next search finds the thread awake: a
+/// wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long a GPU thread spins after a step of a load job. Longer than the time between two pieces of a large load: 16
+/// How long a GPU thread spins after a step of a load job. This is longer than the time between two pieces of a large load: 16
 /// cores lay out a piece in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake when the next piece arrives, and
 /// frees the pinned memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///

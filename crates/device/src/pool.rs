@@ -30,9 +30,9 @@ pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
-/// A request takes free memory or fails. If a tenant's need is more urgent than that of caches, it first calls
-/// [`make_room`](MemoryPool::make_room), which asks other tenants to release memory above their minimum. Shares count
-/// bytes; the free memory of a GPU may be fragmented.
+/// A request takes free memory or fails. A tenant that needs memory more urgently than caches do first calls
+/// [`make_room`](MemoryPool::make_room), which asks other tenants to release memory above their minimum. A share limits
+/// only the number of bytes: a request within the limit may still fail, because a GPU's free memory may be fragmented.
 pub struct MemoryPool {
     name: String,
     share: ShareId,

@@ -66,7 +66,7 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],
-    /// Weighted time of the class of the last popped job, before the step of that job.
+    /// `weighted_ns` that the class of the last popped job had when the job was popped.
     served_ns: u64,
 }
 

@@ -69,7 +69,7 @@ fn spec() -> ProgramSpec {
     }
 }
 
-/// Returns whether kernels can be compiled on this machine; panics if not and `FOREBAY_REQUIRE_NVRTC=1`.
+/// Returns whether kernels can be compiled on this machine. If not, panics if `FOREBAY_REQUIRE_NVRTC=1`.
 fn has_nvrtc() -> bool {
     let found = nvrtc_version();
     if let Err(error) = &found {

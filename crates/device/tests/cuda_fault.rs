@@ -43,8 +43,8 @@ fn write_to_null(cuda: &mut Cuda) -> Result<(), JobError> {
         out: DevicePointerMut::new(0),
     };
     let stream = cuda.stream(Priority::Normal)?;
-    // SAFETY: nothing is allocated at address 0 on the device, so the kernel faults without touching memory, which is
-    // the test.
+    // SAFETY: nothing is allocated at address 0 on the device, so the kernel faults without touching memory. The test
+    // needs this fault.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream)? };
     Ok(cuda.synchronize(&stream)?)
 }

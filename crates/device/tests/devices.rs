@@ -391,7 +391,7 @@ fn an_injected_fault_strikes_in_the_middle_of_a_job() {
     let (sender, receiver) = channel();
     device
         .submit(Box::new(move |context: &mut DeviceContext| {
-            // The first check is the one before the step.
+            // The device has already made the first check, before this step.
             sender.send("begun").expect("the test listens");
             context.check()?;
             sender.send("on").expect("the test listens");
@@ -425,7 +425,7 @@ fn memory_is_bounded_and_comes_back() {
     let refused = pool.reserve(1).expect_err("nothing is free");
     assert_eq!(
         refused.to_string(),
-        "device host:0 has 0 of 10 bytes left, 1 are needed"
+        "device host:0 has 0 of 10 bytes left, but 1 are needed"
     );
     drop(all);
     device.inject(Fault::OutOfMemory);

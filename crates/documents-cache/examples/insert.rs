@@ -62,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::task::block_in_place(|| collection.flush());
     let each = |us: f64| us / documents as f64;
     println!(
-        "{documents} documents: {:.2} us each; processor {:.2} us each, {:.2} with the last flush",
+        "{documents} documents: {:.2} us each; processor time {:.2} us each, {:.2} us including the last flush",
         each(inserted.as_secs_f64() * 1e6),
         each(inserted_cpu),
         each(processor_us()? - cpu),

@@ -96,7 +96,7 @@ impl Bucket {
         assert_eq!(
             copies.len(),
             self.segments.len(),
-            "one copy for each segment"
+            "there is one copy for each segment"
         );
         self.device = Some(Arc::clone(device));
         for (segment, copy) in self.segments.iter_mut().zip(copies) {

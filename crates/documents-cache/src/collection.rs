@@ -153,8 +153,7 @@ impl CollectionCache {
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the new values are in the cache, and in each field whose `old` value was not found, the true old value remains
-    /// too.
+    /// the new values are added, but a field whose cached value differs from `old` keeps that value too.
     pub fn update(
         &self,
         number: u32,
@@ -183,7 +182,7 @@ impl CollectionCache {
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the document is removed, but in each field whose `old` value was not found, the true value remains.
+    /// the document is removed, but a field whose cached value differs from `old` keeps that value.
     pub fn remove(&self, number: u32, old: &[FieldValue<'_>]) -> Result<(), CacheError> {
         check_count(old.len(), self.fields.len())?;
         let mut state = self.state.write();

@@ -57,7 +57,7 @@ macro_rules! numbers {
             }
 
             fn read(bytes: &[u8]) -> Self {
-                let (number, _) = bytes.split_first_chunk().expect("as many bytes as the number has");
+                let (number, _) = bytes.split_first_chunk().expect("`bytes` is at least as long as the number");
                 <$rust>::from_le_bytes(*number)
             }
         }

@@ -374,8 +374,8 @@ impl Cuda {
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
     }
 
-    /// Allocates a zeroed pinned buffer that does not come from the loaders' pool. Blocks for milliseconds, so an operator
-    /// should allocate a buffer once and keep it, not allocate one per query.
+    /// Allocates a zeroed pinned buffer that does not come from the loaders' pool. Blocks for milliseconds, so an
+    /// operator should allocate a buffer once and keep it, not allocate one per query.
     ///
     /// # Errors
     /// [`JobFailure::CannotPin`] if the host cannot pin more memory; a fault of the device.

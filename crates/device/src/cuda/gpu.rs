@@ -79,7 +79,7 @@ fn count() -> Result<u32, DriverError> {
 /// Returns the driver's handle of a GPU. The driver must be initialised.
 pub(super) fn handle(ordinal: u32) -> Result<CUdevice, DriverError> {
     let mut device = 0;
-    // SAFETY: the driver is initialised, and `device` outlives the call. With a wrong ordinal, the call returns an error.
+    // SAFETY: the driver is initialised, and `device` outlives the call. A wrong ordinal only makes the call fail.
     let code = unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) };
     check("cuDeviceGet", code)?;
     Ok(device)

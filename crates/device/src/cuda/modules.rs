@@ -12,7 +12,7 @@ use super::library::DriverError;
 use super::{Arch, CompileError, Context, Cubin, Gpu, KernelCache, Program};
 use crate::{JobError, KernelError, Signal};
 
-/// Maximum programs kept for a device. A further program unloads the least recently used one.
+/// Maximum programs kept for a device. Loading one more unloads the least recently used one.
 const PROGRAMS_MAX: usize = 256;
 
 /// Maximum concurrent compilations in this process.
@@ -254,7 +254,7 @@ fn load_failure(program: &Program, code: String) -> KernelError {
     }
 }
 
-/// Returns the error for a kernel that its program lacks.
+/// Returns the error that says that `program` has no kernel named `entry`.
 pub(super) fn no_entry(program: &Program, entry: &str) -> KernelError {
     KernelError::NoEntry {
         program: program.spec().name.clone(),

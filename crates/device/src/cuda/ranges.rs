@@ -9,7 +9,8 @@ pub(crate) struct Range {
     pub(crate) bytes: u64,
 }
 
-/// Free ranges of an allocation: best fit, with neighbours merged.
+/// The free ranges of an allocation. A request takes memory from the smallest free range that is large enough;
+/// neighbouring free ranges are merged.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     granule_bytes: u64,
@@ -18,8 +19,8 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Returns an allocator with all of `bytes` free, rounded down to whole granules. Offsets and sizes are multiples
-    /// of a granule.
+    /// Returns an allocator of `bytes` free bytes, rounded down to whole granules. Offsets and sizes are multiples of a
+    /// granule.
     pub(crate) fn new(bytes: u64, granule_bytes: u64) -> Ranges {
         let mut ranges = Ranges {
             granule_bytes,
@@ -98,7 +99,7 @@ mod tests {
     const GRANULE_BYTES: u64 = 256;
     const TOTAL_BYTES: u64 = 64 * GRANULE_BYTES;
 
-    /// Takes and frees ranges as `steps` says; checks after each step that no two ranges overlap.
+    /// Takes or frees a range in each step, as `steps` says. Checks after each step that no two ranges overlap.
     fn play(steps: &[(bool, u64)]) {
         let mut ranges = Ranges::new(TOTAL_BYTES, GRANULE_BYTES);
         let mut taken: Vec<Range> = Vec::new();

@@ -301,7 +301,8 @@ fn loaders_wait_for_pinned_memory_and_wake_when_the_device_is_lost() {
     assert!(receiver.try_recv().is_err(), "there is no room yet");
     drop(all);
     assert_eq!(receiver.recv(), Ok(Some(4 << 20)));
-    // The loader holds all pinned memory, or waits for more than is free; only the loss of the device ends the wait.
+    // The loader either holds all pinned memory or waits for more than is free. Only the loss of the device can end
+    // the wait.
     device.inject(Fault::Fail);
     assert!(ask(&device, |_| Ok(())).is_none());
     assert!(loader.join().expect("the loader ends"));
@@ -323,7 +324,7 @@ fn an_injected_launch_failure_loses_the_device() {
     assert!(device.state().to_string().contains("injected"));
 }
 
-/// Runs a job that fails, among other jobs; returns the message of its failure.
+/// Runs a job that fails, and returns the message of its failure.
 fn failure(
     device: &Arc<Device>,
     work: impl FnMut(&mut Cuda) -> Result<(), JobError> + Send + 'static,
@@ -472,7 +473,7 @@ fn a_gpu_is_one_device_and_can_come_back_after_a_loss() {
     devices.remove(device.id()).expect("a member");
     let added = devices.add(&again).expect("the GPU itself works");
     assert_eq!(ask(&added[0], |cuda| Ok(cuda.gpu().ordinal)), Some(0));
-    // Handles of the lost device are dropped after the new device has started.
+    // Drop the handles of the lost device only now, after the new device has started.
     drop((memory, event, device));
     assert_eq!(ask(&added[0], |_| Ok(1)), Some(1));
 }

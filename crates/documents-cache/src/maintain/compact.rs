@@ -10,9 +10,9 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::{CacheSettings, CollectionCache};
 
-/// Number of segments in a size tier at which these segments are merged while the collection receives writes.
+/// While a collection receives writes, the segments of a size tier are merged once there are this many.
 const SEGMENTS_BUSY: usize = 8;
-/// Number of segments in a size tier at which these segments are merged while the collection is idle.
+/// While a collection is idle, the segments of a size tier are merged once there are this many.
 const SEGMENTS_IDLE: usize = 2;
 /// Size ratio of neighbouring tiers, as an exponent of two.
 const TIER_BITS: u32 = 3;
@@ -80,8 +80,8 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     ends.all(|value| Some(value) == first)
 }
 
-/// Returns the maximum number of rows of a segment that should be merged: the upper bound of the largest tier that has
-/// at least `segments_max` segments. Returns `None` if every tier has fewer segments.
+/// Returns the row count up to which segments should be merged: the upper bound of the largest size tier that has at
+/// least `segments_max` segments. Returns `None` if every tier has fewer segments.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);

@@ -14,8 +14,8 @@ use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 use crate::sort::Sorted;
 
-/// Flushes the delta of a field. Returns false, without a flush, if `extent` requires only full deltas to be flushed
-/// and this delta is not full.
+/// Flushes the delta of a field. If `extent` asks only for full deltas and this delta is not full, flushes nothing and
+/// returns false.
 pub(super) fn flush(collection: &CollectionCache, field: usize, extent: Extent) -> bool {
     if extent == Extent::Everything {
         seal(collection, field);

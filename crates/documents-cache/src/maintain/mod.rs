@@ -32,7 +32,7 @@ pub(crate) enum Extent {
     Everything,
 }
 
-/// Write counts of a collection at earlier maintenance.
+/// How many writes a collection had received at its earlier maintenance.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Count at the last call of [`maintain_if_idle`].
@@ -79,7 +79,7 @@ pub(crate) fn is_unsplittable(collection: &CollectionCache, bucket: &Bucket) -> 
 
 #[cfg(test)]
 mod tests {
-    //! Writes between the start of maintenance and the installation of its results.
+    //! Tests writes that happen between the start of maintenance and the installation of its results.
 
     use std::sync::Arc;
 

@@ -254,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.replicas.is_away() {
                 "the upstream cannot be reached".to_owned()
             } else {
-                "the cache has just been loaded".to_owned()
+                "the cache was loaded while the command ran".to_owned()
             }
         };
         Reason::NotReady(replica.reason().unwrap_or_else(away))

@@ -31,7 +31,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter(|index| fields::is_cache(index))
             .count();
         if caches < indexes.len() {
-            let mixed = "caches and ordinary indexes of an upstream need separate commands";
+            let mixed = "one command cannot create both caches and ordinary indexes of the upstream; send two commands";
             return self.respond(cannot_create(mixed), &request).await;
         }
         if let Some(refusal) = self.prove_write(&replica.namespace).await? {

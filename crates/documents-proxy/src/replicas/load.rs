@@ -38,7 +38,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
 /// Reason why a replica whose load is due does not answer.
-const WAITS: &str = "the cache waits to be loaded";
+const WAITS: &str = "the cache is waiting to be loaded";
 
 type Batch = Result<Vec<RawDocumentBuf>, ReplicaError>;
 

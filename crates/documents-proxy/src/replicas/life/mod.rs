@@ -383,7 +383,7 @@ impl Life {
             State::Loading(Load { done, total, .. }) => Some(format!(
                 "the cache is being loaded ({done} of {total} documents)"
             )),
-            State::CatchingUp(_) => Some("the cache catches up with the upstream".to_owned()),
+            State::CatchingUp(_) => Some("the cache is catching up with the upstream".to_owned()),
         }
     }
 
