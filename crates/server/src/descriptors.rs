@@ -3,9 +3,10 @@
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Number of descriptors of a client's connection.
+/// Number of file descriptors that a client's connection needs.
 pub const OF_CONNECTION: u64 = 1;
-/// Number of descriptors of a client's connection to a proxy, which opens a second connection to the upstream.
+/// Number of file descriptors that a client's connection to a proxy needs: a second one is for the proxy's own
+/// connection to the upstream.
 pub const OF_PROXIED_CONNECTION: u64 = 2;
 /// Number of descriptors reserved for the store's files and the rest of the process. If this is more than half of the
 /// limit, half of the limit is reserved instead.

@@ -167,7 +167,7 @@ fn folder_of(path: &Path) -> &Path {
 fn parse_filter(text: &str) -> Result<Document> {
     let value: serde_json::Value = serde_json::from_str(text)?;
     let serde_json::Value::Object(object) = value else {
-        bail!("a filter is a JSON object");
+        bail!("the filter must be a JSON object");
     };
     Ok(Document::try_from(object)?)
 }

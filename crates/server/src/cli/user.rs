@@ -87,7 +87,7 @@ struct Place {
 /// Runs the command.
 ///
 /// # Errors
-/// If the data is in use or holds no store, the server refuses, or the password is invalid.
+/// If the data directory is in use or has no store, if the server refuses the command, or if the password is invalid.
 pub async fn run(args: &UserArgs) -> Result<()> {
     match &args.action {
         Action::Add {

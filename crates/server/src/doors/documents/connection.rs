@@ -55,7 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Serves the client until it disconnects, breaks the protocol or the server shuts down.
+    /// Serves the client until it disconnects or breaks the protocol, or until the server shuts down.
     ///
     /// # Errors
     /// The reason why the connection was closed, for the log.
@@ -197,7 +197,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Returns the reply to a command; `None` if the client disconnected while its hello waited for a change.
+    /// Returns the reply to a command; `None` if the command was a hello that waited for a topology change, and the
+    /// client disconnected meanwhile.
     ///
     /// # Errors
     /// If a fail point closes the connection.
@@ -220,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         dispatch::answer(&self.door, &mut self.session, command).await
     }
 
-    /// Waits until the server stops, at most `await_time`. Returns false if the client disconnects meanwhile.
+    /// Waits until the server stops, but at most `await_time`. Returns false if the client disconnects meanwhile.
     async fn await_change(&mut self, await_time: Duration) -> bool {
         tokio::select! {
             () = self.door.documents.stopping() => true,

@@ -12,7 +12,7 @@ use super::{Code, Refusal};
 /// The command that sets fail points.
 pub const COMMAND: &str = "configureFailPoint";
 
-/// Fail point for commands with given names.
+/// Fail point for the commands whose names the client lists.
 const FAIL_COMMAND: &str = "failCommand";
 /// Fail point for writes with a transaction number (`txnNumber`). The write fails before or after it is applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
@@ -52,9 +52,9 @@ struct FailPoint {
 enum Mode {
     Off,
     AlwaysOn,
-    /// The next commands, as many as the value says.
+    /// Only the next commands. The value is their number.
     Times(i64),
-    /// All commands except the next ones, as many as the value says.
+    /// All commands except the next ones. The value is the number of these exceptions.
     Skip(i64),
     /// Each command, with this probability.
     Probability(f64),

@@ -92,7 +92,8 @@ fn topology_version(door: &Door) -> RawDocumentBuf {
     rawdoc! { "processId": door.run, "counter": counter(door) }
 }
 
-/// Returns the error reply that the server is stopping. Drivers then look for another server, or retry this one.
+/// Returns the error reply for a hello while the server is stopping. A driver that receives it looks for another
+/// server, or tries this one again.
 fn stopping_reply(door: &Door) -> RawDocumentBuf {
     let message = "The server is in quiesce mode and will shut down";
     let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
@@ -152,8 +153,8 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(cstr!("readOnly"), false);
 }
 
-/// Adds the authentication mechanisms if the client asks for those of a user. Unknown users have the same mechanisms,
-/// so that clients cannot find out which users exist.
+/// Adds the authentication mechanisms if the client asks which ones a user has. The answer is the same for unknown
+/// users, so that clients cannot find out which users exist.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
         reply.append(
@@ -163,8 +164,8 @@ fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// Adds the reply to the first step of authentication if it succeeds. Otherwise the client authenticates with separate
-/// commands.
+/// Runs the first step of authentication if the hello contains it, and adds its reply if the step succeeds. If it
+/// fails, the client authenticates with separate commands.
 fn append_speculation(
     reply: &mut RawDocumentBuf,
     door: &Door,

@@ -21,7 +21,7 @@ use super::socket::Socket;
 use crate::listen::{ListenError, bind, pause, stopped};
 
 /// Interval of checks for commands whose clients have disconnected. Such a command must end within 100 ms after the
-/// disconnect. This time includes the wait for the check, and stopping the command.
+/// disconnect. These 100 ms include both the wait for the next check and the stopping of the command.
 const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Listener for MongoDB clients.
@@ -34,7 +34,7 @@ impl Listener {
     /// Listens on `address`. With `tls`, accepts only TLS clients.
     ///
     /// # Errors
-    /// If the port is in use or the system refuses.
+    /// If the port is in use, or if the system does not allow the server to listen there.
     pub async fn bind(
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
@@ -119,8 +119,8 @@ impl Listener {
     }
 }
 
-/// Starts a thread that stops commands whose clients have disconnected, until `documents` is dropped. A separate
-/// thread, so that no command can delay it.
+/// Starts a thread that stops commands whose clients have disconnected, until `documents` is dropped. The thread does
+/// nothing else, so no command can delay it.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);
     let look = move || {

@@ -74,7 +74,7 @@ pub struct Connections {
     pub wrong_passwords: u64,
 }
 
-/// Clients that have not authenticated may take this fraction of the memory account: 1/32.
+/// Clients that have not authenticated may together take 1/32 of the memory account.
 const STRANGERS_PART: u64 = 32;
 
 /// Returns the sub-account of `memory` for clients that have not authenticated.
@@ -114,7 +114,7 @@ impl Door {
         }
     }
 
-    /// Returns the server of documents, which executes the clients' commands.
+    /// Returns the document server, which executes the clients' commands.
     pub fn documents(&self) -> &Arc<Documents> {
         &self.documents
     }

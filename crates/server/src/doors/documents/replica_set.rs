@@ -13,7 +13,8 @@ const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaSet {
     name: String,
-    /// Host and port of the member for clients; `None` for the address that the client connected to.
+    /// Host and port that clients are told to connect to. If `None`, each client is told the address that it has
+    /// already connected to.
     address: Option<String>,
 }
 

@@ -23,7 +23,8 @@ pub struct Conversation {
     proven: bool,
 }
 
-/// An authenticated user, with the credentials at that time. The login ends when the stored credentials change.
+/// An authenticated user, and the credentials stored for this user at the login. The login ends when the stored
+/// credentials change.
 #[derive(Debug, Clone)]
 pub struct Login {
     /// The authenticated user.

@@ -22,14 +22,15 @@ const FAILURES_MAX: u32 = 3;
 pub struct Session {
     /// The client's identity and rights, as commands see them.
     pub client: ClientContext,
-    /// Server address of the connection.
+    /// Address of the server's end of the connection.
     pub local_address: Option<SocketAddr>,
     /// Authentication in progress.
     pub conversation: Option<Conversation>,
     /// Number of wrong passwords since the last successful login.
     pub failures: u32,
     login: Option<Login>,
-    /// The count of user changes when the client's rights were last read; `None` before the first read.
+    /// The value that the counter of changes to users had when the client's rights were last read; `None` before the
+    /// first read.
     changes_seen: Option<u64>,
     /// Deadline for authentication.
     login_due: Option<Instant>,
@@ -70,7 +71,7 @@ impl Session {
         self.conversation = conversation;
     }
 
-    /// Logs the client in, and reserves its connection permit.
+    /// Logs the client in. Its connection permit no longer counts as that of an unauthenticated client.
     pub fn log_in(&mut self, login: Login) {
         self.client.user = Some(login.user.clone());
         self.login = Some(login);

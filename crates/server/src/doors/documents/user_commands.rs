@@ -89,7 +89,8 @@ pub fn run(
     }
     let reply = changes.apply(|| change(documents, command))?;
     if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
-        // End the user's operations only after the change is counted: operations that start later use the new rights.
+        // End the user's operations only after the change is counted. Operations that start after that use the new
+        // rights.
         documents.end_user(&named(command)?);
     }
     Ok(reply)
