@@ -238,7 +238,7 @@ impl DeviceContext {
         self.cuda.is_some()
     }
 
-    /// Prepares for a step of a job.
+    /// Tells the operator state that the next step of a job begins.
     pub(crate) fn begin_step(&mut self) {
         self.state.begin_step();
     }

@@ -2,7 +2,8 @@
 //!
 //! A [`Device`] owns one thread, a bounded queue for each [class](Class) of [`Job`]s and one memory budget, which is
 //! divided among tenants ([`MemoryPool`]s). Other threads queue jobs and need not block on the device: only its own
-//! thread runs the jobs, one step at a time. [`Devices`] is the set of a process's devices; devices join and leave it while the program runs.
+//! thread runs the jobs, one step at a time. [`Devices`] is the set of a process's devices; devices join and leave it
+//! while the program runs.
 //!
 //! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are
 //! loaded at run time, and without them the same program runs on host devices. Any number of host devices can be

@@ -97,7 +97,8 @@ impl Budget {
         Some(ShareId(index))
     }
 
-    /// Closes a share: ends its reserve and refuses later requests. The bytes that it uses stay charged until freed.
+    /// Closes a share: ends its reservation and refuses later requests. The bytes that it uses stay charged until they
+    /// are freed.
     pub(crate) fn close(&self, share: ShareId) {
         let share = &mut self.shares.lock()[share.0];
         (share.min_bytes, share.max_bytes, share.is_closed) = (0, 0, true);

@@ -16,9 +16,10 @@ use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 /// wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long a GPU thread spins after a step of a load job. This is longer than the time between two pieces of a large load: 16
-/// cores lay out a piece in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake when the next piece arrives, and
-/// frees the pinned memory of a finished copy at once. A single copy costs the thread at most this much spinning.
+/// How long a GPU thread spins after a step of a load job. This is longer than the time between two pieces of a large
+/// load: 16 cores lay out a piece in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake when the next piece
+/// arrives, and frees the pinned memory of a finished copy at once. A single copy costs the thread at most this much
+/// spinning.
 ///
 /// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of 14 runs, interleaved
 /// with runs of a binary whose thread always spins (in parentheses): 28.2 (29.0) GB/s with values of 8 letters, 23.3

@@ -17,7 +17,7 @@ pub struct Search {
     pub filter: Document,
 }
 
-/// Returns the searches for a data source.
+/// Returns the searches that the demonstration runs on the data of `source`.
 pub fn of(source: &Source) -> Vec<Search> {
     let mut searches = over_names();
     if source.has_movies() {

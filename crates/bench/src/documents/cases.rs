@@ -36,7 +36,7 @@ const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCa
     }
 }
 
-/// Patterns that all names are matched against. Some have one required literal, some several, and some none.
+/// Counts that are measured on all names. Some patterns have one required literal, some several, and some none.
 pub const COUNT_CASES: [CountCase; 12] = [
     case("substring-rare", "kubernetes-dashboard", 2),
     case("substring-common", "react", 229_265),

@@ -31,7 +31,7 @@ pub struct BenchArgs {
     pub bench: Bench,
 }
 
-/// The groups of benchmarks.
+/// The subcommands of `forebay bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Bench {
     /// Measure searches and writes of the documents server.

@@ -290,7 +290,8 @@ impl Kernel {
         }
     }
 
-    /// Distinguishes an error of this launch from a fault of earlier work that the driver reports at this launch.
+    /// Returns the job's error for a failed launch: a shape error if the driver refused this launch, otherwise a fault
+    /// of earlier work, which the driver reports only now.
     pub(super) fn launch_error(&self, shape: &LaunchShape, error: DriverError) -> JobError {
         if SHAPE_CODES.contains(&error.code.as_str()) {
             self.shape_error(shape, error.code).into()

@@ -43,7 +43,7 @@ impl Mirrored {
         Ok(&mut self.host)
     }
 
-    /// Queues a copy of the first bytes of the buffer to the device, and returns at once.
+    /// Queues a copy of the buffer's first `bytes` bytes to the device, and returns at once.
     ///
     /// # Errors
     /// A fault of the device.
@@ -64,8 +64,8 @@ impl Mirrored {
         recorded
     }
 
-    /// Copies the first bytes of the device memory to the buffer, after the earlier work of the stream. Blocks until
-    /// the copy is done.
+    /// Copies the first `bytes` bytes of the device memory to the buffer, after the earlier work of the stream. Blocks
+    /// until the copy is done.
     ///
     /// # Errors
     /// A fault of the device.

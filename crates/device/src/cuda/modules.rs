@@ -128,7 +128,7 @@ impl Modules {
         self.programs.insert(identity, Known { state, used });
     }
 
-    /// At the limit, unloads the least recently used program that has no kernel in use.
+    /// If [`PROGRAMS_MAX`] programs are kept, unloads the least recently used one that has no kernel in use.
     fn make_room(&mut self, context: &Context) -> Result<(), JobError> {
         if self.programs.len() < PROGRAMS_MAX {
             return Ok(());

@@ -169,9 +169,9 @@ pub struct Transfer<F, T> {
 }
 
 impl<F: Source, T: Destination> Transfer<F, T> {
-    /// Queues a copy of all of `from` to `to` and returns at once. At least one end must be memory of this device. The
-    /// other end may be memory of another device: the copy then goes from card to card, or through the host if the
-    /// cards are not [peers](crate::Device::reaches).
+    /// Queues a copy of the whole of `from` into `to` and returns at once. At least one end must be memory of this
+    /// device. The other end may be memory of another device: the copy then goes from card to card, or through the host
+    /// if the cards are not [peers](crate::Device::reaches).
     ///
     /// # Errors
     /// A fault of the device.
@@ -322,9 +322,9 @@ pub struct TransferJob<F, T> {
 }
 
 impl<F: Source, T: Destination> TransferJob<F, T> {
-    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`] does. The copy runs on the upload stream
-    /// if `to` is device memory, otherwise on the download stream. `done` is called on the device's thread with `from`
-    /// and `to`.
+    /// Returns a job that copies the whole of `from` into `to`, as [`Transfer::begin`] does. The copy runs on the
+    /// upload stream if `to` is device memory, otherwise on the download stream. `done` is called on the device's
+    /// thread with `from` and `to`.
     pub fn new(from: F, to: T, done: impl FnOnce(F, T) + Send + 'static) -> TransferJob<F, T> {
         TransferJob {
             ends: Some((from, to)),

@@ -343,8 +343,8 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Distributes the tasks of buckets that no device holds among one thread per core, round-robin by bucket. Returns the
-/// tasks of each thread.
+/// Distributes buckets that no device holds round-robin to one thread per core. Returns the tasks of each thread. All
+/// tasks of a bucket go to the same thread.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];

@@ -122,8 +122,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns whether the count of matching rows suffices: true for one condition, possibly negated, on a field
-    /// without arrays.
+    /// Returns whether documents can be counted by counting rows, without collecting document numbers. This is true if
+    /// the expression has at most one condition, and its field has no arrays.
     fn counts_alone(&self) -> bool {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {

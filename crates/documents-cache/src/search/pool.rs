@@ -1,4 +1,5 @@
-//! Work stealing between host devices: the buckets of one scan, and the member that searches each bucket.
+//! Work stealing between the members of one scan: host devices, or host threads. Each bucket of the scan is searched by
+//! one member.
 //!
 //! The placement cannot predict the cost of a search in each bucket: values are sorted, so matches cluster in few
 //! buckets. All host devices read the same memory, so a device that has finished its own buckets takes buckets that
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::scan::Task;
 
-/// Minimum bytes of a bucket that another member takes. Waking a thread takes longer than searching a smaller bucket.
+/// Minimum bytes of a bucket that a member takes from its owner. Searching a smaller bucket takes less time than waking
+/// a thread.
 const SHARED_BYTES_MIN: u64 = 64 << 10;
 
 /// Value of `taken_by` for a bucket that no member has taken.

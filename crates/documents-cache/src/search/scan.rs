@@ -18,12 +18,12 @@ use crate::answer::{DeviceReport, SearchReport};
 use crate::error::SearchError;
 use crate::segment::Segment;
 
-/// Time slice of a job on a device before the next job runs.
+/// Time slice of a scan's job on a device. After it, the device runs its next job.
 const STEP: Duration = Duration::from_millis(4);
 /// Target time between two checks of the clock.
 const PIECE: Duration = Duration::from_millis(1);
-/// Rows before the first check of the clock. A slow program takes a while for them; for a fast program, the number soon
-/// grows.
+/// Number of rows scanned before the first check of the clock. It is small, because the program may be slow. If the
+/// program is fast, the number soon grows.
 const PIECE_ROWS_FIRST: usize = 512;
 /// Maximum rows between two checks of the clock.
 const PIECE_ROWS_MAX: usize = 1 << 17;
@@ -113,9 +113,9 @@ impl Task {
 pub(super) enum Place {
     /// On the device that holds the rows.
     Device(Arc<Device>),
-    /// On host threads: buckets that no device holds.
+    /// On host threads, for buckets that no device holds.
     Host,
-    /// On a host thread: the delta.
+    /// On a host thread, for the delta.
     Delta,
 }
 
@@ -439,7 +439,7 @@ impl Scan {
         }
     }
 
-    /// From now on, counts the scan's buckets as searched by the host.
+    /// Makes the report count the scan's buckets as searched by the host, not by the device.
     fn leave_device(&mut self) {
         if let Place::Device(_) = &self.place {
             self.place = Place::Host;

@@ -185,7 +185,7 @@ impl Sink {
     }
 }
 
-/// Minimum length of a list of numbers that is converted through an uncompressed bitmap, if the numbers are dense.
+/// A list of at least this many numbers is converted by way of an uncompressed bitmap if the numbers are dense.
 const PLAIN_BITMAP_FROM: usize = 4096;
 
 fn bitmap(numbers: &mut Vec<u32>) -> RoaringBitmap {

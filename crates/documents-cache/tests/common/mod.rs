@@ -374,7 +374,7 @@ pub fn regex(pattern: &str) -> Predicate {
     Predicate::Program(Arc::new(Program::compile(pattern, &limits)))
 }
 
-/// Returns a short string over few letters, so that values, prefixes and substrings recur.
+/// Returns a short string made of a few different pieces, so that values, prefixes and substrings recur.
 pub fn random_string(rng: &mut Rng) -> String {
     const PIECES: [&str; 10] = ["a", "b", "ab", "\n", "\0", "é", "z", "aaaaaaaa", "A", " "];
     (0..rng.usize(..5))

@@ -372,8 +372,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
                 "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
             };
-            // Continues after the client has disconnected, because commands that the client sent before are still
-            // executed.
+            // Continues even if the client has disconnected, because commands that a client sent before it disconnected
+            // are still executed.
             let asked = self.ask_until(find, Departure::EndsNothing);
             let Some(reply) = asked.await? else {
                 return Ok(false);

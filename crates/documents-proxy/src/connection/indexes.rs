@@ -160,12 +160,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The indexes that a `dropIndexes` names: values for the field `index` of two commands.
+/// The indexes that a `dropIndexes` names, divided into caches and other indexes. Each of the two parts is a value for
+/// the field `index` of a separate `dropIndexes`.
 #[derive(Debug, PartialEq)]
 struct Named {
-    /// Names or key of caches; `None` if the command names none.
+    /// The caches to drop, as names or as a key; `None` if the command names no cache.
     caches: Option<RawBson>,
-    /// What the upstream is to drop; `None` if the command names only caches.
+    /// The indexes that the upstream must drop; `None` if the command names only caches.
     others: Option<RawBson>,
 }
 

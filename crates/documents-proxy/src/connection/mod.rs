@@ -78,11 +78,11 @@ pub struct Connection<S> {
     proven: HashMap<Namespace, Instant>,
     /// Share of memory for the upstream's reply, held until the reply is passed on.
     reply_share: Option<Share>,
-    /// Has the client authenticated, or begun to?
+    /// Whether the client has authenticated, or has begun to.
     may_be_authenticated: bool,
-    /// Is the client cut off from the upstream, so that only caches answer it?
+    /// Whether the client is cut off from the upstream, so that only caches answer it.
     is_cut_off: bool,
-    /// Is a read in progress that caches may answer if the upstream goes away?
+    /// Whether a read is in progress that caches may answer if the upstream goes away.
     may_be_cut_off: bool,
     /// The command in progress.
     asked: Asked,
@@ -140,7 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (self.upstream_reader, self.upstream_writer) = upstream_sides(upstream, &self.proxy);
     }
 
-    /// Serves the client until it or the upstream disconnects, either breaks the protocol, or the server shuts down.
+    /// Serves the client until the client or the upstream disconnects or breaks the protocol, or the server shuts down.
     ///
     /// # Errors
     /// The reason why the connection was closed. It is only for the log, because the client is gone.

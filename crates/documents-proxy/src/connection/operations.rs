@@ -149,7 +149,7 @@ pub fn lists_operations(body: &RawDocument) -> bool {
 }
 
 /// Returns whether `operation` is a client's command on a replica, other than a command that lists operations. Returns
-/// false if the pipeline has removed the fields from which this is seen.
+/// false if the pipeline has removed the fields that show this.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {

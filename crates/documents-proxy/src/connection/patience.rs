@@ -31,9 +31,9 @@ pub struct Asked {
     /// Time at which the proxy stops waiting for the upstream and answers the command with an error; `None` without a
     /// time limit.
     deadline: Option<Instant>,
-    /// Is the command part of the handshake, which has a time limit of its own?
+    /// Whether the command is part of the handshake, which has a time limit of its own.
     is_handshake: bool,
-    /// Has the client received the error that the time limit has passed? The connection then only waits for the
+    /// Whether the client has received the error that the time limit has passed. The connection then only waits for the
     /// upstream's reply to a write.
     is_dismissed: bool,
 }
