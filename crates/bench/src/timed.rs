@@ -11,8 +11,8 @@ use mongodb::Database;
 
 use crate::statistics::{Repeat, Summary, milliseconds};
 
-/// Counts matching documents repeatedly. Returns the count, which must be equal in all runs, and the time of a run in
-/// milliseconds.
+/// Counts matching documents repeatedly. Returns the count, which must be equal in all runs, and a summary of the run
+/// times in milliseconds.
 ///
 /// # Errors
 /// As for [`client::count`], or if two runs disagree.
@@ -34,8 +34,8 @@ pub async fn count(
     summary(&counts, &samples)
 }
 
-/// Counts the lines of `file` that match, with `rg -c -j1`. Returns the count and the wall time of a run in
-/// milliseconds.
+/// Counts the lines of `file` that match, repeatedly, with `rg -c -j1`. Returns the count and a summary of the wall
+/// times in milliseconds.
 ///
 /// # Errors
 /// As for [`ripgrep::count`], or if two runs disagree.

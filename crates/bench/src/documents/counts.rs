@@ -18,7 +18,7 @@ use crate::statistics::{Repeat, Summary};
 use crate::timed;
 
 /// Number of rounds. Each round measures one device, ripgrep and two devices, so that other load on the machine affects
-/// all three.
+/// all three alike.
 const ROUNDS: usize = 9;
 /// Repetitions of each count in a round.
 const ROUND_REPEAT: Repeat = Repeat {

@@ -17,8 +17,8 @@ const IMPORT_COUNT: usize = 1_000_000;
 const IMPORT_ROUNDS: usize = 3;
 /// Number of documents of a round of inserts.
 const INSERT_COUNT: usize = 400_000;
-/// Number of rounds of inserts, alternating between the two collections. They are many, because other programs on a
-/// shared machine distort single rounds.
+/// Number of rounds of inserts, alternating between the collections with and without caches. There are many rounds,
+/// because other programs on a shared machine distort single rounds.
 const INSERT_ROUNDS: usize = 25;
 /// Fields of the inserted documents.
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -225,8 +225,8 @@ impl Cuda {
         check("cuLaunchKernelEx", code)
     }
 
-    /// Queues a copy of `from` to a device address. From [`Pinned`] memory, returns at once and runs concurrently with
-    /// other work; from other memory, the copy is slower and the call may block.
+    /// Queues a copy of `from` to a device address. If `from` is [`Pinned`] memory, the call returns at once, and the
+    /// copy runs concurrently with other work. Otherwise the call may block, and the copy is slower.
     ///
     /// # Safety
     /// - `to` is the address of at least `from.len()` bytes of device memory. Until the copy is done, this memory stays

@@ -60,7 +60,7 @@ impl fmt::Display for Gpu {
 /// takes tens of milliseconds or more; no GPU is started.
 ///
 /// # Errors
-/// [`CudaUnavailable`], which names what is missing. If there is a driver but no GPU, the error is that of the driver.
+/// [`CudaUnavailable`], which names what is missing. If there is a driver but no GPU, it contains the driver's error.
 pub fn gpus() -> Result<Vec<Gpu>, CudaUnavailable> {
     library::start_driver()?;
     Ok((0..count()?).map(describe).collect::<Result<_, _>>()?)

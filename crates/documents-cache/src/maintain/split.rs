@@ -54,7 +54,8 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
         Some(lower) => {
             let guard = shared.owners.new_bucket();
             let mut bucket = Bucket::new(guard, &lower, piece.prefix_bytes, segments);
-            // A segment that was not cut still has its copy on the original bucket's device.
+            // The new bucket has no device yet. A segment that was not cut still has its copy on the original bucket's
+            // device, so release the copy.
             bucket.release();
             bucket
         }

@@ -74,7 +74,7 @@ pub struct Connection<S> {
     replicas: Arc<Replicas>,
     /// Identifies the client to commands on replicas, which check whether the client is still connected.
     client: ClientContext,
-    /// When the upstream last let the client read each collection.
+    /// For each collection, the last time at which the upstream let the client read it.
     proven: HashMap<Namespace, Instant>,
     /// Share of memory for the upstream's reply, held until the reply is passed on.
     reply_share: Option<Share>,
