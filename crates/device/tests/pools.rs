@@ -58,7 +58,7 @@ impl Holdings {
     }
 }
 
-/// A tenant. Without a pool it is closed; its reservations then stay valid.
+/// A tenant. If its pool was closed, `pool` is `None`, and its reservations stay valid.
 struct Tenant {
     pool: Option<Arc<MemoryPool>>,
     min: u64,

@@ -3,8 +3,8 @@
 //! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [DELTA_VALUES [CHUNK_VALUES
 //! [CHUNK_BYTES]]]]`
 //!
-//! The values are the lines of the file. The processor time is the sum over all threads, so that it is comparable on a
-//! busy machine.
+//! The values are the lines of the file. The processor time is the sum over all threads. It can be compared between
+//! runs even on a busy machine.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -39,8 +39,8 @@ impl Block {
         self.numbers.push(number);
     }
 
-    /// Appends rows of `from`, whose document numbers are positions in `numbers`. Each position is replaced by the
-    /// number there.
+    /// Appends rows of `from`, which have positions in `numbers` in place of document numbers. The appended rows have
+    /// the document numbers at these positions.
     pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());

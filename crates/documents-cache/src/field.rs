@@ -1,4 +1,5 @@
-//! One version of a cached field: buckets, delta, and the sets of documents without strings.
+//! One version of a cached field: buckets and delta, which hold the strings, and the sets of documents with other kinds
+//! of value.
 
 use std::sync::Arc;
 

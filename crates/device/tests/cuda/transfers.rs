@@ -140,7 +140,8 @@ fn streams_wait_for_each_other_on_the_device() {
         let words = cuda.buffer::<u32>(count)?;
         let mut downs = Vec::new();
         for round in 0..20 {
-            // Each step is queued on the other stream before its predecessor is done.
+            // The work alternates between the two streams. Each step is queued before the step that it depends on is
+            // done.
             let fill = Transfer::begin(cuda, Fill(0), words.all(), &copies)?;
             cuda.wait(&kernels, fill.event())?;
             add(cuda, &words.all(), 1000 + round, &kernels)?;

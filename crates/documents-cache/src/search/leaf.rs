@@ -1,4 +1,4 @@
-//! Search for one condition on one field. Look-ups are answered at once, other conditions by scans.
+//! Search for one condition on one field. Binary searches answer some conditions at once; scans answer the others.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;

@@ -221,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
             // Asks the upstream now whether the client may read the collection. If the upstream goes away later, a
-            // complete copy answers this client only with that proof.
+            // complete copy answers this client only if the upstream has allowed the read before.
             if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }

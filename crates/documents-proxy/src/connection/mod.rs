@@ -337,7 +337,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Returns the reply to a hello. With `--upstream-serve-stale`, omits `topologyVersion`, so that drivers poll. A
     /// driver that receives hello replies as a stream would drop all its connections as soon as the upstream goes away.
-    /// With these connections, the proxy would lose the proof of what the client may read.
+    /// The proxy would then forget what the client may read, because it remembers that for each connection.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
         if self.replicas.serve_stale {

@@ -1,5 +1,5 @@
 //! Lists replicas' searches among the operations in progress, and stops them. The operation ids of replicas' searches
-//! are strings instead of numbers, to distinguish them from the upstream's operations. Lists devices and buckets.
+//! are strings instead of numbers, to distinguish them from the upstream's operations. Also lists devices and buckets.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
