@@ -54,7 +54,8 @@ fn of_inserts(error: &InsertManyError) -> String {
 /// Message for a closed connection, typically because only one side uses TLS.
 const CLOSED: &str = "the server closed the connection, often because only one side uses TLS (tls=true in the connection string)";
 
-/// Returns a sentence for an error text of the driver. The text may describe every server of the topology.
+/// Returns a readable sentence for the driver's text of a connection error. That text may describe every server of the
+/// topology.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "no server listens there"),

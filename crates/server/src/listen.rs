@@ -29,7 +29,7 @@ pub enum ListenError {
 /// Listens on an address. `setting` is the option that sets it, for the error message.
 ///
 /// # Errors
-/// If the port is in use or the system refuses.
+/// If the port is in use, or if the system does not allow the server to listen there.
 pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address)
         .await

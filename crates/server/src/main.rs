@@ -18,8 +18,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Maximum number of blocking threads. It is more than all kinds of blocking work together may use, so that a thread is
-/// always free: a free thread takes over the other tasks of a network thread that blocks.
+/// Maximum number of blocking threads: more than all blocking work together may use, so that one is always free. When a
+/// network thread blocks, a free thread takes over that thread's other tasks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {

@@ -31,7 +31,7 @@ enum Phase {
     Served,
 }
 
-/// Additional time after the shutdown timeout, before the process is ended.
+/// Time between the end of the shutdown timeout and the forced end of the process.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
@@ -59,8 +59,8 @@ impl Stop {
         self.asked.subscribe()
     }
 
-    /// Ends the process if clients are still served `timeout` plus a second after a request to stop. Uses a separate
-    /// thread, so that no other thread can delay it.
+    /// Ends the process if clients are still served when `timeout` and one more second have passed since a request to
+    /// stop. Runs in its own thread, so that no other thread can delay it.
     ///
     /// # Errors
     /// If the system cannot start a thread.

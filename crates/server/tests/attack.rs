@@ -142,8 +142,8 @@ fn conditions(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// Sends a few hundred bytes that inflate to 15 MB. The server holds the inflated message while the command waits for a
-/// change.
+/// Sends a few hundred bytes that inflate to 15 MB. The command waits for an event of a change stream, and the server
+/// holds the inflated message meanwhile.
 fn inflated(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let open = rawdoc! { "aggregate": "quiet", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "d" };
@@ -213,8 +213,8 @@ fn unread(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Changes a document of 15 MB and returns it. The write has a transaction number, so its reply is also kept for
-/// retries.
+/// Changes a document of 15 MB with a `findAndModify`, which replies with the document. The command has a transaction
+/// number, so the server also keeps the reply, for retries.
 fn changed(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let change = rawdoc! {

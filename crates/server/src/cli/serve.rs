@@ -170,7 +170,7 @@ fn refuse_foreign_data(settings: &Settings) -> Result<()> {
     let data = settings.data.display();
     if !settings.upstream.is_empty() && holds_store {
         bail!(
-            "{data} holds documents, which a proxy would not answer from: start without --upstream, or choose another \
+            "{data} holds documents, and a proxy would not serve them: start without --upstream, or choose another \
              --data"
         );
     }

@@ -25,7 +25,8 @@ const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
 /// Error message for a proxy whose store has no commands on users.
-const NO_OWN_USERS: &str = "this server has no users of its own: the users of a proxy are those of the store, so use the store's tools";
+const NO_OWN_USERS: &str =
+    "this server is a proxy without users of its own: manage users with the tools of the upstream";
 
 /// Add, list or remove the users of a server
 #[derive(Debug, Args)]

@@ -88,9 +88,8 @@ impl Places {
         })
     }
 
-    /// Takes a permit for a client at `address`. If all permits, or all that unauthenticated clients may hold, are
-    /// taken, disconnects an unauthenticated client and takes its permit. Returns `None` if no client can be
-    /// disconnected.
+    /// Takes a permit for a client at `address`. If no permit is free, or if unauthenticated clients hold as many
+    /// permits as they may, first disconnects an unauthenticated client. Returns `None` if there is no permit even so.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
@@ -178,7 +177,8 @@ impl Place {
         self.evicted.notified().await;
     }
 
-    /// Reserves the permit for a client that has authenticated. Has no effect if the permit was revoked before.
+    /// Marks the client as authenticated, so that its permit is not revoked any more. Has no effect if the permit has
+    /// been revoked already.
     pub fn keep(&self) {
         let mut taken = self.places.taken.lock();
         if self.leave_strangers(&mut taken) {
@@ -230,7 +230,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = self.leave_strangers(&mut taken);
-        // Otherwise the permit was revoked, and `enter` has already decremented the count.
+        // If neither is the case, the permit was revoked, and `enter` has already decremented the count.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }

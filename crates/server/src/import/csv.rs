@@ -11,8 +11,8 @@ use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, check_field_name,
 /// Byte order mark, which some programs write before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads all records after the line of column names. Omits the fields of empty values. Returns the columns in which
-/// some values became strings, and others numbers or booleans.
+/// Reads all records after the line of column names. Omits the fields of empty values. Returns the columns of mixed
+/// types, in which some values became strings and other values became numbers or booleans.
 ///
 /// # Errors
 /// If a record has more or fewer values than there are columns, or is not UTF-8.
@@ -49,8 +49,8 @@ pub fn read(
     Ok(mixed.map(|column| column.name).collect())
 }
 
-/// Returns the delimiter that the names of the columns suggest, if the input looks like a single column because it has
-/// no commas. Consumes nothing.
+/// Returns the semicolon or the tab if the line of column names contains it and contains no comma: then it is probably
+/// the delimiter. Consumes nothing.
 ///
 /// # Errors
 /// If the input cannot be read.
@@ -259,8 +259,8 @@ fn to_document(
     Ok(document)
 }
 
-/// Infers a boolean, integer, double or string. Numbers with leading zeros or a plus sign may be codes, and stay
-/// strings.
+/// Infers a boolean, integer, double or string. Numbers with leading zeros or a plus sign stay strings, because they
+/// may be postal codes or phone numbers.
 fn infer(text: String) -> RawBson {
     match text.as_str() {
         "true" => return RawBson::Boolean(true),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{Emit, INPUT_BYTES_MAX, Position, ReadError, Shape, read_line};
 
-/// What the parser says of JSON that nests too deeply for it, and what users are told.
+/// The parser's message for JSON that nests too deeply for it, and the message that users get instead.
 const TOO_DEEP: (&str, &str) = (
     "recursion limit exceeded",
     "JSON nests at most 127 levels here; import deeper documents as BSON",

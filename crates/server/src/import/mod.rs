@@ -48,7 +48,7 @@ pub enum ReadError {
     /// The input cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The receiver of the documents stopped.
+    /// The callback that receives the documents returned false, to stop.
     #[error("stopped")]
     Stopped,
 }
@@ -74,7 +74,7 @@ impl fmt::Display for Position {
 /// A callback that receives documents. Returns false to stop.
 pub type Emit<'a> = dyn FnMut(Position, RawDocumentBuf) -> bool + 'a;
 
-/// Checks that a flag or a column may give documents a field of this name.
+/// Checks that a name, from a flag or a CSV column, can be the name of a field in documents.
 ///
 /// # Errors
 /// If queries could not address the field.
@@ -92,12 +92,12 @@ pub struct Shape {
     pub field: Option<String>,
     /// Column delimiter of CSV.
     pub delimiter: Option<u8>,
-    /// Read all values of CSV as strings.
+    /// Whether all values of CSV are read as strings.
     pub as_text: bool,
 }
 
-/// Reads all documents of `input`. Returns the columns of CSV in which some values became strings, and others numbers
-/// or booleans.
+/// Reads all documents of `input`. Returns the CSV columns of mixed types, in which some values became strings and
+/// other values became numbers or booleans.
 ///
 /// # Errors
 /// At the first malformed document. The documents before it have been emitted.

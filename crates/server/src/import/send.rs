@@ -45,7 +45,8 @@ impl Outcome {
     }
 }
 
-/// Checks that a document is not too large to store. The driver would refuse its whole batch.
+/// Checks that a document is not too large to store. If it were sent, the driver would refuse the whole batch that
+/// contains it.
 ///
 /// # Errors
 /// If it is too large.
@@ -137,8 +138,8 @@ impl Sender {
 }
 
 impl Inserts {
-    /// Waits for the replies to all batches. Returns the outcome, and the first error that does not concern single
-    /// documents.
+    /// Waits for the replies to all batches. Returns the outcome, and the first error that is not about individual
+    /// documents, for instance a lost connection.
     pub async fn finish(mut self) -> (Outcome, Result<(), SendError>) {
         let mut sent = Ok(());
         while sent.is_ok()

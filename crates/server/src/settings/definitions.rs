@@ -117,12 +117,12 @@ settings! {
     /// Address and port for MongoDB clients. Port 0 picks a free port. Addresses other than loopback require `auth`.
     mongodb_listen: SocketAddr = "mongodb-listen", Kind::Address, "127.0.0.1:27017";
 
-    /// Name of the replica set of which the server reports to be the only member; without it, the server reports to be
-    /// a standalone. Drivers of a replica set retry a write whose reply was lost, and the server applies the write only
-    /// once, even after a restart: it keeps the outcome of a write until the client's session ends, or for half an
-    /// hour. If `/HOST:PORT` follows the name, drivers connect to that address instead of the one in their connection
-    /// string, so every client must be able to reach it. Otherwise drivers use the address at which they reached the
-    /// server, which is wrong behind a port mapping. Not supported with `upstream`.
+    /// Name of a replica set. The server then tells drivers that it is the only member of that replica set; without a
+    /// name, it tells them that it is a standalone. Drivers of a replica set retry a write whose reply was lost, and
+    /// the server applies the write only once, even after a restart: it keeps the outcome of a write until the client's
+    /// session ends, or for half an hour. If `/HOST:PORT` follows the name, drivers connect to that address instead of
+    /// the one in their connection string, so every client must be able to reach it. Otherwise drivers use the address
+    /// at which they reached the server, which is wrong behind a port mapping. Not supported with `upstream`.
     mongodb_replica_set: String = "mongodb-replica-set", Kind::ReplicaSet, "";
 
     /// Allow `configureFailPoint`, which makes commands fail on demand, for tests of drivers and applications. Not for
@@ -174,7 +174,7 @@ settings! {
     /// operator guarantees that all writes pass through this server, which applies them to its caches.
     upstream_writes: String = "upstream-writes", Kind::Choice(&["shared", "exclusive"]), "shared";
 
-    /// Maximum number of documents per second that loading the caches of one collection reads from the upstream. 0
+    /// Maximum number of documents that are read from the upstream per second to load the caches of one collection. 0
     /// means no limit.
     upstream_load_documents_per_second: u64 =
         "upstream-load-documents-per-second", Kind::Count { min: 0, max: 1 << 40 }, "0";

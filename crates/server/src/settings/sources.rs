@@ -83,7 +83,7 @@ pub fn flags() -> Vec<Arg> {
         .collect()
 }
 
-/// Returns the environment variables that look like settings, but are none. The server warns of them, because a
+/// Returns the environment variables that look like settings but are not. The server warns about them, because a
 /// misspelt setting has no effect.
 pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
     let is_known = |name: &str| {
@@ -154,8 +154,8 @@ impl Sources {
         Ok(settings)
     }
 
-    /// Refuses flags that have no effect. In the environment and the file such settings are accepted, because several
-    /// servers may share them.
+    /// Refuses flags that have no effect. Accepts such settings in the environment and the configuration file, because
+    /// several servers may share the same environment or file.
     fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
         let is_idle = |flag: &str| match flag {
             "data" => settings.memory.then_some("together with --memory"),

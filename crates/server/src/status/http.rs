@@ -46,7 +46,7 @@ fn style_sheet(page: &str) -> &str {
     begin.split_once("</style>").map_or("", |(style, _)| style)
 }
 
-/// Answers a request. Errors are also answers.
+/// Answers a request. Never fails: a wrong request gets an answer with an error status.
 pub async fn answer(
     watched: &Arc<Watched>,
     request: Request<Incoming>,

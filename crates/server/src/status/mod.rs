@@ -47,7 +47,7 @@ pub struct Watched {
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
-    /// Locked while a snapshot is taken and formatted. Snapshots do not run concurrently, because a snapshot of many
+    /// Locked while a snapshot is taken and formatted. Only one snapshot is taken at a time, because a snapshot of many
     /// buckets takes long.
     drawing: Arc<Mutex<()>>,
 }
@@ -71,7 +71,7 @@ impl Listener {
     /// Listens on `address`.
     ///
     /// # Errors
-    /// If the port is in use or the system refuses.
+    /// If the port is in use, or if the system does not allow the server to listen there.
     pub async fn bind(address: SocketAddr) -> Result<Listener> {
         let listener = listen::bind(address, "--status-listen").await?;
         let address = listener.local_addr()?;

@@ -368,7 +368,7 @@ async fn a_stranger_that_claims_to_send_much_is_refused_without_a_wait_for_memor
     let claimed = HEADER_BYTES + size_of::<i32>();
     message[claimed..claimed + 4].copy_from_slice(&47_000_000_i32.to_le_bytes());
     stranger.send(&message)?;
-    // A server that waited for memory would have sent an error reply.
+    // The server closes the connection without a reply. If it had waited for memory, it would have sent an error reply.
     stranger.wait_for_end()?;
     server.stop()
 }

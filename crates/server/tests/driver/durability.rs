@@ -23,7 +23,7 @@ const WRITERS: usize = 4;
 const IDS: i32 = 2_000;
 /// Maximum documents of an insert.
 const BATCH_COUNT_MAX: usize = 40;
-/// Maximum age of lost writes without `j`, as documented.
+/// Writes without `j` that were acknowledged longer than this before a kill must not be lost, as documented.
 const LOSS_MAX: Duration = Duration::from_millis(100);
 /// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and in Rust's regex crate.
 const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
@@ -124,7 +124,7 @@ async fn load_until_killed(
         .collect()
 }
 
-/// Waits until as many writes are acknowledged as are wanted before the kill. Fails if the server refuses a write
+/// Waits until enough writes are acknowledged for the test to kill the server. Fails if the server refuses a write
 /// before that.
 async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Acknowledged>]) -> Result<()> {
     tokio::select! {

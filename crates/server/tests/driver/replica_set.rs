@@ -108,7 +108,7 @@ fn a_standalone_can_be_awaited_too() -> Result<()> {
     server.stop()
 }
 
-/// Makes an increment of a document, with a transaction number.
+/// Makes a command with a transaction number that increments a field of a document.
 fn increment(number: i64) -> RawDocumentBuf {
     let id = Binary {
         subtype: BinarySubtype::Uuid,

@@ -207,7 +207,7 @@ async fn change(
     Ok(())
 }
 
-/// Checks a search among the writer's own values against its model.
+/// Searches the writer's own values, and compares the result with the writer's model of them.
 async fn check_own(
     collection: &Collection<Document>,
     model: &Model,

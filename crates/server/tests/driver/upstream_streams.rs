@@ -91,7 +91,8 @@ fn name(rng: &mut Rng) -> String {
     words.collect::<Vec<_>>().join("-")
 }
 
-/// Makes a random write to `_id`s from `first` upwards. Returns the `_id` and the new name of a document, if known.
+/// Makes a random write to `_id`s from `first` upwards. Returns the `_id` and the new name of the changed document, if
+/// they are known.
 async fn write(
     things: &Collection<Document>,
     first: i32,
@@ -528,7 +529,7 @@ async fn commands_for_a_proxy_explain_what_its_store_has_not() -> Result<()> {
     for action in [&["list"][..], &["add", "ada"], &["remove", "ada"]] {
         let command = [&["user"][..], action, &["--uri", proxy.uri()]].concat();
         let (succeeded, printed) = run(&command)?;
-        let expected = "the users of a proxy are those of the store";
+        let expected = "this server is a proxy without users of its own";
         ensure!(!succeeded && printed.contains(expected), "{printed}");
     }
     let buckets = ["debug", "buckets", "--uri", proxy.uri(), "shop.things.name"];

@@ -34,7 +34,7 @@ pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, R
         (None, None) => return Ok(None),
         (Some(known), Some(max_await_ms)) => (known, max_await_ms),
         _ => {
-            let message = "topologyVersion and maxAwaitTimeMS belong together";
+            let message = "topologyVersion and maxAwaitTimeMS must be used together";
             return Err(Refusal::new(Code::AwaitIncomplete, message));
         }
     };

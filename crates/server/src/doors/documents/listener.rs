@@ -61,7 +61,7 @@ impl Listener {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
         if let Err(error) = look_for_abandoned(&door.documents) {
-            tracing::warn!(%error, "commands of disconnected clients are not stopped");
+            tracing::warn!(%error, "cannot start the thread that stops commands of disconnected clients");
         }
         loop {
             tokio::select! {

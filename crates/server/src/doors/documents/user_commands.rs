@@ -68,7 +68,7 @@ pub fn run_before_first(
         let roles = roles(command);
         Some(match roles {
             Ok(roles) if !roles.contains(&Role::root()) => Err(bad_value(
-                "the first user must have role root@admin, as no other user could add users",
+                "the first user must have the role root@admin: only root can add users",
             )),
             _ => change(documents, command),
         })
@@ -146,7 +146,7 @@ fn granted(
 
 fn bounded(roles: Vec<Role>) -> Result<Vec<Role>, Refusal> {
     if roles.len() > ROLES_MAX {
-        Err(bad_value("a user has at most 256 roles"))
+        Err(bad_value("a user can have at most 256 roles"))
     } else {
         Ok(roles)
     }
