@@ -97,8 +97,8 @@ impl Server {
 
 /// Returns an address that no other process uses, so that a killed server can be restarted at the same address.
 ///
-/// A free port of 127.0.0.1 may soon be taken by another server or by an outgoing connection, even to this very port.
-/// So each call returns a different host of 127.0.0.0/8, whose addresses all belong to this machine.
+/// A free port of 127.0.0.1 may soon be taken by another server, or by an outgoing connection as its own port. So each
+/// call returns a different host of 127.0.0.0/8, whose addresses all belong to this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.

@@ -91,7 +91,7 @@ kernel_arguments! {
     /// Arguments of deterministic automata.
     #[derive(Default)]
     pub(crate) struct DfaArguments {
-        /// A table that is too large for shared memory.
+        /// Table that is in global memory because it is too large for shared memory.
         pub(crate) table: DevicePointer<u8>,
         /// Number of byte classes, which is the number of entries per state in a table.
         pub(crate) class_count: u32,
@@ -105,7 +105,7 @@ kernel_arguments! {
     pub(crate) struct LiteralArguments {
         /// Length in bytes.
         pub(crate) bytes: u32,
-        /// The first four bytes, with a mask for literals shorter than four.
+        /// The literal's first four bytes. The mask selects the bytes that exist if the literal is shorter.
         pub(crate) probe: u32,
         pub(crate) probe_mask: u32,
     }

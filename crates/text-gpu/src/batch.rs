@@ -20,7 +20,7 @@ const PACKED_BITS: usize = 64;
 /// Alignment of launch images in device memory.
 pub(crate) const IMAGE_GRANULE_BYTES: usize = 256;
 
-/// The kernels; each has an entry for counts and one for lists.
+/// The kernels. Each has two entry functions: one counts matches, the other also lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Dfa,
@@ -67,11 +67,11 @@ impl Kernel {
 /// A kernel launch: kernel, tables, and the queries it answers.
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
-    /// Indexes of the forms, in the order of the launch's queries.
+    /// For each query of the launch, the index of its form among the arguments of [`launches`].
     pub(crate) forms: Vec<usize>,
     /// Tables that each block copies to shared memory; their length is a multiple of 16 bytes.
     pub(crate) image: Vec<u8>,
-    /// Table that stays in global memory.
+    /// Table that stays in global memory; empty if all tables are in the image.
     pub(crate) table: Vec<u8>,
     /// Arguments of the matcher; the addresses are set at the launch.
     pub(crate) matcher: Matcher,
@@ -272,7 +272,7 @@ impl Classes {
     }
 }
 
-/// Returns the launch of several automata with one-byte tables over shared classes.
+/// Returns the launch of several automata that share byte classes. The entries of their tables have one byte.
 fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
     let kernel = match automata.len() {
         1 => Kernel::Dfa,

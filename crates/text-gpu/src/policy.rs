@@ -28,7 +28,8 @@ pub struct Policy {
     pub shift_and: Reads,
     /// Maximum bytes of tables that a block copies to shared memory; larger tables are read from global memory.
     pub shared_table_bytes_max: usize,
-    /// Bytes of words per chunk, the unit of work of a block. A chunk has at least one tile for each warp.
+    /// Size of a chunk, the unit of work of a thread block, in bytes of row data. A chunk has at least one tile for
+    /// each warp.
     pub chunk_bytes: usize,
     /// How row numbers are written to the host.
     pub lists: Lists,

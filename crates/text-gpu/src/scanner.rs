@@ -19,7 +19,7 @@ use crate::table::ScanTable;
 use crate::tuned::Tuned;
 use forebay_text::form::DeviceForm;
 
-/// Maximum bytes of the tables of all launches of one pass.
+/// Maximum bytes that the tables of all launches in one pass may take together.
 const IMAGES_BYTES: usize = 32 << 20;
 
 /// Maximum row numbers that one pass can list (64 MiB).
@@ -44,7 +44,7 @@ pub(crate) struct Scanner {
 /// A scan table that has been copied to the device.
 struct Resident {
     table: Weak<ScanTable>,
-    /// Policy that determined the chunks.
+    /// Policy with which the table was divided into chunks.
     tuned: Arc<Tuned>,
     memory: DeviceMemory,
     segments_at: u64,

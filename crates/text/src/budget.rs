@@ -27,7 +27,7 @@ impl Budget {
         }
     }
 
-    /// Returns a budget without limit and deadline.
+    /// Returns a budget that has neither a limit nor a deadline.
     pub fn unlimited() -> Budget {
         Budget::new(usize::MAX, Arc::default())
     }
@@ -37,7 +37,8 @@ impl Budget {
         &self.stop
     }
 
-    /// Returns whether the budget ran low. The latest program may then have a slower tier than with a larger budget.
+    /// Returns whether the budget ran low. The program compiled last may then have a slower tier than with a larger
+    /// budget.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }

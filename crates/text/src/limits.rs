@@ -2,7 +2,8 @@
 
 /// Limits of the size and time of compiling and running one pattern.
 ///
-/// A pattern that exceeds the limit of a table gets a slower tier; only `pattern_bytes_max` makes a pattern an error.
+/// A pattern longer than `pattern_bytes_max` is refused. A pattern that exceeds another limit while it is compiled gets
+/// a slower tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum bytes of a pattern. MongoDB accepts at most 32,764.
@@ -17,7 +18,7 @@ pub struct Limits {
     pub states_max: usize,
     /// Maximum bytes of the states during determinization, before minimisation.
     pub determinize_bytes_max: usize,
-    /// Maximum bytes of the cache of the lazy DFA of the tier [`LargeDfa`](crate::Tier::LargeDfa).
+    /// Maximum bytes of the lazy DFA's cache, in the tier [`LargeDfa`](crate::Tier::LargeDfa).
     pub lazy_bytes_max: usize,
     /// PCRE2's match limit: backtracking steps from each start position in a value. MongoDB builds with 200,000.
     pub match_limit: u32,

@@ -24,9 +24,9 @@ pub enum PcreOutcome {
     Match,
     /// The value does not match.
     NoMatch,
-    /// PCRE2 exceeded a limit, which counts as no match. Tiers without backtracking return the true answer instead.
+    /// PCRE2 exceeded a limit. This counts as no match. Tiers without backtracking return the true answer instead.
     LimitPassed,
-    /// PCRE2 failed in another way, for example on invalid UTF-8, which counts as no match.
+    /// PCRE2 failed in another way, for example because the value is not valid UTF-8. This counts as no match.
     Failed {
         /// PCRE2's error number.
         code: i32,

@@ -289,7 +289,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Callout that PCRE2 calls while it matches. PCRE2 continues on zero and ends the match on an error.
+/// Callout that PCRE2 calls while it matches. If it returns zero, PCRE2 continues; if it returns an error code, PCRE2
+/// ends the match.
 ///
 /// # Safety
 /// `watch` must point to the [`Watch`] of the call, which no other code uses during the call.
@@ -444,7 +445,8 @@ pub(crate) fn version() -> String {
     String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned()
 }
 
-/// Returns the address of a slice, never a dangling one, because PCRE2 10.42 subtracts from the end of the subject.
+/// Returns the address of a slice. For an empty slice, returns the address of a static instead of Rust's placeholder
+/// address near zero, because PCRE2 10.42 subtracts from the end of the subject.
 fn start(bytes: &[u8]) -> *const u8 {
     static SOMEWHERE: [u8; 1] = [0];
     if bytes.is_empty() {
@@ -486,7 +488,8 @@ mod tests {
 
     #[test]
     fn an_empty_subject_is_read_nowhere() {
-        // If PCRE2 got the dangling pointer of an empty Rust slice, it would read near address zero for this pattern.
+        // If PCRE2 got the placeholder address of an empty Rust slice, it would read near address zero for this
+        // pattern.
         let pattern = "😀*\\o{373000}*+|.?";
         let code = Code::compile(pattern, option::PCRE2_MULTILINE, LIMITS);
         let code = code.expect("a valid pattern");

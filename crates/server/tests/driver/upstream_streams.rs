@@ -225,7 +225,7 @@ async fn counts(db: &Database) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// Waits until the cache answers, and searches through the proxy equal the upstream's.
+/// Waits until the cache answers, and searches return the same counts through the proxy as on the upstream.
 async fn agree(pair: &Pair) -> Result<()> {
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     wait_until_cached(&proxied).await?;
@@ -284,7 +284,8 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes documents through the proxy that the upstream will lose, and checks that the proxy finds them.
+/// Writes documents through the proxy, and checks that the proxy finds them. The upstream will lose these documents
+/// later.
 async fn write_in_vain(pair: &Pair) -> Result<()> {
     let proxied = pair.proxied().await?;
     let things = proxied.collection::<Document>("things");
@@ -315,7 +316,7 @@ async fn a_proxy_follows_direct_writes() -> Result<()> {
     wait_until_cached(&pair.proxied().await?).await?;
     ensure!(storm(&pair, seed).await? > 0, "there was no write");
     agree(&pair).await?;
-    // Writes made while the proxy is down are followed after its start.
+    // The proxy, once it is started again, applies the writes made while it was down.
     pair.proxy.kill();
     let things = pair.direct().await?.collection::<Document>("things");
     things
@@ -340,7 +341,7 @@ async fn a_restarted_proxy_has_nothing_that_its_upstream_lost() -> Result<()> {
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    // Runs until the proxy has stored its position.
+    // After this many writes, the proxy has stored its stream position.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
@@ -429,8 +430,8 @@ async fn indexes(db: &Database, collection: &str) -> Result<Vec<String>> {
     Ok(collection.list_index_names().await?)
 }
 
-/// Drops the indexes `index` of the collection through the proxy. Returns the number of indexes before, and the names
-/// of the indexes after the drop.
+/// Drops the indexes of the collection that `index` names, through the proxy. Returns the number of indexes before, and
+/// the names of the indexes after the drop.
 async fn drop_indexes(db: &Database, index: impl Into<Bson>) -> Result<(i32, Vec<String>)> {
     let command = doc! { "dropIndexes": "things", "index": index.into() };
     let before = db.run_command(command).await?.get_i32("nIndexesWas")?;
@@ -488,7 +489,7 @@ async fn caches_follow_a_collection_to_its_new_name() -> Result<()> {
         assert_eq!(counts(&db).await?, [0, 0, 0, 1]);
         old.insert_one(doc! { "name": "web" }).await?;
         assert_eq!(indexes(&db, "old").await?, ["_id_"]);
-        // The list on disk has the new name only.
+        // The list of caches on disk contains only the new name of the collection.
         pair.proxy.shutdown_and_restart()?;
         let db = pair.proxied().await?;
         assert_eq!(indexes(&db, "things").await?, ["_id_", "name_cache"]);

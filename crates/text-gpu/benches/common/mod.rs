@@ -91,7 +91,8 @@ impl Blocks {
         in_parallel(self.blocks.len(), count).into_iter().sum()
     }
 
-    /// Returns the rows that the host engine finds, ascending, as numbered in a table of all blocks.
+    /// Returns the numbers of the rows that the host engine finds, in ascending order. Rows are numbered across all
+    /// blocks.
     pub fn find(&self, program: &Program) -> Vec<u32> {
         let find = |index| {
             let (first, mut found) = ((index * BLOCK_ROWS) as u32, Vec::new());

@@ -3,9 +3,9 @@
 
 #include "tiles.cuh"
 
-// A Glushkov automaton. The set of active positions is one 64-bit word. The image has 256 words with the positions that
-// accept each byte value; then, for each byte of the active set, 256 words: the positions that may follow each value of
-// that byte.
+// A Glushkov automaton. The set of active positions is one 64-bit word. The image begins with a table of 256 words: for
+// each value of a row's byte, the positions that accept it. A follower table of 256 words comes next for each byte of
+// the 64-bit word: for each value of that byte, the positions that may follow the positions set in it.
 struct Glushkov {
     using Arguments = GlushkovArguments;
 

@@ -1,4 +1,4 @@
-// Matcher for one literal: compares its first four bytes at every byte of a word that is in registers, and the
+// Matcher for one literal. Compares the literal's first four bytes at every byte of a word in registers. Compares its
 // remaining bytes only where the first four match.
 #pragma once
 

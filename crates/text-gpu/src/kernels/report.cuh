@@ -39,7 +39,7 @@ struct Stage<true> {
 // Results of a warp for the queries of its launch.
 template <Matcher M, bool kList>
 struct Report {
-    // Lists of several queries would need one stage each.
+    // Only lists of a single query are staged: several queries would need one stage each.
     static constexpr bool kMayStage = kList && kStagedLists && M::kQueries == 1;
 
     const Scan& scan;

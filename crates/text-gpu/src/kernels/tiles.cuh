@@ -34,8 +34,8 @@ __device__ void report_tile(const M& matcher, Report<M, kList>& report, const ty
             report.add(query, row < chunk.rows && matcher.matches(state, query), chunk, row);
 }
 
-// Scans a tile of rows of several words, one row per lane. The next words are loaded while the current ones are
-// matched.
+// Scans a tile whose rows have several words each, one row per lane. The next words are loaded while the current ones
+// are matched.
 template <Matcher M, bool kList>
 __device__ void scan_tile(const M& matcher, Report<M, kList>& report, const Chunk& chunk, u32 tile) {
     constexpr u32 kAhead = M::kWordsAhead;

@@ -17,8 +17,7 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Memory of the lazy DFA as a multiple of `determinize_bytes_max`. It is a multiple because the lazy DFA holds both
-/// the state sets and the table.
+/// The lazy DFA may take this many times `determinize_bytes_max`, because it holds both the state sets and the table.
 const CACHE_FACTOR: usize = 2;
 
 /// Maximum visits of NFA states while one DFA is built. Each step counts as a visit of all NFA states.
@@ -37,7 +36,7 @@ pub(crate) fn determinize(
     budget: &Budget,
 ) -> Result<Minimal, TooLarge> {
     let bytes_max = budget.at_most(limits.determinize_bytes_max);
-    // With a minimum of zero, the lazy DFA returns an error instead of clearing its cache.
+    // With `minimum_cache_clear_count` 0, the lazy DFA returns an error when its cache is full, instead of clearing it.
     let config = DFA::config()
         .match_kind(MatchKind::LeftmostFirst)
         .cache_capacity(bytes_max.saturating_mul(CACHE_FACTOR))

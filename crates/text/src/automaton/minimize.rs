@@ -35,7 +35,7 @@ impl Minimal {
     }
 }
 
-/// Role of a state, which distinguishes it from states with equal transitions.
+/// Role of a state. States of different roles are never merged, even if their transitions are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,

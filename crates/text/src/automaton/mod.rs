@@ -25,7 +25,7 @@ use crate::rows::SEPARATOR;
 /// Why an automaton could not be built.
 pub(crate) type TooLarge = String;
 
-/// Builds the NFA of an expression, whose line boundaries are row boundaries.
+/// Builds the NFA of an expression. The expression's assertions on line boundaries hold at row boundaries.
 pub(crate) fn nfa(hir: &Hir, limits: &Limits, budget: &Budget) -> Result<NFA, TooLarge> {
     let bytes_max = budget.at_most(limits.nfa_bytes_max);
     let mut looks = LookMatcher::new();

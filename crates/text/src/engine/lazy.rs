@@ -34,7 +34,7 @@ pub(crate) struct LazyEngine {
     stepper: Stepper,
     /// Bytes searched between two checks of [`Stop`].
     bytes_per_check: usize,
-    /// Source of the DFA for devices.
+    /// Expression from which the DFA for devices is built.
     hir: Hir,
     limits: Limits,
 }

@@ -80,8 +80,8 @@ pub(crate) fn search_each(
     Ok(())
 }
 
-/// Returns the number of the first row after the piece that starts at row `from`. A piece is rows of at most
-/// `bytes_max` bytes in total, or one longer row.
+/// Returns the number of the first row after the piece that starts at row `from`. A piece consists of rows that have at
+/// most `bytes_max` bytes in total, or of one longer row.
 pub(crate) fn next_piece(rows: Rows<'_>, from: usize, bytes_max: usize) -> usize {
     let target = rows.offsets[from] as usize + bytes_max;
     if target >= rows.span().end {

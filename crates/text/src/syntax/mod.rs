@@ -35,7 +35,8 @@ pub(crate) enum Node {
     Atomic(Box<Node>),
     /// A look-ahead or look-behind.
     Around(Box<Around>),
-    /// A construct whose text this crate cannot derive, such as a back-reference; it may match any string.
+    /// A construct for which this crate cannot derive the strings that it matches, such as a back-reference. It is
+    /// taken to match any string.
     Opaque(&'static str),
 }
 
@@ -52,9 +53,9 @@ pub(crate) enum Look {
     LineStart,
     /// `$` with the option `m`: the end, or before a newline.
     LineEnd,
-    /// `\b`, ASCII.
+    /// `\b`, for ASCII word characters.
     WordBoundary,
-    /// `\B`, ASCII.
+    /// `\B`, for ASCII word characters.
     NotWordBoundary,
 }
 
@@ -111,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Returns a node, repeated.
+    /// Returns a repetition of a node.
     pub(crate) fn repeat(node: Node, min: u32, max: Option<u32>, possessive: bool) -> Node {
         Node::Repeat(Box::new(Repeat {
             node,

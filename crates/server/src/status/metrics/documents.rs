@@ -188,7 +188,7 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     (
         "forebay_documents_cache_overhead_bytes",
         "gauge",
-        "Host memory of a field's cache beyond the bytes of its values.",
+        "Host memory that a field's cache takes in addition to the bytes of its values.",
         |it| it.overhead_bytes as f64,
     ),
     (
@@ -261,7 +261,7 @@ fn fields(status: &Status) -> impl Iterator<Item = (&CollectionStatus, &FieldSta
 fn builds(page: &mut Page, status: &Status) {
     let mut states = page.gauge(
         "forebay_documents_cache_index_state",
-        "1 for the current state of a cache index.",
+        "1 for the current state of a cache index, 0 for its other states.",
     );
     each_index(status, |labels, state| {
         for known in ["ready", "building", "failed"] {

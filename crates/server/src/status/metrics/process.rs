@@ -16,8 +16,11 @@ pub fn append(page: &mut Page, status: &ProcessStatus) {
 
 fn process(page: &mut Page, status: &ProcessStatus) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
-    page.gauge("forebay_build_info", "Version of the server; always 1.")
-        .sample(&version, 1);
+    page.gauge(
+        "forebay_build_info",
+        "Always 1; the label is the version of the server.",
+    )
+    .sample(&version, 1);
     page.gauge("forebay_uptime_seconds", "Time since the start.")
         .sample(&[], status.uptime.as_secs_f64());
     page.gauge(
@@ -46,7 +49,7 @@ fn memory(page: &mut Page, status: &ProcessStatus) {
     .sample(&[], figures.outside_bytes);
     page.gauge(
         "forebay_memory_peak_bytes",
-        "Maximum memory held for clients' requests so far.",
+        "Largest amount of memory that clients' requests have held at once.",
     )
     .sample(&[], figures.peak_bytes);
     page.counter(
@@ -92,7 +95,7 @@ const DEVICE_FIGURES: [Figure<Arc<Device>>; 5] = [
 fn devices(page: &mut Page, status: &ProcessStatus) {
     let mut states = page.gauge(
         "forebay_device_state",
-        "1 for the current state of a device.",
+        "1 for the current state of a device, 0 for its other states.",
     );
     for device in &status.devices {
         let state = device.state().name();
