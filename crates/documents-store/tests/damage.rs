@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bson::{RawDocumentBuf, rawdoc};
 use common::{create_index, insert, small_buffers};
-use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
+use forebay_documents_store::{Dropped, IndexSpec, Store, StoreError, StoreOptions};
 
 /// Number of offsets at which each file is damaged.
 const PLACES: usize = 8;
@@ -230,15 +230,18 @@ fn unsynced_tail(directory: &Path) -> (PathBuf, u64) {
     (journal, u64::from_le_bytes(length))
 }
 
-#[test]
-fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
-    let original = tempfile::tempdir().expect("a temporary directory");
-    let options = |directory: &Path| StoreOptions {
+/// Options without a periodic sync.
+fn rarely_synced(directory: &Path) -> StoreOptions {
+    StoreOptions {
         sync_interval: Duration::from_secs(3600),
         ..StoreOptions::directory(directory)
-    };
+    }
+}
+
+/// Fills a store with 100 documents, of which the first 20 are synced.
+fn fill_rarely_synced(directory: &Path) -> Store {
     let document = |id: i32| rawdoc! { "_id": id, "pad": format!("{id:0>500}") };
-    let store = Store::open(options(original.path())).expect("opens");
+    let store = Store::open(rarely_synced(directory)).expect("opens");
     let collection = store.collection_or_create("db", "c").expect("creates");
     for id in 0..20 {
         insert(&collection, document(id));
@@ -247,7 +250,47 @@ fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
     for id in 20..100 {
         insert(&collection, document(id));
     }
+    store
+}
 
+/// Opens a damaged store. Checks that something was dropped, that the store takes writes, and that it opens again.
+/// Returns what was dropped, and the number of documents found.
+fn open_damaged(directory: &Path) -> (Dropped, usize) {
+    let store = Store::open(rarely_synced(directory)).expect("what was synced is there");
+    let dropped = store.dropped();
+    assert!(dropped.bytes > 0);
+    let found = contents(&store).expect("reads").len();
+    let collection = store.collection("db", "c").expect("is there");
+    insert(&collection, rawdoc! { "_id": 1_000 });
+    drop(collection);
+    drop(store);
+    let store = Store::open(rarely_synced(directory)).expect("opens again");
+    assert_eq!(store.dropped(), Dropped::default());
+    assert_eq!(contents(&store).expect("reads").len(), found + 1);
+    (dropped, found)
+}
+
+#[test]
+fn an_incomplete_batch_before_an_empty_journal_is_cut_off() {
+    let original = tempfile::tempdir().expect("a temporary directory");
+    let _store = fill_rarely_synced(original.path());
+    let cut = tempfile::tempdir().expect("a temporary directory");
+    copy(original.path(), cut.path());
+    let (journal, _) = unsynced_tail(cut.path());
+    let bytes = std::fs::read(&journal).expect("reads");
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    std::fs::write(&journal, &bytes[..last.expect("holds data") - 300]).expect("writes");
+    let next = std::fs::File::create(journal.with_file_name("1.jnl")).expect("creates");
+    next.set_len(64 << 20).expect("grows");
+    let (dropped, found) = open_damaged(cut.path());
+    assert!((200..2_000).contains(&dropped.bytes), "{dropped:?}");
+    assert_eq!((dropped.batches, found), (0, 99));
+}
+
+#[test]
+fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
+    let original = tempfile::tempdir().expect("a temporary directory");
+    let _store = fill_rarely_synced(original.path());
     let (_, synced) = unsynced_tail(original.path());
     for page in [synced / 4096 + 1, synced / 4096 + 4] {
         let cut = tempfile::tempdir().expect("a temporary directory");
@@ -257,21 +300,12 @@ fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
         bytes[page as usize * 4096..][..4096].fill(0);
         std::fs::write(&journal, bytes).expect("writes");
 
-        let store = Store::open(options(cut.path())).expect("what was synced is there");
-        let dropped = store.dropped();
+        let (dropped, found) = open_damaged(cut.path());
         assert!(
             dropped.bytes > 20_000 && dropped.batches > 40,
             "{dropped:?}"
         );
-        let found = contents(&store).expect("reads").len();
         assert!((20..50).contains(&found), "{found} documents");
-        let collection = store.collection("db", "c").expect("is there");
-        insert(&collection, document(1_000));
-        drop(collection);
-        drop(store);
-        let store = Store::open(options(cut.path())).expect("opens again");
-        assert_eq!(store.dropped(), Default::default());
-        assert_eq!(contents(&store).expect("reads").len(), found + 1);
     }
 
     // A hole in the synced part is damage.
@@ -281,7 +315,7 @@ fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
     let mut bytes = std::fs::read(&journal).expect("reads");
     bytes[synced as usize - 600..][..512].fill(0);
     std::fs::write(&journal, bytes).expect("writes");
-    let refused = Store::open(options(cut.path())).err();
+    let refused = Store::open(rarely_synced(cut.path())).err();
     assert!(
         matches!(refused, Some(StoreError::Corrupt { .. })),
         "{refused:?}"

@@ -70,7 +70,7 @@ pub(crate) struct Journals {
     pub(crate) only: bool,
     /// Position up to which the journals are synced. After the check, this is the end of the newest journal.
     pub(crate) synced: Position,
-    /// The incomplete, never synced end of the newest journal, which was cut off.
+    /// The incomplete end of the newest journal that holds anything, which was cut off.
     pub(crate) dropped: Dropped,
 }
 
@@ -109,23 +109,25 @@ impl Journals {
 
 /// Checks all journals of a directory before recovery. All of them are synced when the function returns.
 ///
-/// The newest journal is cut off at the first batch that cannot be read, unless that batch was synced.
+/// The newest journal that holds anything is cut off at the first batch that cannot be read, unless that batch was
+/// synced.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if a synced batch cannot be read.
 pub(crate) fn check(directory: &Path) -> Result<Journals> {
     let journals = journals(directory)?;
-    let Some(((newest, path), sealed)) = journals.split_last() else {
+    let Some((newest, _)) = journals.last() else {
         return no_journals(directory);
     };
+    let (last, bytes) = last_used(&journals)?;
+    let (id, path) = &journals[last];
     let mut sequence = 0;
-    for (_, path) in sealed {
+    for (_, path) in &journals[..last] {
         // fjall syncs a journal before it starts the next one, so all bytes of this journal were synced.
         let bytes = read(path)?;
         scan(&bytes, bytes.len(), &mut sequence).map_err(|why| damaged(path, why))?;
     }
-    let synced = synced_length(directory, *newest)?;
-    let bytes = read(path)?;
+    let synced = synced_length(directory, *id, *newest)?.unwrap_or(bytes.len());
     let end = scan(&bytes, synced, &mut sequence).map_err(|why| damaged(path, why))?;
     if end < bytes.len() || end > synced {
         rewrite(path, &bytes[..end])?;
@@ -135,13 +137,28 @@ pub(crate) fn check(directory: &Path) -> Result<Journals> {
         only: *newest == 0,
         synced: Position {
             journal: *newest,
-            length: end as u64,
+            length: if id == newest { end as u64 } else { 0 },
         },
         dropped: Dropped {
             bytes: (bytes.len() - end) as u64,
             batches: ends_of_batches(&bytes[end..]),
         },
     })
+}
+
+/// Returns the index and the bytes of the newest journal that is not empty. Returns those of the first journal if all
+/// are empty.
+///
+/// A failed write may leave an incomplete batch at the end of a journal. fjall then writes no more batches, but its
+/// background thread may still start another journal if this one is longer than 64 MB.
+fn last_used(journals: &[(u64, PathBuf)]) -> Result<(usize, Vec<u8>)> {
+    for (index, (_, path)) in journals.iter().enumerate().rev() {
+        let bytes = read(path)?;
+        if index == 0 || !bytes.is_empty() {
+            return Ok((index, bytes));
+        }
+    }
+    Ok((0, Vec::new()))
 }
 
 /// Returns whether all journals of a directory are empty.
@@ -163,24 +180,36 @@ fn no_journals(directory: &Path) -> Result<Journals> {
     }
 }
 
-/// Returns the number of bytes of the newest journal that are known to be synced.
-fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
+/// Returns the number of bytes of a journal that are known to be synced. Returns `None` if a newer journal was synced,
+/// so that all bytes are. All newer journals are empty.
+fn synced_length(directory: &Path, id: u64, newest: u64) -> Result<Option<usize>> {
     let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
         let missing = directory.join(name_of(synced.journal));
         return Err(damaged(&missing, "the journal is missing".to_owned()));
     }
-    let length = if synced.journal == newest {
+    if synced.journal > id {
+        return match synced.length {
+            0 => Ok(None),
+            length => {
+                let empty = directory.join(name_of(synced.journal));
+                let why = format!("the journal is empty, but {length} bytes were synced");
+                Err(damaged(&empty, why))
+            }
+        };
+    }
+    let length = if synced.journal == id {
         synced.length
     } else {
         0
     };
-    usize::try_from(length).map_err(|_| {
+    let length = usize::try_from(length).map_err(|_| {
         damaged(
             directory,
             "the record of the synced position is wrong".to_owned(),
         )
-    })
+    })?;
+    Ok(Some(length))
 }
 
 /// Reads a journal up to its last non-zero byte.
@@ -516,6 +545,47 @@ mod tests {
                 "{hole:?}"
             );
         }
+    }
+
+    /// Makes a directory with these journals. The recorded synced position is `synced`.
+    fn directory(contents: &[&[u8]], synced: Position) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("keyspaces")).expect("creates");
+        for (id, bytes) in (0..).zip(contents) {
+            std::fs::write(folder.path().join(name_of(id)), bytes).expect("writes");
+        }
+        let note = folder.path().join("synced");
+        std::fs::write(note, synced.encode()).expect("writes");
+        folder
+    }
+
+    #[test]
+    fn a_journal_started_after_a_failed_write_leaves_the_earlier_one_its_torn_end() {
+        let whole = three_batches();
+        let torn = [&whole[..], &one_batch(9)[..20]].concat();
+        let at = |journal, length: usize| Position {
+            journal,
+            length: length as u64,
+        };
+        for synced in [0, whole.len()] {
+            let folder = directory(&[&torn, &[0; 100]], at(0, synced));
+            let checked = check(folder.path()).expect("nothing synced is damaged");
+            assert_eq!(checked.last_sequence, 5);
+            assert_eq!(checked.synced, at(1, 0));
+            // A journal is read up to its last byte that is not zero.
+            assert!((1..=20).contains(&checked.dropped.bytes));
+            let left = std::fs::read(folder.path().join(name_of(0))).expect("reads");
+            assert_eq!(left, whole);
+        }
+        // Here the journal was synced to its end: another one was synced, or is written to.
+        let newer = directory(&[&torn, &[0; 100]], at(1, 0));
+        assert!(check(newer.path()).is_err());
+        let lost = directory(&[&whole, &[0; 100]], at(1, 1));
+        assert!(check(lost.path()).is_err());
+        let used = directory(&[&torn, &one_batch(9)], at(0, whole.len()));
+        assert!(check(used.path()).is_err());
+        let cut = directory(&[&torn, &[]], at(0, whole.len() + 1));
+        assert!(check(cut.path()).is_err());
     }
 
     #[test]

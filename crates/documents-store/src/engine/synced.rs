@@ -60,7 +60,7 @@ impl Position {
         })
     }
 
-    fn encode(self) -> [u8; NOTE_BYTES] {
+    pub(super) fn encode(self) -> [u8; NOTE_BYTES] {
         let mut note = [0; NOTE_BYTES];
         note[..8].copy_from_slice(&self.journal.to_le_bytes());
         note[8..16].copy_from_slice(&self.length.to_le_bytes());
