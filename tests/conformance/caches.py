@@ -42,7 +42,7 @@ class Caches(monitoring.CommandListener):
         self.written.pop(event.request_id, None)
 
     def declare(self, database, collection, field):
-        """Declares a cache, unless the collection cannot be cached, such as a view."""
+        """Declares a cache. Ignores collections that cannot be cached, for instance views."""
         self.client = self.client or pymongo.MongoClient(self.address, event_listeners=[])
         index = {"key": {field: "cache"}, "name": f"{field}_cache"}
         commands = self.client[database]

@@ -43,7 +43,7 @@ WITHOUT_CACHES = ["session"]
 # need.
 EMBEDDED = ["--memory", "--mongodb-replica-set", "forebay", "--documents-change-history-bytes-max", "256MiB", "--mongodb-test-commands"]
 
-# FerretDB lacks this parameter, without which no test starts.
+# The tests cannot start without this server parameter, which FerretDB lacks. The patch lets it be absent.
 PATCH = ('server_parameters["enableTestCommands"]', 'server_parameters.get("enableTestCommands")')
 
 
@@ -165,7 +165,7 @@ def reason_for(test, error, reasons):
 
 
 def summary(found, files, reasons):
-    """Returns the recorded summary of these files."""
+    """Returns the summary of the outcomes of these files, for the record."""
     direct, proxied, embedded = (
         {test: outcome for test, outcome in found[mode].items() if file_of(test) in files} for mode in MODES
     )

@@ -10,7 +10,7 @@ use common::{Block, compare, judge, pattern, programs, search};
 use forebay_cancel::{Stop, StopReason, Stopped};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
 
-/// Far more time than any of these patterns needs on an idle machine (well below a second).
+/// Maximum time to compile a pattern. On an idle machine, each of these patterns takes well below a second.
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(20);
 
 const PATHOLOGICAL: &[&str] = &[
@@ -182,8 +182,8 @@ fn every_tier_notices_that_it_is_cancelled() {
     }
 }
 
-/// Searches blocks longer than a piece, with rows of all lengths around the engines' step sizes, and dense and sparse
-/// matches.
+/// Searches a block that is longer than a piece. Its rows are shorter and longer than the engines' steps, and its
+/// matches are dense for some patterns and sparse for others.
 #[test]
 fn long_blocks_agree_over_all_tiers() {
     let fill = |index: usize| "xyz".repeat(index % 12);

@@ -14,7 +14,7 @@ const OP_CODE: usize = 12;
 /// Byte offset of the uncompressed size in an `OP_COMPRESSED`.
 const UNCOMPRESSED_SIZE: usize = HEADER_BYTES + 4;
 
-/// zstd's default. Higher levels cost more time than they save on a local network.
+/// Compression level of zstd: its default. Higher levels cost more time than they save on a local network.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Names, in lower case, of commands that must never be compressed, because they carry secrets or precede the

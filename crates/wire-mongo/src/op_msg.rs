@@ -167,7 +167,8 @@ impl OpMsg {
         Self::validated(flags, &body, sequences, limits)
     }
 
-    /// Validates the documents, after the whole frame was parsed, so that errors in documents are not fatal.
+    /// Validates the documents. Runs after the whole frame was parsed, so that an invalid document does not end the
+    /// connection.
     fn validated(
         flags: Flags,
         body: &Bytes,

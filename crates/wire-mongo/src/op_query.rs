@@ -91,7 +91,7 @@ impl ReplyFlags {
     pub const AWAIT_CAPABLE: ReplyFlags = ReplyFlags(1 << 3);
 }
 
-/// An `OP_REPLY` with one document, the form of every command reply.
+/// An `OP_REPLY` with one document, as in every reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpReply {
     /// The flag bits.

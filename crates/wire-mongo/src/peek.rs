@@ -48,8 +48,8 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// Returns the flags of an `OP_MSG`; `message` has to contain only its first 20 bytes. Returns no flags for other
-/// messages.
+/// Returns the flags of an `OP_MSG`, and no flags for other messages. Reads only the first 20 bytes, so `message` may
+/// be cut off after them.
 pub fn flags(message: &[u8]) -> Flags {
     let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
     match (number(OP_CODE), number(HEADER_BYTES)) {

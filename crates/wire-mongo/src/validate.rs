@@ -1,7 +1,8 @@
 //! Validates BSON before recursive code processes it.
 //!
-//! Uses its own stack, bounded by the depth limit, and reads every byte of structure once. Checks the length and
-//! terminator of string values, but not that they are UTF-8: MongoDB also stores invalid UTF-8. Names must be UTF-8.
+//! Keeps open documents on its own stack, which the depth limit bounds. Reads every structural byte once. Checks the
+//! length and terminator of string values, but not that they are UTF-8: MongoDB also stores invalid UTF-8. Names must
+//! be UTF-8.
 
 use crate::limits::Limits;
 

@@ -76,8 +76,8 @@ def own_host():
     """Returns a loopback host that no other process uses, so that a server can listen on the same port again after
     it stopped.
 
-    All of 127.0.0.0/8 is this machine. A port of 127.0.0.1 may meanwhile be taken by another server or by an
-    outgoing connection, even by one to this very port.
+    All of 127.0.0.0/8 is this machine. A port of 127.0.0.1 may meanwhile be taken by another server, or by an
+    outgoing connection as its own port.
     """
     high, low = divmod(os.getpid() & 0xFFFF, 256)
     return f"127.{high}.{low}.{next(OWN_HOSTS) % 256}"

@@ -147,7 +147,7 @@ def test_a_collection_stream_ends_with_its_collection(db, coll, end):
         assert events[1]["to"] == {"db": db.name, "coll": "moved"}
     assert "ns" not in events[2]
     coll.insert_one({"_id": 2})
-    # A resume from before the end returns the end again. After the end, only startAfter works.
+    # A stream that resumes before the invalidate event returns that event again. After it, only startAfter works.
     for index, option in [(0, "resume_after"), (1, "resume_after"), (1, "start_after")]:
         with watch(coll, **{option: events[index]["_id"]}) as stream:
             assert kinds(stream) == kinds(events[index + 1 :])

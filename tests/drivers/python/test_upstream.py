@@ -1,4 +1,4 @@
-"""Forebay as a proxy: pymongo must see the same proxied as direct."""
+"""Forebay as a proxy: pymongo must get the same results through the proxy as from the upstream."""
 
 import contextlib
 import re
@@ -90,7 +90,7 @@ def test_writes_without_a_reply_arrive(pair):
     things = proxied.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
     for number in range(100):
         things.insert_one({"_id": number})
-    # On the same connection, so the upstream runs the commands in order.
+    # The count uses the same connection, so the upstream runs it after the inserts.
     assert proxied.things.count_documents({}) == direct.things.count_documents({}) == 100
 
 

@@ -82,7 +82,8 @@ def test_an_upstream_that_is_about_to_stop_is_away_for_new_clients(tmp_path):
 def test_an_upstream_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
     upstream = start_ferretdb(tmp_path)
     proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
-    # The driver gives a command up after these times; the proxy notices within six seconds that the upstream is silent.
+    # The driver gives up on a command after these times. The proxy notices within six seconds that the upstream is
+    # silent.
     uri = f"{proxy.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
     with pymongo.MongoClient(uri, maxPoolSize=1) as client, pymongo.MongoClient(uri) as open_before:
         names = client["exclusive"].names
@@ -271,7 +272,7 @@ def uptime_ms(upstream):
 
 
 def start_again(upstream, folder):
-    """Starts the upstream again, without a document that it had acknowledged."""
+    """Starts the upstream again, without a document whose insert it had acknowledged."""
     until(lambda: uptime_ms(upstream) > STARTS_APART_MS)
     upstream.stop()
     elsewhere = start_ferretdb(folder)

@@ -58,7 +58,7 @@ fn ask(judge: &Code) -> Option<CharSet> {
     Some(CharSet::of_ranges(&runs))
 }
 
-/// Returns the first and the last character of a run of ascending characters.
+/// Returns the first and the last character of `run`, whose characters are in ascending order.
 fn ends(run: &str) -> Option<(char, char)> {
     Some((run.chars().next()?, run.chars().next_back()?))
 }

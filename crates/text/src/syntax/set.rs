@@ -139,7 +139,7 @@ pub(crate) enum Named {
     Newline,
 }
 
-/// pcre2pattern(3), "Generic character types": `\h`.
+/// The characters of `\h`, from pcre2pattern(3), "Generic character types".
 const HORIZONTAL: [(char, char); 9] = [
     ('\t', '\t'),
     (' ', ' '),
@@ -152,5 +152,5 @@ const HORIZONTAL: [(char, char); 9] = [
     ('\u{3000}', '\u{3000}'),
 ];
 
-/// pcre2pattern(3), "Generic character types": `\v`.
+/// The characters of `\v`, from pcre2pattern(3), "Generic character types".
 const VERTICAL: [(char, char); 3] = [('\n', '\r'), ('\u{85}', '\u{85}'), ('\u{2028}', '\u{2029}')];
