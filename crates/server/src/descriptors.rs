@@ -12,7 +12,7 @@ pub const OF_PROXIED_CONNECTION: u64 = 2;
 /// limit, half of the limit is reserved instead.
 const RESERVED: u64 = 512;
 
-/// Raises the soft limit of open files to the hard limit, and returns it.
+/// Raises the soft limit of open files to the hard limit. Returns the soft limit that then applies.
 ///
 /// # Errors
 /// If the system does not report a limit.

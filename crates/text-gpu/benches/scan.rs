@@ -299,7 +299,8 @@ fn run_two(bench: &Bench, rows: usize) {
         let expect = blocks.count(&program);
         let alone = vec![(one, &whole)];
         let both: Vec<_> = halves.iter().map(|(gpu, table)| (*gpu, table)).collect();
-        // Measured alternately: wall time, and the device time of the slower device.
+        // One device and two devices are measured alternately. Records the wall time, and the device time of the slower
+        // device.
         let mut times =
             [("one", alone), ("two", both)].map(|(name, of)| (name, of, vec![], vec![]));
         for run in 0..RUNS + 2 {

@@ -325,7 +325,7 @@ fn library(root: &Path, what: &'static str, prefix: &str, remedy: &'static str) 
         None => flawed(
             what,
             Verdict::Absent,
-            format!("no {prefix}.* in the usual folders"),
+            format!("no file {prefix}.* in the usual library folders"),
             remedy,
         ),
     }

@@ -166,7 +166,7 @@ fn role(text: &str, own_db: &str) -> Result<Role> {
     })
 }
 
-/// A user in the form for the table and for JSON.
+/// A user as `forebay user list` prints it, in a table or as JSON.
 struct Listed {
     name: String,
     db: String,

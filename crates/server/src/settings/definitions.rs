@@ -184,11 +184,11 @@ settings! {
     upstream_compare_percent: u8 = "upstream-compare-percent", Kind::Count { min: 0, max: 100 }, "0";
 
     /// While the upstream cannot be reached, answer what caches alone can answer, as of the time when the upstream was
-    /// last reachable. A client gets such answers if the upstream let it read the collection in the minute before. If
-    /// the upstream lets unauthenticated clients read the collection, every client gets them. Everything else fails
-    /// with error 91, which names the upstream, as without this setting. If caches must be loaded again because the
-    /// upstream was away, they take twice their memory during the load: the older copy stays until the new one is
-    /// complete.
+    /// last reachable. A client gets such answers if the upstream let it read the collection in the minute before that
+    /// time. If the upstream lets unauthenticated clients read the collection, every client gets them. Everything else
+    /// fails with error 91, which names the upstream, as it does without this setting. If caches must be loaded again
+    /// because the upstream was away, they take twice their memory during the load: the older copy stays until the new
+    /// one is complete.
     upstream_serve_stale: bool = "upstream-serve-stale", Kind::Switch, "false";
 
     /// Maximum size of the table of one pattern's automaton. A larger pattern is searched with a bit-parallel automaton

@@ -158,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         answered
     }
 
-    /// Answers a message that does not fit in the memory account with an error.
+    /// Replies with an error to a message that does not fit in the memory account.
     async fn refuse(&mut self, refused: Refused) -> Result<(), FrameError> {
         if refused.is_silent {
             return Ok(());

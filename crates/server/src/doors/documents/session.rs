@@ -1,4 +1,4 @@
-//! The state of a connection between commands.
+//! The state that a connection keeps from one command to the next.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::doors::places::Place;
 /// Number of wrong passwords after which a connection is closed.
 const FAILURES_MAX: u32 = 3;
 
-/// The state of a connection between commands.
+/// The state that a connection keeps from one command to the next.
 #[derive(Debug)]
 pub struct Session {
     /// The client's identity and rights, as commands see them.
