@@ -32,7 +32,7 @@ static CROWDS: Mutex<()> = Mutex::const_new(());
 /// Clients that wait for a reply, and disconnect when this value is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// Returns an expression that sums so many numbers that it never finishes.
+/// Returns an expression that sums too many numbers to ever finish.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
