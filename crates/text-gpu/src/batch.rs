@@ -1,7 +1,7 @@
 //! Groups queries into launches, and builds the tables of each launch.
 //!
-//! The queries of one launch share one pass over the bytes: literals are packed into one word of bits, automata share
-//! byte classes. A query that cannot share has its own launch.
+//! The queries of one launch share one pass over the bytes: literals are packed into one 64-bit word, and automata
+//! share byte classes. A query that cannot share has its own launch.
 
 use std::collections::HashMap;
 
@@ -272,7 +272,7 @@ impl Classes {
     }
 }
 
-/// Returns the launch of several automata that share byte classes. The entries of their tables have one byte.
+/// Returns the launch of several automata that share byte classes. Each entry of their tables is one byte.
 fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
     let kernel = match automata.len() {
         1 => Kernel::Dfa,

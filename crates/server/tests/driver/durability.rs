@@ -23,7 +23,7 @@ const WRITERS: usize = 4;
 const IDS: i32 = 2_000;
 /// Maximum documents of an insert.
 const BATCH_COUNT_MAX: usize = 40;
-/// Writes without `j` that were acknowledged longer than this before a kill must not be lost, as documented.
+/// A write without `j` must survive a kill that comes more than this time after the acknowledgement, as documented.
 const LOSS_MAX: Duration = Duration::from_millis(100);
 /// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and in Rust's regex crate.
 const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];

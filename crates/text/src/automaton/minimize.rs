@@ -105,7 +105,7 @@ fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blo
     }
 }
 
-/// A partition of the states into blocks: the block of each state.
+/// A partition of the states into blocks. Stored as the number of the block that contains each state.
 struct Blocks {
     of: Vec<u32>,
     count: usize,
