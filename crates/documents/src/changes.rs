@@ -2,8 +2,9 @@
 //!
 //! Under the lock, each document is read and checked against the filter again, so that a document that no longer
 //! matches is never changed. A change that takes long to compute is computed without the lock, and is written if the
-//! document has not changed meanwhile; otherwise the change is computed again. Slow expressions therefore do not block
-//! other writers.
+//! document has not changed meanwhile. Otherwise, the change takes a turn at the lock: it is computed again under the
+//! lock, for at most twice the time that it took before ([`crate::slow_turns`]). An expression that never ends gets no
+//! turn, so it does not block other writers.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +29,6 @@ const LOCKED_TIME: Duration = Duration::from_millis(20);
 /// The remaining documents to change, divided into chunks.
 struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
-    /// Documents that other writers changed while this command computed changes to them without the lock.
-    again: Vec<RecordNumber>,
     documents_max: usize,
     documents: usize,
     bytes: usize,
@@ -39,7 +38,6 @@ impl<'a> ChunkCursor<'a> {
     fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
         ChunkCursor {
             numbers,
-            again: Vec::new(),
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
             bytes: 0,
@@ -49,7 +47,7 @@ impl<'a> ChunkCursor<'a> {
     /// Begins the next chunk. Returns false if no document remains.
     fn begin(&mut self) -> bool {
         (self.documents, self.bytes) = (0, 0);
-        !self.numbers.is_empty() || !self.again.is_empty()
+        !self.numbers.is_empty()
     }
 
     /// Returns the next document's record number, or `None` at the end of the chunk.
@@ -57,14 +55,10 @@ impl<'a> ChunkCursor<'a> {
         if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
             return None;
         }
+        let (number, rest) = self.numbers.split_first()?;
         self.documents += 1;
-        match self.numbers.split_first() {
-            Some((number, rest)) => {
-                self.numbers = rest;
-                Some(*number)
-            }
-            None => self.again.pop(),
-        }
+        self.numbers = rest;
+        Some(*number)
     }
 
     /// Adds the size of a document to the bytes that the chunk holds in memory.
@@ -161,14 +155,9 @@ impl<'a> Writer<'a> {
                 (write(chunk)?, slow?)
             };
             if let Some(number) = slow
-                && let Some(pending) = judge(number)?
+                && let Some(count) = self.change_slowly(number, &judge, &mut write)?
             {
-                let _held = self.collection.lock_writes(self.stop)?;
-                if self.is_current(&pending)? {
-                    matched = write(vec![pending])?;
-                } else {
-                    left.again.push(number);
-                }
+                matched = count;
             }
             if first_only && matched > 0 {
                 break;
@@ -206,6 +195,37 @@ impl<'a> Writer<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Changes a document whose change takes long. Returns what `write` returned, or `None` if the document does not
+    /// match.
+    fn change_slowly(
+        &self,
+        number: RecordNumber,
+        judge: impl Fn(RecordNumber) -> Result<Option<Pending>, CommandError>,
+        mut write: impl FnMut(Vec<Pending>) -> Result<usize, CommandError>,
+    ) -> Result<Option<usize>, CommandError> {
+        loop {
+            self.stop.check()?;
+            let begun = Instant::now();
+            let Some(pending) = judge(number)? else {
+                return Ok(None);
+            };
+            let took = begun.elapsed();
+            let _held = self.collection.lock_writes(self.stop)?;
+            if self.is_current(&pending)? {
+                return write(vec![pending]).map(Some);
+            }
+            drop(pending);
+            let Some(turn) = self.collection.slow_turns.begin(took) else {
+                continue;
+            };
+            match self.shared_stop.until(turn.until, || judge(number)) {
+                Ok(Some(pending)) => return write(vec![pending]).map(Some),
+                Err(CommandError::Stopped(_)) if self.stop.check().is_ok() => {}
+                other => return other.map(|_| None),
+            }
+        }
     }
 
     /// Returns whether the stored document is the version from which the change was computed. The caller holds the
@@ -487,8 +507,47 @@ mod tests {
         let changed = writer.change(&[0, 1, 2], false, judge, write);
         changed.expect("the changes are written");
         let other = rawdoc! { "_id": 1, "by": "another" };
-        assert_eq!(written, [rawdoc! { "_id": 0 }, rawdoc! { "_id": 2 }, other]);
+        assert_eq!(written, [rawdoc! { "_id": 0 }, other, rawdoc! { "_id": 2 }]);
         assert_eq!(computed.get(), 2);
+    }
+
+    #[test]
+    fn a_slow_change_of_a_document_that_changes_all_the_time_is_written() {
+        const TIME: Duration = Duration::from_millis(30);
+        const COMPUTED_MAX: i32 = 100;
+        let (_documents, collection) = collection();
+        insert(&collection, &rawdoc! { "_id": 0 }, None, &Stop::never()).expect("inserted");
+        let (stop, shared_stop) = (Stop::never(), SharedStop::new(Stop::never()));
+        let writer = Writer {
+            collection: &collection,
+            stop: &stop,
+            shared_stop: &shared_stop,
+        };
+        // Whenever the change is computed without the lock, another client changes the document meanwhile.
+        let computed = Cell::new(0);
+        let judge = |number| {
+            let count = computed.replace(computed.get() + 1);
+            assert!(count < COMPUTED_MAX, "the change is never written");
+            let old = collection.store.get(number)?.expect("the document exists");
+            let begun = Instant::now();
+            while begun.elapsed() < TIME {
+                shared_stop.check()?;
+            }
+            if !collection.lock.is_locked() {
+                let other = rawdoc! { "_id": 0, "count": count };
+                let written = collection.store.write(&[Change::Replace(0, &other)], true);
+                assert!(written[0].is_ok());
+            }
+            Ok(Some(Pending {
+                number,
+                old,
+                new: None,
+                statement: None,
+            }))
+        };
+        let write = |chunk: Vec<Pending>| Ok(chunk.len());
+        let changed = writer.change(&[0], true, judge, write);
+        changed.expect("the change is written");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::error::CommandError;
 use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
+use crate::slow_turns::SlowTurns;
 
 /// Maximum concurrent insertions into a collection. One can write to the store while another updates the cache. Two
 /// more can be ready to follow.
@@ -44,6 +45,8 @@ pub struct OpenCollection {
     pub insertions: Places,
     /// Bounds concurrent updates and deletions. Further updates and deletions wait before they take a write permit.
     pub changes: Places,
+    /// Turns of slow changes at the write lock.
+    pub slow_turns: Arc<SlowTurns>,
     /// The cached fields.
     pub search: Arc<CollectionSearch>,
 }
@@ -140,6 +143,7 @@ impl Collections {
             index_creation: Arc::default(),
             insertions: Places::fair(INSERTIONS_MAX),
             changes: Places::fair(CHANGES_MAX),
+            slow_turns: Arc::default(),
             search,
         });
         self.open.write().insert(namespace, collection.clone());
@@ -309,6 +313,7 @@ impl Collections {
             lock: collection.lock.clone(),
             insertions: Places::fair(INSERTIONS_MAX),
             changes: Places::fair(CHANGES_MAX),
+            slow_turns: collection.slow_turns.clone(),
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };

@@ -39,6 +39,7 @@ mod search;
 mod searches;
 mod sessions;
 mod settings;
+mod slow_turns;
 mod status;
 mod streams;
 mod write_result;

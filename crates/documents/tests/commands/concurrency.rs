@@ -402,6 +402,39 @@ async fn slow_updates_of_many_clients_all_count() {
     assert_eq!(found, [doc! { "_id": 1, "n": CLIENTS * SLOW_ROUNDS }]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_slow_update_of_a_document_that_is_incremented_all_the_time_is_written() {
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1, "n": 0 }]).await;
+    let _stops = Stops(door.clone());
+    let incrementing = Arc::new(AtomicBool::new(true));
+    let increments = {
+        let (door, incrementing) = (door.clone(), incrementing.clone());
+        let increment =
+            doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } }] };
+        tokio::spawn(async move {
+            let mut count = 0;
+            while incrementing.load(Ordering::Relaxed) {
+                door.ok(increment.clone()).await;
+                count += 1;
+                tokio::task::yield_now().await;
+            }
+            count
+        })
+    };
+    let slow = doc! { "$set": { "y": sum(doc! { "$add": [1, 1] }) } };
+    let update = doc! { "q": { "_id": 1 }, "u": [slow] };
+    let update = doc! { "update": "c", "updates": [update], "maxTimeMS": 30_000 };
+    for _ in 0..3 {
+        let reply = door.ask(update.clone()).await;
+        assert_eq!(reply.get_i32("n").ok(), Some(1), "{reply}");
+    }
+    incrementing.store(false, Ordering::Relaxed);
+    let count: i32 = increments.await.expect("no panic");
+    let found = door.all(doc! { "find": "c" }).await;
+    assert_eq!(found, [doc! { "_id": 1, "n": count, "y": 200_000 }]);
+}
+
 /// A connection that a test can disconnect.
 #[derive(Debug, Default)]
 struct Departure(AtomicBool);
