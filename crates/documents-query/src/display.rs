@@ -1,6 +1,7 @@
 //! BSON values in the notation of MongoDB's error messages.
 
-use std::fmt::{self, Display, Formatter};
+use std::borrow::Cow;
+use std::fmt::{self, Display, Formatter, Write};
 
 use bson::raw::{RawBsonRef, RawDocument};
 
@@ -13,7 +14,10 @@ const SHOWN_DEPTH_MAX: usize = 20;
 
 /// Formats a value in the notation of the server's messages: `{ a: 1, b: "x" }`.
 pub fn value(value: RawBsonRef<'_>) -> String {
-    cut(Shown { value, depth: 0 }.to_string())
+    let mut text = Cut::default();
+    // The only error is that the text is already long enough.
+    let _ = write!(text, "{}", Shown { value, depth: 0 });
+    cut(&text.0).into_owned()
 }
 
 /// Formats a document in the notation of the server's messages.
@@ -26,13 +30,31 @@ pub fn field(name: &str, shown: RawBsonRef<'_>) -> String {
     format!("{name}: {}", value(shown))
 }
 
-fn cut(mut text: String) -> String {
-    if text.len() > SHOWN_BYTES_MAX {
-        let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
-        text.truncate(end);
-        text.push_str("...");
+/// Returns a text of a client for a message. Truncates a long text.
+pub fn cut(text: &str) -> Cow<'_, str> {
+    match text.len() > SHOWN_BYTES_MAX {
+        true => {
+            let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+            Cow::Owned(format!("{}...", &text[..end]))
+        }
+        false => Cow::Borrowed(text),
     }
-    text
+}
+
+/// A text that refuses more parts once it is longer than a message shows.
+#[derive(Default)]
+struct Cut(String);
+
+impl Write for Cut {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let left = (SHOWN_BYTES_MAX + 1).saturating_sub(self.0.len());
+        let end = part.ceil_char_boundary(left);
+        self.0.push_str(&part[..end]);
+        match self.0.len() > SHOWN_BYTES_MAX {
+            true => Err(fmt::Error),
+            false => Ok(()),
+        }
+    }
 }
 
 struct Shown<'a> {

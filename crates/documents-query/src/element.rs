@@ -101,6 +101,33 @@ pub fn array_values(array: &RawArray) -> impl Iterator<Item = RawBsonRef<'_>> {
     array_elements(array).map(|element| element.value())
 }
 
+/// Returns the bytes of a value that may be large. Returns 0 for numbers and other values of a few bytes.
+pub(crate) fn bytes_of(value: RawBsonRef<'_>) -> usize {
+    match value {
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
+            text.len()
+        }
+        RawBsonRef::Binary(binary) => binary.bytes.len(),
+        RawBsonRef::Document(document) => document.as_bytes().len(),
+        RawBsonRef::Array(array) => array.as_bytes().len(),
+        RawBsonRef::RegularExpression(regex) => {
+            regex.pattern.as_str().len() + regex.options.as_str().len()
+        }
+        RawBsonRef::JavaScriptCodeWithScope(code) => code.code.len() + code.scope.as_bytes().len(),
+        RawBsonRef::DbPointer(_) => value_bytes(value).len(),
+        _ => 0,
+    }
+}
+
+/// Returns the number of elements of a document or an array, and 0 for other values.
+pub(crate) fn count(value: RawBsonRef<'_>) -> usize {
+    match value {
+        RawBsonRef::Document(document) => elements(document).count(),
+        RawBsonRef::Array(array) => array_elements(array).count(),
+        _ => 0,
+    }
+}
+
 /// Returns the value of the first field called `key`.
 pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
     elements(document)

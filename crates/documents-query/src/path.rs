@@ -140,16 +140,26 @@ impl Path {
         best.unwrap_or(RawBsonRef::Null)
     }
 
-    /// Returns the values that `distinct` considers: the value at the path, or each element if that value is an array.
-    pub fn distinct_values<'a>(&self, document: &'a RawDocument) -> Vec<RawBsonRef<'a>> {
-        let mut values = Vec::new();
-        for value in self.values(document, Leaf::Whole) {
-            match value {
-                RawBsonRef::Array(array) => values.extend(array_values(array)),
-                other => values.push(other),
-            }
-        }
-        values
+    /// Calls `visit` with each value that `distinct` considers: the value at the path, or each element if that value is
+    /// an array. Stops at the first error of `visit`.
+    ///
+    /// # Errors
+    /// The error of `visit`.
+    pub fn each_distinct<E>(
+        &self,
+        document: &RawDocument,
+        mut visit: impl FnMut(RawBsonRef<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut outcome = Ok(());
+        self.any(document, Leaf::Whole, &mut |found| {
+            outcome = match found.value {
+                Some(RawBsonRef::Array(array)) => array_values(array).try_for_each(&mut visit),
+                Some(other) => visit(other),
+                None => Ok(()),
+            };
+            outcome.is_err()
+        });
+        outcome
     }
 }
 

@@ -113,6 +113,9 @@ fn direction(name: &str, value: RawBsonRef<'_>) -> Result<Direction, Error> {
     }
 }
 
+/// Number of bytes that a small allocation takes besides its content, at most.
+pub(crate) const ALLOCATION_BYTES: usize = 32;
+
 /// Keeps the first `count` items by key. Items with equal keys stay in order of arrival.
 #[derive(Debug)]
 pub struct TopK<T> {
@@ -149,6 +152,10 @@ impl<T> Ord for Entry<T> {
 }
 
 impl<T> TopK<T> {
+    /// Memory of an item besides the bytes of its key and of what it refers to: an entry of the heap, and the allocations
+    /// of the key and the item.
+    pub const ITEM_BYTES: usize = size_of::<Entry<T>>() + 2 * ALLOCATION_BYTES;
+
     /// Creates a collector that keeps at most `count` items; `usize::MAX` keeps all.
     pub fn new(count: usize) -> TopK<T> {
         TopK {

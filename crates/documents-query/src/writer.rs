@@ -6,6 +6,11 @@ use bson::spec::ElementType;
 
 use crate::element::{Element, opaque_parts, value_bytes};
 
+/// Maximum factor between the capacity of a finished document and its bytes.
+const CAPACITY_GROWTH: usize = 2;
+/// Maximum capacity of a finished small document.
+const CAPACITY_FREE_BYTES: usize = 256;
+
 /// Builds a document element by element. Does not check field names; duplicates are kept.
 #[derive(Debug)]
 pub struct Writer {
@@ -110,6 +115,9 @@ impl Writer {
     pub fn finish(mut self) -> RawDocumentBuf {
         while !self.open.is_empty() {
             self.end();
+        }
+        if self.bytes.capacity() > CAPACITY_GROWTH * self.bytes.len() + CAPACITY_FREE_BYTES {
+            self.bytes.shrink_to_fit();
         }
         RawDocumentBuf::from_bytes(self.bytes)
             .expect("the writer has written the document's length and terminator")

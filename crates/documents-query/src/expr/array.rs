@@ -3,7 +3,7 @@
 use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
 use super::function::{Function, any, between, exactly};
-use super::object::FieldList;
+use super::object::{FieldList, reserve_fields};
 use super::{Value, check_bytes, evaluation, value};
 use crate::compare::equal;
 use crate::element::{array_values, elements, get, type_name};
@@ -160,9 +160,8 @@ fn slice<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
         },
     };
     let (start, length) = slice_bounds(array_values(array).count(), position, count);
-    Ok(Value::Owned(value::array(
-        array_values(array).skip(start).take(length),
-    )))
+    let kept = array_values(array).skip(start).take(length);
+    Ok(Value::Owned(value::array(kept, 0)?))
 }
 
 /// Returns the start and the length of a slice of `count` elements from `position`, in an array of `size` elements. A
@@ -194,18 +193,22 @@ fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             }
         }
     }
-    check_bytes(arrays.iter().map(|array| array.as_bytes().len()).sum())?;
     let values = arrays.into_iter().flat_map(array_values);
-    Ok(Value::Owned(value::array(values)))
+    Ok(Value::Owned(value::array(values, 0)?))
 }
 
 fn reverse<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     match operands[0].as_array() {
         _ if operands[0].is_nullish() => Ok(Value::NULL),
         Some(array) => {
-            evaluation::reserve(array.as_bytes().len().saturating_mul(REFERENCES))?;
+            let list_bytes = evaluation::items_bytes(
+                [RawBsonRef::Array(array)].into_iter(),
+                size_of::<RawBsonRef<'_>>(),
+            );
+            evaluation::reserve_beside(list_bytes)?;
             let values: Vec<_> = array_values(array).collect();
-            Ok(Value::Owned(value::array(values.into_iter().rev())))
+            let values = values.into_iter().rev();
+            Ok(Value::Owned(value::array(values, list_bytes)?))
         }
         None => {
             let message = format!(
@@ -239,10 +242,6 @@ fn index_of<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     });
     Ok(found.map_or(-1, |(index, _)| index as i32).into())
 }
-
-/// Memory of a list of references to all elements of an array, as a multiple of the array's bytes. A reference takes 40
-/// bytes; an element with its index takes at least 8 bytes in a long array.
-pub(super) const REFERENCES: usize = 5;
 
 /// Number of bytes that one number takes in an array, with its index.
 const NUMBER_BYTES: usize = 12;
@@ -284,7 +283,7 @@ fn range<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     }
     check_bytes(count.max(0) as usize * NUMBER_BYTES)?;
     let numbers = (0..count.max(0)).map(|index| RawBsonRef::Int32((start + index * step) as i32));
-    Ok(Value::Owned(value::array(numbers)))
+    Ok(Value::Owned(value::array(numbers, 0)?))
 }
 
 fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
@@ -299,7 +298,7 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             return Err(Error::new(Code::Location40386, message));
         }
     };
-    evaluation::reserve(array.as_bytes().len().saturating_mul(REFERENCES))?;
+    reserve_fields([RawBsonRef::Array(array)].into_iter())?;
     let form = Form::of_first(array)?;
     let mut fields = FieldList::default();
     for (index, entry) in array_values(array).enumerate() {

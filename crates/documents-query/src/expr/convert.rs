@@ -1,11 +1,14 @@
 //! Conversions between types.
 
+use std::borrow::Cow;
+
 use bson::DateTime;
 use bson::oid::ObjectId;
 use bson::raw::{RawBson, RawBsonRef};
 
 use super::Value;
 use super::function::{Function, exactly};
+use crate::display;
 use crate::element::is_truthy;
 use crate::error::{Code, Error};
 use crate::number::Number;
@@ -49,10 +52,10 @@ fn unsupported(value: RawBsonRef<'_>, target: &str) -> Error {
 }
 
 /// Converts a string, number, date or timestamp to text. Converts null and missing values to empty text.
-pub(super) fn text_or_empty(value: &Value<'_>, name: &str) -> Result<String, Error> {
+pub(super) fn text_or_empty<'v>(value: &'v Value<'_>, name: &str) -> Result<Cow<'v, str>, Error> {
     match value.get() {
-        _ if value.is_nullish() => Ok(String::new()),
-        Some(RawBsonRef::DateTime(date)) => Ok(iso_date(date)),
+        _ if value.is_nullish() => Ok(Cow::Borrowed("")),
+        Some(RawBsonRef::DateTime(date)) => Ok(iso_date(date).into()),
         Some(found) => text_of(found).ok_or_else(|| {
             Error::new(
                 Code::Location16007,
@@ -62,20 +65,20 @@ pub(super) fn text_or_empty(value: &Value<'_>, name: &str) -> Result<String, Err
                 ),
             )
         }),
-        None => Ok(String::new()),
+        None => Ok(Cow::Borrowed("")),
     }
 }
 
-fn text_of(value: RawBsonRef<'_>) -> Option<String> {
+fn text_of(value: RawBsonRef<'_>) -> Option<Cow<'_, str>> {
     Some(match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
-            text.to_owned()
+            Cow::Borrowed(text)
         }
-        RawBsonRef::Int32(number) => number.to_string(),
-        RawBsonRef::Int64(number) => number.to_string(),
-        RawBsonRef::Double(number) => double_text(number),
-        RawBsonRef::Decimal128(number) => number.to_string(),
-        RawBsonRef::ObjectId(id) => id.to_hex(),
+        RawBsonRef::Int32(number) => number.to_string().into(),
+        RawBsonRef::Int64(number) => number.to_string().into(),
+        RawBsonRef::Double(number) => double_text(number).into(),
+        RawBsonRef::Decimal128(number) => number.to_string().into(),
+        RawBsonRef::ObjectId(id) => id.to_hex().into(),
         _ => return None,
     })
 }
@@ -111,6 +114,7 @@ fn to_text(value: RawBsonRef<'_>) -> Result<Value<'static>, Error> {
         RawBsonRef::DateTime(date) => Ok(iso_date(date).into()),
         other => Ok(text_of(other)
             .ok_or_else(|| unsupported(other, "string"))?
+            .into_owned()
             .into()),
     }
 }
@@ -159,7 +163,7 @@ fn whole(value: RawBsonRef<'_>, target: &str) -> Result<i64, Error> {
 }
 
 fn not_a_number(text: &str) -> Error {
-    failure(format!("Failed to parse number '{text}'"))
+    failure(format!("Failed to parse number '{}'", display::cut(text)))
 }
 
 fn to_double(value: RawBsonRef<'_>) -> Result<Value<'static>, Error> {
@@ -195,20 +199,25 @@ fn to_date(value: RawBsonRef<'_>) -> Result<Value<'static>, Error> {
 fn parse_date(text: &str) -> Result<DateTime, Error> {
     let day_only = text.len() == 10;
     let full = if day_only {
-        format!("{text}T00:00:00Z")
+        Cow::Owned(format!("{text}T00:00:00Z"))
     } else {
-        text.to_owned()
+        Cow::Borrowed(text)
     };
-    DateTime::parse_rfc3339_str(&full)
-        .map_err(|_| failure(format!("Error parsing date string '{text}'")))
+    DateTime::parse_rfc3339_str(&*full).map_err(|_| {
+        failure(format!(
+            "Error parsing date string '{}'",
+            display::cut(text)
+        ))
+    })
 }
 
 fn to_object_id(value: RawBsonRef<'_>) -> Result<Value<'static>, Error> {
     match value {
         RawBsonRef::ObjectId(id) => Ok(Value::Owned(RawBson::ObjectId(id))),
         RawBsonRef::String(text) => {
-            let id = ObjectId::parse_str(text)
-                .map_err(|_| failure(format!("Failed to parse objectId '{text}'")))?;
+            let id = ObjectId::parse_str(text).map_err(|_| {
+                failure(format!("Failed to parse objectId '{}'", display::cut(text)))
+            })?;
             Ok(Value::Owned(RawBson::ObjectId(id)))
         }
         other => Err(unsupported(other, "objectId")),

@@ -3,8 +3,8 @@
 use bson::DateTime;
 use bson::raw::RawBsonRef;
 
-use super::Value;
 use super::function::{Function, named};
+use super::{Value, check_bytes};
 use crate::error::{Code, Error};
 
 /// Names of the operands of a date operator. The operator takes a date alone or `{date, timezone}`.
@@ -175,6 +175,9 @@ fn part<'a>(operands: &[Value<'a>], part: fn(&Civil) -> i64) -> Result<Value<'a>
     Ok(date_of(&operands[0])?.map_or(Value::NULL, |date| (part(&Civil::of(date)) as i32).into()))
 }
 
+/// Factor between the bytes of a format string and the text formatted by it. `%Y` yields up to ten characters.
+const SPECIFIER_GROWTH: usize = 5;
+
 fn to_text<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     check_zone(&operands[2])?;
     let Some(date) = date_of(&operands[0])? else {
@@ -194,6 +197,7 @@ fn to_text<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             )
         })?,
     };
+    check_bytes(format.len().saturating_mul(SPECIFIER_GROWTH))?;
     let text = civil.format(format);
     text.map(Value::from).ok_or_else(|| {
         Error::new(

@@ -6,16 +6,20 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use bson::raw::RawBsonRef;
 use forebay_cancel::SharedStop;
 use forebay_memory::{Account, Share};
 
+use crate::element;
 use crate::error::Error;
 use crate::limits::Limits;
 
 /// Number of bytes of values that an evaluation holds without a reservation in the memory account.
 const FREE_BYTES: usize = 64 << 10;
+/// Minimum number of bytes of an element of a document or an array: a type, an empty name, and a value without bytes.
+const ELEMENT_BYTES_MIN: usize = 2;
 /// Maximum memory used while a value is built, as a multiple of the value's bytes. Buffers grow by doubling.
-const GROWTH: usize = 2;
+pub(crate) const GROWTH: usize = 2;
 /// Number of operator calls between two checks of the cancellation token.
 const CALLS_PER_CHECK: u32 = 64;
 /// A call whose operands have at least this many bytes always checks the cancellation token.
@@ -37,6 +41,11 @@ impl CommandLimits {
             memory: limits.memory.clone(),
         })
     }
+
+    /// Returns the cancellation token of the command.
+    pub fn stop(&self) -> &SharedStop {
+        &self.stop
+    }
 }
 
 struct Evaluation {
@@ -45,29 +54,49 @@ struct Evaluation {
     share: Option<Share>,
 }
 
-thread_local! {
-    static CURRENT: RefCell<Option<Evaluation>> = const { RefCell::new(None) };
-    /// Number of operator calls on this thread.
-    static CALLS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Guard that restores the outer evaluation when it is dropped.
-struct Entered(Option<Evaluation>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        CURRENT.replace(self.0.take());
+impl Evaluation {
+    /// Grows the share to at least `bytes`.
+    fn cover(&mut self, bytes: usize) -> Result<(), Error> {
+        let share = self.share.get_or_insert_with(|| self.limits.memory.share());
+        Ok(share.try_cover(bytes)?)
     }
 }
 
-/// Evaluates an expression under the limits of its command.
-pub(crate) fn under<T>(limits: &Arc<CommandLimits>, evaluate: impl FnOnce() -> T) -> T {
-    let evaluation = Evaluation {
-        limits: Arc::clone(limits),
-        share: None,
-    };
-    let _entered = Entered(CURRENT.replace(Some(evaluation)));
-    evaluate()
+thread_local! {
+    static CURRENT: RefCell<Option<Evaluation>> = const { RefCell::new(None) };
+    /// Number of calls of operators on this thread.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+    /// Number of bytes of values held during the current call of an operator, including its operands.
+    static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Ends the evaluation on this thread.
+struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.take();
+    }
+}
+
+/// Does work for a command under the command's limits. The memory that the work reserves is released when the work
+/// ends. Work inside other work of the command is part of that work.
+pub(crate) fn under<T>(limits: &Arc<CommandLimits>, work: impl FnOnce() -> T) -> T {
+    let is_inside = CURRENT.with_borrow_mut(|current| {
+        let is_inside = current.is_some();
+        current.get_or_insert_with(|| Evaluation {
+            limits: Arc::clone(limits),
+            share: None,
+        });
+        is_inside
+    });
+    HELD_BYTES.set(0);
+    let _entered = (!is_inside).then_some(Entered);
+    work()
+}
+
+fn with_current(reserve: impl FnOnce(&mut Evaluation) -> Result<(), Error>) -> Result<(), Error> {
+    CURRENT.with_borrow_mut(|current| current.as_mut().map_or(Ok(()), reserve))
 }
 
 /// Reserves memory for values of `bytes` in total that the evaluation holds at the same time.
@@ -78,13 +107,40 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Error> {
     if bytes <= FREE_BYTES {
         return Ok(());
     }
-    CURRENT.with_borrow_mut(|current| {
-        let Some(Evaluation { limits, share, .. }) = current else {
-            return Ok(());
-        };
-        let share = share.get_or_insert_with(|| limits.memory.share());
-        Ok(share.try_cover(bytes.saturating_mul(GROWTH))?)
-    })
+    with_current(|current| current.cover(bytes.saturating_mul(GROWTH)))
+}
+
+/// Reserves memory for what an operator builds during its call besides its operands. A later call uses the same memory
+/// again.
+///
+/// # Errors
+/// `ExceededMemoryLimit` if the memory account has no room.
+pub(crate) fn reserve_beside(bytes: usize) -> Result<(), Error> {
+    if bytes <= FREE_BYTES {
+        return Ok(());
+    }
+    let held_bytes = HELD_BYTES.get();
+    with_current(|current| current.cover(held_bytes.saturating_add(bytes)))
+}
+
+/// Returns the total bytes of an item of `item_bytes` for each element of documents and arrays, or an upper bound if it
+/// is so small that nothing is reserved for it.
+pub(crate) fn items_bytes<'b>(
+    containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
+    item_bytes: usize,
+) -> usize {
+    let bytes: usize = containers.clone().map(element::bytes_of).sum();
+    let items_max = bytes / ELEMENT_BYTES_MIN;
+    if items_max.saturating_mul(item_bytes) <= FREE_BYTES {
+        return items_max * item_bytes;
+    }
+    let items: usize = containers.map(element::count).sum();
+    items.saturating_mul(item_bytes)
+}
+
+/// Sets the number of bytes of values that are held while an operator builds its result. They include its operands.
+pub(crate) fn set_held_bytes(bytes: usize) {
+    HELD_BYTES.set(bytes);
 }
 
 /// Checks the cancellation token before an operator is called with operands of `bytes` in total. If the operands have
@@ -120,11 +176,12 @@ pub(crate) fn check_element(index: usize) -> Result<(), Error> {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use bson::{DateTime, RawDocument, rawdoc};
+    use bson::{DateTime, RawDocument, RawDocumentBuf, rawdoc};
 
     use super::*;
+    use crate::element::Writer;
     use crate::error::Code;
-    use crate::expr::{Expression, Scope};
+    use crate::expr::{Expression, Scope, Value};
 
     /// Evaluates an expression without a document; returns the error's code.
     fn error_of(expression: &RawDocument, limits: &Limits) -> Option<Code> {
@@ -171,5 +228,50 @@ mod tests {
         let set = rawdoc! { "$size": { "$setUnion": [numbers(50_000)] } };
         assert_eq!(error_of(&set, &limits), full);
         assert_eq!(limits.memory.figures().used_bytes, 0);
+    }
+
+    /// A document with a field for each of `count` names, and an array of `count` elements whose indexes are empty names.
+    fn dense_document(count: usize) -> RawDocumentBuf {
+        let mut writer = Writer::new();
+        writer.begin_document("fields");
+        for index in 0..count {
+            writer.value(&format!("{index:05}"), RawBsonRef::Null);
+        }
+        writer.end();
+        writer.begin_array("array");
+        (0..2 * count).for_each(|_| writer.value("", RawBsonRef::Null));
+        writer.end();
+        let long = "%Y".repeat(5 * count);
+        writer.value("text", RawBsonRef::String(&long));
+        writer.value("code", RawBsonRef::JavaScriptCode(&long));
+        writer.finish()
+    }
+
+    #[test]
+    fn temporaries_take_memory_before_they_are_built() {
+        let document = dense_document(60_000);
+        let limits = Limits {
+            memory: Account::new(6 << 20),
+            ..Limits::default()
+        };
+        let codes = ["$code"; 6].into_iter().collect::<bson::RawArrayBuf>();
+        for expression in [
+            rawdoc! { "$mergeObjects": ["$fields"] },
+            rawdoc! { "$reverseArray": "$array" },
+            rawdoc! { "$setIsSubset": ["$array", []] },
+            rawdoc! { "$dateToString": { "date": "$$NOW", "format": "$text" } },
+            rawdoc! { "$size": [codes] },
+        ] {
+            let evaluate = |limits: &Limits| {
+                let value = RawBsonRef::Document(&expression);
+                let expression = Expression::parse(value, limits).expect("it parses");
+                let scope = Scope::new(&document, DateTime::MIN);
+                expression.evaluate(&scope).map(Value::into_static)
+            };
+            let refused = evaluate(&limits).expect_err("the account is too small");
+            assert_eq!(refused.code, Code::ExceededMemoryLimit, "{expression:?}");
+            assert_eq!(limits.memory.figures().used_bytes, 0);
+            evaluate(&Limits::default()).expect("without a limit it fits");
+        }
     }
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use bson::raw::{RawArray, RawBsonRef};
 use forebay_cancel::SharedStop;
 
-use super::array::REFERENCES;
 use super::parse::{Fields, Parser};
 use super::value::ArrayWriter;
-use super::{Node, Scope, Value, evaluation, value};
+use super::{Node, Scope, Value, evaluation};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
@@ -79,7 +78,9 @@ impl Let {
             inner = inner.holding(value.bytes())?;
             values.push(value);
         }
-        evaluate_with(&inner, &values, &self.body)
+        evaluate_with(&inner, &values, &self.body, |value| {
+            inner.into_static(value)
+        })
     }
 
     pub fn children(&self) -> Vec<&Node> {
@@ -87,14 +88,15 @@ impl Let {
     }
 }
 
-/// Evaluates `body` with `variables` bound.
-fn evaluate_with(
+/// Evaluates `body` with `variables` bound, and passes its value to `take`.
+fn evaluate_with<T>(
     scope: &Scope<'_>,
     variables: &[Value<'_>],
     body: &Node,
-) -> Result<Value<'static>, Error> {
+    take: impl FnOnce(Value<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
     let frame = scope.frame(variables);
-    body.evaluate(&scope.with(&frame)).map(Value::into_static)
+    take(body.evaluate(&scope.with(&frame))?)
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), Error> {
@@ -152,7 +154,10 @@ impl MapArray {
         for element in array_values(array) {
             self.stop.check()?;
             let scope = scope.holding(made.bytes())?;
-            made.push(evaluate_with(&scope, &[Value::Ref(element)], &self.body)?.or_null());
+            evaluate_with(&scope, &[Value::Ref(element)], &self.body, |value| {
+                evaluation::set_held_bytes(scope.held_bytes() - made.bytes() + value.bytes());
+                made.push(value.or_null())
+            })?;
         }
         scope.accept(Value::Owned(made.finish()))
     }
@@ -200,19 +205,21 @@ impl Filter {
             return Ok(Value::NULL);
         };
         let limit = self.limit(scope)?;
-        evaluation::reserve(input.bytes().saturating_mul(REFERENCES))?;
         let scope = scope.holding(input.bytes())?;
-        let mut kept = Vec::new();
+        let mut kept = ArrayWriter::new();
         for element in array_values(array) {
-            if kept.len() >= limit {
+            if kept.count() >= limit {
                 break;
             }
             self.stop.check()?;
-            if evaluate_with(&scope, &[Value::Ref(element)], &self.condition)?.is_true() {
-                kept.push(element);
+            let scope = scope.holding(kept.bytes())?;
+            let condition = |value: Value<'_>| Ok(value.is_true());
+            if evaluate_with(&scope, &[Value::Ref(element)], &self.condition, condition)? {
+                evaluation::set_held_bytes(scope.held_bytes() - kept.bytes());
+                kept.push(element)?;
             }
         }
-        Ok(Value::Owned(value::array(kept)))
+        Ok(Value::Owned(kept.finish()))
     }
 
     fn limit(&self, scope: &Scope<'_>) -> Result<usize, Error> {
@@ -302,11 +309,14 @@ impl Reduce {
             ));
         };
         let scope = scope.holding(input.bytes())?;
-        let mut total = self.initial.evaluate(&scope)?.into_static();
+        let mut total = scope.into_static(self.initial.evaluate(&scope)?)?;
         for element in array_values(array) {
             self.stop.check()?;
             let scope = scope.holding(total.bytes())?;
-            total = evaluate_with(&scope, &[Value::Ref(element), total], &self.body)?;
+            let variables = [Value::Ref(element), total];
+            total = evaluate_with(&scope, &variables, &self.body, |value| {
+                scope.into_static(value)
+            })?;
         }
         Ok(total)
     }

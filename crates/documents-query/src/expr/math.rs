@@ -4,8 +4,8 @@
 use bson::DateTime;
 use bson::raw::RawBsonRef;
 
-use super::Value;
 use super::function::{Function, any, between, exactly};
+use super::{Value, evaluation};
 use crate::element::array_values;
 use crate::error::{Code, Error};
 use crate::number::Number;
@@ -34,8 +34,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     between("$trunc", 1, 2, |operands| {
         to_place(operands, "$trunc", f64::trunc)
     }),
-    any("$sum", |operands| Ok(sum_of(&numbers(operands))?.value())),
-    any("$avg", |operands| average(&numbers(operands))),
+    any("$sum", |operands| Ok(sum_of(operands)?.0.value())),
+    any("$avg", |operands| average(operands)),
     any("$min", |operands| Ok(extreme(operands, true))),
     any("$max", |operands| Ok(extreme(operands, false))),
 ];
@@ -481,43 +481,40 @@ fn round_place(place: &Value<'_>, name: &str) -> Result<i32, Error> {
     }
 }
 
-/// Returns the numbers that the expressions `$sum` and `$avg` aggregate. If the only operand is an array, returns the
-/// array's numbers.
-fn numbers<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
-    spread(operands)
-        .into_iter()
-        .filter(|value| Number::of(*value).is_some())
-        .collect()
-}
-
-fn spread<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
+/// Returns the values that an operator aggregates: the operands that are present, or the elements of the only operand if
+/// it is an array.
+fn spread<'b>(operands: &'b [Value<'_>]) -> Box<dyn Iterator<Item = RawBsonRef<'b>> + 'b> {
     match operands {
         [single] => match single.get() {
-            Some(RawBsonRef::Array(array)) => array_values(array).collect(),
-            other => other.into_iter().collect(),
+            Some(RawBsonRef::Array(array)) => Box::new(array_values(array)),
+            other => Box::new(other.into_iter()),
         },
-        several => several.iter().filter_map(Value::get).collect(),
+        several => Box::new(several.iter().filter_map(Value::get)),
     }
 }
 
-fn sum_of(numbers: &[RawBsonRef<'_>]) -> Result<Sum, Error> {
-    let mut sum = Sum::default();
-    numbers.iter().try_for_each(|number| sum.add(*number))?;
-    Ok(sum)
+/// Returns the sum and the count of the numbers that the expressions `$sum` and `$avg` aggregate.
+fn sum_of(operands: &[Value<'_>]) -> Result<(Sum, usize), Error> {
+    let (mut sum, mut count) = (Sum::default(), 0);
+    for number in spread(operands).filter(|value| Number::of(*value).is_some()) {
+        evaluation::check_element(count)?;
+        sum.add(number)?;
+        count += 1;
+    }
+    Ok((sum, count))
 }
 
-fn average(numbers: &[RawBsonRef<'_>]) -> Result<Value<'static>, Error> {
-    match numbers.len() {
-        0 => Ok(Value::NULL),
-        count => Ok((sum_of(numbers)?.to_f64() / count as f64).into()),
+fn average(operands: &[Value<'_>]) -> Result<Value<'static>, Error> {
+    match sum_of(operands)? {
+        (_, 0) => Ok(Value::NULL),
+        (sum, count) => Ok((sum.to_f64() / count as f64).into()),
     }
 }
 
 /// Returns the smallest or largest operand. Ignores null and missing operands.
 fn extreme(operands: &[Value<'_>], smallest: bool) -> Value<'static> {
-    let present = spread(operands)
-        .into_iter()
-        .filter(|value| !matches!(value, RawBsonRef::Null | RawBsonRef::Undefined));
+    let present =
+        spread(operands).filter(|value| !matches!(value, RawBsonRef::Null | RawBsonRef::Undefined));
     let order = |a: &RawBsonRef<'_>, b: &RawBsonRef<'_>| crate::compare::compare(*a, *b);
     let found = if smallest {
         present.min_by(order)

@@ -8,7 +8,7 @@ mod boolean;
 mod conditional;
 mod convert;
 mod date;
-mod evaluation;
+pub(crate) mod evaluation;
 mod field;
 pub(crate) mod function;
 mod iterate;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
-use crate::element::{Writer, array_values, check_depth, get, too_deep};
+use crate::element::{Writer, array_values, bytes_of, check_depth, get, too_deep};
 use crate::error::{Code, Error};
 use crate::limits::{DOCUMENT_DEPTH_MAX, Limits};
 
@@ -35,13 +35,12 @@ pub use value::Value;
 pub use variables::Variables;
 
 pub(crate) use array::slice_bounds;
+pub(crate) use evaluation::CommandLimits;
 pub(crate) use math::{Sum, no_decimals};
 pub(crate) use object::mergeable;
-pub(crate) use value::array;
 
 use boolean::Logic;
 use conditional::{Cond, Switch};
-use evaluation::CommandLimits;
 use function::Function;
 use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
@@ -129,11 +128,28 @@ impl<'a> Scope<'a> {
     /// `ExceededMemoryLimit` if the total bytes held exceed the limit, or the server has no memory for them.
     pub(crate) fn holding(&self, bytes: usize) -> Result<Scope<'a>, Error> {
         let room_bytes = self.room_bytes.checked_sub(bytes).ok_or_else(too_large)?;
-        evaluation::reserve(HELD_BYTES_MAX - room_bytes)?;
-        Ok(Scope {
+        let held = Scope {
             room_bytes,
             ..*self
-        })
+        };
+        evaluation::reserve(held.held_bytes())?;
+        Ok(held)
+    }
+
+    /// Returns the bytes of all values held.
+    fn held_bytes(&self) -> usize {
+        HELD_BYTES_MAX - self.room_bytes
+    }
+
+    /// Converts to a value that borrows nothing.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the server has no memory for a copy.
+    fn into_static(self, value: Value<'_>) -> Result<Value<'static>, Error> {
+        if let Value::Ref(value) = &value {
+            self.holding(bytes_of(*value))?;
+        }
+        Ok(value.into_static())
     }
 
     /// Checks the size and the nesting depth of a value that an operator has computed.
@@ -172,11 +188,17 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Reserves memory for a value to be computed, or for an operator's temporary data. Returns an error for more than
-/// [`HELD_BYTES_MAX`] bytes.
+/// Reserves memory for a value that an operator is about to compute. Returns an error for more than [`HELD_BYTES_MAX`]
+/// bytes.
 fn check_bytes(bytes: usize) -> Result<(), Error> {
+    check_size(bytes)?;
+    evaluation::reserve_beside(bytes * evaluation::GROWTH)
+}
+
+/// Returns an error for a value of more than [`HELD_BYTES_MAX`] bytes.
+fn check_size(bytes: usize) -> Result<(), Error> {
     match bytes <= HELD_BYTES_MAX {
-        true => evaluation::reserve(bytes),
+        true => Ok(()),
         false => Err(too_large()),
     }
 }
@@ -246,7 +268,10 @@ impl Node {
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         match self {
             Node::Literal(value) => Ok(Value::Ref(value.as_raw_bson_ref())),
-            Node::Field(path) => field(scope.document, path),
+            Node::Field(path) => {
+                evaluation::set_held_bytes(scope.held_bytes());
+                field(scope.document, path)
+            }
             Node::Variable(variable, path) => variable_value(variable, path, scope),
             Node::Object(fields) => object(fields, scope),
             Node::Array(nodes) => list(nodes, scope),
@@ -308,12 +333,17 @@ impl Node {
 }
 
 fn call<'s>(function: &Function, nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-    let operands = evaluate_all(nodes, scope)?;
-    evaluation::check_call(operands.iter().map(Value::bytes).sum())?;
+    let (operands, held) = evaluate_all(nodes, scope)?;
+    evaluation::check_call(held.held_bytes() - scope.held_bytes())?;
+    evaluation::set_held_bytes(held.held_bytes());
     scope.accept(function.call(&operands)?)
 }
 
-fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s>>, Error> {
+/// Returns the values of all nodes, and the scope in which these values are held.
+fn evaluate_all<'s>(
+    nodes: &'s [Node],
+    scope: &Scope<'s>,
+) -> Result<(Vec<Value<'s>>, Scope<'s>), Error> {
     let mut scope = *scope;
     let mut values = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -321,7 +351,7 @@ fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s
         scope = scope.holding(value.bytes())?;
         values.push(value);
     }
-    Ok(values)
+    Ok((values, scope))
 }
 
 /// Returns the value at a path in a document. If the path passes through an array, returns an array with the value from
@@ -354,7 +384,7 @@ fn inside_array<'a>(
     let mut found = ArrayWriter::new();
     for element in array_values(array) {
         if let Some(value) = inside(element, path, levels)?.get() {
-            found.push(value);
+            found.push(value)?;
         }
     }
     Ok(Value::Owned(found.finish()))
@@ -365,6 +395,7 @@ fn variable_value<'s>(
     path: &[Box<str>],
     scope: &Scope<'s>,
 ) -> Result<Value<'s>, Error> {
+    evaluation::set_held_bytes(scope.held_bytes());
     let value = match variable {
         Variable::Root => Some(RawBsonRef::Document(scope.document)),
         Variable::Now => Some(RawBsonRef::DateTime(scope.now)),
@@ -391,7 +422,8 @@ fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value
 }
 
 fn list<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-    let values = evaluate_all(nodes, scope)?;
-    let made = value::array(values.iter().map(Value::or_null));
+    let (values, held) = evaluate_all(nodes, scope)?;
+    evaluation::set_held_bytes(held.held_bytes());
+    let made = value::array(values.iter().map(Value::or_null), 0)?;
     scope.accept(Value::Owned(made))
 }

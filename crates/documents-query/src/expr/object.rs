@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
 
-use super::Value;
 use super::function::{Function, any, exactly};
-use crate::element::{Writer, elements};
+use super::value::ArrayWriter;
+use super::{Value, evaluation};
+use crate::element::{Writer, bytes_of, elements};
 use crate::error::{Code, Error};
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -16,9 +17,11 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    reserve_fields(operands.iter().filter_map(Value::get))?;
     let mut fields = FieldList::default();
     for operand in operands {
         for element in mergeable(operand)?.into_iter().flat_map(elements) {
+            evaluation::check_element(fields.len())?;
             fields.set(element.key, element.value());
         }
     }
@@ -44,6 +47,19 @@ pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocume
     Ok(Some(document))
 }
 
+/// Maximum number of bytes that a [`FieldList`] takes for each field: an entry of its list, and one of its map, which
+/// grows by doubling.
+const FIELD_BYTES: usize = size_of::<(&str, RawBsonRef<'_>)>() + 4 * size_of::<(&str, usize)>();
+
+/// Reserves memory for a [`FieldList`] with a field for each element of documents and arrays, and for the document made
+/// of it.
+pub(super) fn reserve_fields<'b>(
+    containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
+) -> Result<(), Error> {
+    let made_bytes: usize = containers.clone().map(bytes_of).sum();
+    evaluation::reserve_beside(made_bytes + evaluation::items_bytes(containers, FIELD_BYTES))
+}
+
 /// A list of fields with distinct names, in the order in which the names first appeared. If a name appears again, the
 /// later value replaces the earlier one.
 #[derive(Default)]
@@ -62,6 +78,11 @@ impl<'v> FieldList<'v> {
                 self.fields.push((name, value));
             }
         }
+    }
+
+    /// Returns the number of fields.
+    pub fn len(&self) -> usize {
+        self.fields.len()
     }
 
     /// Returns a document with the fields.
@@ -86,15 +107,10 @@ fn to_array<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             return Err(Error::new(Code::Location40390, message));
         }
     };
-    let pairs: Vec<_> = elements(document)
-        .map(|element| {
-            let mut writer = Writer::new();
-            writer.value("k", RawBsonRef::String(element.key));
-            writer.element_as("v", &element);
-            writer.finish()
-        })
-        .collect();
-    Ok(Value::Owned(super::value::array(
-        pairs.iter().map(|pair| RawBsonRef::Document(pair)),
-    )))
+    let mut pairs = ArrayWriter::new();
+    for (index, element) in elements(document).enumerate() {
+        evaluation::check_element(index)?;
+        pairs.push_pair(&element)?;
+    }
+    Ok(Value::Owned(pairs.finish()))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bson::raw::RawBsonRef;
 
 use super::function::{Function, any, between, exactly};
+use super::value::ArrayWriter;
 use super::{Value, evaluation, value};
 use crate::element::array_values;
 use crate::error::{Code, Error};
@@ -18,20 +19,35 @@ pub(super) const FUNCTIONS: &[Function] = &[
     between("$setEquals", 2, usize::MAX, equals),
 ];
 
-/// Memory of the set of all elements of an array, as a multiple of the array's bytes. An entry of the set takes about
-/// 100 bytes; an element with its index takes at least 8 bytes in a long array.
-const ENTRIES: usize = 12;
+/// Maximum number of bytes that a set takes for each element besides the bytes of its key: an entry in a node that is
+/// half full, and the allocation of the key.
+const ENTRY_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBsonRef<'_>)>() + 32;
+
+/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
+const KEY_GROWTH: usize = 2;
 
 type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;
 
 fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>, Error> {
+    let mut set = Set::new();
+    add_all(&mut set, operand, name, code)?;
+    Ok(set)
+}
+
+/// Adds the elements of an array to a set.
+fn add_all<'b>(
+    set: &mut Set<'b>,
+    operand: &'b Value<'_>,
+    name: &str,
+    code: Code,
+) -> Result<(), Error> {
     match operand.as_array() {
         Some(array) => {
-            let entry = |(index, held)| {
+            for (index, held) in array_values(array).enumerate() {
                 evaluation::check_element(index)?;
-                Ok((key::encode(held), held))
-            };
-            array_values(array).enumerate().map(entry).collect()
+                set.insert(key::encode(held), held);
+            }
+            Ok(())
         }
         None => Err(Error::new(
             code,
@@ -43,30 +59,34 @@ fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>,
     }
 }
 
-/// Reserves memory for the sets of all operands.
-fn reserve_sets(operands: &[Value<'_>]) -> Result<(), Error> {
-    let bytes: usize = operands.iter().map(Value::bytes).sum();
-    evaluation::reserve(bytes.saturating_mul(ENTRIES))
+/// Reserves memory for the sets of all operands. Returns the bytes reserved.
+fn reserve_sets(operands: &[Value<'_>]) -> Result<usize, Error> {
+    let keys_bytes: usize = operands.iter().map(Value::bytes).sum();
+    let arrays = operands.iter().filter_map(Value::get);
+    let bytes = evaluation::items_bytes(arrays, ENTRY_BYTES) + keys_bytes * KEY_GROWTH;
+    evaluation::reserve_beside(bytes)?;
+    Ok(bytes)
 }
 
-fn made(set: &Set<'_>) -> Value<'static> {
-    Value::Owned(value::array(set.values().copied()))
+fn made(set: &Set<'_>, set_bytes: usize) -> Result<Value<'static>, Error> {
+    let values = set.values().copied();
+    Ok(Value::Owned(value::array(values, set_bytes)?))
 }
 
 fn union<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    reserve_sets(operands)?;
+    let set_bytes = reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
     let mut all = Set::new();
     for operand in operands {
-        all.extend(set_of(operand, "$setUnion", Code::Location17043)?);
+        add_all(&mut all, operand, "$setUnion", Code::Location17043)?;
     }
-    Ok(made(&all))
+    made(&all, set_bytes)
 }
 
 fn intersection<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    reserve_sets(operands)?;
+    let set_bytes = reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
@@ -78,11 +98,11 @@ fn intersection<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             Some(common) => common.retain(|key, _| set.contains_key(key)),
         }
     }
-    Ok(made(&common.unwrap_or_default()))
+    made(&common.unwrap_or_default(), set_bytes)
 }
 
 fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    reserve_sets(operands)?;
+    let set_bytes = reserve_sets(operands)?;
     if operands.iter().any(Value::is_nullish) {
         return Ok(Value::NULL);
     }
@@ -91,14 +111,14 @@ fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
         return set_of(&operands[0], "$setDifference", Code::Location17048).map(|_| Value::NULL);
     };
     let mut seen = second;
-    let mut kept = Vec::new();
+    let mut kept = ArrayWriter::beside(set_bytes);
     for (index, held) in array_values(first).enumerate() {
         evaluation::check_element(index)?;
         if seen.insert(key::encode(held), held).is_none() {
-            kept.push(held);
+            kept.push(held)?;
         }
     }
-    Ok(Value::Owned(value::array(kept)))
+    Ok(Value::Owned(kept.finish()))
 }
 
 fn is_subset<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {

@@ -4,7 +4,7 @@ use bson::raw::RawBsonRef;
 
 use super::function::{Function, any, between, exactly, named};
 use super::value::ArrayWriter;
-use super::{Value, check_bytes, convert};
+use super::{Value, check_bytes, convert, evaluation};
 use crate::error::{Code, Error};
 use crate::number::Number;
 
@@ -56,7 +56,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    let mut text = String::new();
+    let mut text = String::with_capacity(operands.iter().map(Value::bytes).sum());
     for operand in operands {
         match operand.get() {
             _ if operand.is_nullish() => return Ok(Value::NULL),
@@ -91,9 +91,11 @@ fn length<'a>(
 }
 
 fn compare_ignoring_case<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    let left = convert::text_or_empty(&operands[0], "$strcasecmp")?.to_ascii_uppercase();
-    let right = convert::text_or_empty(&operands[1], "$strcasecmp")?.to_ascii_uppercase();
-    Ok((left.cmp(&right) as i32).into())
+    let left = convert::text_or_empty(&operands[0], "$strcasecmp")?;
+    let right = convert::text_or_empty(&operands[1], "$strcasecmp")?;
+    let upper = |byte: u8| byte.to_ascii_uppercase();
+    let order = left.bytes().map(upper).cmp(right.bytes().map(upper));
+    Ok((order as i32).into())
 }
 
 /// Converts an operand that must be a non-negative integer.
@@ -211,9 +213,9 @@ fn split<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
         ));
     }
     let mut parts = ArrayWriter::new();
-    for part in text.split(separator) {
-        check_bytes(parts.bytes())?;
-        parts.push(RawBsonRef::String(part));
+    for (index, part) in text.split(separator).enumerate() {
+        evaluation::check_element(index)?;
+        parts.push(RawBsonRef::String(part))?;
     }
     Ok(Value::Owned(parts.finish()))
 }
@@ -249,14 +251,16 @@ fn index_of_character<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     };
     let start = bound(2, "starting")?.unwrap_or(0);
     let end = bound(3, "ending")?.unwrap_or(usize::MAX);
-    let characters: Vec<(usize, char)> = text.char_indices().collect();
-    let found = (start..=characters.len().min(end)).find(|position| {
-        let offset = characters
-            .get(*position)
-            .map_or(text.len(), |(offset, _)| *offset);
-        text[offset..].starts_with(wanted) && position + wanted.chars().count() <= end
-    });
-    Ok(found.map_or(-1, |position| position as i32).into())
+    let last = end.saturating_sub(wanted.chars().count());
+    let offsets = text.char_indices().map(|(offset, _)| offset);
+    let places = offsets.chain([text.len()]).enumerate().skip(start);
+    for (position, offset) in places.take_while(|(position, _)| *position <= last) {
+        evaluation::check_element(position)?;
+        if text[offset..].starts_with(wanted) && wanted.chars().count() <= end {
+            return Ok((position as i32).into());
+        }
+    }
+    Ok((-1).into())
 }
 
 fn trim<'a>(
@@ -276,8 +280,7 @@ fn trim<'a>(
         );
         return Err(Error::new(Code::Location50699, message));
     };
-    let given = trim_characters(&operands[1], name)?;
-    let Some(cut) = given else {
+    let Some(cut) = trim_characters(&operands[1], name)? else {
         return Ok(Value::NULL);
     };
     if start {
@@ -290,13 +293,13 @@ fn trim<'a>(
 }
 
 /// Returns the characters to trim: white space by default, `None` if `chars` is null.
-fn trim_characters(chars: &Value<'_>, name: &str) -> Result<Option<String>, Error> {
+fn trim_characters<'v>(chars: &'v Value<'_>, name: &str) -> Result<Option<&'v str>, Error> {
     const WHITE_SPACE: &str = "\0 \t\n\u{b}\u{c}\r\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}";
     match chars {
-        Value::Missing => Ok(Some(WHITE_SPACE.to_owned())),
+        Value::Missing => Ok(Some(WHITE_SPACE)),
         chars if chars.is_nullish() => Ok(None),
         chars => match chars.as_text() {
-            Some(text) => Ok(Some(text.to_owned())),
+            Some(text) => Ok(Some(text)),
             None => {
                 let shown = crate::display::value(chars.or_null());
                 let message = format!(

@@ -2,7 +2,9 @@
 
 use bson::raw::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 
-use crate::element::{Writer, is_truthy, type_name};
+use super::{check_size, evaluation};
+use crate::element::{Element, Writer, bytes_of, is_truthy, type_name};
+use crate::error::Error;
 
 /// The result of an expression: missing, borrowed from a document or from the expression, or computed.
 #[derive(Debug, Clone)]
@@ -41,15 +43,9 @@ impl<'a> Value<'a> {
         )
     }
 
-    /// Returns the bytes of a string, binary value, document or array; 0 for other values.
+    /// Returns the bytes of a string, document or other value that may be large; 0 for numbers and other small values.
     pub fn bytes(&self) -> usize {
-        match self.get() {
-            Some(RawBsonRef::String(text) | RawBsonRef::Symbol(text)) => text.len(),
-            Some(RawBsonRef::Binary(binary)) => binary.bytes.len(),
-            Some(RawBsonRef::Document(document)) => document.as_bytes().len(),
-            Some(RawBsonRef::Array(array)) => array.as_bytes().len(),
-            _ => 0,
-        }
+        self.get().map_or(0, bytes_of)
     }
 
     /// Returns whether MongoDB treats the value as true.
@@ -132,33 +128,97 @@ impl From<String> for Value<'_> {
     }
 }
 
-/// Builds an array of values.
-pub fn array<'v>(values: impl IntoIterator<Item = RawBsonRef<'v>>) -> RawBson {
-    let mut array = ArrayWriter::new();
-    values.into_iter().for_each(|value| array.push(value));
-    array.finish()
+/// Builds an array of values, beside temporaries of `beside_bytes`.
+///
+/// # Errors
+/// `ExceededMemoryLimit` if the array is too large.
+pub(super) fn array<'v>(
+    values: impl IntoIterator<Item = RawBsonRef<'v>>,
+    beside_bytes: usize,
+) -> Result<RawBson, Error> {
+    let mut array = ArrayWriter::beside(beside_bytes);
+    for (index, value) in values.into_iter().enumerate() {
+        evaluation::check_element(index)?;
+        array.push(value)?;
+    }
+    Ok(array.finish())
 }
 
-/// An array being built.
+/// An array being built. Reserves memory for itself before it grows.
 pub(crate) struct ArrayWriter {
     writer: Writer,
     count: usize,
+    /// Number of bytes that are held besides the array while it is built.
+    beside_bytes: usize,
+    /// Maximum number of bytes of the array before it reserves more memory.
+    reserved_bytes: usize,
 }
 
 impl ArrayWriter {
     const NAME: &'static str = "a";
+    /// Number of bytes that an element takes besides its value, at most: its type, its index and lengths.
+    const ELEMENT_BYTES: usize = 32;
+    /// Number of bytes for which memory is reserved at a time.
+    const STEP_BYTES: usize = 32 << 10;
 
-    /// Creates an empty array.
-    pub fn new() -> ArrayWriter {
+    /// Creates an empty array for an operator's result, beside temporaries of `beside_bytes`.
+    pub fn beside(beside_bytes: usize) -> ArrayWriter {
         let mut writer = Writer::new();
         writer.begin_array(ArrayWriter::NAME);
-        ArrayWriter { writer, count: 0 }
+        ArrayWriter {
+            writer,
+            count: 0,
+            beside_bytes,
+            reserved_bytes: ArrayWriter::STEP_BYTES,
+        }
+    }
+
+    /// Creates an empty array for an operator's result.
+    pub fn new() -> ArrayWriter {
+        ArrayWriter::beside(0)
     }
 
     /// Appends a value.
-    pub fn push(&mut self, value: RawBsonRef<'_>) {
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the array would be too large.
+    pub fn push(&mut self, value: RawBsonRef<'_>) -> Result<(), Error> {
+        self.make_room(bytes_of(value))?;
         self.writer.value(&self.count.to_string(), value);
         self.count += 1;
+        Ok(())
+    }
+
+    /// Appends `{k: name, v: value}` of a field.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the array would be too large.
+    pub fn push_pair(&mut self, field: &Element<'_>) -> Result<(), Error> {
+        self.make_room(field.bytes.len())?;
+        self.writer.begin_document(&self.count.to_string());
+        self.writer.value("k", RawBsonRef::String(field.key));
+        self.writer.element_as("v", field);
+        self.writer.end();
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Reserves memory for a further element with a value of `bytes`.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
+        let needed = self.bytes() + bytes + ArrayWriter::ELEMENT_BYTES;
+        if needed <= self.reserved_bytes {
+            return Ok(());
+        }
+        check_size(needed)?;
+        self.reserved_bytes = needed.next_multiple_of(ArrayWriter::STEP_BYTES) + needed / 16;
+        // While the array is finished, it is there twice.
+        let array_bytes = self.reserved_bytes * evaluation::GROWTH;
+        evaluation::reserve_beside(self.beside_bytes + array_bytes)
+    }
+
+    /// Returns the number of values.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Returns the number of bytes written so far.

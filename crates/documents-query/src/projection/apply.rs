@@ -4,7 +4,9 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_cancel::SharedStop;
 
 use super::{Mode, Projection, ProjectionContext, Rule, Rules};
-use crate::element::{Element, Writer, array_elements, check_depth_within, elements, get};
+use crate::element::{
+    Element, Writer, array_elements, bytes_of, check_depth_within, elements, get,
+};
 use crate::error::{Code, Error};
 use crate::expr::{Scope, slice_bounds};
 
@@ -23,7 +25,7 @@ pub(super) fn apply(
 ) -> Result<RawDocumentBuf, Error> {
     let run = Run {
         mode: projection.mode,
-        stop: &projection.stop,
+        stop: projection.limits.stop(),
         scope: Scope::new(document, context.now),
         position: context.position,
     };
@@ -80,9 +82,12 @@ impl<'r> Run<'r> {
     }
 
     fn computed(&self, rule: &'r Rule, name: &str, out: &mut Writer) -> Result<(), Error> {
-        if let Rule::Computed(expression) = rule
-            && let Some(value) = expression.evaluate(&self.scope.holding(out.len())?)?.get()
-        {
+        let Rule::Computed(expression) = rule else {
+            return Ok(());
+        };
+        let scope = self.scope.holding(out.len())?;
+        if let Some(value) = expression.evaluate(&scope)?.get() {
+            scope.holding(bytes_of(value))?;
             check_depth_within(value, out.depth())?;
             out.value(name, value);
         }

@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_cancel::SharedStop;
 
 use crate::element::check_depth;
 use crate::error::Error;
-use crate::expr::Expression;
+use crate::expr::{CommandLimits, Expression, evaluation};
 use crate::filter::Filter;
 use crate::limits::Limits;
 
@@ -28,8 +27,8 @@ pub struct Projection {
     mode: Mode,
     rules: Rules,
     positional: bool,
-    /// The cancellation token of the command, checked before each computed field.
-    stop: Arc<SharedStop>,
+    /// The limits of the command, checked before each computed field.
+    limits: Arc<CommandLimits>,
 }
 
 /// Treatment of fields without a rule.
@@ -128,7 +127,7 @@ impl Projection {
         document: &RawDocument,
         context: &ProjectionContext,
     ) -> Result<RawDocumentBuf, Error> {
-        apply::apply(self, document, context)
+        evaluation::under(&self.limits, || apply::apply(self, document, context))
     }
 }
 

@@ -7,7 +7,7 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument};
 use super::{Mode, Projection, Rule, Rules};
 use crate::element::{Element, array_values, elements, is_truthy};
 use crate::error::{Code, Error};
-use crate::expr::Expression;
+use crate::expr::{CommandLimits, Expression};
 use crate::filter::{Filter, elem_match_test};
 use crate::limits::Limits;
 use crate::number::Number;
@@ -58,7 +58,7 @@ pub(super) fn add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Err
         mode: Mode::Add,
         rules: builder.rules,
         positional: false,
-        stop: limits.stop().clone(),
+        limits: CommandLimits::of(limits),
     })
 }
 
@@ -71,7 +71,7 @@ pub(super) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Proj
         mode: Mode::Exclude,
         rules,
         positional: false,
-        stop: Arc::default(),
+        limits: Arc::default(),
     })
 }
 
@@ -287,7 +287,7 @@ impl<'l> Builder<'l> {
             mode,
             rules: self.rules,
             positional: self.positional,
-            stop: self.limits.stop().clone(),
+            limits: CommandLimits::of(self.limits),
         })
     }
 }

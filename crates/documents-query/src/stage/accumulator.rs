@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use bson::raw::{RawBson, RawBsonRef};
+use forebay_memory::Share;
 
 use crate::compare::compare;
-use crate::element::{Writer, elements};
-use crate::error::Error;
-use crate::expr::{Sum, Value, array, mergeable};
+use crate::element::{Element, Writer, bytes_of, elements};
+use crate::error::{Code, Error};
+use crate::expr::{Sum, Value, evaluation, mergeable};
 use crate::key;
+use crate::sort::ALLOCATION_BYTES;
 
 /// Kind of accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,57 @@ impl AccumulatorKind {
             "$mergeObjects" => AccumulatorKind::MergeObjects,
             _ => return None,
         })
+    }
+}
+
+/// Factor between the entries of a hash table and its memory while it grows.
+pub(super) const MAP_GROWTH: usize = 4;
+
+/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
+pub(super) const KEY_GROWTH: usize = 2;
+
+/// Number of bytes that a field of `$mergeObjects` takes besides its names and its value: an entry of the list, one of
+/// the map, and three allocations.
+const MERGED_FIELD_BYTES: usize = size_of::<(String, RawBson)>()
+    + MAP_GROWTH * size_of::<(String, usize)>()
+    + 3 * ALLOCATION_BYTES;
+
+/// The memory that a `$group` holds.
+pub(super) struct Held<'s> {
+    pub share: &'s Share,
+    /// Maximum bytes of values.
+    pub bytes_max: usize,
+    /// Bytes of the values held.
+    pub bytes: usize,
+    /// Bytes of memory that these values take.
+    pub memory_bytes: usize,
+}
+
+impl Held<'_> {
+    /// Reserves memory for a value of `bytes`, which takes `extra_bytes` of memory besides.
+    ///
+    /// # Errors
+    /// `QueryExceededMemoryLimitNoDiskUseAllowed` if the values exceed the limit of a stage; `ExceededMemoryLimit` if
+    /// the server has no memory for them.
+    pub fn take(&mut self, bytes: usize, extra_bytes: usize) -> Result<(), Error> {
+        self.bytes += bytes;
+        self.memory_bytes += bytes + extra_bytes;
+        let bytes_max = self.bytes_max;
+        if self.bytes > bytes_max {
+            return Err(Error::new(
+                Code::QueryExceededMemoryLimitNoDiskUseAllowed,
+                format!(
+                    "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort. Aborting operation: raise --documents-stage-memory-bytes-max."
+                ),
+            ));
+        }
+        Ok(self.share.try_cover(self.memory_bytes)?)
+    }
+
+    /// Returns the memory of a value of `bytes` that is no longer held, for the next value.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
     }
 }
 
@@ -96,10 +149,13 @@ impl Accumulator {
         }
     }
 
-    /// Adds the value of one document. Returns the number of additional bytes held.
-    pub fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
+    /// Adds the value of one document.
+    ///
+    /// # Errors
+    /// Those of [`Held::take`], and of values that the accumulator does not accept.
+    pub fn add(&mut self, value: &Value<'_>, held: &mut Held<'_>) -> Result<(), Error> {
         match self {
-            Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value))?,
+            Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value)),
             Accumulator::Avg { sum, count } => {
                 if let Some(number) = value
                     .get()
@@ -108,92 +164,120 @@ impl Accumulator {
                     sum.add(number)?;
                     *count += 1;
                 }
+                Ok(())
             }
-            Accumulator::Extreme { smallest, best } => take_extreme(best, *smallest, value),
-            Accumulator::First(first) => {
-                first.get_or_insert_with(|| value.or_null().into());
+            Accumulator::Extreme { smallest, best } => take_extreme(best, *smallest, value, held),
+            Accumulator::First(Some(_)) => Ok(()),
+            Accumulator::First(kept) | Accumulator::Last(kept) => replace(kept, value, held),
+            Accumulator::Push(values) => value
+                .get()
+                .map_or(Ok(()), |value| push(values, value, held)),
+            Accumulator::AddToSet { seen, values } => value
+                .get()
+                .map_or(Ok(()), |value| add_to_set(seen, values, value, held)),
+            Accumulator::Count(count) => {
+                *count += 1;
+                Ok(())
             }
-            Accumulator::Last(last) => *last = Some(value.or_null().into()),
-            Accumulator::Push(values) => {
-                return Ok(value.get().map_or(0, |value| push(values, value)));
-            }
-            Accumulator::AddToSet { seen, values } => {
-                return Ok(value
-                    .get()
-                    .map_or(0, |value| add_to_set(seen, values, value)));
-            }
-            Accumulator::Count(count) => *count += 1,
-            Accumulator::Merge(merged) => return merged.add(value),
+            Accumulator::Merge(merged) => merged.add(value, held),
         }
-        Ok(0)
     }
 
-    /// Returns the result.
-    pub fn finish(self) -> RawBson {
+    /// Writes the result as a field.
+    pub fn write(&self, writer: &mut Writer, name: &str) {
         match self {
-            Accumulator::Sum(sum) => sum.value().into_owned(),
-            Accumulator::Avg { count: 0, .. } => RawBson::Null,
-            Accumulator::Avg { sum, count } => RawBson::Double(sum.to_f64() / count as f64),
-            Accumulator::Extreme { best, .. } => best.unwrap_or(RawBson::Null),
-            Accumulator::First(value) | Accumulator::Last(value) => value.unwrap_or(RawBson::Null),
+            Accumulator::Sum(sum) => writer.value(name, sum.value().or_null()),
+            Accumulator::Avg { count: 0, .. } => writer.value(name, RawBsonRef::Null),
+            Accumulator::Avg { sum, count } => {
+                writer.value(name, RawBsonRef::Double(sum.to_f64() / *count as f64));
+            }
+            Accumulator::Extreme { best: value, .. }
+            | Accumulator::First(value)
+            | Accumulator::Last(value) => {
+                writer.owned(name, value.as_ref().unwrap_or(&RawBson::Null));
+            }
             Accumulator::Push(values) | Accumulator::AddToSet { values, .. } => {
-                array(values.iter().map(RawBson::as_raw_bson_ref))
+                writer.begin_array(name);
+                for (index, value) in values.iter().enumerate() {
+                    writer.owned(&index.to_string(), value);
+                }
+                writer.end();
             }
             Accumulator::Count(count) => {
-                i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32)
+                let count = i32::try_from(*count).map_or(RawBson::Int64(*count), RawBson::Int32);
+                writer.owned(name, &count);
             }
-            Accumulator::Merge(merged) => merged.finish(),
+            Accumulator::Merge(merged) => merged.write(writer, name),
         }
     }
 }
 
 /// Keeps the smaller or larger value. Ignores null and missing values.
-fn take_extreme(best: &mut Option<RawBson>, smallest: bool, value: &Value<'_>) {
+fn take_extreme(
+    best: &mut Option<RawBson>,
+    smallest: bool,
+    value: &Value<'_>,
+    held: &mut Held<'_>,
+) -> Result<(), Error> {
     if value.is_nullish() {
-        return;
+        return Ok(());
     }
-    let value = value.or_null();
     let better = best.as_ref().is_none_or(|best| {
-        let order = compare(value, best.as_raw_bson_ref());
+        let order = compare(value.or_null(), best.as_raw_bson_ref());
         if smallest {
             order.is_lt()
         } else {
             order.is_gt()
         }
     });
-    if better {
-        *best = Some(value.into());
+    match better {
+        true => replace(best, value, held),
+        false => Ok(()),
     }
 }
 
-fn push(values: &mut Vec<RawBson>, value: RawBsonRef<'_>) -> usize {
+/// Replaces the value that is kept.
+fn replace(
+    kept: &mut Option<RawBson>,
+    value: &Value<'_>,
+    held: &mut Held<'_>,
+) -> Result<(), Error> {
+    if let Some(before) = kept.take() {
+        held.give_back(bytes_of(before.as_raw_bson_ref()));
+    }
+    held.take(bytes_of(value.or_null()), 0)?;
+    *kept = Some(value.or_null().into());
+    Ok(())
+}
+
+fn push(
+    values: &mut Vec<RawBson>,
+    value: RawBsonRef<'_>,
+    held: &mut Held<'_>,
+) -> Result<(), Error> {
+    held.take(size_of::<RawBson>() + bytes_of(value), ALLOCATION_BYTES)?;
     values.push(value.into());
-    size_of_val(&values[0]) + heap_bytes(value)
+    Ok(())
 }
 
 fn add_to_set(
     seen: &mut HashSet<Vec<u8>>,
     values: &mut Vec<RawBson>,
     value: RawBsonRef<'_>,
-) -> usize {
+    held: &mut Held<'_>,
+) -> Result<(), Error> {
+    evaluation::reserve_beside(bytes_of(value) * KEY_GROWTH)?;
     let key = key::encode(value);
-    let key_bytes = key.len();
-    if seen.insert(key) {
-        push(values, value) + key_bytes
-    } else {
-        0
+    if seen.contains(&key) {
+        return Ok(());
     }
-}
-
-/// Returns the heap bytes of an owned copy of the value.
-pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
-    match value {
-        RawBsonRef::String(text) | RawBsonRef::Symbol(text) => text.len(),
-        RawBsonRef::Document(document) => document.as_bytes().len(),
-        RawBsonRef::Array(array) => array.as_bytes().len(),
-        RawBsonRef::Binary(binary) => binary.bytes.len(),
-        _ => 0,
-    }
+    held.take(
+        key.len(),
+        MAP_GROWTH * size_of::<Vec<u8>>() + ALLOCATION_BYTES,
+    )?;
+    push(values, value, held)?;
+    seen.insert(key);
+    Ok(())
 }
 
 /// Merges documents. Fields are in the order in which their names first appeared. If a name appears again, the later
@@ -205,31 +289,40 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
+    fn add(&mut self, value: &Value<'_>, held: &mut Held<'_>) -> Result<(), Error> {
         let Some(document) = mergeable(value)? else {
-            return Ok(0);
+            return Ok(());
         };
-        for element in elements(document) {
-            self.set(element.key, element.value().into());
+        for (index, element) in elements(document).enumerate() {
+            evaluation::check_element(index)?;
+            self.set(&element, held)?;
         }
-        Ok(document.as_bytes().len())
+        Ok(())
     }
 
-    fn set(&mut self, name: &str, value: RawBson) {
+    fn set(&mut self, element: &Element<'_>, held: &mut Held<'_>) -> Result<(), Error> {
+        let name = element.key;
+        held.take(element.bytes.len(), 0)?;
         match self.places.get(name) {
-            Some(place) => self.fields[*place].1 = value,
+            Some(place) => {
+                let before = &mut self.fields[*place].1;
+                held.give_back(name.len() + bytes_of(before.as_raw_bson_ref()));
+                *before = element.value().into();
+            }
             None => {
+                held.take(0, MERGED_FIELD_BYTES + name.len())?;
                 self.places.insert(name.to_owned(), self.fields.len());
-                self.fields.push((name.to_owned(), value));
+                self.fields.push((name.to_owned(), element.value().into()));
             }
         }
+        Ok(())
     }
 
-    fn finish(self) -> RawBson {
-        let mut writer = Writer::new();
+    fn write(&self, writer: &mut Writer, name: &str) {
+        writer.begin_document(name);
         for (name, value) in &self.fields {
             writer.owned(name, value);
         }
-        RawBson::Document(writer.finish())
+        writer.end();
     }
 }

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_memory::Share;
 
-use super::accumulator::{Accumulator, AccumulatorKind, heap_bytes};
+use super::accumulator::{Accumulator, AccumulatorKind, Held, KEY_GROWTH, MAP_GROWTH};
 use super::{Run, Stream};
-use crate::element::{Writer, check_depth, elements, type_name};
+use crate::element::{Writer, bytes_of, check_depth, elements, type_name};
 use crate::error::{Code, Error};
-use crate::expr::{Expression, Scope};
+use crate::expr::{CommandLimits, Expression, Scope, evaluation};
 use crate::key;
 use crate::limits::Limits;
+use crate::sort::ALLOCATION_BYTES;
 
 /// A parsed `$group`.
 #[derive(Debug, Clone)]
@@ -134,18 +135,25 @@ fn operand(
 struct State {
     id: RawBson,
     accumulators: Vec<Accumulator>,
-}
-
-/// All groups, in order of their first document.
-#[derive(Default)]
-struct Groups {
-    by_key: HashMap<Vec<u8>, usize>,
-    states: Vec<State>,
+    /// Bytes of the group's values.
     bytes: usize,
 }
 
-/// Memory of a group in bytes besides its key, its `_id` and its accumulators.
+/// All groups, in order of their first document.
+struct Groups<'s> {
+    by_key: HashMap<Vec<u8>, usize>,
+    states: Vec<State>,
+    held: Held<'s>,
+}
+
+/// Bytes of a group besides its key, its `_id` and its accumulators.
 const GROUP_BYTES: usize = 128;
+
+/// Memory of a group's key and of its accumulators, besides [`GROUP_BYTES`].
+fn memory_bytes(group: &Group) -> usize {
+    let accumulators = group.accumulations.len() * size_of::<Accumulator>();
+    accumulators + MAP_GROWTH * size_of::<(Vec<u8>, usize)>() + 2 * ALLOCATION_BYTES
+}
 
 pub(super) fn run<E: From<Error>>(
     group: &Group,
@@ -153,36 +161,47 @@ pub(super) fn run<E: From<Error>>(
     run: &Run,
     held: &Share,
 ) -> Result<Vec<RawDocumentBuf>, E> {
-    let mut groups = Groups::default();
+    let limits = CommandLimits::of(&run.limits);
+    let mut groups = Groups {
+        by_key: HashMap::new(),
+        states: Vec::new(),
+        held: Held {
+            share: held,
+            bytes_max: run.limits.stage_memory_bytes_max,
+            bytes: 0,
+            memory_bytes: 0,
+        },
+    };
     for document in input {
-        groups.add(group, &document?, run)?;
-        held.try_cover(groups.bytes).map_err(Error::from)?;
+        let document = document?;
+        evaluation::under(&limits, || groups.add(group, &document, run))?;
     }
-    let documents = groups.states.into_iter().map(|state| state.finish(group));
-    Ok(documents.collect::<Result<_, _>>()?)
+    Ok(groups.finish(group)?)
 }
 
-impl Groups {
+impl Groups<'_> {
     fn add(&mut self, group: &Group, document: &RawDocument, run: &Run) -> Result<(), Error> {
         let scope = Scope::new(document, run.now);
         let id = group.id.evaluate(&scope)?;
-        let place = self.place(id.or_null(), group);
-        for (accumulation, accumulator) in group
-            .accumulations
-            .iter()
-            .zip(&mut self.states[place].accumulators)
-        {
-            self.bytes += accumulator.add(&accumulation.operand.evaluate(&scope)?)?;
+        let before = self.held.bytes;
+        let place = self.place(id.or_null(), group)?;
+        let state = &mut self.states[place];
+        for (accumulation, accumulator) in group.accumulations.iter().zip(&mut state.accumulators) {
+            let value = accumulation.operand.evaluate(&scope)?;
+            accumulator.add(&value, &mut self.held)?;
         }
-        self.check_memory(run.limits.stage_memory_bytes_max)
+        state.bytes = (state.bytes + self.held.bytes).saturating_sub(before);
+        Ok(())
     }
 
-    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> usize {
+    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> Result<usize, Error> {
+        evaluation::reserve_beside(bytes_of(id) * KEY_GROWTH)?;
         let key = key::encode(id);
         if let Some(place) = self.by_key.get(&key) {
-            return *place;
+            return Ok(*place);
         }
-        self.bytes += key.len() + heap_bytes(id) + GROUP_BYTES;
+        let bytes = key.len() + bytes_of(id) + GROUP_BYTES;
+        self.held.take(bytes, memory_bytes(group))?;
         let accumulators = group
             .accumulations
             .iter()
@@ -191,30 +210,35 @@ impl Groups {
         self.states.push(State {
             id: id.into(),
             accumulators,
+            bytes: 0,
         });
         self.by_key.insert(key, self.states.len() - 1);
-        self.states.len() - 1
+        Ok(self.states.len() - 1)
     }
 
-    fn check_memory(&self, bytes_max: usize) -> Result<(), Error> {
-        match self.bytes > bytes_max {
-            true => Err(Error::new(
-                Code::QueryExceededMemoryLimitNoDiskUseAllowed,
-                format!(
-                    "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort. Aborting operation: raise --documents-stage-memory-bytes-max."
-                ),
-            )),
-            false => Ok(()),
+    /// Returns the groups' documents. The memory of a group makes room for its document.
+    fn finish(mut self, group: &Group) -> Result<Vec<RawDocumentBuf>, Error> {
+        drop(self.by_key);
+        let mut documents = Vec::with_capacity(self.states.len());
+        for state in self.states {
+            self.held.take(0, DOCUMENT_BYTES)?;
+            let share = self.held.share;
+            share.try_cover(self.held.memory_bytes + state.bytes)?;
+            documents.push(state.finish(group)?);
         }
+        Ok(documents)
     }
 }
+
+/// Memory of an output document besides the bytes of its values.
+const DOCUMENT_BYTES: usize = size_of::<RawDocumentBuf>() + 2 * ALLOCATION_BYTES;
 
 impl State {
     fn finish(self, group: &Group) -> Result<RawDocumentBuf, Error> {
         let mut writer = Writer::new();
         writer.owned("_id", &self.id);
         for (accumulation, accumulator) in group.accumulations.iter().zip(self.accumulators) {
-            writer.owned(&accumulation.name, &accumulator.finish());
+            accumulator.write(&mut writer, &accumulation.name);
         }
         let document = writer.finish();
         check_depth(RawBsonRef::Document(&document))?;

@@ -16,7 +16,7 @@ mod unwind;
 use std::sync::Arc;
 
 use bson::DateTime;
-use bson::raw::{RawArray, RawBson, RawDocumentBuf};
+use bson::raw::{RawArray, RawBson, RawDocument, RawDocumentBuf};
 use forebay_cancel::SharedStop;
 use forebay_memory::Share;
 
@@ -147,9 +147,12 @@ impl Stage {
                 },
                 Err(error) => Some(Err(error)),
             })),
-            Stage::Transform(transform) => Box::new(
-                input.map(move |document| transform.apply(&document?, now).map_err(E::from)),
-            ),
+            Stage::Transform(transform) => {
+                let mut held = run.limits.memory.share();
+                Box::new(input.map(move |document| {
+                    transformed(&transform, &document?, now, &mut held).map_err(E::from)
+                }))
+            }
             Stage::Skip(count) => {
                 Box::new(input.skip(usize::try_from(count).unwrap_or(usize::MAX)))
             }
@@ -165,6 +168,28 @@ impl Stage {
             Stage::Sample(size) => held(run, |share| sample::run(size, input, run, share))?,
         })
     }
+}
+
+/// Number of bytes that a stage may add to a document without a reservation in the memory account.
+const FREE_BYTES: usize = 64 << 10;
+
+/// Applies a stage to one document. `held` covers what the document has grown by until the next document.
+fn transformed(
+    transform: &Transform,
+    document: &RawDocument,
+    now: DateTime,
+    held: &mut Share,
+) -> Result<RawDocumentBuf, Error> {
+    let made = transform.apply(document, now)?;
+    let grown_bytes = made
+        .as_bytes()
+        .len()
+        .saturating_sub(document.as_bytes().len());
+    match grown_bytes > FREE_BYTES {
+        true => held.try_resize(grown_bytes)?,
+        false => held.shrink_to(0),
+    }
+    Ok(made)
 }
 
 /// Returns the output of a blocking stage. Its reservation in the memory account is held until the last document is
@@ -223,5 +248,105 @@ impl<E: From<Error>> Iterator for Checked<'_, E> {
             Ok(()) => self.input.next(),
             Err(stopped) => Some(Err(Error::from(stopped).into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+    use forebay_memory::Account;
+
+    use super::*;
+    use crate::error::Code;
+
+    /// Runs a pipeline under a memory account of `limit_bytes`. Returns the account and the output.
+    fn output(
+        stages: &[RawDocumentBuf],
+        documents: Vec<RawDocumentBuf>,
+        limit_bytes: u64,
+    ) -> (Account, Stream<'static, Error>) {
+        let limits = Limits {
+            memory: Account::new(limit_bytes),
+            ..Limits::default()
+        };
+        let stages: RawArrayBuf = stages.iter().cloned().collect();
+        let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
+        let input = Box::new(documents.into_iter().map(Ok));
+        let memory = limits.memory.clone();
+        (
+            memory,
+            pipeline.run(input, &Run::new(DateTime::MIN, limits)),
+        )
+    }
+
+    /// Checks that an account of 2 MiB is too small for a pipeline, and an account without a limit is not.
+    #[track_caller]
+    fn check_refused(stages: &[RawDocumentBuf], documents: &[RawDocumentBuf]) {
+        let (memory, mut stream) = output(stages, documents.to_vec(), 2 << 20);
+        let refused = stream
+            .find_map(Result::err)
+            .expect("the account is too small");
+        assert_eq!(refused.code, Code::ExceededMemoryLimit);
+        drop(stream);
+        assert_eq!(memory.figures().used_bytes, 0);
+        let (_, stream) = output(stages, documents.to_vec(), u64::MAX);
+        assert!(stream.count() > 0);
+    }
+
+    /// Builds a document of `count` fields with the same operand.
+    fn fields<'f>(count: usize, operand: impl Fn(&mut Writer, &str) + 'f) -> RawDocumentBuf {
+        let mut writer = Writer::new();
+        (0..count).for_each(|index| operand(&mut writer, &format!("f{index:05}")));
+        writer.finish()
+    }
+
+    #[test]
+    fn kept_values_of_a_group_take_memory() {
+        let range = rawdoc! { "$range": [0, 10_000] };
+        for operator in ["$first", "$last", "$max"] {
+            let mut group = rawdoc! { "_id": null };
+            let kept = fields(30, |writer, name| {
+                writer.begin_document(name);
+                writer.value(operator, bson::raw::RawBsonRef::Document(&range));
+                writer.end();
+            });
+            for field in kept.iter_elements().flatten() {
+                group.append(field.key(), field.value().expect("a document"));
+            }
+            check_refused(&[rawdoc! { "$group": group }], &[rawdoc! { "_id": 1 }]);
+        }
+    }
+
+    #[test]
+    fn fields_and_elements_that_a_group_collects_take_memory() {
+        let wide = fields(10_000, |writer, name| {
+            writer.value(name, bson::raw::RawBsonRef::Null);
+        });
+        let merge = rawdoc! { "$group": { "_id": null, "a": { "$mergeObjects": "$$ROOT" } } };
+        check_refused(&[merge], &[wide]);
+        let many: Vec<_> = (0..10_000).map(|id| rawdoc! { "_id": id }).collect();
+        let set = rawdoc! { "$group": { "_id": null, "a": { "$addToSet": "$_id" } } };
+        check_refused(&[set], &many);
+    }
+
+    #[test]
+    fn a_sort_of_many_small_documents_takes_memory() {
+        let many: Vec<_> = (0..20_000).map(|id| rawdoc! { "_id": id }).collect();
+        check_refused(&[rawdoc! { "$sort": { "_id": -1 } }], &many);
+    }
+
+    #[test]
+    fn a_document_that_a_stage_enlarges_takes_memory() {
+        let text = rawdoc! { "t": "x".repeat(300_000) };
+        let copies = fields(10, |writer, name| {
+            writer.value(name, bson::raw::RawBsonRef::String("$t"));
+        });
+        check_refused(&[rawdoc! { "$project": copies }], &[text]);
+        let set = rawdoc! { "$set": { "a": { "$range": [0, 10_000] } } };
+        let (memory, mut stream) = output(&[set], vec![rawdoc! { "_id": 1 }], u64::MAX);
+        let made = stream.next().expect("a document").expect("it fits");
+        assert!(memory.figures().used_bytes >= made.as_bytes().len() as u64 - 100);
+        drop(stream);
+        assert_eq!(memory.figures().used_bytes, 0);
     }
 }

@@ -5,6 +5,10 @@ use forebay_memory::Share;
 
 use super::{Run, Stream};
 use crate::error::{Code, Error};
+use crate::sort::ALLOCATION_BYTES;
+
+/// Memory of a document besides its bytes.
+const DOCUMENT_BYTES: usize = size_of::<RawDocumentBuf>() + ALLOCATION_BYTES;
 
 /// Reservoir sampling: the n-th document replaces a random kept document with probability `size`/n.
 pub(super) fn run<E: From<Error>>(
@@ -33,7 +37,8 @@ pub(super) fn run<E: From<Error>>(
                 "Exceeded memory limit for $sample: raise --documents-stage-memory-bytes-max";
             return Err(Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message).into());
         }
-        held.try_cover(bytes).map_err(Error::from)?;
+        let memory_bytes = bytes + kept.len() * DOCUMENT_BYTES;
+        held.try_cover(memory_bytes).map_err(Error::from)?;
     }
     random.shuffle(&mut kept);
     Ok(kept)

@@ -33,7 +33,8 @@ pub(super) fn run<E: From<Error>>(
             bytes = bytes.saturating_sub(dropped.as_bytes().len() + key_bytes);
         }
         check_memory(bytes, run.limits.stage_memory_bytes_max)?;
-        held.try_cover(bytes).map_err(Error::from)?;
+        let memory_bytes = bytes + kept.len() * TopK::<RawDocumentBuf>::ITEM_BYTES;
+        held.try_cover(memory_bytes).map_err(Error::from)?;
     }
     Ok(kept.into_sorted())
 }

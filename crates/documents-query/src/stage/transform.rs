@@ -1,11 +1,11 @@
 //! Stages with one output document for each input document: `$project`, `$set`, `$unset`, `$replaceRoot`.
 
 use bson::DateTime;
-use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::display;
 use crate::error::{Code, Error};
-use crate::expr::{Expression, Scope};
+use crate::expr::{Expression, Scope, Value};
 use crate::projection::{Projection, ProjectionContext};
 
 /// A stage with one output document for each input document.
@@ -42,9 +42,11 @@ fn new_root(
     now: DateTime,
 ) -> Result<RawDocumentBuf, Error> {
     let value = expression.evaluate(&Scope::new(document, now))?;
-    if let Some(root) = value.as_document() {
-        return Ok(root.to_owned());
-    }
+    let value = match value {
+        Value::Owned(RawBson::Document(root)) => return Ok(root),
+        Value::Ref(RawBsonRef::Document(root)) => return Ok(root.to_owned()),
+        other => other,
+    };
     let shown = value
         .get()
         .map_or_else(|| "MISSING".to_owned(), display::value);

@@ -9,6 +9,7 @@ use super::Stream;
 use crate::element::{Writer, array_values, elements, get};
 use crate::error::Error;
 use crate::path::Path;
+use crate::sort::ALLOCATION_BYTES;
 
 /// Maximum total bytes of output documents that are built before they are read. A single document may be larger.
 const AHEAD_BYTES: usize = 16 << 20;
@@ -59,7 +60,8 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
 
 /// Returns the bytes of the documents that wait for the reader.
 fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
-    ready.iter().map(|document| document.as_bytes().len()).sum()
+    let bytes: usize = ready.iter().map(|document| document.as_bytes().len()).sum();
+    bytes + ready.len() * (size_of::<RawDocumentBuf>() + ALLOCATION_BYTES)
 }
 
 impl Unwind {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, rawdoc};
 use forebay_documents_query::element::Writer;
 use forebay_documents_query::{Code, Filter, Path, key};
+use forebay_memory::Share;
 
 use super::read;
 use crate::arguments::Known;
@@ -37,7 +38,8 @@ fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
 async fn run(request: &Request<'_>) -> Reply {
     let path = Path::new(request.arguments.required_string("key")?)?;
     request.arguments.simple_collation()?;
-    let mut found = Found::new(path);
+    let held = request.documents.settings().memory.share();
+    let mut found = Found::new(path, held);
     let filter = read::filter(request, "query")?;
     if let Some(collection) = request.documents.collections().get(&request.namespace()?) {
         match cached(request, &collection, &filter, &found.path) {
@@ -99,14 +101,23 @@ struct Found {
     path: Path,
     values: BTreeMap<Vec<u8>, RawBson>,
     bytes: usize,
+    /// The share of the memory account that covers the values and the reply made of them.
+    held: Share,
 }
 
+/// Memory of a value besides its bytes: an entry in a node of the tree that is half full, and two allocations.
+const VALUE_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBson)>() + 64;
+/// Factor between the bytes of the values and their memory: each value is there with its key, in which bytes may be
+/// escaped, and twice in the reply.
+const COPIES: usize = 5;
+
 impl Found {
-    fn new(path: Path) -> Found {
+    fn new(path: Path, held: Share) -> Found {
         Found {
             path,
             values: BTreeMap::new(),
             bytes: 0,
+            held,
         }
     }
 
@@ -116,6 +127,8 @@ impl Found {
             let mut element = Writer::new();
             element.value(&index.to_string(), value);
             self.bytes += element.len();
+            let memory_bytes = self.bytes * COPIES + index * VALUE_BYTES;
+            self.held.try_cover(memory_bytes)?;
             place.insert(value.into());
         }
         if self.bytes > DOCUMENT_BYTES_MAX {
@@ -132,10 +145,9 @@ impl Found {
         mut stream: impl Stream,
         request: &Request<'_>,
     ) -> Result<(), CommandError> {
+        let path = self.path.clone();
         while let Some(row) = stream.next(request.stop())? {
-            for value in self.path.distinct_values(&row) {
-                self.add(value)?;
-            }
+            path.each_distinct(&row, |value| self.add(value))?;
         }
         Ok(())
     }
