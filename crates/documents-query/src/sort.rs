@@ -152,8 +152,8 @@ impl<T> Ord for Entry<T> {
 }
 
 impl<T> TopK<T> {
-    /// Memory of an item besides the bytes of its key and of what it refers to: an entry of the heap, and the allocations
-    /// of the key and the item.
+    /// Memory of an item besides the bytes of its key and of what it refers to: an entry of the heap, and two
+    /// allocations.
     pub const ITEM_BYTES: usize = size_of::<Entry<T>>() + 2 * ALLOCATION_BYTES;
 
     /// Creates a collector that keeps at most `count` items; `usize::MAX` keeps all.

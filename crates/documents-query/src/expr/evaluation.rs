@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(limits.memory.figures().used_bytes, 0);
     }
 
-    /// A document with a field for each of `count` names, and an array of `count` elements whose indexes are empty names.
+    /// Builds a document with `count` fields, and an array of more elements, whose indexes are empty names.
     fn dense_document(count: usize) -> RawDocumentBuf {
         let mut writer = Writer::new();
         writer.begin_document("fields");

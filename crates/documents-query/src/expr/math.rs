@@ -481,8 +481,8 @@ fn round_place(place: &Value<'_>, name: &str) -> Result<i32, Error> {
     }
 }
 
-/// Returns the values that an operator aggregates: the operands that are present, or the elements of the only operand if
-/// it is an array.
+/// Returns the values that an operator aggregates: the elements of the only operand if it is an array, or else the
+/// operands that are present.
 fn spread<'b>(operands: &'b [Value<'_>]) -> Box<dyn Iterator<Item = RawBsonRef<'b>> + 'b> {
     match operands {
         [single] => match single.get() {
