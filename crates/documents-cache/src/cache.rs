@@ -191,7 +191,10 @@ impl Cache {
     /// devices. Searches continue, and the host searches the buckets that no device holds. Blocks.
     pub fn wait_for_moves(&self, id: DeviceId) -> usize {
         maintain::follow_devices(&self.shared);
-        self.shared.moved.lock().remove(&id).unwrap_or(0)
+        let counted = self.shared.moved.lock().remove(&id);
+        // A device that has joined also owns buckets that had no owner before. They were not counted when it joined.
+        let owned = || self.shared.owners.lock().count_on(id);
+        counted.map_or(0, |moved| moved.max(owned()))
     }
 }
 

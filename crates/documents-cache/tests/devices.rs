@@ -123,9 +123,10 @@ fn without_devices_the_host_answers() {
         .devices()
         .add(&"host:2".parse().expect("valid"))
         .expect("threads");
-    for device in &joined {
-        pair.cache.wait_for_moves(device.id());
-    }
+    let moved = joined
+        .iter()
+        .map(|device| pair.cache.wait_for_moves(device.id()));
+    assert_eq!(moved.sum::<usize>(), bucket_count(&pair));
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
     assert_eq!(
         answer.report.host.buckets, 0,

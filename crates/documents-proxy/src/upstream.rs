@@ -14,12 +14,15 @@ use rustls_pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 /// Timeout of connecting, unless the connection string sets one (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Error message for an upstream that accepts connections but does not answer the first message of TLS.
+const NO_HANDSHAKE: &str = "the TLS handshake got no answer in time, perhaps because the upstream does not use TLS (tls=true in --upstream)";
 
 /// Why the connection string of `--upstream` is refused.
 #[derive(Debug, thiserror::Error)]
@@ -104,10 +107,19 @@ impl Upstream {
     /// # Errors
     /// If the upstream cannot be reached in time, or TLS fails.
     pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        match timeout(self.connect_timeout, self.open()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        }
+        self.connect_within(self.connect_timeout).await
+    }
+
+    /// Opens a connection, within at most `time_max`.
+    ///
+    /// # Errors
+    /// If the upstream cannot be reached in time, or TLS fails.
+    pub async fn connect_within(&self, time_max: Duration) -> io::Result<Box<dyn Stream>> {
+        let due = Instant::now() + time_max;
+        let stream = timeout_at(due, self.open_plain()).await;
+        let stream = stream.map_err(|_| timed_out("no connection was accepted in time"))??;
+        let secured = timeout_at(due, self.secure(stream)).await;
+        secured.map_err(|_| timed_out(NO_HANDSHAKE))?
     }
 
     /// Returns whether the upstream answers a hello on a new connection. An upstream that shuts down may still answer
@@ -133,6 +145,10 @@ impl Upstream {
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        self.secure(self.open_plain().await?).await
+    }
+
+    async fn open_plain(&self) -> io::Result<TcpStream> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         if is_same(stream.peer_addr()?, self.own) {
             return Err(io::Error::other(UpstreamError::Itself));
@@ -141,12 +157,21 @@ impl Upstream {
         // Also limits how long sent data may stay unacknowledged, so that commands fail if the upstream's machine
         // disappears.
         SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
+        Ok(stream)
+    }
+
+    /// Makes a TLS connection of a TCP connection if the connection string asks for TLS.
+    async fn secure(&self, stream: TcpStream) -> io::Result<Box<dyn Stream>> {
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
         let name = ServerName::try_from(self.host.clone())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        Ok(Box::new(tls.connect(name, stream).await?))
+        let secured = tls.connect(name, stream).await;
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("the TLS handshake failed: {error}"))
+        };
+        Ok(Box::new(secured.map_err(failed)?))
     }
 }
 
@@ -161,6 +186,10 @@ impl fmt::Display for Upstream {
         let tls = if self.tls.is_some() { " with TLS" } else { "" };
         write!(f, "{}:{}{tls}", self.host, self.port)
     }
+}
+
+fn timed_out(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
 /// Returns whether the addresses are equal; an IPv4 address may be written as IPv6.
@@ -239,6 +268,18 @@ mod tests {
         drop(silent);
         assert!(!upstream.hangs().await);
         assert!(!upstream.is_there().await);
+    }
+
+    #[tokio::test]
+    async fn a_tls_handshake_without_an_answer_is_named() {
+        let silent = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let silent = silent.await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let uri = format!("mongodb://127.0.0.1:{port}/?tls=true&connectTimeoutMS=50");
+        let upstream = Upstream::parse(&uri, OWN).await.unwrap();
+        let error = upstream.connect().await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("TLS handshake"), "{error}");
     }
 
     #[tokio::test]

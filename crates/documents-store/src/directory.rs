@@ -14,12 +14,12 @@ const FORMAT: &str = "forebay store 1\n";
 const LOCK: &str = "LOCK";
 /// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
-/// Names that a directory without a complete store may contain: files that the store creates before `FORMAT`, files of
-/// a Forebay proxy, and the folder that file systems create in the root of a disk.
-const NAMES_WITHOUT_STORE: [&str; 6] = [
-    LOCK,
+/// Name of the subdirectory in which a Forebay proxy keeps its caches. It is a data directory too.
+const CACHES: &str = "upstream-caches";
+/// Names that a directory without a complete store may contain, besides `LOCK` and `CACHES`: files that the store
+/// creates before `FORMAT`, files of a Forebay proxy, and the folder that file systems create in the root of a disk.
+const NAMES_WITHOUT_STORE: [&str; 4] = [
     "FORMAT.new",
-    "upstream-caches",
     "upstream-caches.jsonl",
     "upstream-caches.new",
     "lost+found",
@@ -124,8 +124,13 @@ fn refuse_foreign(path: &Path) -> Result<()> {
                 why: "the file is missing, but there are tables in the directory".to_owned(),
             });
         }
-        let is_own = NAMES_WITHOUT_STORE.iter().any(|own| name == *own);
-        if !is_own || (name == LOCK && !is_own_lock(&path.join(LOCK)).map_err(not_writable)?) {
+        let is_own = match name.to_str() {
+            Some(LOCK) => is_own_lock(&path.join(LOCK)).map_err(not_writable)?,
+            Some(CACHES) => is_own_folder(&path.join(CACHES))?,
+            Some(name) => NAMES_WITHOUT_STORE.contains(&name),
+            None => false,
+        };
+        if !is_own {
             return Err(StoreError::ForeignFiles {
                 directory: path.to_owned(),
                 name,
@@ -133,6 +138,17 @@ fn refuse_foreign(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether `path` is a directory that a store can be opened in, or does not exist any more.
+fn is_own_folder(path: &Path) -> Result<bool> {
+    if path.is_file() {
+        return Ok(false);
+    }
+    match holds_store(path) {
+        Err(StoreError::ForeignFiles { .. }) => Ok(false),
+        held => held.map(|_| true),
+    }
 }
 
 /// Returns whether a file is a lock file of a store: a regular file that is empty or holds the id of a process.

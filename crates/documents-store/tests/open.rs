@@ -116,6 +116,7 @@ fn a_directory_of_another_program_is_left_as_it_is() {
         ("WiredTiger", false),
         (".profile", false),
         ("LOCK", false),
+        ("upstream-caches", false),
         ("FORMAT", true),
     ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -140,6 +141,22 @@ fn a_directory_of_another_program_is_left_as_it_is() {
 }
 
 #[test]
+fn the_caches_of_a_proxy_are_told_from_another_programs_folder() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let caches = directory.path().join("upstream-caches");
+    std::fs::create_dir(&caches).expect("creates");
+    std::fs::write(caches.join("report.pdf"), "").expect("writes");
+    let found = holds_store(directory.path());
+    assert!(
+        matches!(&found, Err(StoreError::ForeignFiles { name, .. }) if name == "upstream-caches"),
+        "{found:?}"
+    );
+    std::fs::remove_file(caches.join("report.pdf")).expect("removes");
+    drop(Store::open(StoreOptions::directory(&caches)).expect("opens"));
+    assert!(!holds_store(directory.path()).expect("is ours"));
+}
+
+#[test]
 fn a_directory_without_another_programs_files_becomes_a_store() {
     for names in [
         &["LOCK"][..],
@@ -149,7 +166,12 @@ fn a_directory_without_another_programs_files_becomes_a_store() {
     ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         for name in names {
-            std::fs::write(directory.path().join(name), "").expect("writes");
+            let path = directory.path().join(name);
+            match *name {
+                "lost+found" | "upstream-caches" => std::fs::create_dir(path),
+                _ => std::fs::write(path, ""),
+            }
+            .expect("writes");
         }
         assert!(
             !holds_store(directory.path()).expect("is ours"),

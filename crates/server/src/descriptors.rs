@@ -31,21 +31,6 @@ pub fn raise() -> Result<u64> {
     }
 }
 
-/// Returns how many of `wanted` connections the limit of descriptors allows, if each connection needs `each`
-/// descriptors.
-pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
-    let fit = room(limit, each);
-    if fit < wanted {
-        tracing::warn!(
-            wanted,
-            connections = fit,
-            open_files_max = limit,
-            "the limit of open files allows fewer connections than connections-max: raise the limit (ulimit -Hn, or LimitNOFILE= of systemd)"
-        );
-    }
-    fit.min(wanted)
-}
-
 /// Returns how many connections fit into a limit of descriptors, if each takes `each`.
 pub fn room(limit: u64, each: u64) -> usize {
     let reserved = RESERVED.min(limit / 2);
@@ -58,11 +43,9 @@ mod tests {
 
     #[test]
     fn the_store_keeps_its_part() {
-        assert_eq!(connections(10_000, 1_048_576, 1), 10_000);
-        assert_eq!(connections(10_000, 1_024, 1), 512);
-        assert_eq!(connections(10_000, 4_096, 2), 1_792);
-        assert_eq!(connections(10, 64, 1), 10);
-        assert_eq!(connections(100, 64, 1), 32);
+        assert_eq!(room(1_024, 1), 512);
+        assert_eq!(room(4_096, 2), 1_792);
+        assert_eq!(room(64, 1), 32);
     }
 
     #[test]

@@ -8,26 +8,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bson::{Bson, Document, doc, rawdoc};
 use forebay_testkit::{Server, wait_for};
+use mongodb::Collection;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
-/// Runs `forebay import` into `d.COLLECTION`, with `input` on its standard input.
-fn import(server: &Server, collection: &str, arguments: &[&str], input: &[u8]) -> Result<Output> {
+/// Makes a command on `d.COLLECTION`.
+fn command(verb: &str, uri: &str, collection: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(BINARY);
     command
-        .args([
-            "import",
-            "--uri",
-            server.uri(),
-            "--db",
-            "d",
-            "--collection",
-            collection,
-        ])
+        .args([verb, "--uri", uri, "--db", "d", "--collection", collection])
         .args(arguments);
-    let mut child = command
+    command
+}
+
+/// Runs `forebay import` into `d.COLLECTION`, with `input` on its standard input.
+fn import(server: &Server, collection: &str, arguments: &[&str], input: &[u8]) -> Result<Output> {
+    let mut child = command("import", server.uri(), collection, arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -38,6 +36,18 @@ fn import(server: &Server, collection: &str, arguments: &[&str], input: &[u8]) -
     Ok(child.wait_with_output()?)
 }
 
+/// Returns what a command wrote to standard error.
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs an import that fails. Returns what it wrote to standard error.
+fn failed(server: &Server, arguments: &[&str], input: &[u8]) -> Result<String> {
+    let output = import(server, "failed", arguments, input)?;
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    Ok(said(&output))
+}
+
 fn imported(
     server: &Server,
     collection: &str,
@@ -46,7 +56,7 @@ fn imported(
     count: usize,
 ) -> Result<()> {
     let output = import(server, collection, arguments, input)?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said(&output);
     ensure!(output.status.success(), "{arguments:?}: {said}");
     ensure!(
         said.starts_with(&format!("{count} documents imported")),
@@ -56,25 +66,14 @@ fn imported(
 }
 
 fn export(server: &Server, collection: &str, arguments: &[&str]) -> Result<Vec<u8>> {
-    let mut command = Command::new(BINARY);
-    command
-        .args([
-            "export",
-            "--uri",
-            server.uri(),
-            "--db",
-            "d",
-            "--collection",
-            collection,
-        ])
-        .args(arguments);
-    let output = command.output()?;
-    ensure!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let output = command("export", server.uri(), collection, arguments).output()?;
+    ensure!(output.status.success(), "{arguments:?}: {}", said(&output));
     Ok(output.stdout)
+}
+
+/// Returns the collection `d.NAME`.
+async fn collection(server: &Server, name: &str) -> Result<Collection<Document>> {
+    Ok(server.client().await?.database("d").collection(name))
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
@@ -120,22 +119,14 @@ async fn the_format_of_files_is_detected() -> Result<()> {
     let csv = write(folder.path(), "table.csv", "a,b\n5,\"x, y\"\n6,\n")?;
     let tsv = write(folder.path(), "table.tsv", "a\tb\n7\tz\n")?;
     imported(&server, "all", &[&array, &lines, &csv, &tsv], b"", 7)?;
-    let all = server
-        .client()
-        .await?
-        .database("d")
-        .collection::<Document>("all");
+    let all = collection(&server, "all").await?;
     for a in 1..=7 {
         assert_eq!(all.count_documents(doc! { "a": a }).await?, 1, "a: {a}");
     }
     assert_eq!(all.count_documents(doc! { "b": "x, y" }).await?, 1);
     let names = write(folder.path(), "names.json", "[\"left-pad\", \"is-odd\"]")?;
     imported(&server, "names", &["--field", "name", &names], b"", 2)?;
-    let names = server
-        .client()
-        .await?
-        .database("d")
-        .collection::<Document>("names");
+    let names = collection(&server, "names").await?;
     assert_eq!(names.count_documents(doc! { "name": "is-odd" }).await?, 1);
     Ok(())
 }
@@ -147,11 +138,7 @@ async fn large_imports_lose_nothing() -> Result<()> {
         .map(|id| format!("{{\"_id\":{id},\"name\":\"name-{id}\"}}\n"))
         .collect();
     imported(&server, "large", &["-"], lines.as_bytes(), 50_000)?;
-    let large = server
-        .client()
-        .await?
-        .database("d")
-        .collection::<Document>("large");
+    let large = collection(&server, "large").await?;
     assert_eq!(large.count_documents(doc! {}).await?, 50_000);
     assert_eq!(
         large.count_documents(doc! { "name": "name-49999" }).await?,
@@ -165,9 +152,7 @@ fn faults_name_file_and_line() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let folder = tempfile::tempdir()?;
     let bad = write(folder.path(), "bad.json", "{\"a\": 1}\n{\"a\": }\n")?;
-    let output = import(&server, "bad", &[&bad], b"")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let said = failed(&server, &[&bad], b"")?;
     ensure!(
         said.starts_with("1 document imported") && said.contains("importing again adds them twice"),
         "{said}"
@@ -177,14 +162,12 @@ fn faults_name_file_and_line() -> Result<()> {
         "{said}"
     );
     let good = write(folder.path(), "good.json", "{\"a\": 1}\n")?;
-    let output = import(&server, "bad", &[&good, "/nonexistent.json"], b"")?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = failed(&server, &[&good, "/nonexistent.json"], b"")?;
     ensure!(
         said.starts_with("forebay: cannot open /nonexistent.json") && said.lines().count() == 1,
         "{said}"
     );
-    let output = import(&server, "bad", &["-"], b"what is this?")?;
-    ensure!(String::from_utf8_lossy(&output.stderr).contains("--format"));
+    ensure!(failed(&server, &["-"], b"what is this?")?.contains("--format"));
     Ok(())
 }
 
@@ -193,46 +176,36 @@ fn what_an_import_does_not_do_is_said() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let folder = tempfile::tempdir()?;
     let csv = write(folder.path(), "zip.csv", "zip\n00012\n12345\n")?;
-    let said = |arguments: &[&str]| -> Result<String> {
+    let told = |arguments: &[&str]| -> Result<String> {
         let output = import(&server, "zip", arguments, b"")?;
         ensure!(output.status.success(), "{output:?}");
-        Ok(String::from_utf8(output.stderr)?)
+        Ok(said(&output))
     };
-    let mixed = said(&[&csv])?;
+    let mixed = told(&[&csv])?;
     ensure!(
         mixed.contains("zip.csv: column zip has strings beside numbers")
             && mixed.contains("--as-text"),
         "{mixed}"
     );
-    let text = said(&["--as-text", &csv])?;
+    let text = told(&["--as-text", &csv])?;
     ensure!(!text.contains("warning"), "{text}");
     let semicolons = write(folder.path(), "semi.csv", "name;age\nx;7\n")?;
-    let column = said(&[&semicolons])?;
+    let column = told(&[&semicolons])?;
     ensure!(
         column.contains("semi.csv: there is one column; --delimiter ';' would split"),
         "{column}"
     );
-    let columns = said(&["--delimiter", ";", &semicolons])?;
+    let columns = told(&["--delimiter", ";", &semicolons])?;
     ensure!(!columns.contains("warning"), "{columns}");
     let lines = write(folder.path(), "names.json", "{\"a\": 1}\n")?;
-    let idle = said(&["--as-text", &lines])?;
+    let idle = told(&["--as-text", &lines])?;
     ensure!(
         idle.contains("names.json: --as-text is for CSV files"),
         "{idle}"
     );
-    let output = Command::new(BINARY)
-        .args([
-            "export",
-            "--uri",
-            server.uri(),
-            "--db",
-            "d",
-            "--collection",
-            "zpi",
-        ])
-        .output()?;
+    let output = command("export", server.uri(), "zpi", &[]).output()?;
     ensure!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said(&output);
     ensure!(said.contains("there is no collection d.zpi"), "{said}");
     Ok(())
 }
@@ -241,17 +214,7 @@ fn what_an_import_does_not_do_is_said() -> Result<()> {
 async fn an_interrupted_import_says_what_stays() -> Result<()> {
     const BATCH: u64 = 10_000;
     let server = Server::start(BINARY, &[])?;
-    let mut child = Command::new(BINARY)
-        .args([
-            "import",
-            "--uri",
-            server.uri(),
-            "--db",
-            "d",
-            "--collection",
-            "c",
-            "-",
-        ])
+    let mut child = command("import", server.uri(), "c", &["-"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -259,11 +222,7 @@ async fn an_interrupted_import_says_what_stays() -> Result<()> {
     let mut input = child.stdin.take().context("the input")?;
     input.write_all("{\"a\": 1}\n".repeat(BATCH as usize + 1).as_bytes())?;
     input.flush()?;
-    let collection = server
-        .client()
-        .await?
-        .database("d")
-        .collection::<Document>("c");
+    let collection = collection(&server, "c").await?;
     wait_for(
         "the batch is imported",
         Duration::from_secs(60),
@@ -275,7 +234,7 @@ async fn an_interrupted_import_says_what_stays() -> Result<()> {
     .await?;
     kill(Pid::from_raw(child.id().try_into()?), Signal::SIGINT)?;
     let output = child.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     ensure!(
         said.starts_with("10000 documents imported")
@@ -302,22 +261,33 @@ fn an_export_replaces_the_old_file() -> Result<()> {
 }
 
 #[test]
-fn refused_documents_are_counted() -> Result<()> {
+fn refused_documents_are_named() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
-    let output = import(
-        &server,
-        "twice",
-        &["-"],
-        b"{\"_id\": 1}\n{\"_id\": 1}\n{\"_id\": 2}\n",
-    )?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
+    let one = b"{\"_id\": 1}\n{\"_id\": 1}\n{\"_id\": 2}\n";
+    let said = failed(&server, &["-"], one)?;
     ensure!(
-        said.contains("2 documents imported")
-            && said.contains("1 refused")
-            && said.contains("duplicate key"),
+        said.contains("2 documents imported") && said.contains("1 refused"),
         "{said}"
     );
+    let alone = "forebay: 1 document was refused: -: line 2: E11000 duplicate key";
+    ensure!(said.contains(alone), "{said}");
+    let folder = tempfile::tempdir()?;
+    let table = write(folder.path(), "table.csv", "_id\n3\n2\n4\n")?;
+    let many = "{\"_id\": 1}\n".repeat(12) + "{\"_id\": }\n";
+    let many = write(folder.path(), "many.json", &many)?;
+    let said = failed(&server, &[&table, &many], b"")?;
+    for expected in [
+        "2 documents imported",
+        "13 refused",
+        "table.csv: line 3: E11000 duplicate key",
+        "many.json: line 1: E11000 duplicate key",
+        "many.json: line 9: E11000 duplicate key",
+        "13 documents were refused; the first 10 are listed above",
+        "many.json: line 13, column 9: expected value",
+    ] {
+        ensure!(said.contains(expected), "{expected}: {said}");
+    }
+    ensure!(!said.contains("many.json: line 10:"), "{said}");
     Ok(())
 }
 
@@ -338,42 +308,20 @@ async fn a_too_large_document_is_refused_alone() -> Result<()> {
     std::fs::write(&dumped, dump.concat())?;
     let array = write(folder.path(), "array.json", array)?;
     let dumped = dumped.to_string_lossy();
-    let output = import(&server, "large", &[&lines, &table, &dumped, &array], b"")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = failed(&server, &[&lines, &table, &dumped, &array], b"")?;
     for expected in [
         "lines.json: line 2: the document has 178",
         "table.csv: line 4: the document has 178",
         "dump.bson: document 1: the document has 178",
         "7 documents imported",
         "3 refused",
-        "forebay: 3 documents were refused; the first: ",
+        "forebay: 3 documents were refused, as listed above",
     ] {
         ensure!(said.contains(expected), "{expected}: {said}");
     }
-    let collection = server
-        .client()
-        .await?
-        .database("d")
-        .collection::<Document>("large");
+    let collection = collection(&server, "failed").await?;
     let values = collection.distinct("a", doc! {}).await?;
     assert_eq!(values, (1..=7).map(Bson::Int32).collect::<Vec<_>>());
-    Ok(())
-}
-
-#[test]
-fn refusals_are_explained_also_after_a_syntax_error() -> Result<()> {
-    let server = Server::start(BINARY, &[])?;
-    let input = b"{\"_id\": 1}\n{\"_id\": 1}\n{\"_id\": }\n";
-    let output = import(&server, "c", &["--format", "json-lines", "-"], input)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
-    ensure!(
-        said.contains("1 document was refused: ")
-            && said.contains("duplicate key")
-            && said.ends_with("forebay: -: line 3, column 9: expected value\n"),
-        "{said}"
-    );
     Ok(())
 }
 
@@ -383,34 +331,24 @@ fn fields_that_queries_cannot_address_are_refused() -> Result<()> {
     let text = "cannot be a field name";
     for name in ["a.b", "$a", ""] {
         let output = import(&server, "c", &["--field", name, "-"], b"[\"x\"]")?;
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said(&output);
         ensure!(
             !output.status.success() && said.contains(&format!("{name:?} {text}")),
             "{name:?}: {said}"
         );
     }
-    let output = import(&server, "c", &["--format", "csv", "-"], b"a.b\n1\n")?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = failed(&server, &["--format", "csv", "-"], b"a.b\n1\n")?;
     ensure!(said.contains(&format!("\"a.b\" {text}")), "{said}");
     Ok(())
 }
 
 #[test]
 fn without_a_server_the_remedy_is_named() -> Result<()> {
-    let output = Command::new(BINARY)
-        .args([
-            "import",
-            "--uri",
-            "mongodb://127.0.0.1:9/?connectTimeoutMS=100",
-            "--db",
-            "d",
-            "--collection",
-            "c",
-            "-",
-        ])
+    let uri = "mongodb://127.0.0.1:9/?connectTimeoutMS=100";
+    let output = command("import", uri, "c", &["-"])
         .stdin(Stdio::null())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said(&output);
     ensure!(
         said.contains("no server listens at 127.0.0.1:9") && said.contains("forebay serve"),
         "{said}"
@@ -421,33 +359,36 @@ fn without_a_server_the_remedy_is_named() -> Result<()> {
 #[test]
 fn the_other_commands_work() -> Result<()> {
     let server = Server::start(BINARY, &["--devices", "host:2"])?;
+    let output = |arguments: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(arguments).env("FOREBAY_URI", server.uri());
+        command.output()
+    };
     let run = |arguments: &[&str]| -> Result<String> {
-        let output = Command::new(BINARY)
-            .args(arguments)
-            .env("FOREBAY_URI", server.uri())
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "{arguments:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let output = output(arguments)?;
+        ensure!(output.status.success(), "{arguments:?}: {}", said(&output));
         Ok(String::from_utf8(output.stdout)?)
+    };
+    let refused = |arguments: &[&str]| -> Result<String> {
+        let output = output(arguments)?;
+        ensure!(!output.status.success(), "{arguments:?} succeeded");
+        Ok(said(&output))
     };
     assert_eq!(run(&["devices", "list"])?.lines().count(), 3);
     ensure!(run(&["devices", "add", "host"])?.contains("host:2 joined"));
     ensure!(run(&["devices", "remove", "host:1"])?.contains("host:1 left"));
     ensure!(run(&["devices", "remove", "0"])?.contains("host:0 left"));
     ensure!(run(&["devices", "list", "--json"])?.contains(r#""name":"host:2""#));
-    let refused = |arguments: &[&str]| -> Result<String> {
-        let output = Command::new(BINARY)
-            .args(arguments)
-            .env("FOREBAY_URI", server.uri())
-            .output()?;
-        ensure!(!output.status.success(), "{arguments:?} succeeded");
-        Ok(String::from_utf8(output.stderr)?)
-    };
     ensure!(refused(&["devices", "add", "host:1"])?.contains("host --count 1"));
-    ensure!(refused(&["devices", "remove", "host:9"])?.contains("devices are host:2"));
+    ensure!(refused(&["devices", "add", "gpu"])?.contains("use `host`, `cuda:N`"));
+    let counted = ["devices", "add", "cuda", "--count", "2"];
+    ensure!(refused(&counted)?.contains("--count is for host devices"));
+    let unknown = refused(&["devices", "remove", "host:9"])?;
+    ensure!(
+        unknown.starts_with("forebay: there is no device host:9: the devices are host:2"),
+        "{unknown}"
+    );
+    ensure!(refused(&["debug", "buckets", "d.c"])?.contains("DATABASE.COLLECTION.FIELD"));
     let last = refused(&["devices", "remove", "host:2"])?;
     ensure!(
         last.contains("this is the last device") && last.contains("--yes"),
@@ -458,9 +399,6 @@ fn the_other_commands_work() -> Result<()> {
     ensure!(run(&["debug", "pattern", "^abc", "--options", "i"])?.contains("tier"));
     ensure!(run(&["version"])?.starts_with("forebay "));
     ensure!(run(&["doctor"])?.contains("host devices"));
-    let invalid = Command::new(BINARY)
-        .args(["debug", "pattern", "("])
-        .output()?;
-    assert_eq!(invalid.status.code(), Some(1));
+    assert_eq!(output(&["debug", "pattern", "("])?.status.code(), Some(1));
     Ok(())
 }

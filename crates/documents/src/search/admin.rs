@@ -61,7 +61,7 @@ pub fn remove_device(
     let id = devices.iter().find(is_meant).map(|device| device.id());
     let id = id.ok_or_else(|| no_device(named, &devices))?;
     if devices.len() == 1 && !even_last {
-        let message = "this is the last device; without a device, each search uses one core. To remove the device, run `forebay devices remove --yes` or set `last: true`";
+        let message = "this is the last device; without a device, each search uses one core. To remove the device, run `forebay devices remove --yes`, or send the command with `last: true`";
         return Err(CommandError::bad_value(message));
     }
     let removed = cache.devices().remove(id);
@@ -108,11 +108,15 @@ fn device_document(device: &Device) -> RawDocumentBuf {
 /// name.
 ///
 /// # Errors
-/// `NamespaceNotFound`, or `IndexNotFound` if the field is not cached.
+/// `BadValue` if the name has too few parts, `NamespaceNotFound`, or `IndexNotFound` if the field is not cached.
 pub fn buckets_reply(
     name: &str,
     find: impl Fn(&str) -> Option<Arc<CollectionSearch>>,
 ) -> Result<RawDocumentBuf, CommandError> {
+    if name.matches('.').count() < 2 {
+        let message = format!("'{name}' names no field: write DATABASE.COLLECTION.FIELD");
+        return Err(CommandError::bad_value(message));
+    }
     let mut collection_found = false;
     for (dot, _) in name.match_indices('.') {
         let Some(search) = find(&name[..dot]) else {

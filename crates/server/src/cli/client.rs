@@ -1,13 +1,13 @@
 //! Connects commands to a running server.
 
-use std::io;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mongodb::Client;
 use mongodb::error::{Error, ErrorKind};
-use mongodb::options::{ClientOptions, ServerAddress};
+use mongodb::options::{AuthMechanism, ClientOptions, Credential, ServerAddress};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -45,7 +45,7 @@ impl ServerArgs {
             .database("admin")
             .run_command(bson::doc! { "ping": 1 })
             .await;
-        alive.with_context(|| format!("cannot use the server at {hosts}"))?;
+        alive.map_err(|error| of_server(error, &hosts))?;
         Ok(client)
     }
 
@@ -61,12 +61,25 @@ impl ServerArgs {
             .server_selection_timeout
             .get_or_insert(SELECTION_TIMEOUT);
         stay_at_one_host(&mut options);
+        if let Some(credential) = &mut options.credential {
+            complete(credential)?;
+        }
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let hosts = hosts.join(", ");
         if nothing_listens(&options.hosts).await {
             bail!("no server listens at {hosts} (start one with `forebay serve`)");
         }
         Ok((Client::with_options(options).context("--uri")?, hosts))
+    }
+}
+
+/// Adds to an error which server it concerns. Adds nothing to the refusal of a command, because the server works.
+pub fn of_server(error: Error, hosts: &str) -> anyhow::Error {
+    let is_refusal = matches!(*error.kind, ErrorKind::Command(_));
+    let error = anyhow::Error::from(error);
+    match is_refusal {
+        true => error,
+        false => error.context(format!("cannot use the server at {hosts}")),
     }
 }
 
@@ -77,6 +90,41 @@ pub fn explain_unknown(error: Error, meaning: impl FnOnce() -> String) -> anyhow
         ErrorKind::Command(refusal) if refusal.code == COMMAND_NOT_FOUND => anyhow!(meaning()),
         _ => error.into(),
     }
+}
+
+/// Asks for the password of a user that the connection string names without one.
+///
+/// # Errors
+/// If standard input is not a terminal.
+fn complete(credential: &mut Credential) -> Result<()> {
+    let has_password = matches!(
+        credential.mechanism,
+        None | Some(AuthMechanism::ScramSha1 | AuthMechanism::ScramSha256 | AuthMechanism::Plain)
+    );
+    let Some(user) = credential.username.as_deref() else {
+        return Ok(());
+    };
+    if !has_password || credential.password.is_some() {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        bail!(
+            "--uri names user {user} without a password: write mongodb://USER:PASSWORD@HOST:PORT (in FOREBAY_URI, other \
+             accounts of the machine do not see it), or run the command at a terminal to be asked"
+        );
+    }
+    credential.password = Some(ask_secret(&format!("Password of {user}: "))?);
+    Ok(())
+}
+
+/// Asks for a line at the terminal without echo. The prompt goes to standard error.
+///
+/// # Errors
+/// Those of the terminal.
+pub fn ask_secret(prompt: &str) -> io::Result<String> {
+    let mut terminal = console::Term::stderr();
+    terminal.write_all(prompt.as_bytes())?;
+    terminal.read_secure_line()
 }
 
 /// Connects directly if the connection string names one host and no replica set. Otherwise the driver would use the

@@ -2,11 +2,12 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
+use forebay_device::DeviceSpec;
 
-use super::client::ServerArgs;
+use super::client::{ServerArgs, of_server};
 use super::table;
 
 /// List, add or remove the devices of a running server
@@ -49,11 +50,14 @@ enum Action {
 /// Parses the kind of the devices to add. Refuses `host:1`, because it is the name of a device. The number of devices
 /// is set with `--count`.
 fn parse_kind(text: &str) -> Result<String, String> {
-    match text.strip_prefix("host:") {
-        Some(count) => Err(format!(
+    if let Some(count) = text.strip_prefix("host:") {
+        return Err(format!(
             "`host:{count}` is the name of one device: to add {count} host devices, use `host --count {count}`"
-        )),
-        None => Ok(text.to_owned()),
+        ));
+    }
+    match text.parse::<DeviceSpec>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("use `host`, `cuda:N` (GPU number N) or `cuda` (all GPUs)".to_owned()),
     }
 }
 
@@ -75,12 +79,10 @@ const COLUMNS: [(&str, &str); 9] = [
 /// # Errors
 /// If the server refuses.
 pub async fn run(args: &DevicesArgs) -> Result<()> {
+    let command = command(&args.action)?;
     let (client, hosts) = args.server.open().await?;
-    let reply = client
-        .database("admin")
-        .run_command(command(&args.action))
-        .await;
-    let reply = reply.with_context(|| format!("cannot use the server at {hosts}"))?;
+    let reply = client.database("admin").run_command(command).await;
+    let reply = reply.map_err(|error| of_server(error, &hosts))?;
     match &args.action {
         Action::List { json: true } => print_json(&reply)?,
         Action::List { json: false } => {
@@ -91,10 +93,10 @@ pub async fn run(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-fn command(action: &Action) -> Document {
-    match action {
+fn command(action: &Action) -> Result<Document> {
+    Ok(match action {
         Action::List { .. } => doc! { "forebayDevices": 1 },
-        Action::Add { kind, count } => doc! { "forebayDevices": 1, "add": spec(kind, *count) },
+        Action::Add { kind, count } => doc! { "forebayDevices": 1, "add": spec(kind, *count)? },
         Action::Remove { device, yes } => {
             let named = match device.parse() {
                 Ok(id) => Bson::Int64(id),
@@ -102,14 +104,18 @@ fn command(action: &Action) -> Document {
             };
             doc! { "forebayDevices": 1, "remove": named, "last": *yes }
         }
-    }
+    })
 }
 
 /// Returns the devices to add, in the format of the setting `devices`.
-fn spec(kind: &str, count: NonZeroUsize) -> String {
+///
+/// # Errors
+/// If there is a count of devices that are not host devices.
+fn spec(kind: &str, count: NonZeroUsize) -> Result<String> {
     match kind {
-        "host" => format!("host:{count}"),
-        kind => kind.to_owned(),
+        "host" => Ok(format!("host:{count}")),
+        kind if count.get() == 1 => Ok(kind.to_owned()),
+        kind => bail!("--count is for host devices, and `{kind}` is another kind"),
     }
 }
 

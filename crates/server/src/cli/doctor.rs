@@ -212,7 +212,7 @@ fn open_files(root: &Path) -> Finding {
         room(descriptors::OF_PROXIED_CONNECTION),
     );
     let found = format!("{hard} allowed: enough for {own} connections, {proxied} with --upstream");
-    if proxied == wanted {
+    if own == wanted {
         return good(what, found);
     }
     let verdict = match hard < OPEN_FILES_MIN {
@@ -435,7 +435,7 @@ mod tests {
             ),
             (
                 "20000",
-                Verdict::Limited,
+                Verdict::Good,
                 "20000 allowed: enough for 10000 connections, 9744 with",
             ),
             (

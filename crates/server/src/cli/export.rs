@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, bson};
 use clap::{Args, ValueEnum};
 use forebay_wire_mongo::Limits;
@@ -15,10 +15,13 @@ use mongodb::Cursor;
 use tempfile::NamedTempFile;
 
 use super::client::ServerArgs;
+use super::documents;
 use crate::stop::Stop;
 
 /// The last date that relaxed extended JSON writes as text: the end of the year 9999, in milliseconds since 1970.
 const TEXT_DATE_MS_MAX: i64 = 253_402_300_799_999;
+/// Error message for a document that nests too deeply or has a string that is not UTF-8.
+const NOT_AS_JSON: &str = "a document cannot be written as JSON; --format bson writes it";
 /// Number of documents per batch.
 const BATCH_COUNT: u32 = 10_000;
 
@@ -93,7 +96,7 @@ pub async fn run(args: &ExportArgs, stop: &Stop) -> Result<()> {
         }
         None => write_all(cursor, io::stdout(), args.format).await?,
     };
-    eprintln!("{count} documents exported");
+    eprintln!("{} exported", documents(count));
     Ok(())
 }
 
@@ -106,11 +109,21 @@ async fn write_all(
     let mut out = BufWriter::new(out);
     let mut count = 0;
     while let Some(document) = cursor.try_next().await? {
-        write(&mut out, &document, format).context("writing")?;
+        write(&mut out, &document, format).map_err(of_writing)?;
         count += 1;
     }
-    out.flush().context("writing")?;
+    out.flush().map_err(|error| of_writing(error.into()))?;
     Ok(count)
+}
+
+/// Describes an error of writing. A pipe breaks if its reader, such as `head`, ends early.
+fn of_writing(error: anyhow::Error) -> anyhow::Error {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    let of_json = || error.downcast_ref::<serde_json::Error>()?.io_error_kind();
+    match kind.or_else(of_json) {
+        Some(io::ErrorKind::BrokenPipe) => anyhow!("the reader of the output has ended"),
+        _ => error.context("writing"),
+    }
 }
 
 /// Returns whether `path` is a file or does not exist. Pipes and devices cannot be replaced.
@@ -178,8 +191,8 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
         return Ok(());
     }
     validate_document(document.as_bytes(), &Limits::default())
-        .context("a document cannot be written as JSON; --format bson writes it")?;
-    let mut value = Bson::Document(Document::try_from(document)?);
+        .context(NOT_AS_JSON)?;
+    let mut value = Bson::Document(Document::try_from(document).context(NOT_AS_JSON)?);
     let value = match format {
         Output::Canonical => value.into_canonical_extjson(),
         _ => {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,8 +14,9 @@ use mongodb::Collection;
 use tokio::sync::watch;
 
 use super::client::ServerArgs;
+use super::documents;
 use crate::import::{
-    Format, Outcome, ReadError, Sender, Shape, check_field_name, check_size, other_delimiter, read,
+    Format, Origin, Outcome, ReadError, Sender, Shape, check_field_name, other_delimiter, read,
 };
 use crate::logging::one_line;
 use crate::stop::Stop;
@@ -27,7 +29,8 @@ const STDIN: &str = "-";
 ///
 /// If an import ends early, the documents imported so far stay. Importing again adds documents a second time, unless
 /// the files give them an `_id`. Documents in JSON nest at most 127 levels, an enclosing array included;
-/// documents in BSON nest at most 200.
+/// documents in BSON nest at most 200. Integers in JSON that need more than 64 bits become doubles. If a document in
+/// JSON has several fields of the same name, the last one stays.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     #[command(flatten)]
@@ -50,9 +53,10 @@ pub struct ImportArgs {
     /// Import all values of CSV files as strings.
     ///
     /// Without this flag, the type of each value is inferred from the value alone. `true` and `false` become booleans.
-    /// Numbers without a plus sign and without leading zeros become numbers. Quoted values and all other values become
-    /// strings, which caches can search. With and without this flag, an empty value becomes no field unless it is
-    /// quoted.
+    /// Integers of at most 64 bits become integers. Numbers with a decimal point or an exponent become doubles, which
+    /// keep 15 to 17 digits and no trailing zeros: `1.10` becomes 1.1. All other values become strings, which caches
+    /// can search: larger integers, numbers with a plus sign, leading zeros or no digit before the point, and quoted
+    /// values. With and without this flag, an empty value becomes no field unless it is quoted.
     #[arg(long)]
     as_text: bool,
     /// Files to import; `-` is standard input.
@@ -102,13 +106,20 @@ pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// Returns a sentence about the refused documents, or `None` if there are none.
+/// Returns a sentence about the refused documents, or `None` if there are none. If there are several, prints the
+/// reasons for the first of them.
 fn refusals(outcome: &Outcome) -> Option<String> {
-    let first = outcome.first_refusal.as_ref()?;
+    let (_, first) = outcome.reasons.first_key_value()?;
     let refused = documents(outcome.refused);
-    Some(match outcome.refused {
-        1 => format!("{refused} was refused: {first}"),
-        _ => format!("{refused} were refused; the first: {first}"),
+    if outcome.refused == 1 {
+        return Some(format!("{refused} was refused: {first}"));
+    }
+    for reason in outcome.reasons.values() {
+        eprintln!("{}", one_line(&format!("refused: {reason}")));
+    }
+    Some(match outcome.reasons.len() as u64 {
+        told if told == outcome.refused => format!("{refused} were refused, as listed above"),
+        told => format!("{refused} were refused; the first {told} are listed above"),
     })
 }
 
@@ -161,14 +172,10 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
                 "there is one column; --delimiter '{delimiter}' would split its name"
             ));
         }
+        let file: Arc<str> = path.display().to_string().into();
         let ended = read(&mut input, format, &shape, &mut |position, document| {
-            let Err(reason) = check_size(&document) else {
-                return sender.push(document);
-            };
-            let reason = format!("{position}: {reason}");
-            warn(&reason);
-            sender.refuse(format!("{}: {reason}", path.display()));
-            true
+            let file = file.clone();
+            sender.push(document, Origin { file, position })
         });
         match ended {
             Err(ReadError::Stopped) => return Ok(()),
@@ -276,11 +283,4 @@ fn summary(outcome: &Outcome, elapsed: Duration, is_complete: bool) -> String {
         "{} imported in {seconds:.1} s ({rate}/s){refused}{advice}",
         documents(*inserted)
     )
-}
-
-fn documents(count: u64) -> String {
-    match count {
-        1 => "1 document".to_owned(),
-        count => format!("{count} documents"),
-    }
 }

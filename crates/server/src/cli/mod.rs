@@ -53,6 +53,14 @@ fn keep_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
+/// Returns a number of documents in words.
+fn documents(count: u64) -> String {
+    match count {
+        1 => "1 document".to_owned(),
+        count => format!("{count} documents"),
+    }
+}
+
 /// Runs the command. `serve` runs until a stop is requested.
 ///
 /// # Errors

@@ -64,12 +64,13 @@ impl FromArgMatches for ServeArgs {
 /// If the settings are wrong, the port is in use, or the data cannot be opened.
 pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     super::keep_files_private();
-    let mut settings = Sources::gather(&args.matches)?.resolve()?;
+    let sources = Sources::gather(&args.matches)?;
+    let mut settings = sources.resolve()?;
     logging::start(&settings)?;
     warn_of_unknown_variables();
-    settings.connections_max = connections_max(&settings)?;
     refuse_open_door(&settings)?;
     refuse_foreign_data(&settings)?;
+    settings.connections_max = connections_max(&settings, sources.has("connections-max"))?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
     let listener = Listener::bind(settings.mongodb_listen, tls).await?;
@@ -127,18 +128,30 @@ fn warn_of_unknown_variables() {
     }
 }
 
-/// Returns the maximum number of connections that the limit of file descriptors allows.
-fn connections_max(settings: &Settings) -> Result<usize> {
+/// Returns the maximum number of connections that the limit of file descriptors allows. Warns if it is less than the
+/// operator has set.
+fn connections_max(settings: &Settings, is_set: bool) -> Result<usize> {
     let each = match &*settings.upstream {
         "" => descriptors::OF_CONNECTION,
         _ => descriptors::OF_PROXIED_CONNECTION,
     };
     let limit = descriptors::raise()?;
-    Ok(descriptors::connections(
-        settings.connections_max,
-        limit,
-        each,
-    ))
+    let (wanted, room) = (settings.connections_max, descriptors::room(limit, each));
+    if room < wanted && is_set {
+        tracing::warn!(
+            wanted,
+            connections = room,
+            open_files_max = limit,
+            "the limit of open files allows fewer connections than connections-max: raise the limit (ulimit -Hn, or LimitNOFILE= of systemd)"
+        );
+    } else if room < wanted {
+        tracing::info!(
+            connections = room,
+            open_files_max = limit,
+            "the limit of open files determines the maximum number of connections"
+        );
+    }
+    Ok(room.min(wanted))
 }
 
 /// Refuses an address that other machines can reach, unless authentication is required.

@@ -2,7 +2,7 @@
 //!
 //! Works with a running server over the network, or on the data directory of a stopped one.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location, Role, Settings, User, holds_store};
 use mongodb::Client;
 
-use super::client::{ServerArgs, explain_unknown};
+use super::client::{ServerArgs, ask_secret, explain_unknown};
 use crate::auth;
 use crate::logging::one_line;
 
@@ -313,11 +313,7 @@ fn password() -> Result<String> {
         return Ok(password);
     }
     if io::stdin().is_terminal() {
-        let mut terminal = console::Term::stderr();
-        return confirmed(|prompt| {
-            terminal.write_all(prompt.as_bytes())?;
-            terminal.read_secure_line()
-        });
+        return confirmed(ask_secret);
     }
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;

@@ -13,7 +13,7 @@ use bson::RawDocumentBuf;
 
 pub use csv::other_delimiter;
 pub use format::Format;
-pub use send::{Outcome, Sender, check_size};
+pub use send::{Origin, Outcome, Sender};
 
 /// Maximum bytes of a document in the input. It exceeds the limit of stored documents, so that a document above that
 /// limit can be refused while its neighbors are imported.

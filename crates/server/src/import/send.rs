@@ -1,5 +1,6 @@
 //! Sends batches of documents to a server, several batches concurrently.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::Position;
 use crate::driver_error::sentence;
 
 /// Maximum number of documents in an insert.
@@ -18,6 +20,8 @@ const BATCH_DOCUMENTS_MAX: usize = 10_000;
 const BATCH_BYTES: usize = 8 << 20;
 /// Maximum number of inserts in flight.
 const IN_FLIGHT: usize = 3;
+/// Maximum number of refusals whose reasons are kept.
+pub const REASONS_MAX: usize = 10;
 
 /// Bytes of the `_id` field that the driver adds to documents without one.
 const ID_BYTES: usize = 1 + "_id\0".len() + 12;
@@ -27,6 +31,21 @@ const ID_BYTES: usize = 1 + "_id\0".len() + 12;
 #[error("the server did not accept the documents: {}", sentence(.0))]
 pub struct SendError(#[from] Error);
 
+/// Where a document of an import comes from.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// Name of the file.
+    pub file: Arc<str>,
+    /// Where the document begins in the file.
+    pub position: Position,
+}
+
+impl Origin {
+    fn explain(&self, reason: &str) -> String {
+        format!("{}: {}: {reason}", self.file, self.position)
+    }
+}
+
 /// The outcome of an import.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -34,14 +53,18 @@ pub struct Outcome {
     pub inserted: u64,
     /// Number of documents that the server refused, or that were not sent because they are too large.
     pub refused: u64,
-    /// The reason for the first refusal.
-    pub first_refusal: Option<String>,
+    /// Reasons for the first `REASONS_MAX` refusals, each with file and line, by the number of the document.
+    pub reasons: BTreeMap<u64, String>,
 }
 
 impl Outcome {
-    fn refuse(&mut self, count: u64, reason: impl FnOnce() -> String) {
-        self.refused += count;
-        self.first_refusal.get_or_insert_with(reason);
+    /// Counts a refused document, and keeps the reason if the document is one of the first that were refused.
+    fn refuse(&mut self, number: u64, origin: &Origin, reason: &str) {
+        self.refused += 1;
+        self.reasons.insert(number, origin.explain(reason));
+        if self.reasons.len() > REASONS_MAX {
+            self.reasons.pop_last();
+        }
     }
 }
 
@@ -50,7 +73,7 @@ impl Outcome {
 ///
 /// # Errors
 /// If it is too large.
-pub fn check_size(document: &RawDocument) -> Result<(), String> {
+fn check_size(document: &RawDocument) -> Result<(), String> {
     let mut bytes = document.as_bytes().len();
     if bytes + ID_BYTES <= DOCUMENT_BYTES_MAX {
         return Ok(());
@@ -66,12 +89,28 @@ pub fn check_size(document: &RawDocument) -> Result<(), String> {
     }
 }
 
+/// Documents for an insert.
+#[derive(Debug, Default)]
+struct Batch {
+    documents: Vec<RawDocumentBuf>,
+    /// Number and origin of each document.
+    origins: Vec<(u64, Origin)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.documents.len() >= BATCH_DOCUMENTS_MAX || self.bytes >= BATCH_BYTES
+    }
+}
+
 /// Collects documents into batches and queues them. Blocks the thread while the queue is full.
 #[derive(Debug)]
 pub struct Sender {
-    batches: mpsc::Sender<Vec<RawDocumentBuf>>,
-    batch: Vec<RawDocumentBuf>,
-    batch_bytes: usize,
+    batches: mpsc::Sender<Batch>,
+    batch: Batch,
+    /// Number of documents so far, including those that were not sent.
+    count: u64,
     outcome: Arc<Mutex<Outcome>>,
 }
 
@@ -82,7 +121,7 @@ pub struct Inserts {
     outcome: Arc<Mutex<Outcome>>,
 }
 
-type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
+type Batches = Arc<AsyncMutex<mpsc::Receiver<Batch>>>;
 
 impl Sender {
     /// Starts the workers that insert documents into `collection`. They call `inserted` with the number of documents
@@ -108,32 +147,32 @@ impl Sender {
         (
             Sender {
                 batches,
-                batch: Vec::new(),
-                batch_bytes: 0,
+                batch: Batch::default(),
+                count: 0,
                 outcome: outcome.clone(),
             },
             Inserts { workers, outcome },
         )
     }
 
-    /// Adds a document. Returns false if sending has failed.
-    pub fn push(&mut self, document: RawDocumentBuf) -> bool {
-        self.batch_bytes += document.as_bytes().len();
-        self.batch.push(document);
-        let full = self.batch.len() >= BATCH_DOCUMENTS_MAX || self.batch_bytes >= BATCH_BYTES;
-        !full || self.flush()
-    }
-
-    /// Counts a document that is not sent.
-    pub fn refuse(&self, reason: String) {
-        self.outcome.lock().refuse(1, || reason);
+    /// Adds a document. Returns false if sending has failed. A document that is too large to store is not sent, but
+    /// counted as refused.
+    pub fn push(&mut self, document: RawDocumentBuf, origin: Origin) -> bool {
+        self.count += 1;
+        if let Err(reason) = check_size(&document) {
+            self.outcome.lock().refuse(self.count, &origin, &reason);
+            return true;
+        }
+        self.batch.bytes += document.as_bytes().len();
+        self.batch.documents.push(document);
+        self.batch.origins.push((self.count, origin));
+        !self.batch.is_full() || self.flush()
     }
 
     /// Queues the collected documents. Returns false if sending has failed.
     pub fn flush(&mut self) -> bool {
-        self.batch_bytes = 0;
         let batch = std::mem::take(&mut self.batch);
-        batch.is_empty() || self.batches.blocking_send(batch).is_ok()
+        batch.documents.is_empty() || self.batches.blocking_send(batch).is_ok()
     }
 }
 
@@ -169,7 +208,7 @@ async fn work(
         let Some(batch) = batch else {
             return Ok(());
         };
-        let sent = batch.len() as u64;
+        let sent = batch.documents.len() as u64;
         let refused = insert(&collection, batch, &outcome)
             .await
             .inspect_err(|_| close(&batches))?;
@@ -192,10 +231,13 @@ fn close(batches: &Batches) {
 /// Inserts a batch, and returns the number of refused documents.
 async fn insert(
     collection: &Collection<RawDocumentBuf>,
-    batch: Vec<RawDocumentBuf>,
+    batch: Batch,
     outcome: &Mutex<Outcome>,
 ) -> Result<u64, Error> {
-    let Err(error) = collection.insert_many(batch).ordered(false).await else {
+    let Batch {
+        documents, origins, ..
+    } = batch;
+    let Err(error) = collection.insert_many(documents).ordered(false).await else {
         return Ok(0);
     };
     let ErrorKind::InsertMany(InsertManyError {
@@ -205,11 +247,12 @@ async fn insert(
     else {
         return Err(error);
     };
-    let count = refusals.len() as u64;
-    if let Some(first) = refusals.first() {
-        outcome.lock().refuse(count, || first.message.clone());
+    let mut outcome = outcome.lock();
+    for refusal in refusals {
+        let (number, origin) = &origins[refusal.index];
+        outcome.refuse(*number, origin, &refusal.message);
     }
-    Ok(count)
+    Ok(refusals.len() as u64)
 }
 
 #[cfg(test)]

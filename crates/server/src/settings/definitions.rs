@@ -81,10 +81,10 @@ settings! {
     auth: bool = "auth", Kind::Switch, "false";
 
     /// PEM file with the server's certificate and its chain. Together with `tls-key` it enables TLS.
-    tls_cert: Option<PathBuf> = "tls-cert", Kind::Path, "";
+    tls_cert: Option<PathBuf> = "tls-cert", Kind::PathOrNone, "";
 
     /// PEM file with the private key of `tls-cert`.
-    tls_key: Option<PathBuf> = "tls-key", Kind::Path, "";
+    tls_key: Option<PathBuf> = "tls-key", Kind::PathOrNone, "";
 
     /// Maximum number of open connections; the server closes further connections at once. With `auth`, clients that
     /// have not authenticated may hold at most half of the connections. If none is free for a new client, the server

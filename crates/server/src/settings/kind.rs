@@ -13,8 +13,10 @@ pub enum Kind {
     Address,
     /// A host and a port; empty for none.
     AddressOrNone,
-    /// A file or directory; empty for none.
+    /// A file or directory.
     Path,
+    /// A file or directory; empty for none.
+    PathOrNone,
     /// Any text.
     Text,
     /// The name of a replica set, optionally with `/` and the host and port of its member; empty for none.
@@ -123,7 +125,9 @@ impl Kind {
             Kind::AddressOrNone => {
                 parse_address(text).map(|address| Value::AddressOrNone(Some(address)))
             }
-            Kind::Path => Ok(Value::Path((!text.is_empty()).then(|| PathBuf::from(text)))),
+            Kind::PathOrNone if text.is_empty() => Ok(Value::Path(None)),
+            Kind::Path if text.is_empty() => Err("must be a path".to_owned()),
+            Kind::Path | Kind::PathOrNone => Ok(Value::Path(Some(PathBuf::from(text)))),
             Kind::Text => Ok(Value::Text(text.to_owned())),
             Kind::ReplicaSet if is_replica_set(text) => Ok(Value::Text(text.to_owned())),
             Kind::ReplicaSet => Err(
@@ -146,7 +150,7 @@ impl Kind {
         match self {
             Kind::Switch => "true or false".to_owned(),
             Kind::Address | Kind::AddressOrNone => "host:port".to_owned(),
-            Kind::Path => "path".to_owned(),
+            Kind::Path | Kind::PathOrNone => "path".to_owned(),
             Kind::Text => "text".to_owned(),
             Kind::ReplicaSet => "`NAME` or `NAME/HOST:PORT`".to_owned(),
             Kind::Choice(words) => words.join(" or "),
@@ -163,7 +167,7 @@ impl Kind {
         match self {
             Kind::Switch => "BOOL",
             Kind::Address | Kind::AddressOrNone => "HOST:PORT",
-            Kind::Path => "PATH",
+            Kind::Path | Kind::PathOrNone => "PATH",
             Kind::Text => "TEXT",
             Kind::ReplicaSet => "NAME[/HOST:PORT]",
             Kind::Choice(_) => "WORD",

@@ -171,6 +171,13 @@ impl Sources {
         }
     }
 
+    /// Returns whether a flag, the environment or the file sets the setting `key`.
+    pub fn has(&self, key: &str) -> bool {
+        let is_it = |definition: &&Definition| definition.key == key;
+        let definition = DEFINITIONS.iter().find(is_it);
+        definition.is_some_and(|definition| self.given(definition).is_some())
+    }
+
     fn value(&self, definition: &Definition) -> Result<Value, SettingsError> {
         let (origin, value) = self.find(definition);
         definition
@@ -185,30 +192,32 @@ impl Sources {
 
     /// Returns the value with the highest precedence, and its origin for messages.
     fn find(&self, definition: &Definition) -> (String, String) {
+        self.given(definition).unwrap_or_else(|| {
+            (
+                format!("the default of {}", definition.key),
+                definition.default.to_owned(),
+            )
+        })
+    }
+
+    /// Returns the value and its origin, as [`Sources::find`] does; `None` if only the default is left.
+    fn given(&self, definition: &Definition) -> Option<(String, String)> {
         let of = |given: &[(&str, String)]| {
             let found = given.iter().find(|(key, _)| *key == definition.key);
             found.map(|(_, value)| value.clone())
         };
         if let Some(value) = of(&self.flags) {
-            return (format!("--{}", definition.key), value);
+            return Some((format!("--{}", definition.key), value));
         }
         if let Some(value) = of(&self.environment) {
-            return (definition.environment(), value);
+            return Some((definition.environment(), value));
         }
-        match self
-            .file
-            .as_ref()
-            .and_then(|(path, table)| Some((path, table.get(&definition.file_key())?)))
-        {
-            Some((path, value)) => (
-                format!("{} in {}", definition.file_key(), path.display()),
-                plain(value),
-            ),
-            None => (
-                format!("the default of {}", definition.key),
-                definition.default.to_owned(),
-            ),
-        }
+        let (path, table) = self.file.as_ref()?;
+        let value = table.get(&definition.file_key())?;
+        Some((
+            format!("{} in {}", definition.file_key(), path.display()),
+            plain(value),
+        ))
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use forebay_documents_proxy::Upstream;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
 use super::Process;
 use crate::doors::documents::Door;
@@ -48,10 +47,6 @@ async fn look(process: &Process, door: &Arc<Door>) -> Vec<String> {
 }
 
 async fn unreachable(upstream: &Upstream) -> Option<String> {
-    let why = match timeout(CONNECT_TIME_MAX, upstream.connect()).await {
-        Ok(Ok(_)) => return None,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "no connection was accepted in time".to_owned(),
-    };
+    let why = upstream.connect_within(CONNECT_TIME_MAX).await.err()?;
     Some(format!("the upstream {upstream} cannot be reached: {why}"))
 }

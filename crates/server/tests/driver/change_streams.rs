@@ -17,6 +17,13 @@ use mongodb::{Client, Collection, Database};
 use tokio::sync::{Notify, Semaphore, watch};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// Arguments of the server: a history of changes that is long enough for each test.
+const ARGUMENTS: [&str; 4] = [
+    "--devices",
+    "host:1",
+    "--documents-change-history-bytes-max",
+    "1GiB",
+];
 const COLLECTIONS: [&str; 2] = ["a", "b"];
 const WRITERS: i32 = 3;
 /// Number of distinct `_id`s of a writer.
@@ -310,13 +317,7 @@ async fn load_until_killed(
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_see_every_change_once_over_kills() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed("change_streams"));
-    let arguments = [
-        "--devices",
-        "host:1",
-        "--documents-change-history-bytes-max",
-        "1GiB",
-    ];
-    let mut server = Server::start(BINARY, &arguments)?;
+    let mut server = Server::start(BINARY, &ARGUMENTS)?;
     let scopes = [Scope::Collection, Scope::Database, Scope::Everything];
     let mut followers = scopes.map(Follower::new);
     for round in 0..if is_full() { 60 } else { 6 } {
@@ -345,13 +346,7 @@ async fn followers_see_every_change_once_over_kills() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_the_server_and_resumes_after_a_restart() -> Result<()> {
-    let arguments = [
-        "--devices",
-        "host:1",
-        "--documents-change-history-bytes-max",
-        "1GiB",
-    ];
-    let mut server = Server::start(BINARY, &arguments)?;
+    let mut server = Server::start(BINARY, &ARGUMENTS)?;
     let mut follower = Follower::new(Scope::Collection);
     let client = server.client().await?;
     drop(follower.open(&client).await?);

@@ -16,6 +16,8 @@ use mongodb::{Collection, Database};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::ids::matching_ids;
+
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Number of writers, each with its own `_id`s.
 const WRITERS: usize = 4;
@@ -288,13 +290,15 @@ async fn compare_answers(db: &Database, writers: &[Acknowledged]) -> Result<()> 
         scan(db).await? == expected,
         "the documents differ from the acknowledged writes"
     );
+    let names = db.collection("names");
     for pattern in PATTERNS {
-        let matching = ids(db, doc! { "name": { "$regex": pattern } }).await?;
+        let matching = matching_ids(&names, doc! { "name": { "$regex": pattern } }).await?;
         ensure!(
             matching == expected.matching(pattern),
             "{pattern}: the answer of the cache differs"
         );
-        let others = ids(db, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
+        let others =
+            matching_ids(&names, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
         ensure!(
             others == expected.not_matching(pattern),
             "not {pattern}: the answer of the cache differs"
@@ -323,21 +327,6 @@ async fn scan(db: &Database) -> Result<Model> {
 
 fn natural() -> mongodb::options::Hint {
     mongodb::options::Hint::Keys(doc! { "$natural": 1 })
-}
-
-async fn ids(db: &Database, filter: Document) -> Result<Vec<i32>> {
-    let found = db
-        .collection::<Document>("names")
-        .find(filter)
-        .projection(doc! { "_id": 1 })
-        .await?;
-    let documents: Vec<Document> = found.try_collect().await?;
-    let mut ids = documents
-        .iter()
-        .map(|document| document.get_i32("_id"))
-        .collect::<Result<Vec<_>, _>>()?;
-    ids.sort_unstable();
-    Ok(ids)
 }
 
 #[tokio::test(flavor = "multi_thread")]

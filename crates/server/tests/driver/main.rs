@@ -4,6 +4,7 @@ mod access;
 mod authentication;
 mod change_streams;
 mod durability;
+mod ids;
 #[path = "../raw/mod.rs"]
 mod raw;
 mod replica_set;

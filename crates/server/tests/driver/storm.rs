@@ -11,10 +11,11 @@ use anyhow::{Context, Result, ensure};
 use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 use forebay_peers::client::{Plan, count, declare_cache, insert_all};
 use forebay_testkit::{Model, Server, is_full, seed};
-use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
 use indicatif::ProgressBar;
 use mongodb::{Client, Collection, Database};
+
+use crate::ids::matching_ids;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Number of connections that search the unchanging values.
@@ -221,16 +222,7 @@ async fn check_own(
         format!("^w{number}-.*{digit}.*7"),
     ];
     let pattern = &patterns[random.usize(..patterns.len())];
-    let found = collection
-        .find(doc! { "name": { "$regex": pattern } })
-        .projection(doc! { "_id": 1 })
-        .await?;
-    let documents: Vec<Document> = found.try_collect().await?;
-    let mut ids = documents
-        .iter()
-        .map(|document| document.get_i32("_id"))
-        .collect::<Result<Vec<_>, _>>()?;
-    ids.sort_unstable();
+    let ids = matching_ids(collection, doc! { "name": { "$regex": pattern } }).await?;
     let expected = model.matching(pattern);
     ensure!(
         ids == expected,
