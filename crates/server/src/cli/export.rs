@@ -190,8 +190,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
         out.write_all(document.as_bytes())?;
         return Ok(());
     }
-    validate_document(document.as_bytes(), &Limits::default())
-        .context(NOT_AS_JSON)?;
+    validate_document(document.as_bytes(), &Limits::default()).context(NOT_AS_JSON)?;
     let mut value = Bson::Document(Document::try_from(document).context(NOT_AS_JSON)?);
     let value = match format {
         Output::Canonical => value.into_canonical_extjson(),

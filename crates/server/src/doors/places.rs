@@ -1,58 +1,66 @@
 //! Limits open connections with permits, and selects the connection to close when none is free.
 //!
-//! If clients must authenticate, half of the permits are reserved for authenticated clients. Unauthenticated clients
-//! (strangers) share the other half. When strangers hold all of their half, the oldest stranger of the largest group is
-//! disconnected. The strangers of one network form two groups: those that have begun to log in, and the others. A
-//! client with a valid password is a stranger only for a moment, so it can connect despite many strangers.
+//! If clients must authenticate, a client that has not authenticated (a stranger) is disconnected when a new client
+//! needs its permit. The strangers of one network form two groups: those that have begun to log in, and the others. The
+//! oldest stranger of the largest group is disconnected. Among groups of equal size, the class of groups with more
+//! strangers in total loses its oldest: those that have begun to log in, or the others. A client with a valid password
+//! is a stranger only for a moment, so it can connect despite many strangers.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+/// Number of connections up to which all groups count as equally large. A driver monitors a server over two connections
+/// that never authenticate, besides those that log in.
+const GROUP_SIZE_MIN: usize = 4;
+
 /// The permits for client connections.
 #[derive(Debug)]
 pub struct Places {
     max: usize,
-    /// Maximum permits held by unauthenticated clients; `None` if clients need not authenticate.
-    strangers_max: Option<usize>,
+    /// Whether clients must authenticate, so that there are strangers.
+    auth_required: bool,
     taken: Mutex<Taken>,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Number of permits granted so far, which becomes the number of the next permit. The number tells which of two
-    /// permits is older.
-    next: u64,
+    /// Number of times that a client has joined a class of strangers. The next client that joins one gets the next
+    /// number, which tells which client is in its class for longer.
+    joined: u64,
     strangers: Strangers,
     refused: u64,
     evicted: u64,
 }
 
-/// The unauthenticated clients, by group and permit number.
+/// The unauthenticated clients.
 #[derive(Debug, Default)]
 struct Strangers {
-    count: usize,
-    groups: HashMap<Group, BTreeMap<u64, Arc<Notify>>>,
+    /// Those that have begun to log in.
+    logging_in: Class,
+    others: Class,
 }
 
-/// A group of unauthenticated clients: those of one network that have begun to log in, or the others of that network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Group {
-    network: IpAddr,
-    /// Whether the clients have begun to log in.
-    logs_in: bool,
+/// A class of unauthenticated clients, in groups by network.
+#[derive(Debug, Default)]
+struct Class {
+    count: usize,
+    /// The clients of each network, by their numbers.
+    groups: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
+    /// The groups in the order in which they lose a client: by size, the largest first, then by the number of their
+    /// oldest client.
+    order: BTreeSet<(Reverse<usize>, u64, IpAddr)>,
 }
 
 /// A connection's permit, released on drop.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    number: u64,
     network: IpAddr,
     evicted: Arc<Notify>,
     standing: Mutex<Standing>,
@@ -61,7 +69,7 @@ pub struct Place {
 /// Whether the connection that holds a permit has authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    Stranger { logs_in: bool },
+    Stranger { logs_in: bool, number: u64 },
     Known,
 }
 
@@ -79,41 +87,36 @@ pub struct Counts {
 }
 
 impl Places {
-    /// Creates `max` permits. If clients must authenticate, reserves half of them for authenticated clients.
+    /// Creates `max` permits.
     pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
         Arc::new(Places {
             max,
-            strangers_max: auth_required.then_some((max / 2).max(1)),
+            auth_required,
             taken: Mutex::default(),
         })
     }
 
-    /// Takes a permit for a client at `address`. If no permit is free, or if unauthenticated clients hold as many
-    /// permits as they may, first disconnects an unauthenticated client. Returns `None` if there is no permit even so.
+    /// Takes a permit for a client at `address`. If no permit is free, first disconnects an unauthenticated client.
+    /// Returns `None` if there is none to disconnect.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock();
-        if let Some(strangers_max) = self.strangers_max
-            && (taken.count >= self.max || taken.strangers.count >= strangers_max)
-            && let Some(evicted) = taken.strangers.pop()
-        {
+        if taken.count >= self.max {
+            let Some(evicted) = taken.strangers.pop() else {
+                taken.refused += 1;
+                return None;
+            };
             evicted.notify_one();
             taken.evicted += 1;
             taken.count -= 1;
         }
-        if taken.count >= self.max {
-            taken.refused += 1;
-            return None;
-        }
         taken.count += 1;
-        taken.next += 1;
         let place = Place {
             places: self.clone(),
-            number: taken.next,
             network: network(address),
             evicted: Arc::default(),
             standing: Mutex::new(Standing::Known),
         };
-        if self.strangers_max.is_some() {
+        if self.auth_required {
             place.be_stranger(&mut taken, false);
         }
         Some(place)
@@ -132,33 +135,66 @@ impl Places {
 }
 
 impl Strangers {
-    fn add(&mut self, group: Group, number: u64, evicted: Arc<Notify>) {
+    fn class(&mut self, logs_in: bool) -> &mut Class {
+        match logs_in {
+            true => &mut self.logging_in,
+            false => &mut self.others,
+        }
+    }
+
+    /// Removes and returns the client to disconnect.
+    fn pop(&mut self) -> Option<Arc<Notify>> {
+        let rank = |class: &Class| (class.largest(), class.count);
+        match rank(&self.logging_in) > rank(&self.others) {
+            true => self.logging_in.pop(),
+            false => self.others.pop(),
+        }
+    }
+}
+
+impl Class {
+    /// Returns the size of the largest group, at least `GROUP_SIZE_MIN`; 0 if there is no group.
+    fn largest(&self) -> usize {
+        self.order.first().map_or(0, |(Reverse(size), ..)| *size)
+    }
+
+    fn add(&mut self, network: IpAddr, number: u64, evicted: Arc<Notify>) {
+        self.change(network, |group| group.insert(number, evicted));
         self.count += 1;
-        let of = self.groups.entry(group).or_default();
-        of.insert(number, evicted);
     }
 
     /// Removes an unauthenticated client. Returns `None` if the client is not in the group.
-    fn remove(&mut self, group: Group, number: u64) -> Option<Arc<Notify>> {
-        let of = self.groups.get_mut(&group)?;
-        let removed = of.remove(&number)?;
-        if of.is_empty() {
-            self.groups.remove(&group);
-        }
+    fn remove(&mut self, network: IpAddr, number: u64) -> Option<Arc<Notify>> {
+        let removed = self.change(network, |group| group.remove(&number))?;
         self.count -= 1;
         Some(removed)
     }
 
-    /// Removes and returns the client to disconnect: the oldest of the largest group. Among groups of equal size,
-    /// prefers a group that has not begun to log in, then the oldest client.
+    /// Removes and returns the oldest client of the largest group.
     fn pop(&mut self) -> Option<Arc<Notify>> {
-        let oldest = self.groups.iter().filter_map(|(group, of)| {
-            let (number, _) = of.first_key_value()?;
-            Some((Reverse(of.len()), group.logs_in, *number, *group))
-        });
-        let (_, _, number, group) =
-            oldest.min_by_key(|(size, logs_in, number, _)| (*size, *logs_in, *number))?;
-        self.remove(group, number)
+        let (_, number, network) = *self.order.first()?;
+        self.remove(network, number)
+    }
+
+    /// Changes the group of a network, and keeps the order of the groups up to date.
+    fn change<T>(
+        &mut self,
+        network: IpAddr,
+        change: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T,
+    ) -> T {
+        let group = self.groups.entry(network).or_default();
+        let rank = |group: &BTreeMap<u64, _>| {
+            let (oldest, _) = group.first_key_value()?;
+            let size = group.len().max(GROUP_SIZE_MIN);
+            Some((Reverse(size), *oldest, network))
+        };
+        rank(group).map(|before| self.order.remove(&before));
+        let changed = change(group);
+        match rank(group) {
+            Some(after) => drop(self.order.insert(after)),
+            None => drop(self.groups.remove(&network)),
+        }
+        changed
     }
 }
 
@@ -186,10 +222,15 @@ impl Place {
         }
     }
 
-    /// Records that an unauthenticated client has begun to log in: the client has sent its user name.
+    /// Records that an unauthenticated client has begun to log in: the client has sent its user name. Has no effect if
+    /// the client did so before.
     pub fn begin_login(&self) {
         let mut taken = self.places.taken.lock();
-        if self.leave_strangers(&mut taken) {
+        let logs_in = matches!(
+            *self.standing.lock(),
+            Standing::Stranger { logs_in: true, .. }
+        );
+        if !logs_in && self.leave_strangers(&mut taken) {
             self.be_stranger(&mut taken, true);
         }
     }
@@ -197,32 +238,27 @@ impl Place {
     /// Treats the client as unauthenticated again.
     pub fn forget(&self) {
         let mut taken = self.places.taken.lock();
-        if self.places.strangers_max.is_some() && *self.standing.lock() == Standing::Known {
+        if self.places.auth_required && *self.standing.lock() == Standing::Known {
             self.be_stranger(&mut taken, false);
         }
     }
 
     fn be_stranger(&self, taken: &mut Taken, logs_in: bool) {
-        let (group, evicted) = (self.group(logs_in), self.evicted.clone());
-        taken.strangers.add(group, self.number, evicted);
-        *self.standing.lock() = Standing::Stranger { logs_in };
-    }
-
-    fn group(&self, logs_in: bool) -> Group {
-        Group {
-            network: self.network,
-            logs_in,
-        }
+        taken.joined += 1;
+        let number = taken.joined;
+        let class = taken.strangers.class(logs_in);
+        class.add(self.network, number, self.evicted.clone());
+        *self.standing.lock() = Standing::Stranger { logs_in, number };
     }
 
     /// Removes the client from the unauthenticated clients. Returns false if the client has authenticated or its permit
     /// was revoked.
     fn leave_strangers(&self, taken: &mut Taken) -> bool {
-        let Standing::Stranger { logs_in } = *self.standing.lock() else {
+        let Standing::Stranger { logs_in, number } = *self.standing.lock() else {
             return false;
         };
-        let removed = taken.strangers.remove(self.group(logs_in), self.number);
-        removed.is_some()
+        let class = taken.strangers.class(logs_in);
+        class.remove(self.network, number).is_some()
     }
 }
 
@@ -239,6 +275,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use futures_util::FutureExt;
 
     use super::*;
@@ -268,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_stranger_that_came_first_makes_room() {
-        let places = Places::new(4, true);
+        let places = Places::new(2, true);
         let enter = || places.enter(host(1)).expect("room");
         let (first, second) = (enter(), enter());
         let third = enter();
@@ -289,16 +327,12 @@ mod tests {
     fn clients_that_have_authenticated_stay() {
         let places = Places::new(2, true);
         let enter = || places.enter(host(1)).expect("room");
-        let (ada, eve) = (enter(), {
-            let stranger = enter();
-            assert_eq!(places.counts().taken, 1);
-            stranger
-        });
+        let (ada, bob, eve) = (enter(), enter(), enter());
         ada.keep();
         assert!(is_evicted(&ada), "the permit was revoked before the login");
         drop(ada);
+        assert_eq!(places.counts().taken, 2);
         eve.keep();
-        let bob = enter();
         bob.keep();
         assert!(places.enter(host(1)).is_none() && !is_evicted(&eve) && !is_evicted(&bob));
         bob.forget();
@@ -324,6 +358,42 @@ mod tests {
         let prefix = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, 7, 1, 2, 3, host]);
         assert_eq!(network(prefix(1)), network(prefix(2)));
         assert_ne!(network(host(1)), network(host(2)));
+    }
+
+    #[test]
+    fn the_monitors_of_a_driver_do_not_make_its_network_the_largest() {
+        let places = Places::new(8, true);
+        let _many = storm(&places, 2..20);
+        let monitors = storm(&places, [1; 3]);
+        let _more = storm(&places, 20..25);
+        assert!(monitors.iter().all(|monitor| !is_evicted(monitor)));
+        let _fourth_and_fifth = storm(&places, [1; 2]);
+        let _next = storm(&places, [30]);
+        assert!(is_evicted(&monitors[0]));
+    }
+
+    #[test]
+    fn a_login_outlasts_as_many_others_in_each_step() {
+        let places = Places::new(8, true);
+        let mut strangers = Vec::new();
+        let mut log_in = |hosts: Range<u8>| {
+            for stranger in hosts {
+                let stranger = places.enter(host(stranger)).expect("room");
+                stranger.begin_login();
+                stranger.begin_login();
+                strangers.push(stranger);
+            }
+        };
+        log_in(10..50);
+        let ada = places.enter(host(1)).expect("room");
+        log_in(50..90);
+        assert!(!is_evicted(&ada), "all others have begun to log in");
+        ada.begin_login();
+        log_in(90..97);
+        assert!(!is_evicted(&ada), "seven others are not older");
+        log_in(97..98);
+        assert!(is_evicted(&ada), "the oldest makes room");
+        assert_eq!(places.counts().taken, 8);
     }
 
     #[test]
