@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::raw::RawBsonRef;
 use forebay_cancel::SharedStop;
@@ -28,10 +29,14 @@ const LARGE_BYTES: usize = 16 << 10;
 const ELEMENTS_PER_CHECK: usize = 4096;
 
 /// The cancellation token and the memory account of the command that an expression belongs to.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct CommandLimits {
     stop: Arc<SharedStop>,
     memory: Account,
+    /// The memory of what was parsed under these limits.
+    parsed: Share,
+    /// Number of bytes of what was parsed.
+    parsed_bytes: AtomicUsize,
 }
 
 impl CommandLimits {
@@ -39,7 +44,21 @@ impl CommandLimits {
         Arc::new(CommandLimits {
             stop: limits.stop().clone(),
             memory: limits.memory.clone(),
+            parsed: limits.memory.share(),
+            parsed_bytes: AtomicUsize::new(0),
         })
+    }
+
+    /// Reserves memory for `bytes` more of what is parsed, as long as these limits exist.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the memory account has no room.
+    pub fn keep_parsed(&self, bytes: usize) -> Result<(), Error> {
+        let before = self.parsed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        match before + bytes > FREE_BYTES {
+            true => Ok(self.parsed.try_cover(before + bytes)?),
+            false => Ok(()),
+        }
     }
 
     /// Returns the cancellation token of the command.
@@ -52,13 +71,15 @@ struct Evaluation {
     limits: Arc<CommandLimits>,
     /// The memory reserved for values. It is released when the evaluation ends.
     share: Option<Share>,
+    /// Number of bytes that [`keep`] has reserved until the evaluation ends.
+    kept_bytes: usize,
 }
 
 impl Evaluation {
-    /// Grows the share to at least `bytes`.
+    /// Reserves `bytes` besides the bytes kept.
     fn cover(&mut self, bytes: usize) -> Result<(), Error> {
         let share = self.share.get_or_insert_with(|| self.limits.memory.share());
-        Ok(share.try_cover(bytes)?)
+        Ok(share.try_cover(bytes.saturating_add(self.kept_bytes))?)
     }
 }
 
@@ -87,6 +108,7 @@ pub(crate) fn under<T>(limits: &Arc<CommandLimits>, work: impl FnOnce() -> T) ->
         current.get_or_insert_with(|| Evaluation {
             limits: Arc::clone(limits),
             share: None,
+            kept_bytes: 0,
         });
         is_inside
     });
@@ -138,6 +160,20 @@ pub(crate) fn items_bytes<'b>(
     items.saturating_mul(item_bytes)
 }
 
+/// Reserves memory until the evaluation ends, besides all other reservations.
+///
+/// # Errors
+/// `ExceededMemoryLimit` if the memory account has no room.
+pub(crate) fn keep(bytes: usize) -> Result<(), Error> {
+    with_current(|current| {
+        current.kept_bytes = current.kept_bytes.saturating_add(bytes);
+        match current.kept_bytes > FREE_BYTES {
+            true => current.cover(0),
+            false => Ok(()),
+        }
+    })
+}
+
 /// Sets the number of bytes of values that are held while an operator builds its result. They include its operands.
 pub(crate) fn set_held_bytes(bytes: usize) {
     HELD_BYTES.set(bytes);
@@ -174,8 +210,6 @@ pub(crate) fn check_element(index: usize) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use bson::{DateTime, RawDocument, RawDocumentBuf, rawdoc};
 
     use super::*;
@@ -273,5 +307,32 @@ mod tests {
             assert_eq!(limits.memory.figures().used_bytes, 0);
             evaluate(&Limits::default()).expect("without a limit it fits");
         }
+    }
+
+    #[test]
+    fn what_is_parsed_takes_memory_until_it_is_dropped() {
+        let limits = |bytes| Limits {
+            memory: Account::new(bytes),
+            ..Limits::default()
+        };
+        let nulls: bson::RawArrayBuf = (0..20_000).map(|_| RawBsonRef::Null).collect();
+        let parse = |limits: &Limits| Expression::parse(RawBsonRef::Array(&nulls), limits);
+        let refused = parse(&limits(1 << 20)).expect_err("the account is too small");
+        assert_eq!(refused.code, Code::ExceededMemoryLimit);
+        let wide = limits(64 << 20);
+        let parsed = parse(&wide).expect("it fits");
+        assert!(wide.memory.figures().used_bytes > 1 << 20);
+        drop(parsed);
+        assert_eq!(wide.memory.figures().used_bytes, 0);
+        let fields = dense_document(10_000);
+        let fields = fields.get_document("fields").expect("a document");
+        let mut spec = Writer::new();
+        fields
+            .iter_elements()
+            .flatten()
+            .for_each(|field| spec.value(field.key().as_str(), RawBsonRef::Int32(1)));
+        let refused = crate::Projection::parse(&spec.finish(), &limits(1 << 20));
+        let refused = refused.expect_err("the account is too small");
+        assert_eq!(refused.code, Code::ExceededMemoryLimit);
     }
 }

@@ -216,9 +216,10 @@ impl Expression {
     /// # Errors
     /// MongoDB's code and wording; 168 `InvalidPipelineOperator` for an unknown operator.
     pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
+        let command = CommandLimits::of(limits);
         Ok(Expression {
-            root: parse::Parser::new(limits).expression(value)?,
-            limits: CommandLimits::of(limits),
+            root: parse::Parser::new(limits, &command).expression(value)?,
+            limits: command,
         })
     }
 

@@ -8,16 +8,21 @@ use super::boolean::Logic;
 use super::conditional::{Cond, Switch};
 use super::iterate::{Filter, Let, MapArray, Reduce};
 use super::regex::RegexMatch;
-use super::{Node, Variable};
+use super::{CommandLimits, Node, Variable};
 use super::{field, function};
 use crate::display;
 use crate::element::{Element, array_values, elements, first_is_operator};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
+/// Memory of a node besides the bytes of its operands: an entry of a list, and an allocation.
+const NODE_BYTES: usize = size_of::<Node>() + 32;
+
 /// Parses expressions. Limits their nesting and tracks the variables in scope.
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
+    /// The limits that reserve memory for the tree.
+    command: &'l CommandLimits,
     depth: usize,
     /// For each name, the numbers of the variables in scope that have this name, the innermost last. The number of a
     /// variable is the count of variables in scope that were bound before it.
@@ -26,9 +31,10 @@ pub(crate) struct Parser<'l> {
 }
 
 impl<'l> Parser<'l> {
-    pub fn new(limits: &'l Limits) -> Parser<'l> {
+    pub fn new(limits: &'l Limits, command: &'l CommandLimits) -> Parser<'l> {
         Parser {
             limits,
+            command,
             depth: 0,
             variables: HashMap::new(),
             variable_count: 0,
@@ -50,6 +56,7 @@ impl<'l> Parser<'l> {
             );
             return Err(Error::bad_value(message));
         }
+        self.command.keep_parsed(NODE_BYTES)?;
         let node = match value {
             RawBsonRef::String(text) => self.text(text)?,
             RawBsonRef::Document(document) => self.document(document)?,

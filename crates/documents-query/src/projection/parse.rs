@@ -30,7 +30,13 @@ struct Builder<'l> {
     id: Option<bool>,
     positional: bool,
     elem_match: bool,
+    /// The limits of the projection, which reserve memory for its rules.
+    command: Arc<CommandLimits>,
 }
+
+/// Memory of a rule besides the bytes of its name: an entry of the list, one of the map, and three allocations.
+const RULE_BYTES: usize =
+    size_of::<(Box<str>, Rule)>() + 4 * size_of::<(Box<str>, usize)>() + 3 * 32;
 
 pub(super) fn find(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
     let mut builder = Builder::new(Dialect::Find, limits);
@@ -58,7 +64,7 @@ pub(super) fn add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Err
         mode: Mode::Add,
         rules: builder.rules,
         positional: false,
-        limits: CommandLimits::of(limits),
+        limits: builder.command,
     })
 }
 
@@ -86,6 +92,7 @@ impl<'l> Builder<'l> {
             id: None,
             positional: false,
             elem_match: false,
+            command: CommandLimits::of(limits),
         }
     }
 
@@ -103,6 +110,9 @@ impl<'l> Builder<'l> {
             return self.positional(&path, value);
         }
         check_path(&path)?;
+        let components = path.split('.').count();
+        let bytes = components * (RULE_BYTES + path.len());
+        self.command.keep_parsed(bytes)?;
         match value {
             RawBsonRef::Document(inner) if inner.is_empty() => Err(Error::new(
                 Code::Location51270,
@@ -287,7 +297,7 @@ impl<'l> Builder<'l> {
             mode,
             rules: self.rules,
             positional: self.positional,
-            limits: CommandLimits::of(self.limits),
+            limits: self.command,
         })
     }
 }

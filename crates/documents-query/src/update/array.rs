@@ -10,11 +10,17 @@ use crate::compare::equal;
 use crate::display;
 use crate::element::{array_values, elements, get};
 use crate::error::{Code, Error};
+use crate::expr::evaluation;
 use crate::filter::{Filter, Regex, Test, is_operator_document, is_top_level_operator};
 use crate::key;
 use crate::limits::Limits;
 use crate::number::Number;
-use crate::sort::Sort;
+use crate::sort::{ALLOCATION_BYTES, Sort};
+
+/// Memory of a key in a hash table that grows.
+const KEY_BYTES: usize = 4 * size_of::<Vec<u8>>() + 2 * ALLOCATION_BYTES;
+/// Memory of an element that is being sorted, besides the bytes of its key.
+const KEYED_BYTES: usize = size_of::<(Vec<u8>, Tree<'_>)>() + 2 * ALLOCATION_BYTES;
 
 /// A parsed `$push` with its modifiers.
 #[derive(Debug, Clone)]
@@ -89,16 +95,18 @@ impl Push {
 
     fn change(&self, place: &mut Tree<'_>, scene: &Scene<'_>) -> Result<(), Error> {
         let kind = place.type_name();
-        let Some(items) = place.items() else {
+        let Some(items) = place.items()? else {
             let message = format!(
                 "The field '{}' must be an array but is of type {kind} in document {{{}}}",
                 scene.path, scene.id
             );
             return Err(Error::bad_value(message));
         };
+        evaluation::keep(self.values.len() * size_of::<Tree<'_>>())?;
         let at = insert_position(items.len(), self.position);
         items.splice(at..at, self.values.iter().map(|value| value.clone().into()));
         if let Some(order) = &self.order {
+            evaluation::keep(items.len() * KEYED_BYTES)?;
             order.sort(items);
         }
         if let Some(slice) = self.slice {
@@ -240,12 +248,12 @@ impl AddToSet {
     ) -> Result<Outcome<'a>, Error> {
         let Some(place) = place else {
             let mut made = Vec::new();
-            self.add(&mut made);
+            self.add(&mut made)?;
             return Ok(Outcome::Put(Tree::Array(made)));
         };
         let kind = place.type_name();
-        match place.items() {
-            Some(items) => self.add(items),
+        match place.items()? {
+            Some(items) => self.add(items)?,
             None => {
                 let name = scene.name;
                 let message = format!(
@@ -257,7 +265,8 @@ impl AddToSet {
         Ok(Outcome::Keep)
     }
 
-    fn add(&self, items: &mut Vec<Tree<'_>>) {
+    fn add(&self, items: &mut Vec<Tree<'_>>) -> Result<(), Error> {
+        evaluation::keep((items.len() + self.values.len()) * (KEY_BYTES + size_of::<Tree<'_>>()))?;
         let mut present: HashSet<Vec<u8>> = items
             .iter()
             .map(|item| key::encode(item.to_bson().as_raw_bson_ref()))
@@ -267,6 +276,7 @@ impl AddToSet {
                 items.push(value.clone().into());
             }
         }
+        Ok(())
     }
 }
 
@@ -335,6 +345,7 @@ pub(super) fn pull_all<'a>(
     place: Option<&mut Tree<'a>>,
     values: &[RawBson],
 ) -> Result<Outcome<'a>, Error> {
+    evaluation::keep(values.len() * KEY_BYTES)?;
     let unwanted: HashSet<Vec<u8>> = values
         .iter()
         .map(|value| key::encode(value.as_raw_bson_ref()))
@@ -352,7 +363,7 @@ fn retain<'a>(
     let Some(place) = place else {
         return Ok(Outcome::Keep);
     };
-    let Some(items) = place.items() else {
+    let Some(items) = place.items()? else {
         return Err(Error::bad_value(format!(
             "Cannot apply {name} to a non-array value"
         )));
@@ -396,7 +407,7 @@ pub(super) fn pop<'a>(
         return Ok(Outcome::Keep);
     };
     let kind = place.type_name();
-    let Some(items) = place.items() else {
+    let Some(items) = place.items()? else {
         let message = format!(
             "Path '{}' contains an element of non-array type '{kind}'",
             scene.path

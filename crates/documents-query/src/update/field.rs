@@ -127,7 +127,7 @@ pub(super) fn rename(
 fn check_no_array(root: &mut Tree<'_>, path: &[String], role: &str, id: &str) -> Result<(), Error> {
     for length in 1..path.len() {
         if root
-            .find(&path[..length])
+            .find(&path[..length])?
             .is_some_and(|tree| tree.kind() == ElementType::Array)
         {
             return Err(Error::bad_value(format!(

@@ -15,6 +15,7 @@ mod tree;
 mod upsert;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -24,6 +25,7 @@ use crate::compare::equal;
 use crate::display;
 use crate::element::{Writer, check_depth, elements, first_is_operator, get};
 use crate::error::{Code, Error};
+use crate::expr::{CommandLimits, evaluation};
 use crate::limits::Limits;
 use crate::stage::Transform;
 use crate::timestamp;
@@ -41,6 +43,7 @@ pub use difference::describe;
 pub struct Update {
     kind: Kind,
     limits: Limits,
+    command: Arc<CommandLimits>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,6 +113,7 @@ impl Update {
         Ok(Update {
             kind,
             limits: limits.clone(),
+            command: CommandLimits::of(limits),
         })
     }
 
@@ -125,6 +129,14 @@ impl Update {
     /// MongoDB's codes: 66 for a change of `_id`, 28 for a path that cannot be created, 14 and 2 for types that an
     /// operator does not accept, 10334 for a document that grows too large.
     pub fn apply(
+        &self,
+        document: &RawDocument,
+        context: &UpdateContext,
+    ) -> Result<Option<RawDocumentBuf>, Error> {
+        evaluation::under(&self.command, || self.change(document, context))
+    }
+
+    fn change(
         &self,
         document: &RawDocument,
         context: &UpdateContext,
@@ -303,7 +315,7 @@ fn change(
             operator.apply(place, &scene)
         })?;
     }
-    Ok(root.into_document())
+    root.into_document()
 }
 
 /// Checks resolved paths for conflicts: positional operators may resolve two paths to the same element.
@@ -351,5 +363,40 @@ fn check_id(old: &RawDocument, new: &RawDocument) -> Result<(), Error> {
             Code::ImmutableField,
             "Performing an update on the path '_id' would modify the immutable field '_id'",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawArrayBuf, rawdoc};
+    use forebay_memory::Account;
+
+    use super::*;
+
+    #[test]
+    fn decoded_elements_take_memory() {
+        let numbers: RawArrayBuf = (0..20_000).collect();
+        let document = rawdoc! { "_id": 1, "empty": [], "numbers": numbers };
+        for update in [
+            rawdoc! { "$set": { "empty.50000": 1 } },
+            rawdoc! { "$inc": { "numbers.$[]": 1 } },
+            rawdoc! { "$push": { "numbers": { "$each": [1], "$sort": -1 } } },
+            rawdoc! { "$addToSet": { "numbers": -1 } },
+        ] {
+            let apply = |memory: &Account| {
+                let limits = Limits {
+                    memory: memory.clone(),
+                    ..Limits::default()
+                };
+                let operand = RawBsonRef::Document(&update);
+                let update = Update::parse(operand, None, &limits).expect("it parses");
+                update.apply(&document, &UpdateContext::new(DateTime::MIN, None))
+            };
+            let account = Account::new(2 << 20);
+            let refused = apply(&account).expect_err("the account is too small");
+            assert_eq!(refused.code, Code::ExceededMemoryLimit, "{update:?}");
+            assert_eq!(account.figures().used_bytes, 0);
+            assert!(apply(&Account::default()).expect("it fits").is_some());
+        }
     }
 }

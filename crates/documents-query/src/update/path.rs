@@ -7,7 +7,9 @@ use std::hash::Hash;
 use super::array_filters::ArrayFilters;
 use super::tree::Tree;
 use crate::error::{Code, Error};
+use crate::expr::evaluation;
 use crate::path::{COMPONENTS_MAX, is_index};
+use crate::sort::ALLOCATION_BYTES;
 
 /// One component of an update path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -229,6 +231,9 @@ fn text_of(step: &Step) -> &str {
     }
 }
 
+/// Memory of a name in a resolved path, or of the path itself.
+const NAME_BYTES: usize = size_of::<String>() + ALLOCATION_BYTES;
+
 fn extend(
     root: &mut Tree<'_>,
     place: Vec<String>,
@@ -250,6 +255,7 @@ fn extend(
         }
         Step::All => {
             let count = array_at(root, &place)?.len();
+            evaluation::keep(count * (place.len() + 2) * NAME_BYTES)?;
             next.extend((0..count).map(|index| with(index.to_string())));
         }
         Step::Filtered(name) => {
@@ -268,18 +274,18 @@ fn array_at<'t, 'a>(
     place: &[String],
 ) -> Result<&'t mut Vec<Tree<'a>>, Error> {
     let path = place.join(".");
-    let Some(tree) = root.find(place) else {
+    let Some(tree) = root.find(place)? else {
         let message = format!(
             "The path '{path}' must exist in the document in order to apply array updates."
         );
         return Err(Error::bad_value(message));
     };
-    if tree.items().is_none() {
+    if tree.items()?.is_none() {
         let shown = crate::display::value(tree.to_bson().as_raw_bson_ref());
         let name = place.last().map_or("", String::as_str);
         return Err(Error::bad_value(format!(
             "Cannot apply array updates to non-array element {name}: {shown}"
         )));
     }
-    Ok(tree.items().expect("the value was checked to be an array"))
+    Ok(tree.items()?.expect("the value was checked to be an array"))
 }

@@ -6,12 +6,17 @@ use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::spec::ElementType;
 
 use crate::display;
-use crate::element::{Writer, array_values, elements};
+use crate::element::{Writer, array_values, bytes_of, count, elements};
 use crate::error::{Code, Error};
+use crate::expr::evaluation;
 use crate::path::is_index;
+use crate::sort::ALLOCATION_BYTES;
 
 /// Maximum number of elements that one update of a document may add to fill gaps beyond the ends of arrays.
 const PADDING_MAX: usize = 1_500_000;
+
+/// Memory of an element that fills a gap: in the tree, and in the document made of the tree.
+const PADDING_BYTES: usize = size_of::<Tree<'_>>() + 2 * 10;
 
 /// A value of the document, decoded or raw.
 #[derive(Debug, Clone)]
@@ -136,25 +141,20 @@ impl<'a> Tree<'a> {
     }
 
     /// Decodes an array and returns its elements. Returns `None` for other values.
-    pub fn items(&mut self) -> Option<&mut Vec<Tree<'a>>> {
-        self.open();
-        match self {
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the server has no memory for the elements.
+    pub fn items(&mut self) -> Result<Option<&mut Vec<Tree<'a>>>, Error> {
+        self.open()?;
+        Ok(match self {
             Tree::Array(items) => Some(items),
             _ => None,
-        }
-    }
-
-    /// Decodes a document and returns its fields. Returns `None` for other values.
-    pub fn fields(&mut self) -> Option<&mut Vec<(Cow<'a, str>, Tree<'a>)>> {
-        self.open();
-        match self {
-            Tree::Document(fields) => Some(fields),
-            _ => None,
-        }
+        })
     }
 
     /// Decodes one level of a document or an array.
-    fn open(&mut self) {
+    fn open(&mut self) -> Result<(), Error> {
+        self.reserve_parts()?;
         let opened = match self {
             Tree::Value(RawBsonRef::Document(document)) => {
                 let fields = elements(document)
@@ -179,22 +179,42 @@ impl<'a> Tree<'a> {
                     .map(|value| Tree::Owned(value.into()))
                     .collect(),
             ),
-            _ => return,
+            _ => return Ok(()),
         };
         *self = opened;
+        Ok(())
+    }
+
+    /// Reserves memory for the fields or the elements of a value that is about to be decoded.
+    fn reserve_parts(&self) -> Result<(), Error> {
+        let Some(value) = self.scalar() else {
+            return Ok(());
+        };
+        let part_bytes = size_of::<(Cow<'_, str>, Tree<'_>)>();
+        evaluation::keep(match self {
+            Tree::Owned(_) => bytes_of(value) + count(value) * (part_bytes + 2 * ALLOCATION_BYTES),
+            _ => count(value) * part_bytes,
+        })
     }
 
     /// Returns the value at `path`. Decodes the levels above it.
-    pub fn find(&mut self, path: &[String]) -> Option<&mut Tree<'a>> {
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the server has no memory for these levels.
+    pub fn find(&mut self, path: &[String]) -> Result<Option<&mut Tree<'a>>, Error> {
         let Some((name, rest)) = path.split_first() else {
-            return Some(self);
+            return Ok(Some(self));
         };
-        self.open();
-        match self {
-            Tree::Document(fields) => fields.iter_mut().find(|(key, _)| key == name)?.1.find(rest),
-            Tree::Array(items) => items.get_mut(index_of(name)?)?.find(rest),
+        self.open()?;
+        let inner = match self {
+            Tree::Document(fields) => {
+                let mut fields = fields.iter_mut();
+                fields.find(|(key, _)| key == name).map(|(_, inner)| inner)
+            }
+            Tree::Array(items) => index_of(name).and_then(|index| items.get_mut(index)),
             _ => None,
-        }
+        };
+        inner.map_or(Ok(None), |inner| inner.find(rest))
     }
 
     /// Calls `change` to decide about the value at `path`. Creates the path if `change` sets a value.
@@ -221,7 +241,7 @@ impl<'a> Tree<'a> {
         let Some(name) = way.name() else {
             return Ok(());
         };
-        self.open();
+        self.open()?;
         match self {
             Tree::Document(fields) => change_field(fields, name, way, padding, change),
             Tree::Array(items) => match index_of(name) {
@@ -276,15 +296,19 @@ impl<'a> Tree<'a> {
     }
 
     /// Returns the document, with `_id` first.
-    pub fn into_document(mut self) -> RawDocumentBuf {
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the server has no memory for the fields.
+    pub fn into_document(mut self) -> Result<RawDocumentBuf, Error> {
         let mut writer = Writer::new();
-        if let Some(fields) = self.fields() {
+        self.open()?;
+        if let Tree::Document(fields) = &self {
             let (id, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| name == "_id");
             id.iter()
                 .chain(&others)
                 .for_each(|(name, value)| value.write(&mut writer, name));
         }
-        writer.finish()
+        Ok(writer.finish())
     }
 }
 
@@ -353,6 +377,7 @@ fn change_item<'a>(
         None => {
             if let Outcome::Put(value) = change(None)? {
                 padding.take(index - items.len())?;
+                evaluation::keep((index - items.len()) * PADDING_BYTES)?;
                 items.resize_with(index, || Tree::Value(RawBsonRef::Null));
                 items.push(nest(way.rest(), value));
             }

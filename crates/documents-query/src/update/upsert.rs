@@ -54,7 +54,7 @@ fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, E
             Ok(Outcome::Put(value.clone().into()))
         })?;
     }
-    Ok(root.into_document())
+    root.into_document()
 }
 
 fn with_id_first(document: &RawDocument) -> RawDocumentBuf {

@@ -8,6 +8,7 @@ use bson::raw::CString;
 use bson::{DateTime, RawBson, RawBsonRef, RawDocumentBuf, cstr};
 use forebay_documents_query::stage::{AccumulatorKind, Group};
 use forebay_documents_query::{Expression, Filter, Scope, key};
+use forebay_memory::Share;
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -15,7 +16,7 @@ use crate::places::aside;
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Values};
 use crate::searches::Search;
-use crate::streams::{List, Stream};
+use crate::streams::{List, Row, Stream};
 
 /// Returns the groups, or `None` if the cache cannot count them.
 ///
@@ -110,7 +111,15 @@ fn weight(operand: &Expression) -> Option<i64> {
 struct Groups {
     places: HashMap<Vec<u8>, usize>,
     groups: Vec<(RawBson, u64)>,
+    /// Bytes of memory that the groups and their documents take.
+    bytes: usize,
+    held: Share,
 }
+
+/// Memory of a group and its document besides the bytes of its value.
+const GROUP_BYTES: usize = 384;
+/// Copies of a value: the key, in which bytes may be escaped, the group's value, and its document.
+const COPIES: usize = 4;
 
 impl Groups {
     /// Makes groups of the cache's counts, and adds the documents that the cache could not evaluate.
@@ -119,40 +128,48 @@ impl Groups {
         id: &Expression,
         request: &Request<'_>,
     ) -> Result<Groups, CommandError> {
-        let mut groups = Groups::default();
+        let mut groups = Groups {
+            held: request.documents.settings().memory.share(),
+            ..Groups::default()
+        };
         for string in &values.strings {
             groups.add(
                 RawBsonRef::String(&String::from_utf8_lossy(&string.value)),
                 string.count,
-            );
+            )?;
         }
-        groups.add(RawBsonRef::Null, values.null + values.missing);
+        groups.add(RawBsonRef::Null, values.null + values.missing)?;
         let now = DateTime::now();
         while let Some(row) = values.others.next(request.stop())? {
             let scope = Scope::new(&row, now);
-            groups.add(id.evaluate(&scope)?.or_null(), 1);
+            groups.add(id.evaluate(&scope)?.or_null(), 1)?;
         }
         Ok(groups)
     }
 
-    fn add(&mut self, value: RawBsonRef<'_>, count: u64) {
+    fn add(&mut self, value: RawBsonRef<'_>, count: u64) -> Result<(), CommandError> {
         if count == 0 {
-            return;
+            return Ok(());
         }
         let next = self.groups.len();
-        let place = *self.places.entry(key::encode(value)).or_insert(next);
+        let key = key::encode(value);
+        let key_bytes = key.len();
+        let place = *self.places.entry(key).or_insert(next);
         match self.groups.get_mut(place) {
             Some((_, total)) => *total += count,
-            None => self.groups.push((RawBson::from(value), count)),
+            None => {
+                self.bytes += GROUP_BYTES + COPIES * key_bytes;
+                self.held.try_cover(self.bytes)?;
+                self.groups.push((RawBson::from(value), count));
+            }
         }
+        Ok(())
     }
 
     fn into_documents(self, group: &Group, weights: &[i64]) -> List {
-        List::built(
-            self.groups
-                .into_iter()
-                .map(|(id, count)| document(id, count, group, weights)),
-        )
+        let documents = self.groups.into_iter();
+        let documents = documents.map(|(id, count)| document(id, count, group, weights));
+        List::holding(documents.map(Row::Built), self.held)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::CommandError;
 use crate::host;
 use crate::namespace::Namespace;
 use crate::request::Request;
-use crate::streams::List;
+use crate::streams::{List, Row};
 
 /// Returns the documents that the pipeline's first stage generates, and the stages after it. Returns `None` if the
 /// first stage does not generate documents.
@@ -34,7 +34,8 @@ pub fn special(
             current_op::operations(request)
         }
         Some(("$documents", given)) if namespace.collection == "$cmd.aggregate" => {
-            given_documents(request, given)?
+            let documents = given_documents(request, given)?;
+            return Ok(Some((documents, after_first(stages))));
         }
         _ if namespace.collection == "$cmd.aggregate" => return Err(without_collection(stages)),
         _ => return Ok(None),
@@ -53,10 +54,7 @@ fn without_collection(stages: &RawArray) -> CommandError {
 }
 
 /// Returns the documents of a `$documents` stage, whose operand is an expression that yields an array of documents.
-fn given_documents(
-    request: &Request<'_>,
-    given: RawBsonRef<'_>,
-) -> Result<Vec<RawDocumentBuf>, CommandError> {
+fn given_documents(request: &Request<'_>, given: RawBsonRef<'_>) -> Result<List, CommandError> {
     let wrong = || {
         let message =
             "error during aggregation :: caused by :: $documents requires array of objects";
@@ -65,14 +63,23 @@ fn given_documents(
     let expression = Expression::parse(given, &read::limits(request)?)?;
     let nothing = rawdoc! {};
     let value = expression.evaluate(&Scope::new(&nothing, DateTime::now()))?;
-    let documents = value.as_array().ok_or_else(wrong)?.into_iter();
-    documents
-        .map(|document| match document {
-            Ok(RawBsonRef::Document(document)) => Ok(document.to_owned()),
-            _ => Err(wrong()),
-        })
-        .collect()
+    let held = request.documents.settings().memory.share();
+    // The expression's value, and the documents made of it.
+    let mut bytes = value.bytes();
+    let mut documents = Vec::new();
+    for document in value.as_array().ok_or_else(wrong)? {
+        let Ok(RawBsonRef::Document(document)) = document else {
+            return Err(wrong());
+        };
+        bytes += document.as_bytes().len() + GIVEN_DOCUMENT_BYTES;
+        held.try_cover(bytes)?;
+        documents.push(Row::Built(document.to_owned()));
+    }
+    Ok(List::holding(documents, held))
 }
+
+/// Memory of a document of `$documents` besides its bytes: a row, twice, and an allocation.
+const GIVEN_DOCUMENT_BYTES: usize = 2 * size_of::<Row>() + 32;
 
 fn index_stats(
     request: &Request<'_>,
