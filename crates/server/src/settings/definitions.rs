@@ -87,8 +87,8 @@ settings! {
     tls_key: Option<PathBuf> = "tls-key", Kind::PathOrNone, "";
 
     /// Maximum number of open connections; the server closes further connections at once. With `auth`, the server
-    /// instead disconnects a client that has not authenticated, if there is one. If the limit of open files allows fewer
-    /// connections, the server uses that number instead, and logs it when it starts.
+    /// instead disconnects a client that has not authenticated, if there is one. If the limit of open files allows
+    /// fewer connections, the server uses that number instead, and logs it when it starts.
     connections_max: usize = "connections-max", Kind::Count { min: 1, max: 1_000_000 }, "10000";
 
     /// Timeout for the first message of a connection, including the TLS handshake. With `auth`, also the timeout for
