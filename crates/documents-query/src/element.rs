@@ -255,3 +255,26 @@ pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
     let bytes = single.as_bytes();
     bytes[6..bytes.len() - 1].to_vec()
 }
+
+/// Returns the bytes that a value takes in a document, without its type and name. May be a few bytes too many.
+pub(crate) fn encoded_bytes(value: RawBsonRef<'_>) -> usize {
+    match value {
+        RawBsonRef::Document(document) => document.as_bytes().len(),
+        RawBsonRef::Array(array) => array.as_bytes().len(),
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
+            text.len() + 5
+        }
+        // The length, the subtype, and the second length of the old subtype.
+        RawBsonRef::Binary(binary) => binary.bytes.len() + 9,
+        RawBsonRef::Int32(_) => 4,
+        RawBsonRef::Boolean(_) => 1,
+        RawBsonRef::Int64(_)
+        | RawBsonRef::Double(_)
+        | RawBsonRef::DateTime(_)
+        | RawBsonRef::Timestamp(_) => 8,
+        RawBsonRef::ObjectId(_) => 12,
+        RawBsonRef::Decimal128(_) => 16,
+        RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::MinKey | RawBsonRef::MaxKey => 0,
+        other => value_bytes(other).len(),
+    }
+}

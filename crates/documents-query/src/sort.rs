@@ -131,6 +131,18 @@ struct Entry<T> {
     item: T,
 }
 
+/// Minimum capacity of a buffer that is not empty.
+const CAPACITY_MIN: usize = 4;
+
+/// The growth of a buffer. Both buffers are held while the items are moved.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Growth {
+    /// Bytes of the buffer that is freed.
+    pub old_bytes: usize,
+    /// Bytes of the buffer that is allocated; 0 if the buffer does not grow.
+    pub new_bytes: usize,
+}
+
 impl<T> PartialEq for Entry<T> {
     fn eq(&self, other: &Entry<T>) -> bool {
         self.cmp(other).is_eq()
@@ -152,10 +164,6 @@ impl<T> Ord for Entry<T> {
 }
 
 impl<T> TopK<T> {
-    /// Memory of an item besides the bytes of its key and of what it refers to: an entry of the heap, and two
-    /// allocations.
-    pub const ITEM_BYTES: usize = size_of::<Entry<T>>() + 2 * ALLOCATION_BYTES;
-
     /// Creates a collector that keeps at most `count` items; `usize::MAX` keeps all.
     pub fn new(count: usize) -> TopK<T> {
         TopK {
@@ -174,10 +182,25 @@ impl<T> TopK<T> {
                 .is_some_and(|last| key < last.key.as_slice())
     }
 
+    /// Returns the buffer's growth in the next `push`.
+    pub(crate) fn growth(&self) -> Growth {
+        let capacity = self.heap.capacity();
+        if self.heap.len() < capacity {
+            return Growth::default();
+        }
+        Growth {
+            old_bytes: capacity * size_of::<Entry<T>>(),
+            new_bytes: (2 * capacity).max(CAPACITY_MIN) * size_of::<Entry<T>>(),
+        }
+    }
+
     /// Adds an item. Returns the item that is not kept, if any: the new item or one that the new item displaces.
-    pub fn push(&mut self, key: SortKey, item: T) -> Option<T> {
+    pub fn push(&mut self, key: SortKey, item: T) -> Option<(SortKey, T)> {
         if !self.takes(&key) {
-            return Some(item);
+            return Some((key, item));
+        }
+        if self.heap.len() == self.heap.capacity() {
+            self.heap.reserve_exact(self.heap.len().max(CAPACITY_MIN));
         }
         self.arrivals += 1;
         self.heap.push(Entry {
@@ -186,7 +209,7 @@ impl<T> TopK<T> {
             item,
         });
         if self.heap.len() > self.count {
-            self.heap.pop().map(|entry| entry.item)
+            self.heap.pop().map(|entry| (entry.key, entry.item))
         } else {
             None
         }

@@ -1,16 +1,22 @@
 //! The accumulators of `$group`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use bson::raw::{RawBson, RawBsonRef};
-use forebay_memory::Share;
+use bson::raw::RawBson;
 
+use super::memory::{Memory, block_bytes, buffer_bytes, compact, heap_bytes, table_bytes};
 use crate::compare::compare;
-use crate::element::{Element, Writer, bytes_of, elements};
-use crate::error::{Code, Error};
+use crate::element::{Element, Writer, bytes_of, elements, encoded_bytes};
+use crate::error::Error;
 use crate::expr::{Sum, Value, evaluation, mergeable};
 use crate::key;
-use crate::sort::ALLOCATION_BYTES;
+
+/// Maximum bytes that a value takes in a document besides its contents: type, end of the name, and a number or a length.
+const FIELD_BYTES: usize = 24;
+/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
+pub(super) const KEY_GROWTH: usize = 2;
+/// Maximum bytes of an array's index as a field name, with its type.
+const INDEX_BYTES: usize = 12;
 
 /// Kind of accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,57 +53,6 @@ impl AccumulatorKind {
     }
 }
 
-/// Factor between the entries of a hash table and its memory while it grows.
-pub(super) const MAP_GROWTH: usize = 4;
-
-/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
-pub(super) const KEY_GROWTH: usize = 2;
-
-/// Number of bytes that a field of `$mergeObjects` takes besides its names and its value: an entry of the list, one of
-/// the map, and three allocations.
-const MERGED_FIELD_BYTES: usize = size_of::<(String, RawBson)>()
-    + MAP_GROWTH * size_of::<(String, usize)>()
-    + 3 * ALLOCATION_BYTES;
-
-/// The memory that a `$group` holds.
-pub(super) struct Held<'s> {
-    pub share: &'s Share,
-    /// Maximum bytes of values.
-    pub bytes_max: usize,
-    /// Bytes of the values held.
-    pub bytes: usize,
-    /// Bytes of memory that these values take.
-    pub memory_bytes: usize,
-}
-
-impl Held<'_> {
-    /// Reserves memory for a value of `bytes`, which takes `extra_bytes` of memory besides.
-    ///
-    /// # Errors
-    /// `QueryExceededMemoryLimitNoDiskUseAllowed` if the values exceed the limit of a stage; `ExceededMemoryLimit` if
-    /// the server has no memory for them.
-    pub fn take(&mut self, bytes: usize, extra_bytes: usize) -> Result<(), Error> {
-        self.bytes += bytes;
-        self.memory_bytes += bytes + extra_bytes;
-        let bytes_max = self.bytes_max;
-        if self.bytes > bytes_max {
-            return Err(Error::new(
-                Code::QueryExceededMemoryLimitNoDiskUseAllowed,
-                format!(
-                    "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort. Aborting operation: raise --documents-stage-memory-bytes-max."
-                ),
-            ));
-        }
-        Ok(self.share.try_cover(self.memory_bytes)?)
-    }
-
-    /// Returns the memory of a value of `bytes` that is no longer held, for the next value.
-    pub fn give_back(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        self.memory_bytes = self.memory_bytes.saturating_sub(bytes);
-    }
-}
-
 /// The state of one accumulator in one group.
 #[derive(Debug)]
 pub(super) enum Accumulator {
@@ -113,12 +68,9 @@ pub(super) enum Accumulator {
     First(Option<RawBson>),
     Last(Option<RawBson>),
     Push(Vec<RawBson>),
-    AddToSet {
-        seen: HashSet<Vec<u8>>,
-        values: Vec<RawBson>,
-    },
+    AddToSet(Box<Distinct>),
     Count(i64),
-    Merge(Merged),
+    Merge(Box<Merged>),
 }
 
 impl Accumulator {
@@ -140,20 +92,14 @@ impl Accumulator {
             AccumulatorKind::First => Accumulator::First(None),
             AccumulatorKind::Last => Accumulator::Last(None),
             AccumulatorKind::Push => Accumulator::Push(Vec::new()),
-            AccumulatorKind::AddToSet => Accumulator::AddToSet {
-                seen: HashSet::new(),
-                values: Vec::new(),
-            },
+            AccumulatorKind::AddToSet => Accumulator::AddToSet(Box::default()),
             AccumulatorKind::Count => Accumulator::Count(0),
-            AccumulatorKind::MergeObjects => Accumulator::Merge(Merged::default()),
+            AccumulatorKind::MergeObjects => Accumulator::Merge(Box::default()),
         }
     }
 
-    /// Adds the value of one document.
-    ///
-    /// # Errors
-    /// Those of [`Held::take`], and of values that the accumulator does not accept.
-    pub fn add(&mut self, value: &Value<'_>, held: &mut Held<'_>) -> Result<(), Error> {
+    /// Adds the value of one document. Charges the bytes that it keeps before it allocates them.
+    pub fn add(&mut self, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
         match self {
             Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value)),
             Accumulator::Avg { sum, count } => {
@@ -166,162 +112,224 @@ impl Accumulator {
                 }
                 Ok(())
             }
-            Accumulator::Extreme { smallest, best } => take_extreme(best, *smallest, value, held),
+            Accumulator::Extreme { smallest, best } => match is_better(best, *smallest, &value) {
+                true => keep(best, value, memory),
+                false => Ok(()),
+            },
             Accumulator::First(Some(_)) => Ok(()),
-            Accumulator::First(kept) | Accumulator::Last(kept) => replace(kept, value, held),
-            Accumulator::Push(values) => value
-                .get()
-                .map_or(Ok(()), |value| push(values, value, held)),
-            Accumulator::AddToSet { seen, values } => value
-                .get()
-                .map_or(Ok(()), |value| add_to_set(seen, values, value, held)),
+            Accumulator::First(first) => keep(first, value, memory),
+            Accumulator::Last(last) => keep(last, value, memory),
+            Accumulator::Push(_) | Accumulator::AddToSet(_) if value.get().is_none() => Ok(()),
+            Accumulator::Push(values) => push(values, value, memory),
+            Accumulator::AddToSet(distinct) => distinct.add(value, memory),
             Accumulator::Count(count) => {
                 *count += 1;
                 Ok(())
             }
-            Accumulator::Merge(merged) => merged.add(value, held),
+            Accumulator::Merge(merged) => merged.add(&value, memory),
         }
     }
 
-    /// Writes the result as a field.
-    pub fn write(&self, writer: &mut Writer, name: &str) {
+    /// Returns the bytes held besides the accumulator itself.
+    pub fn held_bytes(&self) -> usize {
         match self {
-            Accumulator::Sum(sum) => writer.value(name, sum.value().or_null()),
-            Accumulator::Avg { count: 0, .. } => writer.value(name, RawBsonRef::Null),
-            Accumulator::Avg { sum, count } => {
-                writer.value(name, RawBsonRef::Double(sum.to_f64() / *count as f64));
-            }
+            Accumulator::Sum(_) | Accumulator::Avg { .. } | Accumulator::Count(_) => 0,
             Accumulator::Extreme { best: value, .. }
             | Accumulator::First(value)
-            | Accumulator::Last(value) => {
-                writer.owned(name, value.as_ref().unwrap_or(&RawBson::Null));
-            }
-            Accumulator::Push(values) | Accumulator::AddToSet { values, .. } => {
-                writer.begin_array(name);
-                for (index, value) in values.iter().enumerate() {
-                    writer.owned(&index.to_string(), value);
-                }
-                writer.end();
-            }
-            Accumulator::Count(count) => {
-                let count = i32::try_from(*count).map_or(RawBson::Int64(*count), RawBson::Int32);
-                writer.owned(name, &count);
-            }
-            Accumulator::Merge(merged) => merged.write(writer, name),
+            | Accumulator::Last(value) => value
+                .as_ref()
+                .map_or(0, |value| heap_bytes(value.as_raw_bson_ref())),
+            Accumulator::Push(values) => values_bytes(values),
+            Accumulator::AddToSet(distinct) => distinct.held_bytes(),
+            Accumulator::Merge(merged) => merged.held_bytes(),
         }
+    }
+
+    /// Returns the maximum bytes of the result as field `name` of a document.
+    pub fn result_bytes(&self, name: &str) -> usize {
+        let value_bytes = match self {
+            Accumulator::Sum(_) | Accumulator::Avg { .. } | Accumulator::Count(_) => 0,
+            Accumulator::Extreme { best: value, .. }
+            | Accumulator::First(value)
+            | Accumulator::Last(value) => value
+                .as_ref()
+                .map_or(0, |value| encoded_bytes(value.as_raw_bson_ref())),
+            Accumulator::Push(values) => array_bytes(values),
+            Accumulator::AddToSet(distinct) => array_bytes(&distinct.values),
+            Accumulator::Merge(merged) => merged.result_bytes(),
+        };
+        name.len() + FIELD_BYTES + value_bytes
+    }
+
+    /// Writes the result as field `name`.
+    pub fn write(self, name: &str, writer: &mut Writer) {
+        let value = match self {
+            Accumulator::Sum(sum) => sum.value().into_owned(),
+            Accumulator::Avg { count: 0, .. } => RawBson::Null,
+            Accumulator::Avg { sum, count } => RawBson::Double(sum.to_f64() / count as f64),
+            Accumulator::Extreme { best, .. } => best.unwrap_or(RawBson::Null),
+            Accumulator::First(value) | Accumulator::Last(value) => value.unwrap_or(RawBson::Null),
+            Accumulator::Push(values) => return write_array(name, values, writer),
+            Accumulator::AddToSet(distinct) => return write_array(name, distinct.values, writer),
+            Accumulator::Count(count) => {
+                i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32)
+            }
+            Accumulator::Merge(merged) => return merged.write(name, writer),
+        };
+        writer.owned(name, &value);
     }
 }
 
-/// Keeps the smaller or larger value. Ignores null and missing values.
-fn take_extreme(
-    best: &mut Option<RawBson>,
-    smallest: bool,
-    value: &Value<'_>,
-    held: &mut Held<'_>,
-) -> Result<(), Error> {
+/// Returns whether a value is smaller or larger than the best one so far. Null and missing values never are.
+fn is_better(best: &Option<RawBson>, smallest: bool, value: &Value<'_>) -> bool {
     if value.is_nullish() {
-        return Ok(());
+        return false;
     }
-    let better = best.as_ref().is_none_or(|best| {
+    best.as_ref().is_none_or(|best| {
         let order = compare(value.or_null(), best.as_raw_bson_ref());
         if smallest {
             order.is_lt()
         } else {
             order.is_gt()
         }
-    });
-    match better {
-        true => replace(best, value, held),
-        false => Ok(()),
-    }
+    })
 }
 
-/// Replaces the value that is kept.
-fn replace(
-    kept: &mut Option<RawBson>,
-    value: &Value<'_>,
-    held: &mut Held<'_>,
-) -> Result<(), Error> {
-    if let Some(before) = kept.take() {
-        held.give_back(bytes_of(before.as_raw_bson_ref()));
+/// Replaces the value kept.
+fn keep(kept: &mut Option<RawBson>, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
+    memory.count(bytes_of(value.or_null()))?;
+    memory.take(heap_bytes(value.or_null()))?;
+    if let Some(old) = kept.replace(compact(value)) {
+        memory.discount(bytes_of(old.as_raw_bson_ref()));
+        memory.give_back(heap_bytes(old.as_raw_bson_ref()));
     }
-    held.take(bytes_of(value.or_null()), 0)?;
-    *kept = Some(value.or_null().into());
     Ok(())
 }
 
-fn push(
-    values: &mut Vec<RawBson>,
-    value: RawBsonRef<'_>,
-    held: &mut Held<'_>,
-) -> Result<(), Error> {
-    held.take(size_of::<RawBson>() + bytes_of(value), ALLOCATION_BYTES)?;
-    values.push(value.into());
+fn push(values: &mut Vec<RawBson>, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
+    memory.count(size_of::<RawBson>() + bytes_of(value.or_null()))?;
+    memory.reserve(values)?;
+    memory.take(heap_bytes(value.or_null()))?;
+    values.push(compact(value));
     Ok(())
 }
 
-fn add_to_set(
-    seen: &mut HashSet<Vec<u8>>,
-    values: &mut Vec<RawBson>,
-    value: RawBsonRef<'_>,
-    held: &mut Held<'_>,
-) -> Result<(), Error> {
-    evaluation::reserve_beside(bytes_of(value) * KEY_GROWTH)?;
-    let key = key::encode(value);
-    if seen.contains(&key) {
-        return Ok(());
+fn values_bytes(values: &Vec<RawBson>) -> usize {
+    let heap = values
+        .iter()
+        .map(|value| heap_bytes(value.as_raw_bson_ref()));
+    buffer_bytes(values) + heap.sum::<usize>()
+}
+
+fn array_bytes(values: &[RawBson]) -> usize {
+    let values = values.iter().map(RawBson::as_raw_bson_ref);
+    values.map(|value| INDEX_BYTES + encoded_bytes(value)).sum()
+}
+
+/// Writes an array. Each value is freed when it is written.
+fn write_array(name: &str, values: Vec<RawBson>, writer: &mut Writer) {
+    writer.begin_array(name);
+    for (index, value) in values.into_iter().enumerate() {
+        writer.owned(&index.to_string(), &value);
     }
-    held.take(
-        key.len(),
-        MAP_GROWTH * size_of::<Vec<u8>>() + ALLOCATION_BYTES,
-    )?;
-    push(values, value, held)?;
-    seen.insert(key);
-    Ok(())
+    writer.end();
+}
+
+/// Distinct values in the order in which they first appeared.
+#[derive(Debug, Default)]
+pub(super) struct Distinct {
+    seen: HashMap<Box<[u8]>, ()>,
+    values: Vec<RawBson>,
+    key_bytes: usize,
+}
+
+impl Distinct {
+    fn add(&mut self, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
+        evaluation::reserve_beside(KEY_GROWTH * bytes_of(value.or_null()))?;
+        let key = key::encode(value.or_null());
+        if self.seen.contains_key(&key[..]) {
+            return Ok(());
+        }
+        let key_bytes = block_bytes(key.len());
+        memory.count(key.len())?;
+        memory.take(key_bytes)?;
+        memory.reserve_entry(&mut self.seen)?;
+        push(&mut self.values, value, memory)?;
+        self.seen.insert(key.into_boxed_slice(), ());
+        self.key_bytes += key_bytes;
+        Ok(())
+    }
+
+    fn held_bytes(&self) -> usize {
+        size_of::<Distinct>()
+            + table_bytes(&self.seen)
+            + self.key_bytes
+            + values_bytes(&self.values)
+    }
 }
 
 /// Merges documents. Fields are in the order in which their names first appeared. If a name appears again, the later
 /// value replaces the earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
-    fields: Vec<(String, RawBson)>,
-    places: HashMap<String, usize>,
+    fields: Vec<(Box<str>, RawBson)>,
+    places: HashMap<Box<str>, usize>,
 }
 
 impl Merged {
-    fn add(&mut self, value: &Value<'_>, held: &mut Held<'_>) -> Result<(), Error> {
+    fn add(&mut self, value: &Value<'_>, memory: &mut Memory) -> Result<(), Error> {
         let Some(document) = mergeable(value)? else {
             return Ok(());
         };
         for (index, element) in elements(document).enumerate() {
             evaluation::check_element(index)?;
-            self.set(&element, held)?;
+            self.set(&element, memory)?;
         }
         Ok(())
     }
 
-    fn set(&mut self, element: &Element<'_>, held: &mut Held<'_>) -> Result<(), Error> {
-        let name = element.key;
-        held.take(element.bytes.len(), 0)?;
+    fn set(&mut self, element: &Element<'_>, memory: &mut Memory) -> Result<(), Error> {
+        let (name, value) = (element.key, element.value());
+        memory.count(element.bytes.len())?;
+        memory.take(heap_bytes(value))?;
         match self.places.get(name) {
             Some(place) => {
-                let before = &mut self.fields[*place].1;
-                held.give_back(name.len() + bytes_of(before.as_raw_bson_ref()));
-                *before = element.value().into();
+                let kept = &mut self.fields[*place].1;
+                let old = std::mem::replace(kept, value.into());
+                memory.discount(name.len() + bytes_of(old.as_raw_bson_ref()));
+                memory.give_back(heap_bytes(old.as_raw_bson_ref()));
             }
             None => {
-                held.take(0, MERGED_FIELD_BYTES + name.len())?;
-                self.places.insert(name.to_owned(), self.fields.len());
-                self.fields.push((name.to_owned(), element.value().into()));
+                memory.take(2 * block_bytes(name.len()))?;
+                memory.reserve_entry(&mut self.places)?;
+                memory.reserve(&mut self.fields)?;
+                self.places.insert(name.into(), self.fields.len());
+                self.fields.push((name.into(), value.into()));
             }
         }
         Ok(())
     }
 
-    fn write(&self, writer: &mut Writer, name: &str) {
+    fn held_bytes(&self) -> usize {
+        let field_bytes = |(name, value): &(Box<str>, RawBson)| {
+            2 * block_bytes(name.len()) + heap_bytes(value.as_raw_bson_ref())
+        };
+        let fields: usize = self.fields.iter().map(field_bytes).sum();
+        size_of::<Merged>() + table_bytes(&self.places) + buffer_bytes(&self.fields) + fields
+    }
+
+    fn result_bytes(&self) -> usize {
+        let field_bytes = |(name, value): &(Box<str>, RawBson)| {
+            name.len() + FIELD_BYTES + encoded_bytes(value.as_raw_bson_ref())
+        };
+        self.fields.iter().map(field_bytes).sum()
+    }
+
+    fn write(self, name: &str, writer: &mut Writer) {
         writer.begin_document(name);
-        for (name, value) in &self.fields {
-            writer.owned(name, value);
+        drop(self.places);
+        for (name, value) in self.fields {
+            writer.owned(&name, &value);
         }
         writer.end();
     }

@@ -3,16 +3,15 @@
 use std::collections::HashMap;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_memory::Share;
 
-use super::accumulator::{Accumulator, AccumulatorKind, Held, KEY_GROWTH, MAP_GROWTH};
+use super::accumulator::{Accumulator, AccumulatorKind, KEY_GROWTH};
+use super::memory::{Memory, block_bytes, compact, heap_bytes, table_bytes};
 use super::{Run, Stream};
-use crate::element::{Writer, bytes_of, check_depth, elements, type_name};
+use crate::element::{Writer, bytes_of, check_depth, elements, encoded_bytes, type_name};
 use crate::error::{Code, Error};
-use crate::expr::{CommandLimits, Expression, Scope, evaluation};
+use crate::expr::{CommandLimits, Expression, Scope, Value, evaluation};
 use crate::key;
 use crate::limits::Limits;
-use crate::sort::ALLOCATION_BYTES;
 
 /// A parsed `$group`.
 #[derive(Debug, Clone)]
@@ -131,117 +130,181 @@ fn operand(
     }
 }
 
-/// One group.
-struct State {
-    id: RawBson,
-    accumulators: Vec<Accumulator>,
-    /// Bytes of the group's values.
-    bytes: usize,
-}
-
 /// All groups, in order of their first document.
-struct Groups<'s> {
-    by_key: HashMap<Vec<u8>, usize>,
-    states: Vec<State>,
-    held: Held<'s>,
+struct Groups {
+    places: HashMap<Box<[u8]>, u32>,
+    /// Bytes of the keys of `places`.
+    key_bytes: usize,
+    /// The last key, kept for its buffer.
+    key: Vec<u8>,
+    ids: Vec<RawBson>,
+    /// The accumulators of the first group, then those of the second, and so on.
+    accumulators: Vec<Accumulator>,
+    memory: Memory,
 }
 
-/// Bytes of a group besides its key, its `_id` and its accumulators.
+/// Maximum bytes of a key whose buffer is kept for the next key.
+const KEY_BYTES_MAX: usize = 4 << 10;
+/// Bytes that a group counts towards the stage's limit, besides its key, its `_id` and the values of its accumulators.
 const GROUP_BYTES: usize = 128;
 
-/// Memory of a group's key and of its accumulators, besides [`GROUP_BYTES`].
-fn memory_bytes(group: &Group) -> usize {
-    let accumulators = group.accumulations.len() * size_of::<Accumulator>();
-    accumulators + MAP_GROWTH * size_of::<(Vec<u8>, usize)>() + 2 * ALLOCATION_BYTES
-}
-
-pub(super) fn run<E: From<Error>>(
-    group: &Group,
+/// Reads the input. Returns the documents of the groups, each made when it is read.
+pub(super) fn run<'a, E: From<Error> + Send + 'a>(
+    group: Group,
     input: Stream<'_, E>,
     run: &Run,
-    held: &Share,
-) -> Result<Vec<RawDocumentBuf>, E> {
+) -> Result<Stream<'a, E>, E> {
+    let mut groups = Groups::new(Memory::new(run, too_large));
     let limits = CommandLimits::of(&run.limits);
-    let mut groups = Groups {
-        by_key: HashMap::new(),
-        states: Vec::new(),
-        held: Held {
-            share: held,
-            bytes_max: run.limits.stage_memory_bytes_max,
-            bytes: 0,
-            memory_bytes: 0,
-        },
-    };
     for document in input {
         let document = document?;
-        evaluation::under(&limits, || groups.add(group, &document, run))?;
+        evaluation::under(&limits, || groups.add(&group, &document, run))?;
     }
-    Ok(groups.finish(group)?)
+    let mut output = groups.into_output(group);
+    Ok(Box::new(std::iter::from_fn(move || {
+        output.next().map(|document| document.map_err(E::from))
+    })))
 }
 
-impl Groups<'_> {
+fn too_large(bytes_max: usize) -> Error {
+    Error::new(
+        Code::QueryExceededMemoryLimitNoDiskUseAllowed,
+        format!(
+            "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort. Aborting operation: raise --documents-stage-memory-bytes-max."
+        ),
+    )
+}
+
+impl Groups {
+    fn new(memory: Memory) -> Groups {
+        Groups {
+            places: HashMap::new(),
+            key_bytes: 0,
+            key: Vec::new(),
+            ids: Vec::new(),
+            accumulators: Vec::new(),
+            memory,
+        }
+    }
+
     fn add(&mut self, group: &Group, document: &RawDocument, run: &Run) -> Result<(), Error> {
         let scope = Scope::new(document, run.now);
         let id = group.id.evaluate(&scope)?;
-        let before = self.held.bytes;
-        let place = self.place(id.or_null(), group)?;
-        let state = &mut self.states[place];
-        for (accumulation, accumulator) in group.accumulations.iter().zip(&mut state.accumulators) {
-            let value = accumulation.operand.evaluate(&scope)?;
-            accumulator.add(&value, &mut self.held)?;
+        let first = self.place(id, group)? * group.accumulations.len();
+        for (accumulation, accumulator) in group
+            .accumulations
+            .iter()
+            .zip(&mut self.accumulators[first..])
+        {
+            accumulator.add(accumulation.operand.evaluate(&scope)?, &mut self.memory)?;
         }
-        state.bytes = (state.bytes + self.held.bytes).saturating_sub(before);
         Ok(())
     }
 
-    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> Result<usize, Error> {
-        evaluation::reserve_beside(bytes_of(id) * KEY_GROWTH)?;
-        let key = key::encode(id);
-        if let Some(place) = self.by_key.get(&key) {
-            return Ok(*place);
+    /// Returns the position of the group with this `_id`, which is added if it is new.
+    fn place(&mut self, id: Value<'_>, group: &Group) -> Result<usize, Error> {
+        evaluation::reserve_beside(KEY_GROWTH * bytes_of(id.or_null()))?;
+        self.key.clear();
+        key::append(&mut self.key, id.or_null());
+        let place = match self.places.get(&self.key[..]) {
+            Some(place) => *place as usize,
+            None => self.insert(id, group)?,
+        };
+        if self.key.capacity() > KEY_BYTES_MAX {
+            self.key = Vec::new();
         }
-        let bytes = key.len() + bytes_of(id) + GROUP_BYTES;
-        self.held.take(bytes, memory_bytes(group))?;
-        let accumulators = group
-            .accumulations
-            .iter()
-            .map(|accumulation| Accumulator::new(accumulation.kind))
-            .collect();
-        self.states.push(State {
-            id: id.into(),
-            accumulators,
-            bytes: 0,
-        });
-        self.by_key.insert(key, self.states.len() - 1);
-        Ok(self.states.len() - 1)
+        Ok(place)
     }
 
-    /// Returns the groups' documents. The memory of a group makes room for its document.
-    fn finish(mut self, group: &Group) -> Result<Vec<RawDocumentBuf>, Error> {
-        drop(self.by_key);
-        let mut documents = Vec::with_capacity(self.states.len());
-        for state in self.states {
-            self.held.take(0, DOCUMENT_BYTES)?;
-            let share = self.held.share;
-            share.try_cover(self.held.memory_bytes + state.bytes)?;
-            documents.push(state.finish(group)?);
+    fn insert(&mut self, id: Value<'_>, group: &Group) -> Result<usize, Error> {
+        let place = self.ids.len();
+        let number = u32::try_from(place)
+            .map_err(|_| Error::new(Code::ExceededMemoryLimit, "$group has too many groups"))?;
+        let key_bytes = block_bytes(self.key.len());
+        let memory = &mut self.memory;
+        memory.count(self.key.len() + bytes_of(id.or_null()) + GROUP_BYTES)?;
+        memory.take(key_bytes + heap_bytes(id.or_null()))?;
+        memory.reserve_entry(&mut self.places)?;
+        memory.reserve(&mut self.ids)?;
+        memory.reserve_all(&mut self.accumulators, group.accumulations.len())?;
+        for accumulation in &group.accumulations {
+            let accumulator = Accumulator::new(accumulation.kind);
+            memory.take(accumulator.held_bytes())?;
+            self.accumulators.push(accumulator);
         }
-        Ok(documents)
+        self.places.insert(self.key.as_slice().into(), number);
+        self.key_bytes += key_bytes;
+        self.ids.push(compact(id));
+        Ok(place)
+    }
+
+    fn into_output(mut self, group: Group) -> Output {
+        self.memory.remove_limit();
+        let places_bytes = table_bytes(&self.places) + self.key_bytes;
+        drop(self.places);
+        self.memory.give_back(places_bytes);
+        Output {
+            group,
+            ids: self.ids.into_iter(),
+            accumulators: self.accumulators.into_iter(),
+            memory: Some(self.memory),
+            document_bytes: 0,
+        }
     }
 }
 
-/// Memory of an output document besides the bytes of its values.
-const DOCUMENT_BYTES: usize = size_of::<RawDocumentBuf>() + 2 * ALLOCATION_BYTES;
+/// The documents of the groups. Each group is freed when its document is made.
+struct Output {
+    group: Group,
+    ids: std::vec::IntoIter<RawBson>,
+    accumulators: std::vec::IntoIter<Accumulator>,
+    /// `None` at the end.
+    memory: Option<Memory>,
+    /// Bytes charged for the last document returned.
+    document_bytes: usize,
+}
 
-impl State {
-    fn finish(self, group: &Group) -> Result<RawDocumentBuf, Error> {
-        let mut writer = Writer::new();
-        writer.owned("_id", &self.id);
-        for (accumulation, accumulator) in group.accumulations.iter().zip(self.accumulators) {
-            accumulator.write(&mut writer, &accumulation.name);
+impl Output {
+    fn next(&mut self) -> Option<Result<RawDocumentBuf, Error>> {
+        let memory = self.memory.as_mut()?;
+        memory.give_back(std::mem::take(&mut self.document_bytes));
+        let Some(id) = self.ids.next() else {
+            self.accumulators = Vec::new().into_iter();
+            self.memory = None;
+            return None;
+        };
+        let document = self.document(&id);
+        if document.is_err() {
+            self.ids = Vec::new().into_iter();
+        }
+        Some(document)
+    }
+
+    fn document(&mut self, id: &RawBson) -> Result<RawDocumentBuf, Error> {
+        let accumulations = &self.group.accumulations;
+        let mut held_bytes = heap_bytes(id.as_raw_bson_ref());
+        let mut bytes = DOCUMENT_BYTES + encoded_bytes(id.as_raw_bson_ref());
+        for (accumulation, accumulator) in accumulations.iter().zip(self.accumulators.as_slice()) {
+            held_bytes += accumulator.held_bytes();
+            bytes += accumulator.result_bytes(&accumulation.name);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.take(bytes)?;
+            self.document_bytes = bytes;
+        }
+        let mut writer = Writer::with_capacity(bytes);
+        writer.owned("_id", id);
+        for (accumulation, accumulator) in accumulations.iter().zip(&mut self.accumulators) {
+            accumulator.write(&accumulation.name, &mut writer);
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.give_back(held_bytes);
         }
         let document = writer.finish();
         check_depth(RawBsonRef::Document(&document))?;
         Ok(document)
     }
 }
+
+/// Bytes of a document with an `_id`, besides the contents of the `_id` and the other fields.
+const DOCUMENT_BYTES: usize = 10;

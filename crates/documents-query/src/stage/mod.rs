@@ -7,6 +7,7 @@
 
 mod accumulator;
 mod group;
+mod memory;
 mod parse;
 mod sample;
 mod sort;
@@ -159,13 +160,11 @@ impl Stage {
             Stage::Limit(count) => {
                 Box::new(input.take(usize::try_from(count).unwrap_or(usize::MAX)))
             }
-            Stage::Unwind(unwind) => unwind::run(unwind, input, run.limits.memory.share()),
-            Stage::Group(group) => held(run, |share| group::run(&group, input, run, share))?,
-            Stage::Sort { sort, limit } => {
-                held(run, |share| sort::run(&sort, limit, input, run, share))?
-            }
-            Stage::Count(name) => held(run, |_| count(&name, input))?,
-            Stage::Sample(size) => held(run, |share| sample::run(size, input, run, share))?,
+            Stage::Unwind(unwind) => unwind::run(unwind, input, run),
+            Stage::Group(group) => group::run(group, input, run)?,
+            Stage::Sort { sort, limit } => sort::run(&sort, limit, input, run)?,
+            Stage::Count(name) => Box::new(count(&name, input)?.into_iter().map(Ok)),
+            Stage::Sample(size) => sample::run(size, input, run)?,
         })
     }
 }
@@ -192,26 +191,8 @@ fn transformed(
     Ok(made)
 }
 
-/// Returns the output of a blocking stage. Its reservation in the memory account is held until the last document is
-/// returned.
-fn held<'a, E: 'a>(
-    run: &Run,
-    work: impl FnOnce(&Share) -> Result<Vec<RawDocumentBuf>, E>,
-) -> Result<Stream<'a, E>, E> {
-    let share = run.limits.memory.share();
-    let mut held = Some((work(&share)?.into_iter(), share));
-    Ok(Box::new(std::iter::from_fn(move || {
-        let (documents, _) = held.as_mut()?;
-        let document = documents.next().map(Ok);
-        if document.is_none() {
-            held = None;
-        }
-        document
-    })))
-}
-
 /// Counts documents. Returns a document with the count. If the count is 0, returns no document, as MongoDB does.
-fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
+fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Option<RawDocumentBuf>, E> {
     let mut count = 0_i64;
     for document in input {
         document?;
@@ -222,11 +203,7 @@ fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> 
         name,
         &i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32),
     );
-    Ok(if count == 0 {
-        Vec::new()
-    } else {
-        vec![writer.finish()]
-    })
+    Ok((count > 0).then(|| writer.finish()))
 }
 
 /// Checks the cancellation token before each document.
@@ -324,7 +301,7 @@ mod tests {
         });
         let merge = rawdoc! { "$group": { "_id": null, "a": { "$mergeObjects": "$$ROOT" } } };
         check_refused(&[merge], &[wide]);
-        let many: Vec<_> = (0..10_000).map(|id| rawdoc! { "_id": id }).collect();
+        let many: Vec<_> = (0..30_000).map(|id| rawdoc! { "_id": id }).collect();
         let set = rawdoc! { "$group": { "_id": null, "a": { "$addToSet": "$_id" } } };
         check_refused(&[set], &many);
     }

@@ -1,45 +1,51 @@
 //! `$sample`: a uniform random sample of documents.
 
 use bson::raw::RawDocumentBuf;
-use forebay_memory::Share;
 
+use super::memory::{Memory, compact_document, document_bytes, holding};
 use super::{Run, Stream};
 use crate::error::{Code, Error};
-use crate::sort::ALLOCATION_BYTES;
-
-/// Memory of a document besides its bytes.
-const DOCUMENT_BYTES: usize = size_of::<RawDocumentBuf>() + ALLOCATION_BYTES;
 
 /// Reservoir sampling: the n-th document replaces a random kept document with probability `size`/n.
-pub(super) fn run<E: From<Error>>(
+pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     size: u64,
     input: Stream<'_, E>,
     run: &Run,
-    held: &Share,
-) -> Result<Vec<RawDocumentBuf>, E> {
+) -> Result<Stream<'a, E>, E> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let mut random = fastrand::Rng::with_seed(run.seed);
-    let (mut kept, mut bytes) = (Vec::new(), 0);
+    let mut kept: Vec<RawDocumentBuf> = Vec::new();
+    let mut memory = Memory::new(run, too_large);
     for (seen, document) in input.enumerate() {
         let document = document?;
-        if kept.len() < size {
-            bytes += document.as_bytes().len();
-            kept.push(document);
+        let place = if kept.len() < size {
+            kept.len()
         } else {
-            let place = random.usize(..=seen);
-            if let Some(slot) = kept.get_mut(place) {
-                bytes = bytes + document.as_bytes().len() - slot.as_bytes().len();
+            random.usize(..=seen)
+        };
+        if place >= size {
+            continue;
+        }
+        memory.count(document.as_bytes().len())?;
+        memory.take(document_bytes(&document))?;
+        let document = compact_document(document);
+        match kept.get_mut(place) {
+            Some(slot) => {
+                memory.discount(slot.as_bytes().len());
+                memory.give_back(document_bytes(slot));
                 *slot = document;
             }
+            None => {
+                memory.reserve(&mut kept)?;
+                kept.push(document);
+            }
         }
-        if bytes > run.limits.stage_memory_bytes_max {
-            let message =
-                "Exceeded memory limit for $sample: raise --documents-stage-memory-bytes-max";
-            return Err(Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message).into());
-        }
-        let memory_bytes = bytes + kept.len() * DOCUMENT_BYTES;
-        held.try_cover(memory_bytes).map_err(Error::from)?;
     }
     random.shuffle(&mut kept);
-    Ok(kept)
+    Ok(holding(kept, memory))
+}
+
+fn too_large(_: usize) -> Error {
+    let message = "Exceeded memory limit for $sample: raise --documents-stage-memory-bytes-max";
+    Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message)
 }

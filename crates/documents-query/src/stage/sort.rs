@@ -1,52 +1,57 @@
 //! `$sort`: sorts all documents in memory, or keeps only the first ones if there is a limit.
 
-use bson::raw::RawDocumentBuf;
-use forebay_memory::Share;
+use bson::raw::RawDocument;
 
+use super::memory::{Memory, block_bytes, compact_document, document_bytes, holding};
 use super::{Run, Stream};
 use crate::error::{Code, Error};
-use crate::sort::{Sort, TopK};
+use crate::sort::{Sort, SortKey, TopK};
 
-pub(super) fn run<E: From<Error>>(
+pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     sort: &Sort,
     limit: Option<u64>,
     input: Stream<'_, E>,
     run: &Run,
-    held: &Share,
-) -> Result<Vec<RawDocumentBuf>, E> {
+) -> Result<Stream<'a, E>, E> {
     let count = limit
         .and_then(|limit| usize::try_from(limit).ok())
         .unwrap_or(usize::MAX);
     let mut kept = TopK::new(count);
-    let mut bytes = 0;
+    let mut memory = Memory::new(run, too_large);
+    let mut key_bytes = 0;
     for document in input {
         let document = document?;
         let key = sort.key(&document);
         if !kept.takes(&key) {
             continue;
         }
-        // A displaced document also frees its key. The size of that key is not known, but all keys of a sort have about
-        // the size of the new key.
-        let key_bytes = key.len();
-        bytes += document.as_bytes().len() + key_bytes;
-        if let Some(dropped) = kept.push(key, document) {
-            bytes = bytes.saturating_sub(dropped.as_bytes().len() + key_bytes);
+        let growth = kept.growth();
+        memory.count(key.len() + document.as_bytes().len())?;
+        memory.take(item_bytes(&key, &document) + block_bytes(growth.new_bytes))?;
+        key_bytes += block_bytes(key.capacity());
+        let dropped = kept.push(key, compact_document(document));
+        memory.give_back(block_bytes(growth.old_bytes));
+        if let Some((key, document)) = dropped {
+            memory.discount(key.len() + document.as_bytes().len());
+            memory.give_back(item_bytes(&key, &document));
+            key_bytes -= block_bytes(key.capacity());
         }
-        check_memory(bytes, run.limits.stage_memory_bytes_max)?;
-        let memory_bytes = bytes + kept.len() * TopK::<RawDocumentBuf>::ITEM_BYTES;
-        held.try_cover(memory_bytes).map_err(Error::from)?;
     }
-    Ok(kept.into_sorted())
+    let documents = kept.into_sorted();
+    memory.give_back(key_bytes);
+    Ok(holding(documents, memory))
 }
 
-fn check_memory(bytes: usize, bytes_max: usize) -> Result<(), Error> {
-    match bytes > bytes_max {
-        true => Err(Error::new(
-            Code::QueryExceededMemoryLimitNoDiskUseAllowed,
-            format!(
-                "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting. Aborting operation: raise --documents-stage-memory-bytes-max, or set a limit."
-            ),
-        )),
-        false => Ok(()),
-    }
+/// Returns the heap bytes of a key and its document.
+fn item_bytes(key: &SortKey, document: &RawDocument) -> usize {
+    block_bytes(key.capacity()) + document_bytes(document)
+}
+
+fn too_large(bytes_max: usize) -> Error {
+    Error::new(
+        Code::QueryExceededMemoryLimitNoDiskUseAllowed,
+        format!(
+            "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting. Aborting operation: raise --documents-stage-memory-bytes-max, or set a limit."
+        ),
+    )
 }

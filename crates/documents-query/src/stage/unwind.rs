@@ -1,18 +1,15 @@
 //! `$unwind`: one document for each element of an array.
 
-use std::collections::VecDeque;
+use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_memory::Share;
-
-use super::Stream;
-use crate::element::{Writer, array_values, elements, get};
+use super::memory::Memory;
+use super::{Run, Stream};
+use crate::element::{Writer, elements, encoded_bytes, get};
 use crate::error::Error;
 use crate::path::Path;
-use crate::sort::ALLOCATION_BYTES;
 
-/// Maximum total bytes of output documents that are built before they are read. A single document may be larger.
-const AHEAD_BYTES: usize = 16 << 20;
+/// Bytes of an embedded document besides its name and its fields: type, end of the name, length and terminator.
+const LEVEL_BYTES: usize = 7;
 
 /// A parsed `$unwind`.
 #[derive(Debug, Clone)]
@@ -25,71 +22,124 @@ pub struct Unwind {
     pub preserve_empty: bool,
 }
 
+/// The input document whose array is being unwound.
+struct Begun {
+    /// The document, with null in place of the array.
+    rest: RawDocumentBuf,
+    elements: Remaining,
+}
+
+/// The elements of an array that were not returned yet.
+struct Remaining {
+    /// The bytes of the array. The four bytes before `offset` are overwritten by the length of the remaining bytes, so
+    /// that these are a document again.
+    bytes: Vec<u8>,
+    /// Offset of the next element.
+    offset: usize,
+    /// Index of the next element.
+    index: usize,
+}
+
+/// Bytes of a document's length.
+const LENGTH_BYTES: usize = size_of::<i32>();
+
+impl Remaining {
+    fn new(array: &RawArray) -> Remaining {
+        Remaining {
+            bytes: array.as_bytes().to_vec(),
+            offset: LENGTH_BYTES,
+            index: 0,
+        }
+    }
+
+    /// Returns the next element with its index.
+    fn next(&mut self) -> Option<(usize, RawBsonRef<'_>)> {
+        let start = self.offset - LENGTH_BYTES;
+        let length = i32::try_from(self.bytes.len() - start).ok()?;
+        self.bytes[start..self.offset].copy_from_slice(&length.to_le_bytes());
+        let remaining = RawDocument::from_bytes(&self.bytes[start..]).ok()?;
+        let element = elements(remaining).next()?;
+        let index = self.index;
+        self.offset += element.bytes.len();
+        self.index += 1;
+        Some((index, element.value()))
+    }
+}
+
+impl Begun {
+    fn bytes(&self) -> usize {
+        self.rest.as_bytes().len() + self.elements.bytes.len()
+    }
+}
+
 pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     unwind: Unwind,
     mut input: Stream<'a, E>,
-    mut held: Share,
+    run: &Run,
 ) -> Stream<'a, E> {
-    let mut ready = VecDeque::new();
-    // The current input document, and the number of its elements already returned.
-    let mut begun: Option<(RawDocumentBuf, usize)> = None;
+    let mut memory = Memory::without_limit(run);
+    let mut begun: Option<Begun> = None;
     Box::new(std::iter::from_fn(move || {
         loop {
-            if let Some(document) = ready.pop_front() {
-                return Some(Ok(document));
+            if let Some(current) = &mut begun {
+                match unwind.next(current) {
+                    Some(document) => return Some(Ok(document)),
+                    None => memory.give_back(current.bytes()),
+                }
+                begun = None;
             }
-            let (document, from) = match begun.take() {
-                Some(begun) => begun,
-                None => match input.next()? {
-                    Ok(document) => (document, 0),
-                    Err(error) => return Some(Err(error)),
-                },
+            let document = match input.next()? {
+                Ok(document) => document,
+                Err(error) => return Some(Err(error)),
             };
-            let count = (AHEAD_BYTES / document.as_bytes().len()).max(1);
-            ready.extend(unwind.documents(&document, from, count));
-            if let Err(full) = held.try_resize(bytes_ahead(&ready)) {
-                ready.clear();
-                return Some(Err(Error::from(full).into()));
-            }
-            if ready.len() == count {
-                begun = Some((document, from + count));
+            match unwind.begin(document, &mut memory) {
+                Ok(Unwound::Array(array)) => begun = Some(array),
+                Ok(Unwound::One(document)) => return Some(Ok(document)),
+                Ok(Unwound::Nothing) => {}
+                Err(error) => return Some(Err(error.into())),
             }
         }
     }))
 }
 
-/// Returns the bytes of the documents that wait for the reader.
-fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
-    let bytes: usize = ready.iter().map(|document| document.as_bytes().len()).sum();
-    bytes + ready.len() * (size_of::<RawDocumentBuf>() + ALLOCATION_BYTES)
+/// What an input document yields.
+enum Unwound {
+    Array(Begun),
+    One(RawDocumentBuf),
+    Nothing,
 }
 
 impl Unwind {
-    /// Returns output documents of one input document. Skips the first `from` of them, and returns at most `count`.
-    fn documents(&self, document: &RawDocument, from: usize, count: usize) -> Vec<RawDocumentBuf> {
+    fn begin(&self, document: RawDocumentBuf, memory: &mut Memory) -> Result<Unwound, Error> {
         let path: Vec<&str> = self.path.components().collect();
-        match value_at(document, &path) {
-            Some(RawBsonRef::Array(array)) if !array.is_empty() => array_values(array)
-                .enumerate()
-                .skip(from)
-                .take(count)
-                .map(|(index, value)| {
-                    self.with_index(replaced(document, &path, Some(value)), Some(index))
-                })
-                .collect(),
-            // A value that is not an array yields at most one document.
-            _ if from > 0 => Vec::new(),
-            Some(RawBsonRef::Array(_)) if self.preserve_empty => {
-                vec![self.with_index(replaced(document, &path, None), None)]
+        let unwound = match value_at(&document, &path) {
+            Some(RawBsonRef::Array(array)) if !array.is_empty() => {
+                // Null takes no bytes, so the two parts together have the bytes of the document.
+                memory.take(document.as_bytes().len())?;
+                let begun = Begun {
+                    rest: replaced(&document, &path, Some(RawBsonRef::Null)),
+                    elements: Remaining::new(array),
+                };
+                return Ok(Unwound::Array(begun));
             }
+            Some(RawBsonRef::Array(_)) if self.preserve_empty => replaced(&document, &path, None),
             None | Some(RawBsonRef::Null | RawBsonRef::Undefined) if self.preserve_empty => {
-                vec![self.with_index(document.to_owned(), None)]
+                document
             }
             None | Some(RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::Array(_)) => {
-                Vec::new()
+                return Ok(Unwound::Nothing);
             }
-            Some(_) => vec![self.with_index(document.to_owned(), None)],
-        }
+            Some(_) => document,
+        };
+        Ok(Unwound::One(self.with_index(unwound, None)))
+    }
+
+    /// Returns the document of the next element.
+    fn next(&self, begun: &mut Begun) -> Option<RawDocumentBuf> {
+        let path: Vec<&str> = self.path.components().collect();
+        let (index, value) = begun.elements.next()?;
+        let document = replaced(&begun.rest, &path, Some(value));
+        Some(self.with_index(document, Some(index)))
     }
 
     fn with_index(&self, document: RawDocumentBuf, index: Option<usize>) -> RawDocumentBuf {
@@ -118,7 +168,9 @@ fn replaced(
     path: &[&str],
     value: Option<RawBsonRef<'_>>,
 ) -> RawDocumentBuf {
-    let mut writer = Writer::with_capacity(document.as_bytes().len());
+    let names: usize = path.iter().map(|name| name.len() + LEVEL_BYTES).sum();
+    let value_bytes = value.map_or(0, encoded_bytes);
+    let mut writer = Writer::with_capacity(document.as_bytes().len() + names + value_bytes);
     write_replaced(document, path, value, &mut writer);
     writer.finish()
 }

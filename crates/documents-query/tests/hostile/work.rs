@@ -238,6 +238,19 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
+#[test]
+fn an_array_takes_time_by_its_elements() {
+    let numbers = Bson::Array((0..200_000).map(Bson::Int32).collect());
+    let input = raw(&doc! { "a": numbers });
+    let stages = RawArrayBuf::from_iter([raw(&doc! { "$unwind": "$a" })]);
+    let pipeline = Pipeline::parse(&stages, &Limits::default()).expect("the input parses");
+    let run = Run::new(DateTime::from_millis(0), Limits::default());
+    let input: Stream<'_, Error> = Box::new([Ok(input)].into_iter());
+    let unwound: Vec<_> = assert_linear(|| pipeline.run(input, &run).collect());
+    assert_eq!(unwound.len(), 200_000);
+    assert_eq!(unwound[199_999], raw(&doc! { "a": 199_999 }));
+}
+
 /// Returns a text and a filter. PCRE2 would take hours to match them, because its limit applies to each start position.
 fn endless() -> (String, Document) {
     let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
