@@ -8,6 +8,7 @@ mod array;
 mod array_filters;
 mod difference;
 mod field;
+mod fields;
 mod number;
 mod operator;
 mod path;

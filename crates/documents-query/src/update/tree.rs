@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::spec::ElementType;
 
+use super::fields::{FIELD_BYTES, Fields};
 use crate::display;
 use crate::element::{Writer, array_values, bytes_of, count, elements};
 use crate::error::{Code, Error};
@@ -23,7 +24,7 @@ const PADDING_BYTES: usize = size_of::<Tree<'_>>() + 2 * 10;
 pub(super) enum Tree<'a> {
     Value(RawBsonRef<'a>),
     Owned(RawBson),
-    Document(Vec<(Cow<'a, str>, Tree<'a>)>),
+    Document(Fields<'a>),
     Array(Vec<Tree<'a>>),
 }
 
@@ -190,7 +191,7 @@ impl<'a> Tree<'a> {
         let Some(value) = self.scalar() else {
             return Ok(());
         };
-        let part_bytes = size_of::<(Cow<'_, str>, Tree<'_>)>();
+        let part_bytes = FIELD_BYTES;
         evaluation::keep(match self {
             Tree::Owned(_) => bytes_of(value) + count(value) * (part_bytes + 2 * ALLOCATION_BYTES),
             _ => count(value) * part_bytes,
@@ -207,10 +208,7 @@ impl<'a> Tree<'a> {
         };
         self.open()?;
         let inner = match self {
-            Tree::Document(fields) => {
-                let mut fields = fields.iter_mut();
-                fields.find(|(key, _)| key == name).map(|(_, inner)| inner)
-            }
+            Tree::Document(fields) => fields.find(name)?,
             Tree::Array(items) => index_of(name).and_then(|index| items.get_mut(index)),
             _ => None,
         };
@@ -330,27 +328,26 @@ pub(super) fn index_of(name: &str) -> Option<usize> {
 }
 
 fn change_field<'a>(
-    fields: &mut Vec<(Cow<'a, str>, Tree<'a>)>,
+    fields: &mut Fields<'a>,
     name: &str,
     way: Way<'_>,
     padding: &mut Padding,
     change: Change<'_, 'a>,
 ) -> Result<(), Error> {
-    match fields.iter().position(|(key, _)| key == name) {
-        Some(place) if !way.rest().is_empty() => {
-            fields[place].1.change_in(way.next(), padding, change)
-        }
-        Some(place) => {
-            match change(Some(&mut fields[place].1))? {
+    let place = fields.position(name)?;
+    match place.and_then(|place| fields.at(place)) {
+        Some(value) if !way.rest().is_empty() => value.change_in(way.next(), padding, change),
+        Some(value) => {
+            match change(Some(value))? {
                 Outcome::Keep => {}
-                Outcome::Put(value) => fields[place].1 = value,
-                Outcome::Remove => drop(fields.remove(place)),
+                Outcome::Put(new) => *value = new,
+                Outcome::Remove => place.into_iter().for_each(|place| fields.remove(place)),
             }
             Ok(())
         }
         None => {
             if let Outcome::Put(value) = change(None)? {
-                fields.push((Cow::Owned(name.to_owned()), nest(way.rest(), value)));
+                fields.push(name, nest(way.rest(), value))?;
             }
             Ok(())
         }
@@ -389,6 +386,6 @@ fn change_item<'a>(
 /// Wraps a value in new documents, one for each name of `path`.
 fn nest<'a>(path: &[String], value: Tree<'a>) -> Tree<'a> {
     path.iter().rev().fold(value, |inner, name| {
-        Tree::Document(vec![(Cow::Owned(name.clone()), inner)])
+        Tree::Document(Fields::from_iter([(Cow::Owned(name.clone()), inner)]))
     })
 }

@@ -86,7 +86,7 @@ fn an_update_of_many_fields_is_stopped() {
     let update = Update::parse(RawBsonRef::Document(&update), None, &limits).expect("an update");
     limits
         .stop()
-        .follow(&Stop::at(Instant::now() + Duration::from_millis(50)));
+        .follow(&Stop::at(Instant::now() + Duration::from_millis(5)));
     let context = UpdateContext::new(DateTime::from_millis(0), None);
     let stopped = update.apply(&raw(&doc! { "_id": 1 }), &context);
     assert_eq!(stopped.expect_err("stopped").code, Code::MaxTimeMSExpired);
@@ -249,6 +249,25 @@ fn an_array_takes_time_by_its_elements() {
     let unwound: Vec<_> = assert_linear(|| pipeline.run(input, &run).collect());
     assert_eq!(unwound.len(), 200_000);
     assert_eq!(unwound[199_999], raw(&doc! { "a": 199_999 }));
+}
+
+#[test]
+fn an_update_takes_time_by_its_fields() {
+    let names: Document = many_names().map(|name| (name, Bson::Int32(1))).collect();
+    let moves = many_names().map(|name| (name.clone(), Bson::String(format!("{name}x"))));
+    let moves: Document = moves.collect();
+    for (update, input, count) in [
+        (doc! { "$set": names.clone() }, doc! {}, 200_000),
+        (doc! { "$unset": names.clone() }, names.clone(), 0),
+        (doc! { "$rename": moves }, names, 200_000),
+    ] {
+        let update = raw(&update);
+        let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default());
+        let update = update.expect("the input parses");
+        let (input, now) = (raw(&input), DateTime::from_millis(0));
+        let changed = assert_linear(|| update.apply(&input, &UpdateContext::new(now, None)));
+        assert_eq!(changed.expect("a change").iter().count(), count);
+    }
 }
 
 /// Returns a text and a filter. PCRE2 would take hours to match them, because its limit applies to each start position.
