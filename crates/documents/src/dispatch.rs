@@ -146,7 +146,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
             };
             all_aside(Kind::Write, request.stop(), work).await
         }
-        Some(Kind::Read) => all_aside(Kind::Read, request.stop(), work).await,
+        Some(kind) => all_aside(kind, request.stop(), work).await,
         None => work.await,
     };
     request.end_search(reply.as_ref().err());
@@ -161,7 +161,7 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let is_long =
         body.as_bytes().len() > SHORT_BODY_BYTES_MAX || request.arguments.get("let").is_some();
     match spec.name {
-        "insert" | "getMore" => None,
+        "insert" | "getMore" | "createIndexes" => None,
         _ if writes => Some(Kind::Write),
         "explain" | "validate" | "forebayBuckets" => Some(Kind::Read),
         _ => is_long.then_some(Kind::Read),

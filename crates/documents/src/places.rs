@@ -31,10 +31,15 @@ const PLACES_MIN: usize = 16;
 /// Maximum number of read permits. The number of write permits has the same maximum.
 const PLACES_MAX: usize = 128;
 
+/// Maximum number of commands that build indexes at the same time. One client has at most three of them.
+const BUILDS_MAX: usize = 4;
+
 /// Read permits. Writes have permits of their own, so that reads and writes do not delay each other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
 /// Write permits.
 static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
+/// Permits to build indexes. A build may take hours, so it must not hold a write permit.
+static BUILDS: LazyLock<Places> = LazyLock::new(|| Places::fair(BUILDS_MAX));
 
 /// Bounds the number of patterns that are compiled at the same time for commands without a permit.
 static COMPILATIONS: Semaphore = Semaphore::const_new(64);
@@ -61,13 +66,15 @@ thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether work reads or writes. This determines the kind of permit.
+/// What work does. This determines the kind of permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reading.
     Read,
     /// Writing, or changing the catalogue.
     Write,
+    /// Building indexes.
+    Build,
 }
 
 /// Marks the thread's work as having a permit, until the mark is dropped.
@@ -88,6 +95,7 @@ impl Places {
         match kind {
             Kind::Read => &READS,
             Kind::Write => &WRITES,
+            Kind::Build => &BUILDS,
         }
     }
 }
@@ -200,7 +208,7 @@ pub async fn all_aside<T>(
     let _place = Places::of(kind).enter(stop).await?;
     let _room = match kind {
         Kind::Read => room_to_read(stop).await?,
-        Kind::Write => None,
+        Kind::Write | Kind::Build => None,
     };
     if !has_spare_threads() {
         return work.await;

@@ -7,6 +7,8 @@ mod spec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use forebay_cancel::Stop;
+
 pub use bounds::IndexBounds;
 pub use keys::{DocumentKeys, key_values};
 pub use spec::{IndexField, IndexKind, IndexSpec};
@@ -145,9 +147,19 @@ pub struct BuildProgress {
     done: AtomicU64,
     total: AtomicU64,
     cancelled: AtomicBool,
+    /// Cancellation token of the command that builds the index.
+    stop: Stop,
 }
 
 impl BuildProgress {
+    /// Returns the progress of a build that `stop` cancels.
+    pub fn of(stop: Stop) -> BuildProgress {
+        BuildProgress {
+            stop,
+            ..BuildProgress::default()
+        }
+    }
+
     /// Returns the number of documents added to the index so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
@@ -164,7 +176,7 @@ impl BuildProgress {
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.cancelled.load(Ordering::Relaxed) || self.stop.check().is_err()
     }
 
     pub(crate) fn start(&self, total: u64) {

@@ -10,11 +10,11 @@ use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson, wrong_type};
 use crate::collections::{OpenCollection, cache_index};
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::index_spec::{is_there, parse};
 use crate::namespace;
-use crate::places::blocking;
+use crate::places::{Kind, all_aside, blocking};
 use crate::request::Request;
 use crate::search::CacheIndex;
 
@@ -30,10 +30,14 @@ pub const SPEC: Spec = Spec {
     help: "creates indexes; {field: \"cache\"} caches a field for string searches",
     known: Known::Only(&["indexes", "ignoreUnknownIndexOptions", "commitQuorum"]),
     effect: Effect::Writes,
-    run: Run::Now(run),
+    run: Run::Async(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     namespace::check_writable(&namespace)?;
     let wanted = specifications(request)?;
@@ -41,7 +45,14 @@ fn run(request: &Request<'_>) -> Reply {
     let created = collections.get(&namespace).is_none();
     let collection = collections.get_or_create(&namespace)?;
     let before = collection.store.indexes().len();
-    blocking(|| create(request, &collection, wanted))?;
+    if !are_complete(&collection, &wanted)? {
+        let wait = request.operation.wait_in_queue();
+        let work = async {
+            drop(wait);
+            blocking(|| create(request, &collection, wanted))
+        };
+        all_aside(Kind::Build, request.stop(), work).await?;
+    }
     let after = collection.store.indexes().len();
     Ok(reply(before, after, created))
 }
@@ -76,9 +87,6 @@ pub fn create(
     collection: &OpenCollection,
     wanted: Vec<IndexSpec>,
 ) -> Result<(), CommandError> {
-    if are_complete(collection, &wanted)? {
-        return Ok(());
-    }
     let _exclusive = lock_index_creation(request, collection)?;
     let mut caches = Vec::new();
     for spec in wanted {
@@ -134,14 +142,18 @@ fn build(
     collection: &OpenCollection,
     spec: IndexSpec,
 ) -> Result<(), CommandError> {
-    let progress = Arc::new(BuildProgress::default());
+    let progress = Arc::new(BuildProgress::of(request.stop().clone()));
     let operations = request.documents.operations();
     let _listed = operations.begin_build(
         &collection.namespace.to_string(),
         "Index Build",
         progress.clone(),
     );
-    Ok(collection.store.create_index(spec, progress)?)
+    let built = collection.store.create_index(spec, progress);
+    if built.is_err() {
+        request.stop().check()?;
+    }
+    Ok(built?)
 }
 
 /// Declares caches and waits briefly for them, so that a small collection is searched in its cache right after the

@@ -478,3 +478,29 @@ async fn writes_of_a_client_that_has_left_are_applied_unless_they_take_long() {
     let reply = in_time(endless.remove(0)).await.expect("no panic");
     assert_eq!(write_code(&reply), INTERRUPTED);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn index_builds_stop_at_their_time_limit_and_leave_writes_alone() {
+    let door = Arc::new(door());
+    let documents = (0..20_000).map(|id| doc! { "_id": id, "a": [id, id + 1, id + 2] });
+    door.insert("c", documents).await;
+    let create = |name: String| {
+        let indexes: Vec<_> = (0..16)
+            .map(|number| doc! { "key": { "a": 1, format!("{name}{number}"): 1 }, "name": format!("{name}{number}") })
+            .collect();
+        doc! { "createIndexes": "c", "indexes": indexes, "maxTimeMS": 50 }
+    };
+    let builds: Vec<_> = (0..CROWD)
+        .map(|build| {
+            let (door, create) = (door.clone(), create(format!("b{build}_")));
+            tokio::spawn(async move { door.code(create).await })
+        })
+        .collect();
+    door.insert("other", [doc! { "_id": 1, "n": 0 }]).await;
+    let update = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
+    door.ok(doc! { "update": "other", "updates": [update] })
+        .await;
+    for build in builds {
+        assert_eq!(timeout(PATIENCE, build).await.unwrap().unwrap(), EXPIRED);
+    }
+}
