@@ -13,5 +13,27 @@ pub mod record;
 pub mod statistics;
 pub mod timed;
 
-pub use demo::{DemoArgs, run as demo};
-pub use documents::{BenchArgs, run as bench};
+use anyhow::Result;
+use futures_util::future::LocalBoxFuture;
+
+pub use demo::DemoArgs;
+pub use documents::BenchArgs;
+
+// The futures are boxed, so that this crate compiles their code, and not each program that polls them.
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// If the server does not start or refuses a command, the disk is full, or a search counts different numbers of
+/// documents with the caches and without them.
+pub fn demo(args: DemoArgs) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(demo::run(args))
+}
+
+/// Runs a group of benchmarks.
+///
+/// # Errors
+/// If a server does not start, a rival is missing, or a count is wrong.
+pub fn bench(args: BenchArgs) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(documents::run(args))
+}

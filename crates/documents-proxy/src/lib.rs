@@ -20,16 +20,17 @@ use std::time::Duration;
 use bson::{RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Documents};
 use forebay_memory::{Account, Full};
+use forebay_net::Stream;
 use forebay_net::frames::FrameError;
 use forebay_wire_mongo::hello;
-use tokio::io::{AsyncRead, AsyncWrite};
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
 use connection::Connection;
 use replicas::{Replica, Replicas};
 
 pub use replicas::{Counters, ReplicaError, ReplicaSettings};
-pub use upstream::{Stream, Upstream, UpstreamError};
+pub use upstream::{Upstream, UpstreamError};
 
 /// Counter name for commands that are neither a hello nor known to the `documents` crate.
 const OTHER_COMMAND: &str = "other";
@@ -104,10 +105,20 @@ impl Proxy {
     ///
     /// # Errors
     /// The reason why the connection was closed. It is only for the log, because the client is gone.
-    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    pub fn serve(
         self: &Arc<Self>,
         client: ClientContext,
-        stream: S,
+        stream: Box<dyn Stream>,
+        shutdown: watch::Receiver<bool>,
+    ) -> BoxFuture<'_, Result<(), FrameError>> {
+        // Boxed, so that this crate compiles the connection's code, and not each program that polls it.
+        Box::pin(self.serve_client(client, stream, shutdown))
+    }
+
+    async fn serve_client(
+        self: &Arc<Self>,
+        client: ClientContext,
+        stream: Box<dyn Stream>,
         shutdown: watch::Receiver<bool>,
     ) -> Result<(), FrameError> {
         let (upstream, replicas) = (&self.upstream, &self.replicas);

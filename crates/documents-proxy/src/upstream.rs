@@ -7,12 +7,12 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use bson::rawdoc;
-use forebay_net::{PemError, certificates, tcp};
+use forebay_net::{PemError, Stream, certificates, tcp};
 use forebay_wire_mongo::{HEADER_BYTES, OpMsg};
 use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -46,10 +46,6 @@ pub enum UpstreamError {
     #[error("--upstream: the CA certificates cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
-
-/// A byte stream to the upstream.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
 /// Address of the upstream, and how to connect to it.
 pub struct Upstream {

@@ -7,8 +7,17 @@ mod compression;
 pub mod frames;
 pub mod tcp;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+
 pub use certificates::{PemError, certificates};
 pub use compression::{LARGE_MESSAGE_BYTES_MIN, compressed, inflated};
+
+/// A connection's byte stream: plain TCP or TLS.
+///
+/// Connections use it as a `Box<dyn Stream>`, so that their code is compiled once for all kinds of streams. A virtual
+/// call costs little next to the system call that it leads to.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
 /// Fills `bytes` from the system's random number generator.
 ///

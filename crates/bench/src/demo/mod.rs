@@ -83,12 +83,7 @@ pub struct Outcome {
     pub scan_ms: f64,
 }
 
-/// Runs the demonstration.
-///
-/// # Errors
-/// If the server does not start or refuses a command, the disk is full, or a search counts different numbers of
-/// documents with the caches and without them.
-pub async fn run(args: DemoArgs) -> Result<()> {
+pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let server = start_server(&args)?;
     let status_page = server.as_ref().and_then(ServerProcess::status_page);
     let uri = args

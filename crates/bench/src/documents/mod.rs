@@ -115,11 +115,7 @@ const SECTIONS: [Section; 7] = [
     Section::Upstream,
 ];
 
-/// Runs a group of benchmarks.
-///
-/// # Errors
-/// If a server does not start, a rival is missing, or a count is wrong.
-pub async fn run(args: BenchArgs) -> Result<()> {
+pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match args.bench {
         Bench::Documents(args) => documents(&args).await,
         Bench::Plot(args) => plot::run(&args),

@@ -10,7 +10,6 @@ use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use bytes::Bytes;
 use forebay_documents::Namespace;
 use forebay_wire_mongo::{Flags, OpMsg, Peek};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::time::timeout;
 
@@ -34,7 +33,7 @@ use crate::replicas::{
 /// it with the replica's reply. Writers wait during the pause; their timeout is longer.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Runs a command that may involve replicas.
     pub(super) async fn serve_command(
         &mut self,

@@ -7,7 +7,6 @@
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, Peek};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::commands::decode;
 use super::reads::{plain, with_field};
@@ -17,7 +16,7 @@ use crate::replicas::succeeded;
 /// Error code CursorNotFound.
 const CURSOR_NOT_FOUND: i32 = 43;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Runs a command for which [`concerns_replicas`] returns true.
     pub(super) async fn cursor_command(&mut self, request: Request) -> Result<Next, FrameError> {
         let Some(message) = decode(&request.bytes) else {

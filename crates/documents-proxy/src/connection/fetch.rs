@@ -9,7 +9,6 @@ use std::time::Instant;
 use bson::{RawBson, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::Flags;
 use forebay_wire_mongo::limits::DOCUMENT_BYTES_MAX;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cursors::renumbered;
 use super::reads::{Fetch, is_neutral, plain, was_stopped};
@@ -28,7 +27,7 @@ enum Fetched {
     Gone,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Answers a `find` whose documents a replica found: queries the documents at the upstream by `_id`.
     pub(super) async fn fetch(
         &mut self,

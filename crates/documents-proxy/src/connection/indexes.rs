@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cached::with_reply;
 use super::commands::namespace;
@@ -14,7 +13,7 @@ use super::{Connection, FrameError, Next, Request};
 use crate::replicas::pace::Wanted;
 use crate::replicas::{Replica, ReplicaError, Replicas, fields, succeeded};
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     pub(super) async fn create_indexes(
         &mut self,
         replicas: &Arc<Replicas>,

@@ -27,19 +27,19 @@ use bson::{RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::{ClientContext, Namespace};
 use forebay_memory::{Account, Full, Share};
+use forebay_net::Stream;
 use forebay_net::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
 use forebay_net::{compressed, inflated, random_bytes};
 use forebay_wire_mongo::{
     Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
     OpReply, Peek, ReplyFlags, flags, hello, is_compressible, limits,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
 
 use patience::{Asked, Departure};
 
 use crate::replicas::Replicas;
-use crate::upstream::Stream;
 use crate::{Proxy, memory_refusal};
 
 /// Maximum bytes of a reply: the bytes of the largest batch, and of the reply document around the batch.
@@ -61,16 +61,16 @@ const RESPONSE_TO: usize = 8;
 /// Byte offset of the opcode.
 const OP_CODE: usize = 12;
 
-type UpstreamReader = FrameReader<ReadHalf<Box<dyn Stream>>>;
-type UpstreamWriter = WriteHalf<Box<dyn Stream>>;
+type Reader = FrameReader<ReadHalf<Box<dyn Stream>>>;
+type Writer = WriteHalf<Box<dyn Stream>>;
 
 /// A client's connection and its connection to the upstream.
-pub struct Connection<S> {
+pub struct Connection {
     proxy: Arc<Proxy>,
-    reader: FrameReader<ReadHalf<S>>,
-    writer: WriteHalf<S>,
-    upstream_reader: UpstreamReader,
-    upstream_writer: UpstreamWriter,
+    reader: Reader,
+    writer: Writer,
+    upstream_reader: Reader,
+    upstream_writer: Writer,
     replicas: Arc<Replicas>,
     /// Identifies the client to commands on replicas, which check whether the client is still connected.
     client: ClientContext,
@@ -109,14 +109,14 @@ enum Next {
     Close,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Creates a connection that passes messages between the client at `stream` and the upstream.
     pub fn new(
         proxy: Arc<Proxy>,
         client: ClientContext,
-        stream: S,
+        stream: Box<dyn Stream>,
         upstream: Box<dyn Stream>,
-    ) -> Connection<S> {
+    ) -> Connection {
         let (reader, writer) = split(stream);
         let (upstream_reader, upstream_writer) = upstream_sides(upstream, &proxy);
         Connection {
@@ -524,7 +524,7 @@ fn refusal(full: &Full, request_id: i32, response_to: i32) -> Bytes {
     refusal.encode(request_id, response_to).into()
 }
 
-fn upstream_sides(upstream: Box<dyn Stream>, proxy: &Proxy) -> (UpstreamReader, UpstreamWriter) {
+fn upstream_sides(upstream: Box<dyn Stream>, proxy: &Proxy) -> (Reader, Writer) {
     let (reader, writer) = split(upstream);
     let reader = FrameReader::new(reader, proxy.timeouts.message);
     (reader, writer)

@@ -3,7 +3,6 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::indexes::{load_of, with_first_batch, with_operations};
 use super::reads::{plain, with_field};
@@ -17,7 +16,7 @@ const PREFIX: &str = "forebay:";
 /// Stages that process each document independently of the others.
 const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Passes a `currentOp` on, and adds the replicas' searches and loads to the reply.
     pub(super) async fn current_op(
         &mut self,

@@ -11,7 +11,7 @@ use forebay_documents::Link;
 use forebay_memory::Account;
 use forebay_net::frames::{self, Frame, FrameError, FrameReader};
 use forebay_wire_mongo::{OpMsg, hello};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Connection, Next, REPLY_LIMITS, answers};
@@ -74,7 +74,7 @@ impl Asked {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Receives the upstream's reply to the message with this id. Returns `None` if the upstream has closed its
     /// connection, or if the client's disconnection ends the wait (`departure`).
     ///

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use bson::oid::ObjectId;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::Namespace;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Connection, FrameError};
 use crate::replicas::{Replica, succeeded};
@@ -16,7 +15,7 @@ const LIFE: Duration = Duration::from_secs(60);
 /// Error code `Unauthorized`.
 const UNAUTHORIZED: i32 = 13;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Returns whether the upstream lets the client read the collection. Asks the upstream if the last proof has
     /// expired.
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use forebay_wire_mongo::OpMsg;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cached::with_reply;
 use super::catch_up::peek;
 use super::{Connection, FrameError, Next, Request, writes};
 use crate::replicas::{Effect, Replica, Replicas, succeeded};
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Passes on a `renameCollection`. If the collection has caches, declares them under the new name, and no longer
     /// under the old one. If only the collection that the rename replaces has caches, that collection's caches stay
     /// declared.

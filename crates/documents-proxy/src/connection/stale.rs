@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::ClientContext;
+use forebay_net::Stream;
 use forebay_wire_mongo::Peek;
-use tokio::io::{AsyncRead, AsyncWrite, empty};
+use tokio::io::empty;
 
 use super::commands::{decode, namespace};
 use super::reads::{Answer, is_read};
@@ -18,9 +19,13 @@ use super::{Connection, FrameError, Next, Request, handshake};
 use super::{cursors, operations};
 use crate::Proxy;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Creates the connection of a client that connected while the upstream could not be reached.
-    pub fn cut_off(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
+    pub fn cut_off(
+        proxy: Arc<Proxy>,
+        client: ClientContext,
+        stream: Box<dyn Stream>,
+    ) -> Connection {
         Connection {
             is_cut_off: true,
             ..Connection::new(proxy, client, stream, Box::new(empty()))

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use forebay_documents::Command;
 use forebay_memory::{Account, Share};
 use forebay_net::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
-use forebay_net::{LARGE_MESSAGE_BYTES_MIN, compressed};
+use forebay_net::{LARGE_MESSAGE_BYTES_MIN, Stream, compressed};
 use forebay_wire_mongo::{
     Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, inflated_bytes,
     is_compressible,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::io::{ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
@@ -27,11 +27,11 @@ use crate::listen::stopped;
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 
 /// A client's connection.
-pub struct Connection<S> {
+pub struct Connection {
     door: Arc<Door>,
     session: Session,
-    reader: FrameReader<ReadHalf<S>>,
-    writer: WriteHalf<S>,
+    reader: FrameReader<ReadHalf<Box<dyn Stream>>>,
+    writer: WriteHalf<Box<dyn Stream>>,
 }
 
 /// The parts of a request that its reply needs: its id and its compressor.
@@ -41,9 +41,9 @@ struct Origin {
     compressor: Option<Compressor>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl Connection {
     /// Creates a connection over `stream`.
-    pub fn new(door: Arc<Door>, mut session: Session, stream: S) -> Connection<S> {
+    pub fn new(door: Arc<Door>, mut session: Session, stream: Box<dyn Stream>) -> Connection {
         session.client.reply = Arc::new(door.memory.share());
         let (reader, writer) = split(stream);
         let reader = FrameReader::new(reader, door.timeouts.message);

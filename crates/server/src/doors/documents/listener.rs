@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_documents::Documents;
-use tokio::io::{AsyncRead, AsyncWrite};
+use forebay_net::Stream;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -149,19 +149,19 @@ async fn serve_socket(
     shutdown: watch::Receiver<bool>,
 ) {
     let Some(tls) = tls else {
-        return serve_client(door, socket, session, shutdown).await;
+        return serve_client(door, Box::new(socket), session, shutdown).await;
     };
     let peer = session.client.peer.map(tracing::field::display);
     match timeout(door.timeouts.handshake, tls.accept(socket)).await {
-        Ok(Ok(stream)) => serve_client(door, stream, session, shutdown).await,
+        Ok(Ok(stream)) => serve_client(door, Box::new(stream), session, shutdown).await,
         Ok(Err(error)) => tracing::info!(peer, %error, "TLS handshake failed"),
         Err(_) => tracing::info!(peer, "TLS handshake took too long"),
     }
 }
 
-async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
+async fn serve_client(
     door: Arc<Door>,
-    stream: S,
+    stream: Box<dyn Stream>,
     session: Session,
     shutdown: watch::Receiver<bool>,
 ) {
