@@ -208,7 +208,7 @@ pub enum KernelError {
         kernel: String,
         /// The requested shape.
         shape: LaunchShape,
-        /// The limit that the shape exceeds, or the driver's name of the error.
+        /// The limit that the launch shape exceeds, or the driver's name of the error.
         why: String,
     },
 }

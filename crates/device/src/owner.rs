@@ -113,7 +113,8 @@ impl Owner<'_> {
         !self.aside.is_empty() || self.context.has_retired()
     }
 
-    /// Polls events: makes parked jobs ready and drops retired memory whose events have completed.
+    /// Polls events: makes parked jobs ready whose events have completed, and drops retired memory whose events have
+    /// completed.
     fn poll(&mut self, is_idle: bool) -> Result<(), DeviceFault> {
         if !self.has_pending() || (!is_idle && self.polled.elapsed() < POLL_INTERVAL) {
             return Ok(());

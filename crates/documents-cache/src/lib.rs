@@ -2,10 +2,10 @@
 //!
 //! A [`Cache`] holds a [`CollectionCache`] for each collection that declares cached fields. A field's values are in
 //! *buckets*: a bucket covers a range of values and holds immutable segments sorted by value, so that exact and prefix
-//! searches are binary searches in few buckets. The prefix length of a bucket (a prefix is the paper's *hash*) is long
-//! enough to separate the values of neighbouring buckets. Each bucket belongs to a device, which scans it for
-//! substrings and regular expressions. Recent writes are in a *delta*, which every search also covers, until a
-//! background flush sorts them into the buckets.
+//! searches are binary searches in few buckets. Each bucket has a prefix length that is large enough to tell its values
+//! from those of neighbouring buckets. Each bucket belongs to a device, which scans it for substrings and regular
+//! expressions. Recent writes are in a *delta*, which every search also covers, until a background flush sorts them
+//! into the buckets.
 //!
 //! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges and moves of
 //! buckets between devices run concurrently, and the search sees each row exactly once.
@@ -40,7 +40,8 @@
 //! ```
 //!
 //! # Sources
-//! Morishima & Matsutani, DistGPU Cache, section 3: blocks, buckets, Algorithm 1, schema-less data, placement.
+//! Morishima & Matsutani, DistGPU Cache, section 3: blocks, buckets, Algorithm 1, schema-less data, placement. It calls
+//! a prefix of a value a *hash*.
 #![forbid(unsafe_code)]
 
 mod answer;

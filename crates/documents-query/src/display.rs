@@ -12,7 +12,7 @@ const SHOWN_BYTES_MAX: usize = 512;
 /// Maximum nesting depth in a message.
 const SHOWN_DEPTH_MAX: usize = 20;
 
-/// Formats a value in the notation of the server's messages: `{ a: 1, b: "x" }`.
+/// Formats a value in the notation of MongoDB's error messages: `{ a: 1, b: "x" }`.
 pub fn value(value: RawBsonRef<'_>) -> String {
     let mut text = Cut::default();
     // The only error is that the text is already long enough.
@@ -20,7 +20,7 @@ pub fn value(value: RawBsonRef<'_>) -> String {
     cut(&text.0).into_owned()
 }
 
-/// Formats a document in the notation of the server's messages.
+/// Formats a document in the notation of MongoDB's error messages.
 pub fn document(document: &RawDocument) -> String {
     value(RawBsonRef::Document(document))
 }

@@ -499,7 +499,7 @@ fn number_at(value: &[u8], at: usize) -> Result<i64> {
 
 fn malformed(why: &str) -> StoreError {
     StoreError::InvalidDocument {
-        why: format!("outcomes of retryable writes: {why}"),
+        why: format!("malformed outcomes of retryable writes: {why}"),
     }
 }
 

@@ -30,7 +30,7 @@ const OPERATIONS_MAX: u64 = 60;
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
-        // So small that writers must also wait because of the limit on all buffers together.
+        // So small that writers also reach the limit on all buffers together, and wait for flushes.
         write_buffers_bytes_max: 64 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,

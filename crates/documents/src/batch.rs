@@ -198,7 +198,7 @@ struct Batch {
     watch: Option<Arc<Watch>>,
 }
 
-/// Writes one batch.
+/// Makes the next batch of a cursor, encoded as a reply's `cursor` document with the array `name`.
 async fn make(
     cursor: &mut Cursor,
     name: &str,

@@ -54,7 +54,7 @@ const COPIES_READ: usize = 2;
 /// history or the reply, and two in the store. The store makes one while it writes the journal, and one while it moves
 /// values to its files.
 const COPIES_WRITTEN: usize = 6;
-/// Additional copies that a write holds if its outcome is recorded for retries.
+/// Additional copies of one document that a write holds if its outcome is recorded for retries.
 const COPIES_KEPT: usize = 2;
 /// Interval at which work that waits for memory checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);

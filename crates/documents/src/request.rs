@@ -29,7 +29,7 @@ pub struct Request<'a> {
     pub client: &'a ClientContext,
     /// The command as received.
     pub command: &'a Command,
-    /// The arguments.
+    /// The command's own arguments.
     pub arguments: Arguments<'a>,
     /// The arguments that all commands share.
     pub generic: Generic,

@@ -33,7 +33,7 @@ const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
 
-/// Further error codes on which drivers resume a change stream.
+/// Error codes on which drivers resume a change stream, in addition to [`RETRYABLE_CODES`].
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
 /// A retryable write in progress.

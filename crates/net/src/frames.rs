@@ -225,7 +225,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(header)
     }
 
-    /// Reads until the buffer holds `count` bytes, growing the share accordingly. Returns the inner error if the
+    /// Reads until the buffer holds `count` bytes, growing the share accordingly. Returns `Ok(Err(Full))` if the
     /// account has too little memory.
     ///
     /// The time limit starts with this call, so it does not include the server's earlier work.

@@ -109,9 +109,9 @@ impl<D: Copy + Ord> Placement<D> {
             .map_or(0, |holdings| holdings.load)
     }
 
-    /// Draws an owner for a shard. Draws two random devices that are not in `refused`, and takes the device whose load
-    /// divided by weight is lower, including the shard's load. The shard's previous owner is removed first. If every
-    /// device is in `refused`, the shard then has no owner, and `None` is returned.
+    /// Draws an owner for a shard. First takes the shard from its previous owner. Then draws two random devices that
+    /// are not in `refused`, adds the shard's load to the load of each, and takes the device with the lower load
+    /// divided by weight. Returns `None` if every device is in `refused`; the shard then has no owner.
     ///
     /// The caller copies the shard after this call, and need not hold a lock on the placement meanwhile. If the device
     /// has no room, the caller calls `draw` again with the device in `refused`.

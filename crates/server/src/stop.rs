@@ -27,7 +27,7 @@ enum Phase {
     Running,
     /// A stop was requested; commands in progress may finish.
     Asked,
-    /// No client is served any more. The rest of the shutdown has no time limit.
+    /// The server has finished serving clients. The rest of the shutdown has no time limit.
     Served,
 }
 

@@ -183,7 +183,10 @@ impl Arguments {
                 "--record" => arguments.record = given.next(),
                 "--compile" => {
                     let name = given.next().expect("--compile takes an architecture");
-                    arguments.compile = Some(name.parse().expect("an architecture, as in sm_90"));
+                    arguments.compile = Some(
+                        name.parse()
+                            .expect("--compile takes an architecture such as sm_90"),
+                    );
                 }
                 // Passed by Cargo.
                 "--bench" => {}

@@ -126,13 +126,13 @@ kernel_arguments! {
     /// Arguments of several packed literals; each bit stands for one byte of a literal.
     #[derive(Default)]
     pub(crate) struct ShiftAndArguments {
-        /// Bits of the first bytes of those literals that may begin anywhere in a row.
+        /// One bit for each literal that may begin anywhere in a row: the bit that stands for its first byte.
         pub(crate) enter: u64,
-        /// Bits of the first bytes of those literals that must begin the row.
+        /// One bit for each literal that must be at the start of a row: the bit that stands for its first byte.
         pub(crate) enter_start: u64,
-        /// Bits of all other bytes of the literals.
+        /// The bits that stand for all other bytes of the literals.
         pub(crate) inside: u64,
-        /// Bit of the last byte of each literal.
+        /// The bits that stand for the last byte of each literal.
         pub(crate) last: u64,
         /// Index of the last bit of each literal.
         pub(crate) last_bits: [u32; QUERIES_MAX],

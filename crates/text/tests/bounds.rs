@@ -182,8 +182,8 @@ fn every_tier_notices_that_it_is_cancelled() {
     }
 }
 
-/// Searches a block that is longer than a piece. Its rows are shorter and longer than the engines' steps, and its
-/// matches are dense for some patterns and sparse for others.
+/// Searches a block that is so long that the engines search it in several pieces. Some of its rows are shorter than the
+/// engines' steps, others are longer. Some patterns match many rows, others few.
 #[test]
 fn long_blocks_agree_over_all_tiers() {
     let fill = |index: usize| "xyz".repeat(index % 12);

@@ -1,4 +1,4 @@
-//! The parts of the handshake that are the same for every server.
+//! The parts of the handshake that Forebay's server and its proxy share.
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 

@@ -41,7 +41,7 @@ PROJECTIONS = {
 # FerretDB does not find `a` in documents within arrays.
 SORTS = {"dotted": [100, 32, 31, 30, 27, *range(24, -1, -1), 29, 28, 25, 26]}
 
-# FerretDB swaps two digits of the code.
+# For an unknown stage, FerretDB answers code 40234 instead of MongoDB's 40324.
 PIPELINES = {"unknown": {"code": 40324}}
 
 

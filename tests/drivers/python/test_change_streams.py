@@ -347,7 +347,7 @@ def get_path(document, path):
 
 
 def apply(model, event):
-    """Applies an event to a collection, from the event alone."""
+    """Applies an event to `model`, a dict of documents by `_id`. Uses only what the event contains."""
     key = event["documentKey"]["_id"]
     if event["operationType"] == "insert":
         assert key not in model

@@ -95,7 +95,10 @@ pub(super) fn apply_concurrent_deletes(
         for row in now.deleted_since(before) {
             let (value, number) = (now.block().value(row), now.block().number(row));
             let found = state.remove_from_bucket(value, number);
-            debug_assert!(found, "a row that was live is in the new segments");
+            debug_assert!(
+                found,
+                "the new segments hold the rows that were live before"
+            );
         }
     }
 }

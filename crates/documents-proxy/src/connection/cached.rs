@@ -529,7 +529,7 @@ impl Connection {
         let bytes = with_reply(message).encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
         let peeked = peek(&reply);
-        let why = "a command changed data in a way that cannot be followed";
+        let why = "a command's changes cannot be derived from the command and its reply";
         let mut written = replicas.declared();
         written.retain(|replica| {
             let targets = targets.as_ref();

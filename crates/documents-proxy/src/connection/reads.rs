@@ -40,7 +40,7 @@ pub enum Answer {
     /// The replica has answered with this reply, which the client gets if it may read the collection. A cursor in the
     /// reply is the replica's.
     Reply(RawDocumentBuf),
-    /// The proxy queries each of these documents at the upstream by its `_id`.
+    /// The proxy fetches each of these documents from the upstream by its `_id`.
     Fetch(Fetch, Wanted),
     /// The upstream runs this command, which is the client's command restricted to the `_id`s that the replica found.
     Narrowed(RawDocumentBuf, Wanted),
@@ -415,8 +415,8 @@ impl<'a> Read<'a> {
             .all(|(name, value)| self.fields.holds(name.as_str()) && value.as_document().is_none())
     }
 
-    /// Returns whether a pipeline ends by counting documents: all of them, or those with each value of a field that the
-    /// replica holds.
+    /// Returns whether a pipeline ends by counting documents: all of them together, or separately for each value of one
+    /// field, which the replica must hold.
     fn counts(&self) -> bool {
         let mut ends = false;
         for (name, value) in stages(self.body).into_iter().flatten().skip(1) {
@@ -477,8 +477,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of at most `most` documents that may match, in collection order. If the search fails or
-    /// is interrupted, returns how to answer the read instead, as an error.
+    /// Searches for the `_id`s of documents that may match, in collection order, at most `most` of them. If the search
+    /// fails or is interrupted, the `Err` says how to answer the read instead.
     async fn search(
         &self,
         replicas: &Replicas,

@@ -104,7 +104,7 @@ impl Replicas {
             self.said_no_start.call_once(|| {
                 tracing::warn!(
                     "the upstream does not report its start time: if it loses acknowledged writes in a crash, the \
-                     caches still hold them. Allow the user of the connection string to run serverStatus"
+                     caches still hold them. Allow the user named in the connection string to run serverStatus"
                 );
             });
         }

@@ -103,8 +103,8 @@ pub struct Replicas {
     is_checking: AtomicBool,
     /// The last check of whether the upstream hangs: when it ended, and its result.
     checked: AsyncMutex<Option<(Instant, bool)>>,
-    /// Each client with a connection to the upstream holds a reference. The reference count shows whether there are
-    /// any.
+    /// Each client with a connection to the upstream holds a reference to this `Arc`. The reference count shows whether
+    /// there are such clients.
     clients: AsyncMutex<Arc<()>>,
     /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,

@@ -44,9 +44,9 @@ pub enum Strategy {
 /// How many documents a read needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// Number of documents to fetch with one query each; `None` if such queries cannot answer the read.
+    /// Number of queries if each document is fetched by its own query; `None` if such queries cannot answer the read.
     pub one_by_one: Option<usize>,
-    /// Number of documents to fetch with one query.
+    /// Number of `_id`s in the query if one query fetches all documents.
     pub together: usize,
 }
 

@@ -123,8 +123,8 @@ impl Replicas {
         Ok(Some(self.follower(replica, fields, epoch, (events, term))))
     }
 
-    /// Reopens the stream after a position that this process or an earlier one reached. Loads the replica again if the
-    /// upstream cannot resume there.
+    /// Reopens the stream, which continues after `position`: this process or an earlier one has applied the changes up
+    /// to there. Loads the replica again if the upstream cannot resume there.
     async fn reopen_or_load<'a>(
         &'a self,
         replica: &'a Replica,

@@ -302,7 +302,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Returns whether a value in a projection means inclusion or exclusion. Other values are literals.
+/// Returns whether a value in a projection includes or excludes its field. Other values are literals.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }

@@ -169,7 +169,7 @@ impl Collection {
     pub fn insert(&self, document: &RawDocument) -> Result<RecordNumber> {
         self.insert_many(&[document], true)
             .pop()
-            .expect("one change has one result")
+            .expect("a write of one change has one result")
     }
 
     /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
@@ -191,7 +191,7 @@ impl Collection {
         match self
             .write(&[change], true)
             .pop()
-            .expect("one change has one result")?
+            .expect("a write of one change has one result")?
         {
             Changed::Replaced(old) | Changed::Deleted(old) => Ok(Some(old)),
             Changed::Inserted(_) | Changed::Absent => Ok(None),

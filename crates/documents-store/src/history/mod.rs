@@ -186,7 +186,7 @@ impl History {
         let page = self
             .engine
             .page(self.partition, &range, Direction::Forward, PAGE)?;
-        // `first` is read after the page: a change that is deleted later is already in the page.
+        // Check `first` after reading the page: a change that is deleted after this check is already in the page.
         if after.plus(1) < self.first() {
             return Err(StoreError::HistoryLost);
         }

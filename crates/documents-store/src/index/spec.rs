@@ -85,7 +85,7 @@ impl IndexSpec {
         }
     }
 
-    /// Returns whether this is a declaration of cached fields, without entries.
+    /// Returns whether this is a declaration of cached fields, for which the store keeps no entries.
     pub fn is_cache(&self) -> bool {
         self.fields
             .iter()

@@ -216,7 +216,7 @@ fn age(link: &Path) -> Option<SystemTime> {
     file.metadata().ok()?.modified().ok()
 }
 
-/// Returns the numbers of the descriptors that are open on a file, except the number of `link`.
+/// Returns the names of the file descriptors in `/proc/self/fd` that are open on a file, except the name of `link`.
 fn descriptors_of(id: Id, link: &Path) -> Vec<OsString> {
     let folder = link.parent().expect("links lie in a folder");
     let others = names_in(folder).into_keys().filter(|name| {

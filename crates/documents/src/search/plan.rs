@@ -33,7 +33,7 @@ pub enum NotUsed {
     /// A condition on a cached field is of a kind that caches cannot answer, for example a range.
     #[error(
         "the cache cannot answer the condition on the field '{path}': caches answer equality with a string or null, \
-         $in of these and of patterns, $regex, $exists, and negations of these conditions"
+         $in with strings, null and patterns, $regex, $exists, and negations of these conditions"
     )]
     Predicate {
         /// The field.

@@ -228,7 +228,9 @@ fn decode_hash(text: &str) -> Result<Hash, ScramError> {
     let bytes = BASE64.decode(text).ok();
     bytes
         .and_then(|bytes| bytes.try_into().ok())
-        .ok_or(ScramError::Malformed("a key is not 32 bytes of base64"))
+        .ok_or(ScramError::Malformed(
+            "a key is not 32 bytes, encoded as base64",
+        ))
 }
 
 fn mac(key: &[u8], message: &[u8]) -> Hash {

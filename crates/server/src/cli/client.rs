@@ -136,7 +136,7 @@ fn stay_at_one_host(options: &mut ClientOptions) {
     }
 }
 
-/// Returns whether every address refuses connections. The driver would instead retry until its timeout.
+/// Returns whether every address refuses connections. The driver alone would not report this before its timeout.
 async fn nothing_listens(hosts: &[ServerAddress]) -> bool {
     for host in hosts {
         let ServerAddress::Tcp { host, port } = host else {

@@ -164,9 +164,9 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
         bail!("{listen} can be reached from other machines: with --upstream, listen on 127.0.0.1");
     }
     bail!(
-        "{listen} can be reached from other machines, so clients must authenticate: start with --auth (and, better, \
-         --tls-cert and --tls-key) and add the first user with `forebay user add NAME` on this machine, or listen on \
-         127.0.0.1"
+        "{listen} can be reached from other machines, so clients must authenticate: start with --auth (preferably \
+         also --tls-cert and --tls-key) and add the first user with `forebay user add NAME` on this machine, or \
+         listen on 127.0.0.1"
     )
 }
 

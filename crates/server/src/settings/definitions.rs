@@ -13,7 +13,7 @@ const HOUR_MS: u64 = 3_600_000;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
-/// Maximum value of a size that only the machine's memory or disk limits.
+/// Maximum value of a size that is limited only by the machine's memory or disk.
 const BYTES_MAX: u64 = 1024 * TIB;
 
 /// Defines [`Settings`] and [`DEFINITIONS`]. Each entry is a doc comment, followed by `field: Type = "name", kind,

@@ -341,7 +341,7 @@ async fn a_restarted_proxy_has_nothing_that_its_upstream_lost() -> Result<()> {
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    // After this many writes, the proxy has stored its stream position.
+    // Make enough writes that the proxy stores its position in the stream.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;

@@ -40,7 +40,7 @@ impl Glushkov {
         let mut builder = Builder::default();
         let part = builder.part(hir)?;
         if builder.beyond_end {
-            return Err("an item after the end of a row".to_owned());
+            return Err("a part of the pattern after the end of a row".to_owned());
         }
         if part.nullable_at_start && !part.nullable {
             // The expression matches the empty string at the start of a row, and every row has a start.
@@ -156,7 +156,7 @@ struct Builder {
     follow: Vec<u64>,
     /// Positions that consume the separator.
     ends: u64,
-    /// Whether an item follows a position that consumes the separator.
+    /// Whether a part of the expression follows a position that consumes the separator.
     beyond_end: bool,
 }
 

@@ -4,7 +4,7 @@ use super::parser::Parser;
 use super::{Around, Node, Unknown};
 use crate::options::Options;
 
-/// Kind of a group, from its opening.
+/// Kind of a group. The characters after its `(` determine it.
 #[derive(Clone, Copy)]
 enum Kind {
     Plain,

@@ -1,4 +1,4 @@
-//! Helpers of the suites: blocks of rows, a pattern on all tiers, generated patterns and values.
+//! Helpers of the test suites: build blocks of rows, run a pattern on all tiers, and generate patterns and values.
 
 #![allow(dead_code, reason = "each suite uses its part")]
 

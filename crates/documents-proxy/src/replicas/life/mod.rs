@@ -93,7 +93,7 @@ pub(super) struct Load {
     pub done: u64,
     /// Number of documents that the upstream reported when the load began.
     pub total: u64,
-    /// Does the load fill another collection, so that the existing whole copy is kept?
+    /// Does the load fill a separate collection, so that the existing complete copy is kept meanwhile?
     is_beside: bool,
     /// Cluster time of the last write acknowledged since the load began.
     required: u64,

@@ -1,8 +1,8 @@
 //! Drives a [`Life`] with random events, and compares it with a model of the upstream and of the copies.
 //!
-//! The model has real documents: writes, loads that read them batch by batch, and a change stream that is applied with
-//! a delay, breaks and resumes. After every event, a copy that [`Life::answering`] lets answer is compared with the
-//! upstream's documents.
+//! The model writes real documents, loads them batch by batch, and applies a change stream with a delay; the stream
+//! breaks and resumes. If [`Life::answering`] allows a copy to answer after an event, the model compares this copy with
+//! the upstream's documents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -198,7 +198,7 @@ impl FailPoint {
         self.number("failBeforeCommitExceptionCode").is_some()
     }
 
-    /// Counts one command, and a failure if it fails. Returns true if the command is to fail.
+    /// Decides whether the next command is to fail, and returns the decision. Counts the commands that are to fail.
     fn trigger(&mut self) -> bool {
         let fails = self.mode.step();
         self.count += i64::from(fails);

@@ -283,7 +283,7 @@ fn builds(page: &mut Page, status: &Status) {
     });
     let mut expected = page.gauge(
         "forebay_documents_cache_build_documents_expected",
-        "Documents of the collection when the build began.",
+        "Number of documents in the collection when the build began.",
     );
     each_index(status, |labels, state| {
         if let IndexState::Building { total, .. } = state {
