@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bson::RawDocumentBuf;
+use forebay_cancel::Stopped;
 
 /// The result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -124,6 +125,9 @@ pub enum StoreError {
         /// Name of the index.
         index: String,
     },
+    /// The work was stopped before it was complete.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
     /// Another process has the data directory open.
     #[error("{} is in use by another server{}; stop it, or choose another data directory", directory.display(), holder(*.process))]
     Locked {

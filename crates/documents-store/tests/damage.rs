@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bson::{RawDocumentBuf, rawdoc};
 use common::{create_index, insert, small_buffers};
+use forebay_cancel::Stop;
 use forebay_documents_store::{Dropped, IndexSpec, Store, StoreError, StoreOptions};
 
 /// Number of offsets at which each file is damaged.
@@ -48,7 +49,7 @@ fn contents(store: &Store) -> Result<Contents, StoreError> {
         .ok_or(StoreError::NamespaceNotFound {
             namespace: "db.c".to_owned(),
         })?;
-    let report = collection.verify()?;
+    let report = collection.verify(&Stop::never())?;
     let found: Result<Contents, StoreError> = collection
         .scan(0)
         .map(|record| record.map(|(number, document)| (number, document.to_buf())))

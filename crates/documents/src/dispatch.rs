@@ -161,9 +161,9 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let is_long =
         body.as_bytes().len() > SHORT_BODY_BYTES_MAX || request.arguments.get("let").is_some();
     match spec.name {
-        "insert" | "getMore" | "createIndexes" => None,
+        "insert" | "getMore" | "createIndexes" | "validate" => None,
         _ if writes => Some(Kind::Write),
-        "explain" | "validate" | "forebayBuckets" => Some(Kind::Read),
+        "explain" | "forebayBuckets" => Some(Kind::Read),
         _ => is_long.then_some(Kind::Read),
     }
 }

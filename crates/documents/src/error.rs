@@ -117,7 +117,10 @@ impl From<Stopped> for CommandError {
 
 impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> CommandError {
-        CommandError::Store(error)
+        match error {
+            StoreError::Stopped(stopped) => stopped.into(),
+            error => CommandError::Store(error),
+        }
     }
 }
 

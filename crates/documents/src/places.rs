@@ -31,14 +31,16 @@ const PLACES_MIN: usize = 16;
 /// Maximum number of read permits. The number of write permits has the same maximum.
 const PLACES_MAX: usize = 128;
 
-/// Maximum number of commands that build indexes at the same time. One client has at most three of them.
+/// Maximum number of commands that build indexes or validate collections at the same time. One client has at most three
+/// of them.
 const BUILDS_MAX: usize = 4;
 
 /// Read permits. Writes have permits of their own, so that reads and writes do not delay each other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
 /// Write permits.
 static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
-/// Permits to build indexes. A build may take hours, so it must not hold a write permit.
+/// Permits to build indexes and to validate collections. This may take hours, so it must not hold a permit that other
+/// commands need.
 static BUILDS: LazyLock<Places> = LazyLock::new(|| Places::fair(BUILDS_MAX));
 
 /// Bounds the number of patterns that are compiled at the same time for commands without a permit.
@@ -73,7 +75,7 @@ pub enum Kind {
     Read,
     /// Writing, or changing the catalogue.
     Write,
-    /// Building indexes.
+    /// Building indexes, or validating a collection.
     Build,
 }
 

@@ -36,7 +36,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
     /// Handles Ctrl-C and SIGTERM, also for threads that start later. A signal still ends the process at once if
-    /// nothing [listens](Stop::listen) for a stop, or if it is the second signal.
+    /// nothing [listens](Stop::listen) for a stop, or if it is the second signal. Also blocks SIGXFSZ, so that a write
+    /// beyond the limit on file sizes (`ulimit -f`) fails with an error and does not end the process.
     ///
     /// # Errors
     /// If the system cannot block the signals or start a thread.
@@ -47,7 +48,10 @@ impl Stop {
             phase: Arc::default(),
         };
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
-        signals.thread_block().context("blocking signals")?;
+        let file_too_large = SigSet::from_iter([Signal::SIGXFSZ]);
+        for blocked in [signals, file_too_large] {
+            blocked.thread_block().context("blocking signals")?;
+        }
         let waiting = stop.clone();
         let thread = thread::Builder::new().name("signals".to_owned());
         thread.spawn(move || waiting.wait_for(signals))?;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use forebay_cancel::Stop;
+
 use super::write::nests_too_deep;
 use super::{Collection, Writer};
 use crate::document::{Document, RecordNumber};
@@ -11,6 +13,9 @@ use crate::index::Index;
 
 /// Maximum number of problems that a report describes. Further problems are only counted.
 const PROBLEMS_MAX: usize = 100;
+
+/// Number of index entries that are read between two checks of the cancellation token.
+const ENTRIES_PER_CHECK: u64 = 4_096;
 
 /// Result of a collection's check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,8 +51,8 @@ impl Collection {
     /// documents' keys, and that the counters are right. Writers wait until the check ends.
     ///
     /// # Errors
-    /// Only errors of the reads. The report lists the problems that the check finds.
-    pub fn verify(&self) -> Result<VerifyReport> {
+    /// [`StoreError::Stopped`], and errors of the reads. The report lists the problems that the check finds.
+    pub fn verify(&self, stop: &Stop) -> Result<VerifyReport> {
         let writer = self.writer.lock();
         let mut report = VerifyReport::default();
         let indexes: Vec<Arc<Index>> = self
@@ -58,6 +63,7 @@ impl Collection {
             .collect();
         let mut expected = vec![0; indexes.len()];
         for record in self.scan(0) {
+            stop.check()?;
             let (number, document) = record?;
             self.verify_document(&mut report, number, &document);
             for (index, expected) in indexes.iter().zip(&mut expected) {
@@ -65,7 +71,7 @@ impl Collection {
             }
         }
         for (index, expected) in indexes.iter().zip(expected) {
-            self.verify_entry_count(&mut report, index, expected)?;
+            self.verify_entry_count(&mut report, index, expected, stop)?;
         }
         verify_counts(&mut report, &writer);
         Ok(report)
@@ -134,14 +140,18 @@ impl Collection {
         report: &mut VerifyReport,
         index: &Index,
         expected: u64,
+        stop: &Stop,
     ) -> Result<()> {
         let Some(partition) = index.partition_id() else {
             return Ok(());
         };
-        let mut found = 0;
+        let mut found = 0_u64;
         for entry in self.entries(partition, KeyRange::all(), Direction::Forward) {
             entry?;
             found += 1;
+            if found.is_multiple_of(ENTRIES_PER_CHECK) {
+                stop.check()?;
+            }
         }
         report.entries += found;
         if found != expected {

@@ -642,6 +642,8 @@ fn same_id(old: &RawDocument, new: &RawDocument) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_cancel::Stop;
+
     use super::*;
     use crate::index::IndexSpec;
     use crate::{IndexBounds, Store, StoreOptions};
@@ -677,7 +679,7 @@ mod tests {
                 "{answers:?}"
             );
         }
-        let report = collection.verify().expect("reads");
+        let report = collection.verify(&Stop::never()).expect("reads");
         assert!(report.is_clean() && report.documents == 1, "{report:?}");
     }
 
@@ -704,7 +706,7 @@ mod tests {
         let taken = create(IndexSpec::ascending("x").unique()).expect_err("two are equal");
         assert!(matches!(taken, StoreError::DuplicateKey { .. }), "{taken}");
         assert!(taken.to_string().len() < 1_000, "{taken}");
-        let report = collection.verify().expect("reads");
+        let report = collection.verify(&Stop::never()).expect("reads");
         assert_eq!(report.problem_count, 2, "{:?}", report.problems);
         assert!(
             report.problems[0].contains("200 levels"),

@@ -6,6 +6,7 @@ pub mod operations;
 use std::path::Path;
 
 use bson::RawDocumentBuf;
+use forebay_cancel::Stop;
 use forebay_documents_store::{
     Collection, Direction, IndexBounds, IndexSpec, Store, StoreError, StoreOptions,
 };
@@ -47,6 +48,8 @@ pub fn create_index(collection: &Collection, spec: IndexSpec) -> Result<(), Stor
 }
 
 pub fn assert_clean(collection: &Collection) {
-    let report = collection.verify().expect("the collection can be read");
+    let report = collection
+        .verify(&Stop::never())
+        .expect("the collection can be read");
     assert!(report.is_clean(), "{:?}", report.problems);
 }

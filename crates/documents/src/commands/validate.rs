@@ -4,8 +4,8 @@ use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
 
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Reply, Run, Spec};
-use crate::places::blocking;
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
+use crate::places::{Kind, all_aside, blocking};
 use crate::request::Request;
 
 /// The command's entry in the command table.
@@ -14,13 +14,22 @@ pub const SPEC: Spec = Spec {
     help: "checks the indexes of a collection against its documents",
     known: Known::Any,
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Async(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let collection = request.documents.collections().existing(&namespace)?;
-    let report = blocking(|| collection.store.verify())?;
+    let stop = request.stop();
+    // Writers of the collection wait for the check, so few checks may run at the same time.
+    let verified = all_aside(Kind::Build, stop, async {
+        blocking(|| Ok(collection.store.verify(stop)?))
+    });
+    let report = verified.await?;
     let indexes = collection.store.indexes();
     let mut errors = RawArrayBuf::new();
     if !report.is_clean() {

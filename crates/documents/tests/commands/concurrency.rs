@@ -504,3 +504,15 @@ async fn index_builds_stop_at_their_time_limit_and_leave_writes_alone() {
         assert_eq!(timeout(PATIENCE, build).await.unwrap().unwrap(), EXPIRED);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_validation_stops_at_its_time_limit() {
+    let door = Arc::new(door());
+    let documents = (0..20_000).map(|id| doc! { "_id": id, "a": [id, id + 1, id + 2] });
+    door.insert("c", documents).await;
+    assert_eq!(
+        door.code(doc! { "validate": "c", "maxTimeMS": 1 }).await,
+        EXPIRED
+    );
+    door.ok(doc! { "validate": "c" }).await;
+}
