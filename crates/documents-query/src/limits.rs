@@ -1,12 +1,21 @@
 //! The limits of the query language.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use bson::raw::{RawBson, RawBsonRef};
 use forebay_cancel::SharedStop;
-use forebay_memory::Account;
+use forebay_memory::{Account, Share};
 
+use crate::element;
+use crate::error::Error;
 use crate::expr::Variables;
 use crate::filter::Compilation;
+use crate::sort::ALLOCATION_BYTES;
+
+/// Number of bytes of parsed form between two checks of the cancellation token and of the memory account. A command
+/// with a smaller parsed form needs no reservation.
+const HELD_STEP_BYTES: usize = 64 << 10;
 
 /// Maximum nesting of documents and arrays, including the outermost document. Applies to everything that is read from a
 /// client, computed by an expression, a stage or an update, or stored. Deeper nesting is an `Overflow` error. MongoDB
@@ -35,9 +44,65 @@ pub struct Limits {
     pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
+    /// The limits that everything parsed with these limits refers to. Set by the first use.
+    pub command: OnceLock<Arc<CommandLimits>>,
+}
+
+/// The cancellation token and the memory account of a command, and the memory that the command's parsed form holds.
+/// Each parsed filter, projection, expression and update refers to it, so the memory is released with the last of them.
+#[derive(Debug, Default)]
+pub struct CommandLimits {
+    pub(crate) stop: Arc<SharedStop>,
+    pub(crate) memory: Account,
+    /// Estimated bytes of the parsed form.
+    held_bytes: AtomicUsize,
+    /// Reserves `held_bytes`. Not set for small commands.
+    share: OnceLock<Share>,
+}
+
+impl CommandLimits {
+    /// Reserves memory for `bytes` more bytes of parsed form.
+    fn hold(&self, bytes: usize) -> Result<(), Error> {
+        let before = self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let held_bytes = before.saturating_add(bytes);
+        if before / HELD_STEP_BYTES == held_bytes / HELD_STEP_BYTES {
+            return Ok(());
+        }
+        self.stop.check()?;
+        let share = self.share.get_or_init(|| self.memory.share());
+        Ok(share.try_cover(held_bytes.saturating_add(HELD_STEP_BYTES))?)
+    }
 }
 
 impl Limits {
+    /// Returns the limits that everything parsed with these limits refers to.
+    pub(crate) fn command(&self) -> &Arc<CommandLimits> {
+        self.command.get_or_init(|| {
+            Arc::new(CommandLimits {
+                stop: self.stop().clone(),
+                memory: self.memory.clone(),
+                ..CommandLimits::default()
+            })
+        })
+    }
+
+    /// Reserves memory for a part of the command's parsed form, and checks the cancellation token. Parsers call this
+    /// for each part of which a command can have many, before they build it. Most calls only add to a counter.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the memory account has no room; `Interrupted` or `MaxTimeMSExpired`.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), Error> {
+        self.command().hold(bytes)
+    }
+
+    /// Reserves memory for a value that the parsed form holds; see [`Limits::hold`].
+    ///
+    /// # Errors
+    /// Those of [`Limits::hold`].
+    pub(crate) fn hold_value(&self, value: RawBsonRef<'_>) -> Result<(), Error> {
+        self.hold(value_bytes(value))
+    }
+
     /// Returns the cancellation token of the command. Long evaluations check it.
     pub fn stop(&self) -> &Arc<SharedStop> {
         self.compilation.budget.stop()
@@ -57,6 +122,216 @@ impl Default for Limits {
             stage_memory_bytes_max: 100 * 1024 * 1024,
             memory: Account::default(),
             variables: Variables::default(),
+            command: OnceLock::new(),
+        }
+    }
+}
+
+/// Returns the bytes that a [`RawBson`] of this value takes.
+pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> usize {
+    size_of::<RawBson>() + heap_bytes(value)
+}
+
+/// Returns the bytes that a [`RawBson`] of this value takes in an allocation of its own.
+pub(crate) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
+    match element::bytes_of(value) {
+        0 => 0,
+        bytes => ALLOCATION_BYTES + bytes,
+    }
+}
+
+/// Returns the bytes of a dotted path that is split into components, each an allocation of its own.
+pub(crate) fn path_bytes(path: &str) -> usize {
+    let count = path.bytes().filter(|byte| *byte == b'.').count() + 1;
+    count * (size_of::<Box<str>>() + ALLOCATION_BYTES) + 2 * (path.len() + ALLOCATION_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::sync::atomic::Ordering;
+
+    use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf};
+    use bson::{Binary, DateTime, rawdoc, spec::BinarySubtype};
+
+    use super::*;
+    use crate::error::Code;
+    use crate::{Expression, Filter, Pipeline, Projection, Update};
+
+    type Parsed = Result<Box<dyn Any>, Error>;
+    /// Parses a command that has the given number of parts.
+    type Parse = fn(usize, &Limits) -> Parsed;
+
+    /// Returns `{0: value, 1: value, ...}`.
+    fn fields(count: usize, value: impl Into<RawBson>) -> RawDocumentBuf {
+        let value = value.into();
+        let name = |index: usize| bson::raw::CString::try_from(index.to_string()).unwrap();
+        (0..count)
+            .map(|index| (name(index), value.clone()))
+            .collect()
+    }
+
+    fn list(values: impl Iterator<Item = impl Into<RawBson>>) -> RawArrayBuf {
+        values.map(Into::into).collect()
+    }
+
+    fn numbers(count: usize) -> RawArrayBuf {
+        list(0..count as i64)
+    }
+
+    fn filter(query: &RawDocument, limits: &Limits) -> Parsed {
+        Ok(Box::new(Filter::parse(query, limits)?))
+    }
+
+    fn pipeline(stage: RawDocumentBuf, limits: &Limits) -> Parsed {
+        let stages = list([stage].into_iter());
+        Ok(Box::new(Pipeline::parse(&stages, limits)?))
+    }
+
+    fn update(update: &RawDocument, limits: &Limits) -> Parsed {
+        let update = RawBsonRef::Document(update);
+        Ok(Box::new(Update::parse(update, None, limits)?))
+    }
+
+    fn array_filter(count: usize, limits: &Limits) -> Parsed {
+        let condition = rawdoc! { "$and": list((0..count).map(|_| rawdoc! { "x.a": 1 })) };
+        let update = rawdoc! { "$set": { "a.$[x]": 1 } };
+        let update = RawBsonRef::Document(&update);
+        let filters = list([condition].into_iter());
+        Ok(Box::new(Update::parse(update, Some(&filters), limits)?))
+    }
+
+    const PARSERS: [(&str, Parse); 19] = [
+        ("fields", |count, limits| filter(&fields(count, 1), limits)),
+        ("$gt", |count, limits| {
+            filter(&fields(count, rawdoc! { "$gt": 1 }), limits)
+        }),
+        ("$or", |count, limits| {
+            let branches = list((0..count).map(|_| rawdoc! { "a": 1 }));
+            filter(&rawdoc! { "$or": branches }, limits)
+        }),
+        ("$in", |count, limits| {
+            filter(&rawdoc! { "a": { "$in": numbers(count) } }, limits)
+        }),
+        ("$all", |count, limits| {
+            filter(&rawdoc! { "a": { "$all": numbers(count) } }, limits)
+        }),
+        ("$bitsAllSet", |count, limits| {
+            let (subtype, bytes) = (BinarySubtype::Generic, vec![0xff; count]);
+            let mask = Binary { subtype, bytes };
+            filter(&rawdoc! { "a": { "$bitsAllSet": mask } }, limits)
+        }),
+        ("projection", |count, limits| {
+            Ok(Box::new(Projection::parse(&fields(count, 1), limits)?))
+        }),
+        ("array", |count, limits| {
+            let value = RawBson::Array(numbers(count));
+            Ok(Box::new(Expression::parse(
+                value.as_raw_bson_ref(),
+                limits,
+            )?))
+        }),
+        ("$literal", |count, limits| {
+            let value = rawdoc! { "$literal": numbers(10 * count) };
+            let value = RawBsonRef::Document(&value);
+            Ok(Box::new(Expression::parse(value, limits)?))
+        }),
+        ("path", |count, limits| {
+            let path = format!("${}", vec!["a"; count].join("."));
+            let path = RawBsonRef::String(&path);
+            Ok(Box::new(Expression::parse(path, limits)?))
+        }),
+        ("let", |count, limits| {
+            let definitions: RawDocumentBuf = fields(count, 1)
+                .iter_elements()
+                .flatten()
+                .map(|element| {
+                    let name = format!("v{}", element.key().as_str());
+                    (bson::raw::CString::try_from(name).unwrap(), 1)
+                })
+                .collect();
+            Variables::parse(&definitions, DateTime::MIN, limits)?;
+            Ok(Box::new(limits.command().clone()))
+        }),
+        ("stage $set", |count, limits| {
+            pipeline(rawdoc! { "$set": fields(count, 1) }, limits)
+        }),
+        ("stage $unset", |count, limits| {
+            let names = list((0..count).map(|name| name.to_string()));
+            pipeline(rawdoc! { "$unset": names }, limits)
+        }),
+        ("$group", |count, limits| {
+            let mut group = rawdoc! { "_id": 1 };
+            for element in fields(count, rawdoc! { "$sum": 1 })
+                .iter_elements()
+                .flatten()
+            {
+                group.append(element.key(), element.value().unwrap());
+            }
+            pipeline(rawdoc! { "$group": group }, limits)
+        }),
+        ("$set", |count, limits| {
+            update(&rawdoc! { "$set": fields(count, 1) }, limits)
+        }),
+        ("$unset", |count, limits| {
+            update(&rawdoc! { "$unset": fields(count, 1) }, limits)
+        }),
+        ("$push", |count, limits| {
+            update(
+                &rawdoc! { "$push": { "a": { "$each": numbers(count) } } },
+                limits,
+            )
+        }),
+        ("$pullAll", |count, limits| {
+            update(&rawdoc! { "$pullAll": { "a": numbers(count) } }, limits)
+        }),
+        ("arrayFilters", array_filter),
+    ];
+
+    fn limits(account: &Account) -> Limits {
+        Limits {
+            memory: account.clone(),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn a_parsed_form_takes_memory_from_the_account_as_long_as_it_lives() {
+        for (name, parse) in PARSERS {
+            let account = Account::new(64 << 20);
+            let parsed = parse(10, &limits(&account));
+            assert!(parsed.is_ok(), "{name}");
+            assert_eq!(account.figures().used_bytes, 0, "{name}, small");
+            drop(parsed);
+            let parsed = parse(20_000, &limits(&account));
+            assert!(parsed.is_ok(), "{name}");
+            let used_bytes = account.figures().used_bytes;
+            assert!(used_bytes > 20_000 * 16, "{name}: {used_bytes} bytes");
+            drop(parsed);
+            assert_eq!(account.figures().used_bytes, 0, "{name}, dropped");
+        }
+    }
+
+    #[test]
+    fn a_parsed_form_for_which_there_is_no_memory_is_refused() {
+        for (name, parse) in PARSERS {
+            let account = Account::new(512 << 10);
+            let parsed = parse(50_000, &limits(&account));
+            let code = parsed.err().map(|error| error.code);
+            assert_eq!(code, Some(Code::ExceededMemoryLimit), "{name}");
+            assert_eq!(account.figures().used_bytes, 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn parsing_is_stopped() {
+        for (name, parse) in PARSERS {
+            let limits = Limits::default();
+            let stop = limits.stop().current();
+            stop.cancelled.store(true, Ordering::Relaxed);
+            limits.stop().follow(&stop);
+            let code = parse(20_000, &limits).err().map(|error| error.code);
+            assert_eq!(code, Some(Code::Interrupted), "{name}");
         }
     }
 }

@@ -31,6 +31,7 @@ impl Sort {
     /// for too many fields, `NotImplemented` for `$meta`.
     pub fn parse(spec: &RawDocument) -> Result<Sort, Error> {
         let parts = elements(spec)
+            .take(SORT_FIELDS_MAX + 1)
             .map(|element| part(element.key, element.value()))
             .collect::<Result<Vec<_>, _>>()?;
         match parts.len() > SORT_FIELDS_MAX {

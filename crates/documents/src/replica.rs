@@ -82,6 +82,7 @@ impl Documents {
         let settings = self.settings();
         let budget = Budget::new(settings.command_patterns_bytes_max, Arc::default());
         let limits = Limits {
+            memory: settings.memory.clone(),
             pattern: settings.pattern.clone(),
             compilation: Compilation {
                 budget: Arc::new(budget),

@@ -47,11 +47,11 @@ impl Cond {
         let RawBsonRef::Array(array) = operand else {
             return Err(wrong_count(1));
         };
-        let values: Vec<_> = array_values(array).collect();
+        let values: Vec<_> = array_values(array).take(4).collect();
         values
             .as_slice()
             .try_into()
-            .map_err(|_| wrong_count(values.len()))
+            .map_err(|_| wrong_count(array_values(array).count()))
     }
 
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {

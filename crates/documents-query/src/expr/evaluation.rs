@@ -5,15 +5,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::raw::RawBsonRef;
-use forebay_cancel::SharedStop;
-use forebay_memory::{Account, Share};
+use forebay_memory::Share;
 
 use crate::element;
 use crate::error::Error;
-use crate::limits::Limits;
+use crate::limits::CommandLimits;
 
 /// Number of bytes of values that an evaluation holds without a reservation in the memory account.
 const FREE_BYTES: usize = 64 << 10;
@@ -27,45 +25,6 @@ const CALLS_PER_CHECK: u32 = 64;
 const LARGE_BYTES: usize = 16 << 10;
 /// Number of elements that an operator processes between two checks of the cancellation token.
 const ELEMENTS_PER_CHECK: usize = 4096;
-
-/// The cancellation token and the memory account of the command that an expression belongs to.
-#[derive(Debug, Default)]
-pub(crate) struct CommandLimits {
-    stop: Arc<SharedStop>,
-    memory: Account,
-    /// The memory of what was parsed under these limits.
-    parsed: Share,
-    /// Number of bytes of what was parsed.
-    parsed_bytes: AtomicUsize,
-}
-
-impl CommandLimits {
-    pub fn of(limits: &Limits) -> Arc<CommandLimits> {
-        Arc::new(CommandLimits {
-            stop: limits.stop().clone(),
-            memory: limits.memory.clone(),
-            parsed: limits.memory.share(),
-            parsed_bytes: AtomicUsize::new(0),
-        })
-    }
-
-    /// Reserves memory for `bytes` more of what is parsed, as long as these limits exist.
-    ///
-    /// # Errors
-    /// `ExceededMemoryLimit` if the memory account has no room.
-    pub fn keep_parsed(&self, bytes: usize) -> Result<(), Error> {
-        let before = self.parsed_bytes.fetch_add(bytes, Ordering::Relaxed);
-        match before + bytes > FREE_BYTES {
-            true => Ok(self.parsed.try_cover(before + bytes)?),
-            false => Ok(()),
-        }
-    }
-
-    /// Returns the cancellation token of the command.
-    pub fn stop(&self) -> &SharedStop {
-        &self.stop
-    }
-}
 
 struct Evaluation {
     limits: Arc<CommandLimits>,
@@ -210,17 +169,28 @@ pub(crate) fn check_element(index: usize) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use bson::{DateTime, RawDocument, RawDocumentBuf, rawdoc};
+    use forebay_memory::Account;
 
     use super::*;
     use crate::element::Writer;
     use crate::error::Code;
     use crate::expr::{Expression, Scope, Value};
+    use crate::limits::Limits;
 
     /// Evaluates an expression without a document; returns the error's code.
     fn error_of(expression: &RawDocument, limits: &Limits) -> Option<Code> {
+        error_of_parsed(&parsed(expression, limits))
+    }
+
+    fn parsed(expression: &RawDocument, limits: &Limits) -> Expression {
         let value = bson::raw::RawBsonRef::Document(expression);
-        let expression = Expression::parse(value, limits).expect("it parses");
+        Expression::parse(value, limits).expect("it parses")
+    }
+
+    fn error_of_parsed(expression: &Expression) -> Option<Code> {
         let document = rawdoc! {};
         let evaluated = expression.evaluate(&Scope::new(&document, DateTime::MIN));
         evaluated.err().map(|error| error.code)
@@ -235,14 +205,15 @@ mod tests {
         let mut many = bson::RawArrayBuf::new();
         (0..200).for_each(|_| many.push(rawdoc! { "$abs": 1 }));
         let many = rawdoc! { "$add": many };
-        for expression in [&large, &set, &many] {
-            assert_eq!(error_of(expression, &limits), None);
+        let expressions = [large, set, many].map(|expression| parsed(&expression, &limits));
+        for expression in &expressions {
+            assert_eq!(error_of_parsed(expression), None);
         }
         let stop = limits.stop().current();
         stop.cancelled.store(true, Ordering::Relaxed);
         limits.stop().follow(&stop);
-        for expression in [&large, &set, &many] {
-            assert_eq!(error_of(expression, &limits), Some(Code::Interrupted));
+        for expression in &expressions {
+            assert_eq!(error_of_parsed(expression), Some(Code::Interrupted));
         }
     }
 
@@ -322,8 +293,9 @@ mod tests {
         let wide = limits(64 << 20);
         let parsed = parse(&wide).expect("it fits");
         assert!(wide.memory.figures().used_bytes > 1 << 20);
-        drop(parsed);
-        assert_eq!(wide.memory.figures().used_bytes, 0);
+        let memory = wide.memory.clone();
+        drop((parsed, wide));
+        assert_eq!(memory.figures().used_bytes, 0);
         let fields = dense_document(10_000);
         let fields = fields.get_document("fields").expect("a document");
         let mut spec = Writer::new();

@@ -29,13 +29,12 @@ use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, array_values, bytes_of, check_depth, get, too_deep};
 use crate::error::{Code, Error};
-use crate::limits::{DOCUMENT_DEPTH_MAX, Limits};
+use crate::limits::{CommandLimits, DOCUMENT_DEPTH_MAX, Limits};
 
 pub use value::Value;
 pub use variables::Variables;
 
 pub(crate) use array::slice_bounds;
-pub(crate) use evaluation::CommandLimits;
 pub(crate) use math::{Sum, no_decimals};
 pub(crate) use object::mergeable;
 
@@ -216,10 +215,9 @@ impl Expression {
     /// # Errors
     /// MongoDB's code and wording; 168 `InvalidPipelineOperator` for an unknown operator.
     pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
-        let command = CommandLimits::of(limits);
         Ok(Expression {
-            root: parse::Parser::new(limits, &command).expression(value)?,
-            limits: command,
+            root: parse::Parser::new(limits).expression(value)?,
+            limits: limits.command().clone(),
         })
     }
 

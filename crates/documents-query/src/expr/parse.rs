@@ -8,21 +8,20 @@ use super::boolean::Logic;
 use super::conditional::{Cond, Switch};
 use super::iterate::{Filter, Let, MapArray, Reduce};
 use super::regex::RegexMatch;
-use super::{CommandLimits, Node, Variable};
+use super::{Node, Variable};
 use super::{field, function};
 use crate::display;
 use crate::element::{Element, array_values, elements, first_is_operator};
 use crate::error::{Code, Error};
-use crate::limits::Limits;
+use crate::limits::{Limits, heap_bytes, path_bytes};
+use crate::sort::ALLOCATION_BYTES;
 
-/// Memory of a node besides the bytes of its operands: an entry of a list, and an allocation.
-const NODE_BYTES: usize = size_of::<Node>() + 32;
+/// Bytes of a node and the name of its field, in a list whose memory grows by half on average.
+const NODE_BYTES: usize = 3 * size_of::<(Box<str>, Node)>() / 2;
 
 /// Parses expressions. Limits their nesting and tracks the variables in scope.
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
-    /// The limits that reserve memory for the tree.
-    command: &'l CommandLimits,
     depth: usize,
     /// For each name, the numbers of the variables in scope that have this name, the innermost last. The number of a
     /// variable is the count of variables in scope that were bound before it.
@@ -31,10 +30,9 @@ pub(crate) struct Parser<'l> {
 }
 
 impl<'l> Parser<'l> {
-    pub fn new(limits: &'l Limits, command: &'l CommandLimits) -> Parser<'l> {
+    pub fn new(limits: &'l Limits) -> Parser<'l> {
         Parser {
             limits,
-            command,
             depth: 0,
             variables: HashMap::new(),
             variable_count: 0,
@@ -56,7 +54,7 @@ impl<'l> Parser<'l> {
             );
             return Err(Error::bad_value(message));
         }
-        self.command.keep_parsed(NODE_BYTES)?;
+        self.hold(value)?;
         let node = match value {
             RawBsonRef::String(text) => self.text(text)?,
             RawBsonRef::Document(document) => self.document(document)?,
@@ -69,6 +67,16 @@ impl<'l> Parser<'l> {
         };
         self.depth -= 1;
         Ok(node)
+    }
+
+    /// Reserves memory for the node of an expression.
+    fn hold(&self, value: RawBsonRef<'_>) -> Result<(), Error> {
+        let bytes = match value {
+            RawBsonRef::String(text) if text.starts_with('$') => path_bytes(text),
+            RawBsonRef::Document(_) | RawBsonRef::Array(_) => ALLOCATION_BYTES,
+            literal => heap_bytes(literal),
+        };
+        self.limits.hold(NODE_BYTES + bytes)
     }
 
     /// Parses an expression with further variables in scope. The evaluation must bind the variables in the order of
@@ -158,6 +166,7 @@ impl<'l> Parser<'l> {
                 "FieldPath field names may not contain '.'. Consider using $getField or $setField.",
             ));
         }
+        self.limits.hold(ALLOCATION_BYTES + name.len())?;
         Ok((name.into(), self.expression(element.value())?))
     }
 
@@ -177,7 +186,10 @@ impl<'l> Parser<'l> {
 
     fn operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
         match name {
-            "$literal" | "$const" => Ok(Node::Literal(operand.into())),
+            "$literal" | "$const" => {
+                self.limits.hold_value(operand)?;
+                Ok(Node::Literal(operand.into()))
+            }
             "$and" => Ok(Node::Logic(Logic::And, self.operands(operand)?)),
             "$or" => Ok(Node::Logic(Logic::Or, self.operands(operand)?)),
             "$ifNull" => Ok(Node::IfNull(self.if_null(operand)?)),
@@ -256,11 +268,11 @@ impl<'l> Parser<'l> {
                 }
             }
             RawBsonRef::Array(array) => {
-                let values: Vec<_> = array_values(array).collect();
+                let values: Vec<_> = array_values(array).take(2).collect();
                 let [single] = values.as_slice() else {
                     let message = format!(
                         "{name} accepts exactly one argument if given an array, but was given {}",
-                        values.len()
+                        array_values(array).count()
                     );
                     return Err(Error::new(Code::Location40536, message));
                 };

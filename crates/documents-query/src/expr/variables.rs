@@ -10,7 +10,11 @@ use super::iterate::check_name;
 use super::{Expression, Scope, Value, Variable};
 use crate::element::elements;
 use crate::error::{Code, Error};
-use crate::limits::Limits;
+use crate::limits::{Limits, value_bytes};
+use crate::sort::ALLOCATION_BYTES;
+
+/// Bytes of a variable besides its name and its value, in a table that is half full.
+const VARIABLE_BYTES: usize = 2 * size_of::<(Box<str>, Variable)>() + 2 * ALLOCATION_BYTES;
 
 /// The values that a command's expressions refer to as `$$name`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -28,11 +32,18 @@ impl Variables {
         now: DateTime,
         limits: &Limits,
     ) -> Result<Variables, Error> {
+        // The clone below refers to the same memory as the caller's limits.
+        limits.command();
         let mut limits = limits.clone();
         for element in elements(definitions) {
             check_name(element.key)?;
             let expression = Expression::parse(element.value(), &limits)?;
             let variable = constant(&expression, now)?;
+            let value_bytes = match &variable {
+                Variable::Constant(value) => value_bytes(value.as_raw_bson_ref()),
+                _ => 0,
+            };
+            limits.hold(VARIABLE_BYTES + element.key.len() + value_bytes)?;
             let bound = Arc::make_mut(&mut limits.variables.bound);
             bound.insert(element.key.into(), variable);
         }

@@ -52,6 +52,12 @@ impl BitTest {
         Ok(BitTest { want, positions })
     }
 
+    /// Returns the maximum bytes of the positions of a binary mask.
+    pub(super) fn mask_bytes(mask: &[u8]) -> usize {
+        let bits: usize = mask.iter().map(|byte| byte.count_ones() as usize).sum();
+        bits * size_of::<u32>()
+    }
+
     /// Returns whether the value is an integral number or a binary value, and its selected bits meet the condition.
     pub(super) fn passes(&self, value: RawBsonRef<'_>) -> bool {
         match value {

@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
-use forebay_cancel::SharedStop;
 
 use crate::element::check_depth;
 use crate::error::Error;
 use crate::expr::Expression;
-use crate::limits::Limits;
+use crate::limits::{CommandLimits, Limits};
 use crate::path::Path;
 pub use regex::pattern_error;
 
@@ -47,8 +46,8 @@ const CHEAP_TESTS_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
-    /// The cancellation token that may stop the evaluation.
-    stop: Arc<SharedStop>,
+    /// The cancellation token that may stop the evaluation, and the memory of the tree.
+    limits: Arc<CommandLimits>,
 }
 
 /// One node of a filter's tree.
@@ -126,19 +125,24 @@ impl Filter {
     pub fn all() -> Filter {
         Filter {
             root: Node::AlwaysTrue,
-            stop: Arc::default(),
+            limits: Arc::default(),
         }
     }
 
     /// Builds a filter from its tree. The cancellation token in `limits` may stop its evaluation.
     pub fn from_node(root: Node, limits: &Limits) -> Filter {
-        let stop = limits.stop().clone();
-        Filter { root, stop }
+        let limits = limits.command().clone();
+        Filter { root, limits }
     }
 
     /// Returns the tree, for planners.
     pub fn root(&self) -> &Node {
         &self.root
+    }
+
+    /// Returns the tree. [`Filter::from_node`] builds a filter from trees.
+    pub fn into_root(self) -> Node {
+        self.root
     }
 
     /// Returns whether the document matches. Also returns false if an expression of `$expr` fails on the document, or
@@ -153,7 +157,7 @@ impl Filter {
     /// The error of a `$expr` expression that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the
     /// command is stopped during the evaluation.
     pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
-        let mut walk = Walk::new(&self.stop);
+        let mut walk = Walk::new(&self.limits.stop);
         let answer = self.root.matches(document, &mut walk);
         walk.finish(answer).map(|(answer, _)| answer)
     }
@@ -164,7 +168,7 @@ impl Filter {
     /// # Errors
     /// [`Stopped`](forebay_cancel::Stopped) if the command is stopped during the evaluation.
     pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
-        let mut walk = Walk::new(&self.stop);
+        let mut walk = Walk::new(&self.limits.stop);
         let index = match &self.root {
             Node::Leaf { test, .. } => test.element_index(value, &mut walk),
             _ => None,
@@ -185,7 +189,7 @@ impl Filter {
     /// # Errors
     /// [`Stopped`](forebay_cancel::Stopped) if the command is stopped during the evaluation.
     pub(crate) fn try_matches_value(&self, value: RawBsonRef<'_>) -> Result<bool, Error> {
-        let mut walk = Walk::new(&self.stop);
+        let mut walk = Walk::new(&self.limits.stop);
         let answer = self.root.matches_value(value, &mut walk);
         walk.finish(answer).map(|(answer, _)| answer)
     }
@@ -196,7 +200,7 @@ impl Filter {
     /// # Errors
     /// Those of [`Filter::try_matches`].
     pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
-        let mut walk = Walk::new(&self.stop);
+        let mut walk = Walk::new(&self.limits.stop);
         let answer = self.root.matches(document, &mut walk);
         Ok(match walk.finish(answer)? {
             (true, index) => Match::Yes { index },

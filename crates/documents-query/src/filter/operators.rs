@@ -33,6 +33,7 @@ fn parse_operator(
     element: &Element<'_>,
 ) -> Result<Option<Node>, Error> {
     let operand = element.value();
+    hold(parser, path, element.key, operand)?;
     let node = match element.key {
         "$eq" => equality(path, operand)?,
         "$ne" => not_equal(path, operand)?,
@@ -58,6 +59,24 @@ fn parse_operator(
         name => bits(path, name, operand)?,
     };
     Ok(Some(node))
+}
+
+/// Reserves memory for an operator. The parsers of lists reserve memory for their entries.
+fn hold(
+    parser: &Parser<'_>,
+    path: &Path,
+    name: &str,
+    operand: RawBsonRef<'_>,
+) -> Result<(), Error> {
+    let own = match (name, operand) {
+        ("$in" | "$nin" | "$not" | "$elemMatch" | "$all", _) => RawBsonRef::Null,
+        (_, operand) => operand,
+    };
+    if let RawBsonRef::Binary(binary) = operand {
+        parser.limits.hold(BitTest::mask_bytes(binary.bytes))?;
+    }
+    parser.hold_node()?;
+    parser.hold_leaf(path.as_str(), own)
 }
 
 fn not(node: Node) -> Node {
@@ -100,6 +119,7 @@ fn list(parser: &Parser<'_>, name: &str, operand: RawBsonRef<'_>) -> Result<InLi
                 return Err(Error::bad_value("cannot nest $ under $in"));
             }
             RawBsonRef::RegularExpression(regex) => {
+                parser.limits.hold_value(value)?;
                 patterns.push(Regex::of_value(regex, parser.limits)?)
             }
             RawBsonRef::Undefined => {
@@ -107,7 +127,10 @@ fn list(parser: &Parser<'_>, name: &str, operand: RawBsonRef<'_>) -> Result<InLi
                     "InMatchExpression equality cannot be undefined",
                 ));
             }
-            value => values.push(value.into()),
+            value => {
+                parser.limits.hold_value(value)?;
+                values.push(value.into())
+            }
         }
     }
     Ok(InList::new(values, patterns))
@@ -143,7 +166,7 @@ fn modulo(operand: RawBsonRef<'_>) -> Result<Test, Error> {
     let RawBsonRef::Array(array) = operand else {
         return Err(Error::bad_value("malformed mod, needs to be an array"));
     };
-    let values: Vec<_> = array_values(array).collect();
+    let values: Vec<_> = array_values(array).take(3).collect();
     let (divisor, remainder) = match values.as_slice() {
         [] | [_] => return Err(Error::bad_value("malformed mod, not enough elements")),
         [divisor, remainder] => (
@@ -248,7 +271,10 @@ fn all_elem_matches(
 ) -> Result<Vec<Node>, Error> {
     array_values(array)
         .map(|value| match elem_match_of(value) {
-            Some(inner) => elem_match(parser, path, inner),
+            Some(inner) => {
+                parser.hold_leaf(path.as_str(), RawBsonRef::Null)?;
+                elem_match(parser, path, inner)
+            }
             None => Err(Error::bad_value("$all/$elemMatch has to be consistent")),
         })
         .collect()
@@ -260,6 +286,7 @@ fn elem_match_of(value: RawBsonRef<'_>) -> Option<RawBsonRef<'_>> {
 }
 
 fn all_entry(parser: &Parser<'_>, path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error> {
+    parser.hold_leaf(path.as_str(), value)?;
     match value {
         RawBsonRef::RegularExpression(regex) => Ok(leaf(
             path,

@@ -14,8 +14,12 @@ use crate::display;
 use crate::element::{Element, array_values, elements};
 use crate::error::{Code, Error};
 use crate::expr::Expression;
-use crate::limits::Limits;
+use crate::limits::{Limits, heap_bytes, path_bytes};
 use crate::path::Path;
+use crate::sort::ALLOCATION_BYTES;
+
+/// Bytes of a node in a list whose memory grows by half on average.
+const NODE_BYTES: usize = 3 * size_of::<Node>() / 2 + ALLOCATION_BYTES;
 
 /// Parses queries and limits their nesting.
 pub(super) struct Parser<'l> {
@@ -109,6 +113,17 @@ impl<'l> Parser<'l> {
         self.depth -= 1;
     }
 
+    /// Reserves memory for a node without a path.
+    pub fn hold_node(&self) -> Result<(), Error> {
+        self.limits.hold(NODE_BYTES)
+    }
+
+    /// Reserves memory for a leaf that holds `operand`.
+    pub fn hold_leaf(&self, path: &str, operand: RawBsonRef<'_>) -> Result<(), Error> {
+        let bytes = NODE_BYTES + path_bytes(path) + heap_bytes(operand);
+        self.limits.hold(bytes)
+    }
+
     fn field(&mut self, element: &Element<'_>, nodes: &mut Vec<Node>) -> Result<(), Error> {
         let path = Path::new(element.key)?;
         match element.value() {
@@ -116,18 +131,26 @@ impl<'l> Parser<'l> {
                 nodes.push(parse_operators(self, &path, inner)?);
             }
             RawBsonRef::RegularExpression(regex) => {
+                self.hold_leaf(element.key, element.value())?;
                 nodes.push(leaf(
                     &path,
                     Test::Regex(Regex::of_value(regex, self.limits)?),
                 ));
             }
-            value => nodes.push(equality(&path, value)?),
+            value => {
+                self.hold_leaf(element.key, value)?;
+                nodes.push(equality(&path, value)?)
+            }
         }
         Ok(())
     }
 
     fn top_level(&mut self, element: &Element<'_>) -> Result<Option<Node>, Error> {
         let name = element.key;
+        match name {
+            "$ref" | "$id" | "$db" => self.hold_leaf(name, element.value())?,
+            _ => self.hold_node()?,
+        }
         let node = match name {
             "$and" => and(self.branches(element)?),
             "$or" => Node::Or(self.branches(element)?),
@@ -175,7 +198,10 @@ impl<'l> Parser<'l> {
         }
         array_values(array)
             .map(|value| match value {
-                RawBsonRef::Document(query) => self.query(query),
+                RawBsonRef::Document(query) => {
+                    self.hold_node()?;
+                    self.query(query)
+                }
                 _ => Err(Error::bad_value(
                     "$or/$and/$nor entries need to be full objects",
                 )),

@@ -1,6 +1,6 @@
 //! The shape of a filter without its values, for logs, which must not contain user data.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use super::{Filter, Node, RangeOp, Test};
 
@@ -10,14 +10,34 @@ const CHARACTERS_MAX: usize = 512;
 impl Filter {
     /// Returns the filter with `?` in place of each value, as in `{name: {$regex: ?}}`, truncated to 512 characters.
     pub fn shape(&self) -> String {
-        let shape = match &self.root {
-            Node::AlwaysTrue => "{}".to_owned(),
-            root => Shape(root).to_string(),
+        let mut shape = Truncated::default();
+        // The only error is that the shape is long enough.
+        let _ = match &self.root {
+            Node::AlwaysTrue => shape.write_str("{}"),
+            root => write!(shape, "{}", Shape(root)),
         };
-        match shape.char_indices().nth(CHARACTERS_MAX) {
-            Some((end, _)) => format!("{}…", &shape[..end]),
-            None => shape,
+        shape.text
+    }
+}
+
+/// Text of at most [`CHARACTERS_MAX`] characters, and `…` if there would be more.
+#[derive(Default)]
+struct Truncated {
+    text: String,
+    character_count: usize,
+}
+
+impl fmt::Write for Truncated {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        for character in part.chars() {
+            if self.character_count == CHARACTERS_MAX {
+                self.text.push('…');
+                return Err(fmt::Error);
+            }
+            self.text.push(character);
+            self.character_count += 1;
         }
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn apply(
 ) -> Result<RawDocumentBuf, Error> {
     let run = Run {
         mode: projection.mode,
-        stop: projection.limits.stop(),
+        stop: &projection.limits.stop,
         scope: Scope::new(document, context.now),
         position: context.position,
     };

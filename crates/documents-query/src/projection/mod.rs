@@ -14,20 +14,22 @@ use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::element::check_depth;
 use crate::error::Error;
-use crate::expr::{CommandLimits, Expression, evaluation};
+use crate::expr::{Expression, evaluation};
 use crate::filter::Filter;
-use crate::limits::Limits;
+use crate::limits::{CommandLimits, Limits};
 
 /// Maximum number of rules in a cheap projection.
 const CHEAP_RULES_MAX: usize = 32;
+/// Maximum number of rules whose names are compared one by one.
+const FEW_RULES_MAX: usize = 8;
 
-/// A parsed projection.
+/// A parsed projection. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Projection {
     mode: Mode,
-    rules: Rules,
+    rules: Arc<Rules>,
     positional: bool,
-    /// The limits of the command, checked before each computed field.
+    /// The cancellation token of the command, checked before each computed field, and the memory of the rules.
     limits: Arc<CommandLimits>,
 }
 
@@ -45,9 +47,9 @@ enum Mode {
 /// The rules for the fields of one document.
 #[derive(Debug, Clone, Default)]
 struct Rules {
-    fields: Vec<(Box<str>, Rule)>,
-    /// Maps each name to its index in `fields`.
-    places: HashMap<Box<str>, usize>,
+    fields: Vec<(Arc<str>, Rule)>,
+    /// Maps each name to its index in `fields`. Empty if there are few rules.
+    places: HashMap<Arc<str>, usize>,
 }
 
 /// Treatment of one field.
@@ -101,8 +103,11 @@ impl Projection {
     }
 
     /// Builds the projection that omits the fields at `paths`.
-    pub(crate) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Projection, Error> {
-        parse::excluding(paths)
+    pub(crate) fn excluding<'p>(
+        paths: impl Iterator<Item = &'p str>,
+        limits: &Limits,
+    ) -> Result<Projection, Error> {
+        parse::excluding(paths, limits)
     }
 
     /// Returns whether the projection uses `field.$`, which needs the index of the matched array element.
@@ -139,8 +144,7 @@ impl Rules {
     /// Returns the index of a name's rule. If there are few rules, compares their names one by one, so that no name of
     /// a document is hashed.
     fn place(&self, name: &str) -> Option<usize> {
-        const FEW: usize = 8;
-        match self.fields.len() <= FEW {
+        match self.fields.len() <= FEW_RULES_MAX {
             true => self.fields.iter().position(|(known, _)| &**known == name),
             false => self.places.get(name).copied(),
         }
@@ -148,8 +152,18 @@ impl Rules {
 
     /// Adds a rule for a name that has no rule yet.
     fn push(&mut self, name: &str, rule: Rule) {
-        self.places.insert(name.into(), self.fields.len());
         self.fields.push((name.into(), rule));
+        let (places, count) = (&mut self.places, self.fields.len());
+        match count.checked_sub(FEW_RULES_MAX) {
+            None | Some(0) => {}
+            Some(1) => {
+                let names = self.fields.iter().map(|(name, _)| name.clone());
+                places.extend(names.zip(0..));
+            }
+            Some(_) => {
+                places.insert(self.fields[count - 1].0.clone(), count - 1);
+            }
+        }
     }
 
     /// Returns the number of rules, or `None` if one of them may take long.

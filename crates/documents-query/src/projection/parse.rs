@@ -7,10 +7,11 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument};
 use super::{Mode, Projection, Rule, Rules};
 use crate::element::{Element, array_values, elements, is_truthy};
 use crate::error::{Code, Error};
-use crate::expr::{CommandLimits, Expression};
+use crate::expr::Expression;
 use crate::filter::{Filter, elem_match_test};
 use crate::limits::Limits;
 use crate::number::Number;
+use crate::sort::ALLOCATION_BYTES;
 
 /// The command or stage that the projection belongs to, which determines its syntax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +31,7 @@ struct Builder<'l> {
     id: Option<bool>,
     positional: bool,
     elem_match: bool,
-    /// The limits of the projection, which reserve memory for its rules.
-    command: Arc<CommandLimits>,
 }
-
-/// Memory of a rule besides the bytes of its name: an entry of the list, one of the map, and three allocations.
-const RULE_BYTES: usize =
-    size_of::<(Box<str>, Rule)>() + 4 * size_of::<(Box<str>, usize)>() + 3 * 32;
 
 pub(super) fn find(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
     let mut builder = Builder::new(Dialect::Find, limits);
@@ -62,22 +57,26 @@ pub(super) fn add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Err
     builder.document(spec)?;
     Ok(Projection {
         mode: Mode::Add,
-        rules: builder.rules,
+        rules: Arc::new(builder.rules),
         positional: false,
-        limits: builder.command,
+        limits: limits.command().clone(),
     })
 }
 
-pub(super) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Projection, Error> {
+pub(super) fn excluding<'p>(
+    paths: impl Iterator<Item = &'p str>,
+    limits: &Limits,
+) -> Result<Projection, Error> {
     let mut rules = Rules::default();
     for path in paths {
+        limits.hold(rules_bytes(path))?;
         insert(&mut rules, path, Rule::Exclude)?;
     }
     Ok(Projection {
         mode: Mode::Exclude,
-        rules,
+        rules: Arc::new(rules),
         positional: false,
-        limits: Arc::default(),
+        limits: limits.command().clone(),
     })
 }
 
@@ -92,7 +91,6 @@ impl<'l> Builder<'l> {
             id: None,
             positional: false,
             elem_match: false,
-            command: CommandLimits::of(limits),
         }
     }
 
@@ -101,6 +99,7 @@ impl<'l> Builder<'l> {
     }
 
     fn field(&mut self, prefix: &str, element: &Element<'_>) -> Result<(), Error> {
+        self.limits.hold(rules_bytes(element.key))?;
         let path = match prefix {
             "" => element.key.to_owned(),
             prefix => format!("{prefix}.{}", element.key),
@@ -110,9 +109,6 @@ impl<'l> Builder<'l> {
             return self.positional(&path, value);
         }
         check_path(&path)?;
-        let components = path.split('.').count();
-        let bytes = components * (RULE_BYTES + path.len());
-        self.command.keep_parsed(bytes)?;
         match value {
             RawBsonRef::Document(inner) if inner.is_empty() => Err(Error::new(
                 Code::Location51270,
@@ -295,9 +291,9 @@ impl<'l> Builder<'l> {
         }
         Ok(Projection {
             mode,
-            rules: self.rules,
+            rules: Arc::new(self.rules),
             positional: self.positional,
-            limits: self.command,
+            limits: self.limits.command().clone(),
         })
     }
 }
@@ -312,7 +308,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 }
 
 fn slice_of_array(array: &RawArray) -> Option<Rule> {
-    let values: Vec<_> = array_values(array).collect();
+    let values: Vec<_> = array_values(array).take(3).collect();
     let [position, count] = values.as_slice() else {
         return None;
     };
@@ -349,6 +345,15 @@ fn check_path(path: &str) -> Result<(), Error> {
         }
     }
     crate::path::Path::new(path).map(|_| ())
+}
+
+/// Returns the bytes of the rules for a path that has no component in common with another path: for each component, an
+/// entry of a list and a table whose memory grows by half on average, and two
+/// allocations.
+fn rules_bytes(path: &str) -> usize {
+    const RULE_BYTES: usize = size_of::<(Arc<str>, Rule)>() + size_of::<(Arc<str>, usize)>();
+    let count = path.bytes().filter(|byte| *byte == b'.').count() + 1;
+    path.len() + count * (3 * RULE_BYTES / 2 + 2 * ALLOCATION_BYTES)
 }
 
 /// Adds a rule for a path.

@@ -9,9 +9,13 @@ use super::memory::{Memory, block_bytes, compact, heap_bytes, table_bytes};
 use super::{Run, Stream};
 use crate::element::{Writer, bytes_of, check_depth, elements, encoded_bytes, type_name};
 use crate::error::{Code, Error};
-use crate::expr::{CommandLimits, Expression, Scope, Value, evaluation};
+use crate::expr::{Expression, Scope, Value, evaluation};
 use crate::key;
 use crate::limits::Limits;
+use crate::sort::ALLOCATION_BYTES;
+
+/// Bytes of a field of a `$group` besides its name, in a list whose memory grows by half on average.
+const ACCUMULATION_BYTES: usize = 3 * size_of::<Accumulation>() / 2 + ALLOCATION_BYTES;
 
 /// A parsed `$group`.
 #[derive(Debug, Clone)]
@@ -45,7 +49,10 @@ impl Group {
         for element in elements(spec) {
             match element.key {
                 "_id" => id = Some(Expression::parse(element.value(), limits)?),
-                name => accumulations.push(Accumulation::parse(name, element.value(), limits)?),
+                name => {
+                    limits.hold(ACCUMULATION_BYTES + name.len())?;
+                    accumulations.push(Accumulation::parse(name, element.value(), limits)?)
+                }
             }
         }
         let id = id.ok_or_else(|| {
@@ -117,7 +124,7 @@ fn operand(
             )))
         }
         (_, RawBsonRef::Array(array)) => {
-            let values: Vec<_> = crate::element::array_values(array).collect();
+            let values: Vec<_> = crate::element::array_values(array).take(2).collect();
             match values.as_slice() {
                 [single] => Expression::parse(*single, limits),
                 _ => Err(Error::new(
@@ -155,7 +162,7 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     run: &Run,
 ) -> Result<Stream<'a, E>, E> {
     let mut groups = Groups::new(Memory::new(run, too_large));
-    let limits = CommandLimits::of(&run.limits);
+    let limits = run.limits.command().clone();
     for document in input {
         let document = document?;
         evaluation::under(&limits, || groups.add(&group, &document, run))?;

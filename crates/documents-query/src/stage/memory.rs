@@ -277,8 +277,9 @@ mod tests {
         let mut count = 0;
         let mut output = run(stage, input, &limits);
         let result = output.try_for_each(|document| document.map(|_| count += 1));
-        drop(output);
-        assert_eq!(limits.memory.figures().used_bytes, 0);
+        let memory = limits.memory.clone();
+        drop((output, limits));
+        assert_eq!(memory.figures().used_bytes, 0);
         result.map(|()| count).map_err(|error| error.code)
     }
 

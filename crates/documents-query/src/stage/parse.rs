@@ -47,6 +47,7 @@ pub(super) fn pipeline(stages: &RawArray, limits: &Limits) -> Result<Pipeline, E
     check_depth(RawBsonRef::Array(stages))?;
     let mut parsed = Vec::new();
     for value in array_values(stages) {
+        limits.hold(2 * size_of::<Stage>())?;
         let RawBsonRef::Document(spec) = value else {
             return Err(Error::type_mismatch(
                 "Each element of the 'pipeline' array must be an object",
@@ -148,7 +149,7 @@ fn parse_stage(stage: &Element<'_>, limits: &Limits) -> Result<Stage, Error> {
                 ));
             }
         },
-        "$unset" => Stage::Transform(Transform::Project(unset(operand)?)),
+        "$unset" => Stage::Transform(Transform::Project(unset(operand, limits)?)),
         "$replaceRoot" => Stage::Transform(Transform::ReplaceRoot(replace_root(operand, limits)?)),
         "$replaceWith" => {
             Stage::Transform(Transform::ReplaceRoot(Expression::parse(operand, limits)?))
@@ -157,7 +158,10 @@ fn parse_stage(stage: &Element<'_>, limits: &Limits) -> Result<Stage, Error> {
         "$sort" => sort(operand)?,
         "$skip" => Stage::Skip(skip(operand)?),
         "$limit" => Stage::Limit(limit(operand)?),
-        "$count" => Stage::Count(count(operand)?),
+        "$count" => {
+            limits.hold_value(operand)?;
+            Stage::Count(count(operand)?)
+        }
         "$unwind" => Stage::Unwind(unwind(operand)?),
         "$sample" => Stage::Sample(sample(operand)?),
         name => return Err(no_stage(name)),
@@ -186,7 +190,7 @@ fn no_stage(name: &str) -> Error {
     }
 }
 
-fn unset(operand: RawBsonRef<'_>) -> Result<Projection, Error> {
+fn unset(operand: RawBsonRef<'_>, limits: &Limits) -> Result<Projection, Error> {
     const NOT_STRINGS: &str =
         "$unset specification must be a string or an array containing only string values";
     let paths = match operand {
@@ -199,6 +203,7 @@ fn unset(operand: RawBsonRef<'_>) -> Result<Projection, Error> {
         }
         RawBsonRef::Array(array) => array_values(array)
             .map(|value| {
+                limits.hold(2 * size_of::<&str>())?;
                 value
                     .as_str()
                     .ok_or_else(|| Error::new(Code::Location31120, NOT_STRINGS))
@@ -214,7 +219,7 @@ fn unset(operand: RawBsonRef<'_>) -> Result<Projection, Error> {
     for path in &paths {
         check_field_path(path)?;
     }
-    Projection::excluding(paths.into_iter())
+    Projection::excluding(paths.into_iter(), limits)
 }
 
 fn check_field_path(path: &str) -> Result<(), Error> {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use bson::raw::{RawBson, RawBsonRef, RawDocument};
+use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use super::operator::Scene;
 use super::tree::{Outcome, Tree};
 use crate::compare::equal;
 use crate::display;
-use crate::element::{array_values, elements, get};
+use crate::element::{Element, array_values, elements, get};
 use crate::error::{Code, Error};
 use crate::expr::evaluation;
 use crate::filter::{Filter, Regex, Test, is_operator_document, is_top_level_operator};
@@ -39,7 +39,7 @@ enum Order {
 }
 
 impl Push {
-    pub fn parse(path: &str, operand: RawBsonRef<'_>) -> Result<Push, Error> {
+    pub fn parse(path: &str, operand: RawBsonRef<'_>, limits: &Limits) -> Result<Push, Error> {
         let modifiers = operand
             .as_document()
             .filter(|document| get(document, "$each").is_some());
@@ -58,18 +58,19 @@ impl Push {
             order: None,
         };
         for element in elements(modifiers) {
-            push.take(path, element.key, element.value())?;
+            push.take(path, &element, limits)?;
         }
         Ok(push)
     }
 
-    fn take(&mut self, path: &str, name: &str, operand: RawBsonRef<'_>) -> Result<(), Error> {
-        match name {
-            "$each" => self.values = each("$push", path, operand)?,
+    fn take(&mut self, path: &str, element: &Element<'_>, limits: &Limits) -> Result<(), Error> {
+        let operand = element.value();
+        match element.key {
+            "$each" => self.values = each("$push", path, operand, limits)?,
             "$position" => self.position = Some(whole("$position", operand)?),
             "$slice" => self.slice = Some(whole("$slice", operand)?),
             "$sort" => self.order = Some(Order::parse(operand)?),
-            _ => {
+            name => {
                 return Err(Error::bad_value(format!(
                     "Unrecognized clause in $push: {name}"
                 )));
@@ -137,9 +138,23 @@ fn whole(name: &str, operand: RawBsonRef<'_>) -> Result<i64, Error> {
         })
 }
 
-fn each(operator: &str, path: &str, operand: RawBsonRef<'_>) -> Result<Vec<RawBson>, Error> {
+/// Copies the values of an operator's list.
+fn values(array: &RawArray, limits: &Limits) -> Result<Vec<RawBson>, Error> {
+    let own = |value: RawBsonRef<'_>| {
+        limits.hold_value(value)?;
+        Ok(value.into())
+    };
+    array_values(array).map(own).collect()
+}
+
+fn each(
+    operator: &str,
+    path: &str,
+    operand: RawBsonRef<'_>,
+    limits: &Limits,
+) -> Result<Vec<RawBson>, Error> {
     match operand {
-        RawBsonRef::Array(array) => Ok(array_values(array).map(RawBson::from).collect()),
+        RawBsonRef::Array(array) => values(array, limits),
         other => {
             let kind = crate::element::type_name(other.element_type());
             Err(Error::bad_value(format!(
@@ -210,7 +225,7 @@ pub(super) struct AddToSet {
 }
 
 impl AddToSet {
-    pub fn parse(operand: RawBsonRef<'_>) -> Result<AddToSet, Error> {
+    pub fn parse(operand: RawBsonRef<'_>, limits: &Limits) -> Result<AddToSet, Error> {
         let first = operand
             .as_document()
             .and_then(|document| elements(document).next());
@@ -230,7 +245,7 @@ impl AddToSet {
         }
         match first.value() {
             RawBsonRef::Array(array) => Ok(AddToSet {
-                values: array_values(array).map(RawBson::from).collect(),
+                values: values(array, limits)?,
             }),
             other => {
                 let kind = crate::element::type_name(other.element_type());
@@ -329,9 +344,12 @@ fn is_test(condition: &RawDocument) -> bool {
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))
 }
 
-pub(super) fn parse_pull_all(operand: RawBsonRef<'_>) -> Result<Vec<RawBson>, Error> {
+pub(super) fn parse_pull_all(
+    operand: RawBsonRef<'_>,
+    limits: &Limits,
+) -> Result<Vec<RawBson>, Error> {
     match operand {
-        RawBsonRef::Array(array) => Ok(array_values(array).map(RawBson::from).collect()),
+        RawBsonRef::Array(array) => values(array, limits),
         other => {
             let kind = crate::element::type_name(other.element_type());
             Err(Error::bad_value(format!(

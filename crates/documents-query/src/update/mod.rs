@@ -26,8 +26,8 @@ use crate::compare::equal;
 use crate::display;
 use crate::element::{Writer, check_depth, elements, first_is_operator, get};
 use crate::error::{Code, Error};
-use crate::expr::{CommandLimits, evaluation};
-use crate::limits::Limits;
+use crate::expr::evaluation;
+use crate::limits::{CommandLimits, Limits, path_bytes};
 use crate::stage::Transform;
 use crate::timestamp;
 
@@ -104,7 +104,10 @@ impl Update {
             RawBsonRef::Document(document) if first_is_operator(document) => {
                 operators(document, array_filters, limits)?
             }
-            RawBsonRef::Document(document) => replacement(document, array_filters)?,
+            RawBsonRef::Document(document) => {
+                limits.hold_value(update)?;
+                replacement(document, array_filters)?
+            }
             _ => {
                 return Err(Error::parse(
                     "Update argument must be either an object or an array",
@@ -114,7 +117,7 @@ impl Update {
         Ok(Update {
             kind,
             limits: limits.clone(),
-            command: CommandLimits::of(limits),
+            command: limits.command().clone(),
         })
     }
 
@@ -169,6 +172,15 @@ impl Update {
     }
 }
 
+/// Returns the bytes of a change besides the operator's operand. The change takes most memory while the update is
+/// applied: as a parsed path, as a path in one document, and as a part of the document's tree.
+fn change_bytes(path: &str) -> usize {
+    const CHANGE_BYTES: usize = size_of::<(UpdatePath, Operator)>()
+        + size_of::<(Vec<String>, &UpdatePath, &Operator)>()
+        + size_of::<(String, Tree<'_>)>();
+    3 * CHANGE_BYTES / 2 + 3 * path_bytes(path)
+}
+
 fn operators(
     document: &RawDocument,
     array_filters: Option<&RawArray>,
@@ -183,6 +195,7 @@ fn operators(
             return Err(operator::not_a_document(name, element.value()));
         };
         for operand in elements(operands) {
+            limits.hold(change_bytes(operand.key))?;
             let operator = Operator::parse(name, operand.key, operand.value(), limits)?;
             changes.push((UpdatePath::parse(operand.key)?, operator));
         }

@@ -9,6 +9,7 @@ use crate::display;
 use crate::element::elements;
 use crate::error::Error;
 use crate::expr::no_decimals;
+use crate::limits::Limits;
 use crate::number::Number;
 
 /// Parses the operand of `$inc` and `$mul`.
@@ -170,7 +171,7 @@ pub(super) struct Bit {
 }
 
 impl Bit {
-    pub fn parse(path: &str, operand: RawBsonRef<'_>) -> Result<Vec<Bit>, Error> {
+    pub fn parse(path: &str, operand: RawBsonRef<'_>, limits: &Limits) -> Result<Vec<Bit>, Error> {
         let shown = || display::value(operand);
         let RawBsonRef::Document(document) = operand else {
             let kind = crate::element::type_name(operand.element_type());
@@ -180,7 +181,10 @@ impl Bit {
             )));
         };
         let bits = elements(document)
-            .map(|element| Bit::one(element.key, element.value()))
+            .map(|element| {
+                limits.hold(2 * size_of::<Bit>())?;
+                Bit::one(element.key, element.value())
+            })
             .collect::<Result<Vec<_>, _>>()?;
         match bits.is_empty() {
             true => Err(Error::bad_value(format!(

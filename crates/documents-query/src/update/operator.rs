@@ -9,7 +9,7 @@ use super::tree::{Outcome, Tree};
 use super::{Moment, array, field, number};
 use crate::display;
 use crate::error::{Code, Error};
-use crate::limits::Limits;
+use crate::limits::{Limits, value_bytes};
 
 /// An update operator for one path, with its operand.
 #[derive(Debug, Clone)]
@@ -53,6 +53,8 @@ impl Operator {
         operand: RawBsonRef<'_>,
         limits: &Limits,
     ) -> Result<Operator, Error> {
+        // The operator's value, and its copy in the changed document.
+        limits.hold(2 * value_bytes(operand))?;
         Ok(match name {
             "$set" => Operator::Set(operand.into()),
             "$setOnInsert" => Operator::SetOnInsert(operand.into()),
@@ -63,11 +65,11 @@ impl Operator {
             "$mul" => Operator::Mul(number::parse_operand("multiply", path, operand)?),
             "$min" => Operator::Min(operand.into()),
             "$max" => Operator::Max(operand.into()),
-            "$bit" => Operator::Bit(Bit::parse(path, operand)?),
-            "$push" => Operator::Push(Push::parse(path, operand)?),
-            "$addToSet" => Operator::AddToSet(AddToSet::parse(operand)?),
+            "$bit" => Operator::Bit(Bit::parse(path, operand, limits)?),
+            "$push" => Operator::Push(Push::parse(path, operand, limits)?),
+            "$addToSet" => Operator::AddToSet(AddToSet::parse(operand, limits)?),
             "$pull" => Operator::Pull(Pull::parse(operand, limits)?),
-            "$pullAll" => Operator::PullAll(array::parse_pull_all(operand)?),
+            "$pullAll" => Operator::PullAll(array::parse_pull_all(operand, limits)?),
             "$pop" => Operator::Pop {
                 first: array::parse_pop(path, operand)?,
             },

@@ -44,16 +44,16 @@ impl UpdatePath {
                 "An empty update path is not valid.",
             ));
         }
-        let steps = text
-            .split('.')
-            .map(|name| step(text, name))
-            .collect::<Result<Vec<_>, _>>()?;
-        if steps.len() > COMPONENTS_MAX {
+        if text.split('.').nth(COMPONENTS_MAX).is_some() {
             return Err(Error::new(
                 Code::Overflow,
                 format!("An update path may have at most {COMPONENTS_MAX} components"),
             ));
         }
+        let steps = text
+            .split('.')
+            .map(|name| step(text, name))
+            .collect::<Result<Vec<_>, _>>()?;
         check_positional(text, &steps)?;
         Ok(UpdatePath {
             text: text.to_owned(),

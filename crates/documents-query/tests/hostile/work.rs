@@ -331,6 +331,7 @@ fn assert_is_stopped<T: std::fmt::Debug>(limits: &Limits, work: impl FnOnce() ->
     let worked = time_worked();
     let outcome = work();
     let worked = time_worked() - worked;
+    limits.stop().follow(&Stop::never());
     assert_eq!(outcome.expect_err("stopped").code, Code::MaxTimeMSExpired);
     assert!(worked < Duration::from_millis(500), "{worked:?}");
 }

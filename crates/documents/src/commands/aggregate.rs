@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_documents_query::filter::Node;
 use forebay_documents_query::stage::{Group, Stage};
-use forebay_documents_query::{Code, Filter, Pipeline, Sort};
+use forebay_documents_query::{Code, Filter, Limits, Pipeline, Sort};
 
 use super::{group_counts, output, read, sources};
 use crate::arguments::Known;
@@ -79,8 +79,9 @@ async fn run(request: &Request<'_>) -> Reply {
     };
     let mut stream: Box<dyn Stream> = match special? {
         Some((source, rest)) => {
-            let rest = Pipeline::parse(&rest, &read::limits(request)?)?;
-            Box::new(Piped::new(source, rest, read::limits(request)?))
+            let limits = read::limits(request)?;
+            let rest = Pipeline::parse(&rest, &limits)?;
+            Box::new(Piped::new(source, rest, limits))
         }
         None => from_collection(request, &namespace, &pipeline).await?,
     };
@@ -148,32 +149,19 @@ async fn from_collection(
 ) -> Result<Box<dyn Stream>, CommandError> {
     let query = Query::read(request, stages)?;
     let Some(collection) = request.documents.collections().get(namespace) else {
-        return Ok(Box::new(Piped::new(
-            List::default(),
-            query.rest,
-            read::limits(request)?,
-        )));
+        return Ok(query.piped(List::default()));
     };
     if let Some(groups) = query.groups_of_cache(request, &collection).await? {
-        return Ok(Box::new(Piped::new(
-            groups,
-            query.after_first(),
-            read::limits(request)?,
-        )));
+        return Ok(query.after_first().piped(groups));
     }
     let plan = query.plan(request, &collection)?;
     request.begin_search(Search::Documents(plan.clone()));
     if let Some(counting) = query.counting() {
         let counted = List::built(counting.document(plan.count(request.stop()).await?));
-        let rest = query.after_first();
-        return Ok(Box::new(Piped::new(counted, rest, read::limits(request)?)));
+        return Ok(query.after_first().piped(counted));
     }
     let stream = plan.open(query.wanted(), request.stop()).await?;
-    Ok(Box::new(Piped::new(
-        stream,
-        query.rest_of(&plan),
-        read::limits(request)?,
-    )))
+    Ok(query.rest_of(&plan).piped(stream))
 }
 
 /// A stage directly after the leading `$match` stages that needs only the number of matches.
@@ -206,6 +194,7 @@ impl Counting<'_> {
 pub struct Query {
     filter: Arc<Filter>,
     rest: Pipeline,
+    limits: Limits,
 }
 
 impl Query {
@@ -223,7 +212,7 @@ impl Query {
         while let Some(Stage::Match(filter)) =
             rest.next_if(|stage| matches!(stage, Stage::Match(_)))
         {
-            conditions.push(filter.root().clone());
+            conditions.push(filter.into_root());
         }
         let root = match conditions.len() {
             0 => Node::AlwaysTrue,
@@ -235,6 +224,7 @@ impl Query {
             rest: Pipeline {
                 stages: rest.collect(),
             },
+            limits,
         })
     }
 
@@ -263,9 +253,9 @@ impl Query {
         }
     }
 
-    /// Returns the stages that run after the plan. If the plan already yields sorted documents, only the limit of the
+    /// Drops the stages that the plan runs. If the plan already yields sorted documents, only the limit of the
     /// sort stage remains.
-    fn rest_of(mut self, plan: &Plan) -> Pipeline {
+    fn rest_of(mut self, plan: &Plan) -> Query {
         if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first())
         {
             match *limit {
@@ -273,7 +263,7 @@ impl Query {
                 None => drop(self.rest.stages.remove(0)),
             }
         }
-        self.rest
+        self
     }
 
     fn wanted(&self) -> Wanted {
@@ -322,9 +312,15 @@ impl Query {
         }
     }
 
-    fn after_first(mut self) -> Pipeline {
+    /// Drops the first stage.
+    fn after_first(mut self) -> Query {
         self.rest.stages.remove(0);
-        self.rest
+        self
+    }
+
+    /// Returns a stream of the output of the stages over `source`.
+    fn piped(self, source: impl Stream + 'static) -> Box<dyn Stream> {
+        Box::new(Piped::new(source, self.rest, self.limits))
     }
 
     /// Returns the stages that run over the matches, for `explain`.
