@@ -26,6 +26,10 @@ const LARGE_BYTES: usize = 15_000_000;
 const STATEMENTS: i32 = 100_000;
 /// Number of conditions in a search.
 const CONDITIONS: usize = 1000;
+/// Number of elements of the arrays in an expression.
+const EXPRESSION_ELEMENTS: i32 = 300_000;
+/// Number of fields in a projection.
+const PROJECTED_FIELDS: i32 = 500_000;
 /// Time for which an attacker makes the server hold memory.
 const HOLD: Duration = Duration::from_secs(2);
 /// Timeout for a reply.
@@ -126,7 +130,7 @@ fn many_conditions() -> RawDocumentBuf {
 type Attack = fn(&str) -> Result<bool>;
 
 /// The attacks, each with the number of clients that carry it out concurrently.
-const ATTACKS: [(&str, Attack, usize); 8] = [
+const ATTACKS: [(&str, Attack, usize); 11] = [
     ("conditions", conditions, 2),
     ("inflated", inflated, 4),
     ("unfinished", unfinished, 12),
@@ -135,6 +139,9 @@ const ATTACKS: [(&str, Attack, usize); 8] = [
     ("unread", unread, 3),
     ("changed", changed, 16),
     ("updates", updates, 3),
+    ("expressions", expressions, 4),
+    ("accumulated", accumulated, 2),
+    ("parsed", parsed, 4),
 ];
 
 fn conditions(address: &str) -> Result<bool> {
@@ -237,6 +244,44 @@ fn updates(address: &str) -> Result<bool> {
         "update": "names", "$db": "d", "updates": updates, "lsid": session()?, "txnNumber": 1_i64, "maxTimeMS": 10_000,
     };
     Ok(succeeded(&connect(address)?.ask(command)?))
+}
+
+/// Evaluates an expression whose intermediate values are arrays and documents of many elements.
+fn expressions(address: &str) -> Result<bool> {
+    let pair = rawdoc! { "k": { "$toString": "$$this" }, "v": "$$this" };
+    let pairs = rawdoc! { "$map": { "input": { "$range": [0, EXPRESSION_ELEMENTS] }, "in": pair } };
+    let object = rawdoc! { "$arrayToObject": pairs };
+    let size = rawdoc! { "$size": { "$objectToArray": object } };
+    find_one(address, rawdoc! { "size": size })
+}
+
+/// Groups documents, and keeps a string of 100 KB for each group.
+fn accumulated(address: &str) -> Result<bool> {
+    let text = "x".repeat(100_000);
+    let aggregate = rawdoc! {
+        "aggregate": "names", "$db": "d", "cursor": {}, "maxTimeMS": 10_000,
+        "pipeline": [
+            { "$group": { "_id": { "$mod": ["$_id", 5000] }, "last": { "$last": { "$literal": text } } } },
+            { "$limit": 1 },
+        ],
+    };
+    Ok(succeeded(&connect(address)?.ask(aggregate)?))
+}
+
+/// Finds a document with a projection of many fields, whose parsed form is larger than the command.
+fn parsed(address: &str) -> Result<bool> {
+    let mut projection = RawDocumentBuf::new();
+    for field in 0..PROJECTED_FIELDS {
+        projection.append(bson::raw::CString::try_from(format!("f{field}"))?, 1);
+    }
+    find_one(address, projection)
+}
+
+fn find_one(address: &str, projection: RawDocumentBuf) -> Result<bool> {
+    let find = rawdoc! {
+        "find": "names", "$db": "d", "projection": projection, "limit": 1, "maxTimeMS": 10_000,
+    };
+    Ok(succeeded(&connect(address)?.ask(find)?))
 }
 
 /// Creates an id for a new session.
