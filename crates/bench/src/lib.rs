@@ -19,7 +19,7 @@ use futures_util::future::LocalBoxFuture;
 pub use demo::DemoArgs;
 pub use documents::BenchArgs;
 
-// The futures are boxed, so that this crate compiles their code, and not each program that polls them.
+// The futures are boxed, so that their code is compiled once, in this crate, and not in each program that polls them.
 
 /// Runs the demonstration.
 ///

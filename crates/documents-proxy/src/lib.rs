@@ -111,7 +111,7 @@ impl Proxy {
         stream: Box<dyn Stream>,
         shutdown: watch::Receiver<bool>,
     ) -> BoxFuture<'_, Result<(), FrameError>> {
-        // Boxed, so that this crate compiles the connection's code, and not each program that polls it.
+        // Boxed, so that the connection's code is compiled once, in this crate, and not in each program that polls it.
         Box::pin(self.serve_client(client, stream, shutdown))
     }
 

@@ -15,7 +15,7 @@ const SHOWN_DEPTH_MAX: usize = 20;
 /// Formats a value in the notation of MongoDB's error messages: `{ a: 1, b: "x" }`.
 pub fn value(value: RawBsonRef<'_>) -> String {
     let mut text = Cut::default();
-    // The only error is that the text is already long enough.
+    // Writing fails only when the text is already long enough.
     let _ = write!(text, "{}", Shown { value, depth: 0 });
     cut(&text.0).into_owned()
 }
@@ -30,7 +30,7 @@ pub fn field(name: &str, shown: RawBsonRef<'_>) -> String {
     format!("{name}: {}", value(shown))
 }
 
-/// Returns a text of a client for a message. Truncates a long text.
+/// Returns a client's text for use in a message. Truncates a long text.
 pub fn cut(text: &str) -> Cow<'_, str> {
     match text.len() > SHOWN_BYTES_MAX {
         true => {
@@ -41,7 +41,7 @@ pub fn cut(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text that refuses more parts once it is longer than a message shows.
+/// The text of a value in a message. Refuses further writes once it is longer than [`SHOWN_BYTES_MAX`].
 #[derive(Default)]
 struct Cut(String);
 

@@ -101,7 +101,7 @@ pub fn array_values(array: &RawArray) -> impl Iterator<Item = RawBsonRef<'_>> {
     array_elements(array).map(|element| element.value())
 }
 
-/// Returns the bytes of a value that may be large. Returns 0 for numbers and other values of a few bytes.
+/// Returns the length in bytes of a value. Returns 0 for numbers and other values that are always small.
 pub(crate) fn bytes_of(value: RawBsonRef<'_>) -> usize {
     match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
@@ -264,7 +264,7 @@ pub(crate) fn encoded_bytes(value: RawBsonRef<'_>) -> usize {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
             text.len() + 5
         }
-        // The length, the subtype, and the second length of the old subtype.
+        // Nine more bytes at most: the length, the subtype, and the second length that subtype 2 has.
         RawBsonRef::Binary(binary) => binary.bytes.len() + 9,
         RawBsonRef::Int32(_) => 4,
         RawBsonRef::Boolean(_) => 1,

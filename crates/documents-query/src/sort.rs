@@ -135,7 +135,7 @@ struct Entry<T> {
 /// Minimum capacity of a buffer that is not empty.
 const CAPACITY_MIN: usize = 4;
 
-/// The growth of a buffer. Both buffers are held while the items are moved.
+/// The growth of a buffer: a larger buffer is allocated, the items are moved to it, and the old buffer is freed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Growth {
     /// Bytes of the buffer that is freed.
@@ -183,7 +183,7 @@ impl<T> TopK<T> {
                 .is_some_and(|last| key < last.key.as_slice())
     }
 
-    /// Returns the buffer's growth in the next `push`.
+    /// Returns by how much the next `push` makes the buffer grow.
     pub(crate) fn growth(&self) -> Growth {
         let capacity = self.heap.capacity();
         if self.heap.len() < capacity {

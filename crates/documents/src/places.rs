@@ -31,8 +31,8 @@ const PLACES_MIN: usize = 16;
 /// Maximum number of read permits. The number of write permits has the same maximum.
 const PLACES_MAX: usize = 128;
 
-/// Maximum number of commands that build indexes or validate collections at the same time. One client has at most three
-/// of them.
+/// Maximum number of commands that build indexes or validate collections at the same time. One client may run at most
+/// three of them.
 const BUILDS_MAX: usize = 4;
 
 /// Read permits. Writes have permits of their own, so that reads and writes do not delay each other.

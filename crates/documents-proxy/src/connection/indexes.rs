@@ -46,7 +46,8 @@ impl Connection {
             .await
     }
 
-    /// Drops caches on the replica and other indexes at the upstream, as one command may name both.
+    /// Drops the caches that a command names on the replica, and the other indexes at the upstream. One command may
+    /// name both.
     pub(super) async fn drop_indexes(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -170,7 +171,7 @@ struct Named {
 }
 
 impl Named {
-    /// Divides the indexes that a command names into the caches with these definitions, and other indexes.
+    /// Divides the indexes that a command names into caches and other indexes. `definitions` lists all caches.
     fn of(command: &RawDocument, definitions: &[RawDocumentBuf]) -> Named {
         let is_cache = |name: RawBsonRef<'_>| {
             let mut names = definitions.iter().map(|it| it.get_str("name").ok());
@@ -214,7 +215,7 @@ impl Named {
     }
 }
 
-/// Adds the number of caches to the number of indexes that the upstream had before a `dropIndexes`.
+/// Returns the upstream's reply to a `dropIndexes`, with the caches added to the number of indexes (`nIndexesWas`).
 fn counting(reply: &RawDocument, caches: usize) -> RawDocumentBuf {
     with_field(reply, "nIndexesWas", |count| match count {
         RawBsonRef::Int32(count) => RawBson::Int32(count.saturating_add(caches as i32)),

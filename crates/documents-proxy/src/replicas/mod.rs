@@ -283,7 +283,7 @@ impl Replicas {
     }
 }
 
-/// Returns a command for the replicas of a database.
+/// Builds a command on database `db`, for the proxy's replicas.
 fn command(db: &str, mut body: RawDocumentBuf) -> Command {
     body.append(bson::cstr!("$db"), db);
     Command::from_body(body)

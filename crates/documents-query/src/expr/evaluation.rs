@@ -13,7 +13,7 @@ use crate::element;
 use crate::error::Error;
 use crate::limits::CommandLimits;
 
-/// Number of bytes of values that an evaluation holds without a reservation in the memory account.
+/// Number of bytes of values that an evaluation may hold without a reservation in the memory account.
 const FREE_BYTES: usize = 64 << 10;
 /// Minimum number of bytes of an element of a document or an array: a type, an empty name, and a value without bytes.
 const ELEMENT_BYTES_MIN: usize = 2;
@@ -35,7 +35,7 @@ struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reserves `bytes` besides the bytes kept.
+    /// Reserves at least `bytes` in addition to `kept_bytes`. The bytes of earlier calls count towards `bytes`.
     fn cover(&mut self, bytes: usize) -> Result<(), Error> {
         let share = self.share.get_or_insert_with(|| self.limits.memory.share());
         Ok(share.try_cover(bytes.saturating_add(self.kept_bytes))?)
@@ -60,7 +60,7 @@ impl Drop for Entered {
 }
 
 /// Does work for a command under the command's limits. The memory that the work reserves is released when the work
-/// ends. Work inside other work of the command is part of that work.
+/// ends. In a nested call, the memory is released when the work of the outermost call ends.
 pub(crate) fn under<T>(limits: &Arc<CommandLimits>, work: impl FnOnce() -> T) -> T {
     let is_inside = CURRENT.with_borrow_mut(|current| {
         let is_inside = current.is_some();
@@ -91,8 +91,8 @@ pub(crate) fn reserve(bytes: usize) -> Result<(), Error> {
     with_current(|current| current.cover(bytes.saturating_mul(GROWTH)))
 }
 
-/// Reserves memory for what an operator builds during its call besides its operands. A later call uses the same memory
-/// again.
+/// Reserves memory for what an operator builds during its call, in addition to its operands. Later calls use the same
+/// reservation.
 ///
 /// # Errors
 /// `ExceededMemoryLimit` if the memory account has no room.
@@ -104,8 +104,8 @@ pub(crate) fn reserve_beside(bytes: usize) -> Result<(), Error> {
     with_current(|current| current.cover(held_bytes.saturating_add(bytes)))
 }
 
-/// Returns the total bytes of an item of `item_bytes` for each element of documents and arrays, or an upper bound if it
-/// is so small that nothing is reserved for it.
+/// Returns the total bytes of a list that has an item of `item_bytes` for each element of `containers` (documents and
+/// arrays). Returns an upper bound instead if the bound is so small that no memory needs to be reserved.
 pub(crate) fn items_bytes<'b>(
     containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
     item_bytes: usize,
@@ -119,7 +119,7 @@ pub(crate) fn items_bytes<'b>(
     items.saturating_mul(item_bytes)
 }
 
-/// Reserves memory until the evaluation ends, besides all other reservations.
+/// Reserves memory until the evaluation ends, in addition to all other reservations.
 ///
 /// # Errors
 /// `ExceededMemoryLimit` if the memory account has no room.
@@ -139,7 +139,7 @@ pub(crate) fn set_held_bytes(bytes: usize) {
 }
 
 /// Checks the cancellation token before an operator is called with operands of `bytes` in total. If the operands have
-/// few bytes, checks only in one of [`CALLS_PER_CHECK`] calls.
+/// few bytes, checks only once in [`CALLS_PER_CHECK`] calls.
 ///
 /// # Errors
 /// `Interrupted` or `MaxTimeMSExpired`.
@@ -155,7 +155,7 @@ pub(crate) fn check_call(bytes: usize) -> Result<(), Error> {
     })
 }
 
-/// Checks the cancellation token before an operator processes the element number `index`. Checks only before one of
+/// Checks the cancellation token before an operator processes element number `index`. Checks only once in
 /// [`ELEMENTS_PER_CHECK`] elements.
 ///
 /// # Errors

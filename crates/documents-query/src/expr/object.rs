@@ -47,12 +47,12 @@ pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocume
     Ok(Some(document))
 }
 
-/// Maximum number of bytes that a [`FieldList`] takes for each field: an entry of its list, and one of its map, which
-/// grows by doubling.
+/// Maximum number of bytes that a [`FieldList`] takes for each field: an entry in `fields`, and an entry in `places`, a
+/// map that grows by doubling.
 const FIELD_BYTES: usize = size_of::<(&str, RawBsonRef<'_>)>() + 4 * size_of::<(&str, usize)>();
 
-/// Reserves memory for a [`FieldList`] with a field for each element of documents and arrays, and for the document made
-/// of it.
+/// Reserves memory for a [`FieldList`] with a field for each element of `containers` (documents and arrays), and for
+/// the document that is then built from the list.
 pub(super) fn reserve_fields<'b>(
     containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
 ) -> Result<(), Error> {

@@ -23,7 +23,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 /// half full, and the allocation of the key.
 const ENTRY_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBsonRef<'_>)>() + 32;
 
-/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
+/// Maximum ratio of a key's bytes to its value's bytes. Keys escape each zero byte with a second byte.
 const KEY_GROWTH: usize = 2;
 
 type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;

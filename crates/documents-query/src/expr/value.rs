@@ -128,7 +128,7 @@ impl From<String> for Value<'_> {
     }
 }
 
-/// Builds an array of values, beside temporaries of `beside_bytes`.
+/// Builds an array of values, while the caller holds `beside_bytes` of temporary values.
 ///
 /// # Errors
 /// `ExceededMemoryLimit` if the array is too large.
@@ -148,9 +148,9 @@ pub(super) fn array<'v>(
 pub(crate) struct ArrayWriter {
     writer: Writer,
     count: usize,
-    /// Number of bytes that are held besides the array while it is built.
+    /// Number of bytes of temporary values that are held while the array is built.
     beside_bytes: usize,
-    /// Maximum number of bytes of the array before it reserves more memory.
+    /// Number of bytes that the array may have before it must reserve more memory.
     reserved_bytes: usize,
 }
 
@@ -161,7 +161,7 @@ impl ArrayWriter {
     /// Number of bytes for which memory is reserved at a time.
     const STEP_BYTES: usize = 32 << 10;
 
-    /// Creates an empty array for an operator's result, beside temporaries of `beside_bytes`.
+    /// Creates an empty array for an operator's result, while the operator holds `beside_bytes` of temporary values.
     pub fn beside(beside_bytes: usize) -> ArrayWriter {
         let mut writer = Writer::new();
         writer.begin_array(ArrayWriter::NAME);
@@ -203,7 +203,7 @@ impl ArrayWriter {
         Ok(())
     }
 
-    /// Reserves memory for a further element with a value of `bytes`.
+    /// Reserves memory for one more element, whose value has at most `bytes` bytes.
     fn make_room(&mut self, bytes: usize) -> Result<(), Error> {
         let needed = self.bytes() + bytes + ArrayWriter::ELEMENT_BYTES;
         if needed <= self.reserved_bytes {
@@ -211,7 +211,7 @@ impl ArrayWriter {
         }
         check_size(needed)?;
         self.reserved_bytes = needed.next_multiple_of(ArrayWriter::STEP_BYTES) + needed / 16;
-        // While the array is finished, it is there twice.
+        // `finish` copies the array, so that it is in memory twice.
         let array_bytes = self.reserved_bytes * evaluation::GROWTH;
         evaluation::reserve_beside(self.beside_bytes + array_bytes)
     }

@@ -11,11 +11,11 @@ use crate::error::Error;
 use crate::expr::{Sum, Value, evaluation, mergeable};
 use crate::key;
 
-/// Maximum bytes that a value takes in a document besides its contents: type, end of the name, and a number or a length.
+/// Maximum bytes that a value takes in a document besides its contents: type, end of the name, and a number or length.
 const FIELD_BYTES: usize = 24;
-/// Factor between the bytes of a value and the bytes of its key. Zeros are escaped in keys.
+/// Maximum ratio of a key's bytes to its value's bytes. Keys escape each zero byte with a second byte.
 pub(super) const KEY_GROWTH: usize = 2;
-/// Maximum bytes of an array's index as a field name, with its type.
+/// Maximum bytes of an array element besides its value: its type, and its index as the field name.
 const INDEX_BYTES: usize = 12;
 
 /// Kind of accumulator.
@@ -180,7 +180,8 @@ impl Accumulator {
     }
 }
 
-/// Returns whether a value is smaller or larger than the best one so far. Null and missing values never are.
+/// Returns whether a value is smaller than `best` or, without `smallest`, larger. Returns false for null and missing
+/// values.
 fn is_better(best: &Option<RawBson>, smallest: bool, value: &Value<'_>) -> bool {
     if value.is_nullish() {
         return false;
@@ -195,7 +196,7 @@ fn is_better(best: &Option<RawBson>, smallest: bool, value: &Value<'_>) -> bool 
     })
 }
 
-/// Replaces the value kept.
+/// Replaces the value that an accumulator keeps, and charges the new value.
 fn keep(kept: &mut Option<RawBson>, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
     memory.count(bytes_of(value.or_null()))?;
     memory.take(heap_bytes(value.or_null()))?;

@@ -142,7 +142,7 @@ struct Groups {
     places: HashMap<Box<[u8]>, u32>,
     /// Bytes of the keys of `places`.
     key_bytes: usize,
-    /// The last key, kept for its buffer.
+    /// Buffer for the key that is being searched.
     key: Vec<u8>,
     ids: Vec<RawBson>,
     /// The accumulators of the first group, then those of the second, and so on.
@@ -150,12 +150,12 @@ struct Groups {
     memory: Memory,
 }
 
-/// Maximum bytes of a key whose buffer is kept for the next key.
+/// Maximum capacity of a key's buffer that is used again for the next key.
 const KEY_BYTES_MAX: usize = 4 << 10;
 /// Bytes that a group counts towards the stage's limit, besides its key, its `_id` and the values of its accumulators.
 const GROUP_BYTES: usize = 128;
 
-/// Reads the input. Returns the documents of the groups, each made when it is read.
+/// Reads the whole input. Returns a stream that builds the documents of the groups one by one.
 pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     group: Group,
     input: Stream<'_, E>,
@@ -208,7 +208,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Returns the position of the group with this `_id`, which is added if it is new.
+    /// Returns the position of the group with this `_id`. Adds the group if it is new.
     fn place(&mut self, id: Value<'_>, group: &Group) -> Result<usize, Error> {
         evaluation::reserve_beside(KEY_GROWTH * bytes_of(id.or_null()))?;
         self.key.clear();
@@ -265,7 +265,7 @@ struct Output {
     group: Group,
     ids: std::vec::IntoIter<RawBson>,
     accumulators: std::vec::IntoIter<Accumulator>,
-    /// `None` at the end.
+    /// `None` after the last document.
     memory: Option<Memory>,
     /// Bytes charged for the last document returned.
     document_bytes: usize,

@@ -23,13 +23,13 @@ const BLOCK_BYTES_MIN: usize = 32;
 /// Minimum capacity of a hash table that is not empty.
 const CAPACITY_MIN: usize = 3;
 
-/// The bytes that a stage holds: a share of the memory account that grows before the bytes are allocated.
+/// The memory that a stage holds. It is reserved in the memory account before it is allocated.
 pub(super) struct Memory {
     share: Share,
     bytes: usize,
-    /// Bytes that the share covers.
+    /// Bytes that the share has reserved.
     covered: usize,
-    /// Bytes of the values held, without what they take besides.
+    /// Bytes of the values held, without overhead.
     value_bytes: usize,
     limit: Option<Limit>,
 }
@@ -65,10 +65,11 @@ impl Memory {
         }
     }
 
-    /// Counts bytes of values towards the stage's limit. They are charged to the account by [`Memory::take`].
+    /// Counts bytes of values towards the stage's limit. Does not charge them to the memory account, which
+    /// [`Memory::take`] does.
     ///
     /// # Errors
-    /// The stage's error above its limit.
+    /// The stage's `too_large` error if the limit is exceeded.
     #[inline]
     pub fn count(&mut self, value_bytes: usize) -> Result<(), Error> {
         self.value_bytes += value_bytes;
@@ -80,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// Removes values from the count.
+    /// Subtracts bytes of values that are no longer held from those counted towards the limit.
     #[inline]
     pub fn discount(&mut self, value_bytes: usize) {
         self.value_bytes = self.value_bytes.saturating_sub(value_bytes);
@@ -283,7 +284,7 @@ mod tests {
         result.map(|()| count).map_err(|error| error.code)
     }
 
-    /// Documents of `groups` groups in turn, each with a text.
+    /// Returns `count` documents, each with a text. Document `n` belongs to group `n` modulo `groups`.
     fn documents(
         count: i32,
         groups: i32,

@@ -172,7 +172,8 @@ impl Stage {
 /// Number of bytes that a stage may add to a document without a reservation in the memory account.
 const FREE_BYTES: usize = 64 << 10;
 
-/// Applies a stage to one document. `held` covers what the document has grown by until the next document.
+/// Applies a stage to one document. `held` reserves the bytes that the stage adds, until it is applied to the next
+/// document.
 fn transformed(
     transform: &Transform,
     document: &RawDocument,

@@ -31,8 +31,8 @@ struct Begun {
 
 /// The elements of an array that were not returned yet.
 struct Remaining {
-    /// The bytes of the array. The four bytes before `offset` are overwritten by the length of the remaining bytes, so
-    /// that these are a document again.
+    /// The bytes of the array. `next` overwrites the four bytes before `offset` with a length, so that the rest of the
+    /// array is a document of its own.
     bytes: Vec<u8>,
     /// Offset of the next element.
     offset: usize,
@@ -102,7 +102,7 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     }))
 }
 
-/// What an input document yields.
+/// What an input document yields: several documents, one or none.
 enum Unwound {
     Array(Begun),
     One(RawDocumentBuf),
@@ -114,7 +114,7 @@ impl Unwind {
         let path: Vec<&str> = self.path.components().collect();
         let unwound = match value_at(&document, &path) {
             Some(RawBsonRef::Array(array)) if !array.is_empty() => {
-                // Null takes no bytes, so the two parts together have the bytes of the document.
+                // The two parts together are as long as the document, because a null has no bytes.
                 memory.take(document.as_bytes().len())?;
                 let begun = Begun {
                     rest: replaced(&document, &path, Some(RawBsonRef::Null)),

@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::number::Number;
 use crate::sort::{ALLOCATION_BYTES, Sort};
 
-/// Memory of a key in a hash table that grows.
+/// Maximum bytes of memory that a key takes in a hash table while the table grows, besides the key's bytes.
 const KEY_BYTES: usize = 4 * size_of::<Vec<u8>>() + 2 * ALLOCATION_BYTES;
 /// Memory of an element that is being sorted, besides the bytes of its key.
 const KEYED_BYTES: usize = size_of::<(Vec<u8>, Tree<'_>)>() + 2 * ALLOCATION_BYTES;

@@ -10,9 +10,10 @@ use crate::error::Error;
 use crate::expr::evaluation;
 use crate::sort::ALLOCATION_BYTES;
 
-/// Maximum number of fields that are searched one by one.
+/// Maximum length of a list of fields that is never indexed.
 const UNINDEXED_MAX: usize = 32;
-/// Number of searches of a longer list before its names are indexed. The index takes about as long as some searches.
+/// Number of searches of a longer list before its names are indexed. Building the index takes about as long as a few
+/// searches.
 const UNINDEXED_SEARCHES: u32 = 4;
 
 /// Fields in order. A name may occur several times; the first field with the name is the one that paths refer to.
@@ -33,13 +34,13 @@ const GROWTH: usize = 2;
 /// Maximum bytes that the index takes for each field while it grows.
 const INDEXED_BYTES: usize = 4 * size_of::<(u64, usize)>();
 
-/// The slots by the hashes of their names. Removed slots stay in the index.
+/// Maps the hashes of names to places: the indexes of slots. Slots of removed fields stay in the index.
 #[derive(Debug, Clone, Default)]
 struct Index {
     state: RandomState,
-    /// The first slot with each hash.
+    /// The first place with each hash.
     first: HashMap<u64, usize>,
-    /// The next slot with the same hash, for slots that have one.
+    /// Maps a place to the next place with the same hash, if there is one.
     next: HashMap<usize, usize>,
 }
 
@@ -61,7 +62,7 @@ impl Index {
         }
     }
 
-    /// Returns the slots that may have the name, in order.
+    /// Returns the places of the fields that may have the name, in order.
     fn places(&self, name: &str) -> impl Iterator<Item = usize> {
         let first = self.first.get(&self.state.hash_one(name)).copied();
         std::iter::successors(first, |place| self.next.get(place).copied())
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// The same operations on a list that is searched one by one.
+    /// A model of [`Fields`]: a list without an index.
     #[derive(Default)]
     struct Model(Vec<(String, i32)>);
 

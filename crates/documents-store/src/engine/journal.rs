@@ -70,7 +70,7 @@ pub(crate) struct Journals {
     pub(crate) only: bool,
     /// Position up to which the journals are synced. After the check, this is the end of the newest journal.
     pub(crate) synced: Position,
-    /// The incomplete end of the newest journal that holds anything, which was cut off.
+    /// The incomplete end that was cut off the newest journal that is not empty.
     pub(crate) dropped: Dropped,
 }
 
@@ -109,8 +109,7 @@ impl Journals {
 
 /// Checks all journals of a directory before recovery. All of them are synced when the function returns.
 ///
-/// The newest journal that holds anything is cut off at the first batch that cannot be read, unless that batch was
-/// synced.
+/// Cuts off the newest journal that is not empty at the first batch that cannot be read, unless that batch was synced.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if a synced batch cannot be read.
@@ -180,8 +179,8 @@ fn no_journals(directory: &Path) -> Result<Journals> {
     }
 }
 
-/// Returns the number of bytes of a journal that are known to be synced. Returns `None` if a newer journal was synced,
-/// so that all bytes are. All newer journals are empty.
+/// Returns how many bytes of journal `id` are known to be synced; all newer journals must be empty. Returns `None` if
+/// all bytes are synced, because a newer journal was.
 fn synced_length(directory: &Path, id: u64, newest: u64) -> Result<Option<usize>> {
     let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
@@ -577,7 +576,7 @@ mod tests {
             let left = std::fs::read(folder.path().join(name_of(0))).expect("reads");
             assert_eq!(left, whole);
         }
-        // Here the journal was synced to its end: another one was synced, or is written to.
+        // In these cases the first journal was synced to its end, because the second one was synced or holds a batch.
         let newer = directory(&[&torn, &[0; 100]], at(1, 0));
         assert!(check(newer.path()).is_err());
         let lost = directory(&[&whole, &[0; 100]], at(1, 1));

@@ -107,7 +107,7 @@ struct Found {
 
 /// Memory of a value besides its bytes: an entry in a node of the tree that is half full, and two allocations.
 const VALUE_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBson)>() + 64;
-/// Factor between the bytes of the values and their memory: each value is there with its key, in which bytes may be
+/// Maximum ratio of the memory of the values to their bytes: each value is held with its key, in which bytes may be
 /// escaped, and twice in the reply.
 const COPIES: usize = 5;
 

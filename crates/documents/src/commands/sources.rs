@@ -64,7 +64,7 @@ fn given_documents(request: &Request<'_>, given: RawBsonRef<'_>) -> Result<List,
     let nothing = rawdoc! {};
     let value = expression.evaluate(&Scope::new(&nothing, DateTime::now()))?;
     let held = request.documents.settings().memory.share();
-    // The expression's value, and the documents made of it.
+    // Bytes of the expression's value, and of the documents copied from it.
     let mut bytes = value.bytes();
     let mut documents = Vec::new();
     for document in value.as_array().ok_or_else(wrong)? {
@@ -78,7 +78,8 @@ fn given_documents(request: &Request<'_>, given: RawBsonRef<'_>) -> Result<List,
     Ok(List::holding(documents, held))
 }
 
-/// Memory of a document of `$documents` besides its bytes: a row, twice, and an allocation.
+/// Memory of a document of `$documents` besides its bytes: two rows, because the list grows by doubling, and an
+/// allocation.
 const GIVEN_DOCUMENT_BYTES: usize = 2 * size_of::<Row>() + 32;
 
 fn index_stats(

@@ -1,10 +1,10 @@
 //! Limits open connections with permits, and selects the connection to close when none is free.
 //!
 //! If clients must authenticate, a client that has not authenticated (a stranger) is disconnected when a new client
-//! needs its permit. The strangers of one network form two groups: those that have begun to log in, and the others. The
-//! oldest stranger of the largest group is disconnected. Among groups of equal size, the class of groups with more
-//! strangers in total loses its oldest: those that have begun to log in, or the others. A client with a valid password
-//! is a stranger only for a moment, so it can connect despite many strangers.
+//! needs its permit. There are two classes of strangers: those that have begun to log in, and the others. In each
+//! class, the strangers of one network form a group. The oldest stranger of the largest group is disconnected. If the
+//! largest groups of both classes have equal sizes, the stranger is taken from the class with more strangers. A client
+//! with a valid password is a stranger only for a moment, so it can connect despite many strangers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,8 +30,8 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Number of times that a client has joined a class of strangers. The next client that joins one gets the next
-    /// number, which tells which client is in its class for longer.
+    /// Number of times that a client has joined a class of strangers. Each client that joins a class gets the next
+    /// number, so that older members have lower numbers.
     joined: u64,
     strangers: Strangers,
     refused: u64,

@@ -16,7 +16,7 @@ pub use format::Format;
 pub use send::{Origin, Outcome, Sender};
 
 /// Maximum bytes of a document in the input. It exceeds the limit of stored documents, so that a document above that
-/// limit can be refused while its neighbors are imported.
+/// limit can be refused while its neighbours are imported.
 const INPUT_BYTES_MAX: usize = 64 << 20;
 
 /// Why reading stopped early.

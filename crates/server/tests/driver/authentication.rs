@@ -143,7 +143,7 @@ fn refuses_without_store(data: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts a server, which creates a store, and stops it.
+/// Creates a store: starts a server, and stops it again.
 fn create_store(data: &str) -> Result<()> {
     let served = Command::new(BINARY)
         .args(["serve", "--until-stdin-ends", "--data", data])
