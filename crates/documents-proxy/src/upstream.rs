@@ -156,7 +156,7 @@ impl Upstream {
         Ok(stream)
     }
 
-    /// Makes a TLS connection of a TCP connection if the connection string asks for TLS.
+    /// Starts TLS on a TCP connection if the connection string asks for TLS.
     async fn secure(&self, stream: TcpStream) -> io::Result<Box<dyn Stream>> {
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));

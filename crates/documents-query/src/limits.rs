@@ -44,7 +44,8 @@ pub struct Limits {
     pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
-    /// The limits that everything parsed with these limits refers to. Set by the first use.
+    /// The command's own limits, to which all filters, projections, expressions and updates of the command refer. Set
+    /// by the first use.
     pub command: OnceLock<Arc<CommandLimits>>,
 }
 
@@ -75,7 +76,7 @@ impl CommandLimits {
 }
 
 impl Limits {
-    /// Returns the limits that everything parsed with these limits refers to.
+    /// Returns the command's own limits.
     pub(crate) fn command(&self) -> &Arc<CommandLimits> {
         self.command.get_or_init(|| {
             Arc::new(CommandLimits {

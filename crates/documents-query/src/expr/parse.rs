@@ -16,7 +16,7 @@ use crate::error::{Code, Error};
 use crate::limits::{Limits, heap_bytes, path_bytes};
 use crate::sort::ALLOCATION_BYTES;
 
-/// Bytes of a node and the name of its field, in a list whose memory grows by half on average.
+/// Bytes of a node and the name of its field in a list. The list's capacity is on average 1.5 times its length.
 const NODE_BYTES: usize = 3 * size_of::<(Box<str>, Node)>() / 2;
 
 /// Parses expressions. Limits their nesting and tracks the variables in scope.

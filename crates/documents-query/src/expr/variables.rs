@@ -32,7 +32,7 @@ impl Variables {
         now: DateTime,
         limits: &Limits,
     ) -> Result<Variables, Error> {
-        // The clone below refers to the same memory as the caller's limits.
+        // Set `command` before the clone, so that the clone and the caller's limits reserve memory in the same place.
         limits.command();
         let mut limits = limits.clone();
         for element in elements(definitions) {

@@ -61,7 +61,8 @@ fn parse_operator(
     Ok(Some(node))
 }
 
-/// Reserves memory for an operator. The parsers of lists reserve memory for their entries.
+/// Reserves memory for an operator. If its operand is a list or a filter, the operand's parser reserves memory for the
+/// operand.
 fn hold(
     parser: &Parser<'_>,
     path: &Path,

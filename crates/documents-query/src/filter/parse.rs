@@ -18,7 +18,7 @@ use crate::limits::{Limits, heap_bytes, path_bytes};
 use crate::path::Path;
 use crate::sort::ALLOCATION_BYTES;
 
-/// Bytes of a node in a list whose memory grows by half on average.
+/// Bytes of a node in a list. The list's capacity is on average 1.5 times its length.
 const NODE_BYTES: usize = 3 * size_of::<Node>() / 2 + ALLOCATION_BYTES;
 
 /// Parses queries and limits their nesting.

@@ -11,7 +11,7 @@ impl Filter {
     /// Returns the filter with `?` in place of each value, as in `{name: {$regex: ?}}`, truncated to 512 characters.
     pub fn shape(&self) -> String {
         let mut shape = Truncated::default();
-        // The only error is that the shape is long enough.
+        // Writing fails only when the shape is long enough.
         let _ = match &self.root {
             Node::AlwaysTrue => shape.write_str("{}"),
             root => write!(shape, "{}", Shape(root)),

@@ -347,9 +347,9 @@ fn check_path(path: &str) -> Result<(), Error> {
     crate::path::Path::new(path).map(|_| ())
 }
 
-/// Returns the bytes of the rules for a path that has no component in common with another path: for each component, an
-/// entry of a list and a table whose memory grows by half on average, and two
-/// allocations.
+/// Returns the bytes of the rules for a path that has no component in common with another path. Each component takes an
+/// entry in a list, an entry in a table, and two allocations. The capacity of the list and of the table is on average
+/// 1.5 times the number of entries.
 fn rules_bytes(path: &str) -> usize {
     const RULE_BYTES: usize = size_of::<(Arc<str>, Rule)>() + size_of::<(Arc<str>, usize)>();
     let count = path.bytes().filter(|byte| *byte == b'.').count() + 1;

@@ -14,7 +14,7 @@ use crate::key;
 use crate::limits::Limits;
 use crate::sort::ALLOCATION_BYTES;
 
-/// Bytes of a field of a `$group` besides its name, in a list whose memory grows by half on average.
+/// Bytes of a field of a `$group` in a list, besides its name. The list's capacity is on average 1.5 times its length.
 const ACCUMULATION_BYTES: usize = 3 * size_of::<Accumulation>() / 2 + ALLOCATION_BYTES;
 
 /// A parsed `$group`.

@@ -53,7 +53,7 @@ impl Operator {
         operand: RawBsonRef<'_>,
         limits: &Limits,
     ) -> Result<Operator, Error> {
-        // The operator's value, and its copy in the changed document.
+        // Twice, for the operator's value and for its copy in the changed document.
         limits.hold(2 * value_bytes(operand))?;
         Ok(match name {
             "$set" => Operator::Set(operand.into()),

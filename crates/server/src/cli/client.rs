@@ -73,7 +73,7 @@ impl ServerArgs {
     }
 }
 
-/// Adds to an error which server it concerns. Adds nothing to the refusal of a command, because the server works.
+/// Adds the server's address to an error. Leaves the refusal of a command as it is, because the server works.
 pub fn of_server(error: Error, hosts: &str) -> anyhow::Error {
     let is_refusal = matches!(*error.kind, ErrorKind::Command(_));
     let error = anyhow::Error::from(error);

@@ -110,7 +110,7 @@ fn command(action: &Action) -> Result<Document> {
 /// Returns the devices to add, in the format of the setting `devices`.
 ///
 /// # Errors
-/// If there is a count of devices that are not host devices.
+/// If `count` is not 1 for devices that are not host devices.
 fn spec(kind: &str, count: NonZeroUsize) -> Result<String> {
     match kind {
         "host" => Ok(format!("host:{count}")),

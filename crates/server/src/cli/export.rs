@@ -116,7 +116,7 @@ async fn write_all(
     Ok(count)
 }
 
-/// Describes an error of writing. A pipe breaks if its reader, such as `head`, ends early.
+/// Describes why the output cannot be written. A pipe breaks if its reader, such as `head`, ends early.
 fn of_writing(error: anyhow::Error) -> anyhow::Error {
     let kind = error.downcast_ref().map(io::Error::kind);
     let of_json = || error.downcast_ref::<serde_json::Error>()?.io_error_kind();

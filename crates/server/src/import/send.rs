@@ -53,7 +53,7 @@ pub struct Outcome {
     pub inserted: u64,
     /// Number of documents that the server refused, or that were not sent because they are too large.
     pub refused: u64,
-    /// Reasons for the first `REASONS_MAX` refusals, each with file and line, by the number of the document.
+    /// Maps the numbers of the first `REASONS_MAX` refused documents to the reasons, each with file and line.
     pub reasons: BTreeMap<u64, String>,
 }
 
