@@ -83,8 +83,7 @@ impl Collection {
         self.write_numbered(changes, ordered, None)
     }
 
-    /// Writes like [`Collection::write`]. For a retryable write, each batch also commits the outcomes of its
-    /// statements.
+    /// Writes like [`Collection::write`]. Each batch of a retryable write also commits the outcomes of its statements.
     pub fn write_numbered(
         &self,
         changes: &[Change<'_>],
@@ -172,8 +171,7 @@ impl Collection {
             .expect("a write of one change has one result")
     }
 
-    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
-    /// number.
+    /// Replaces a document by one with the same `_id`. Returns the old document; `None` if the number is not in use.
     pub fn replace(
         &self,
         number: RecordNumber,
