@@ -48,6 +48,9 @@ impl Largest {
     }
 }
 
+/// Size from which a document may keep its block in memory.
+const DETACHED_BYTES_MAX: usize = 64 << 10;
+
 /// A stored document: shared bytes, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Document(Bytes);
@@ -72,6 +75,15 @@ impl Document {
     /// Copies the document.
     pub fn to_buf(&self) -> RawDocumentBuf {
         self.raw().to_owned()
+    }
+
+    /// Returns a document that does not keep a block of the store in memory. Copies a small document; a large one fills
+    /// most of its block.
+    pub fn detached(self) -> Document {
+        match self.0.len() < DETACHED_BYTES_MAX {
+            true => Document(Bytes::from(&*self.0)),
+            false => self,
+        }
     }
 
     /// Returns the size in bytes.

@@ -17,7 +17,7 @@ use crate::plan::{Access, Hint, Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::Wanted;
 use crate::searches::Search;
-use crate::streams::{Fetch, Limited, List, Project, Row, Skip, Stream, sorted};
+use crate::streams::{Fetch, Limited, List, Project, ROW_BYTES, Row, Skip, Stream, sorted};
 
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
@@ -258,7 +258,7 @@ impl<'a> Find<'a> {
             let mut matching = Vec::new();
             for document in documents {
                 if filter.try_matches(&document)? {
-                    held.try_grow(document.as_bytes().len())?;
+                    held.try_grow(document.as_bytes().len() + ROW_BYTES)?;
                     matching.push(Row::Built(document));
                 }
             }

@@ -19,10 +19,12 @@ use crate::error::CommandError;
 use crate::namespace::{self, Namespace};
 use crate::places::blocking;
 use crate::request::Request;
-use crate::streams::{List, Row, Stream};
+use crate::streams::{List, ROW_BYTES, Row, Stream};
 
 /// Maximum documents of a chunk, which is read completely before it is written.
 const CHUNK_DOCUMENTS: usize = 256;
+/// Bytes of a chunk to which no document is added.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Prefix of the names of temporary collections, for example the one that `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
@@ -263,8 +265,7 @@ impl Merge {
         if self.into == *source {
             // A scan of the target would also read the documents that `$merge` writes to it. All documents are
             // therefore read first.
-            let bytes_max = request.documents.settings().stage_memory_bytes_max;
-            documents = Box::new(blocking(|| all(documents, bytes_max, request.stop()))?);
+            documents = Box::new(blocking(|| all(documents, request))?);
         }
         loop {
             let chunk = blocking(|| chunk(documents.as_mut(), request.stop()))?;
@@ -435,23 +436,24 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
 
 /// Returns the documents of the next chunk. Returns an empty vector at the end of the stream.
 fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandError> {
-    let mut chunk = Vec::new();
+    let (mut chunk, mut bytes) = (Vec::new(), 0);
     while chunk.len() < CHUNK_DOCUMENTS
+        && bytes < CHUNK_BYTES
         && let Some(document) = documents.next(stop)?
     {
+        bytes += document.as_bytes().len();
         chunk.push(document);
     }
     Ok(chunk)
 }
 
 /// Returns all documents, held in memory.
-fn all(
-    mut documents: Box<dyn Stream>,
-    bytes_max: usize,
-    stop: &Stop,
-) -> Result<List, CommandError> {
+fn all(mut documents: Box<dyn Stream>, request: &Request<'_>) -> Result<List, CommandError> {
+    let settings = request.documents.settings();
+    let bytes_max = settings.stage_memory_bytes_max;
+    let share = settings.memory.share();
     let (mut held, mut bytes) = (Vec::new(), 0);
-    while let Some(document) = documents.next(stop)? {
+    while let Some(document) = documents.next(request.stop())? {
         bytes += document.as_bytes().len();
         if bytes > bytes_max {
             let message = format!(
@@ -460,7 +462,8 @@ fn all(
             );
             return Err(CommandError::refused(Code::ExceededMemoryLimit, message));
         }
-        held.push(document);
+        share.try_cover(bytes + (held.len() + 1) * ROW_BYTES)?;
+        held.push(document.detached());
     }
-    Ok(List::new(held))
+    Ok(List::holding(held, share))
 }

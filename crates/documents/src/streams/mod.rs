@@ -43,7 +43,19 @@ pub enum Row {
     Built(RawDocumentBuf),
 }
 
+/// Memory of a row that is held, besides the bytes of its document: its place in a list that grows, and an allocation.
+pub const ROW_BYTES: usize = 3 * size_of::<Row>() + 32;
+
 impl Row {
+    /// Returns a row that holds nothing but its document. The bytes of a stored document may be part of a block, which
+    /// stays in memory as long as one of its documents is held.
+    pub fn detached(self) -> Row {
+        match self {
+            Row::Stored(number, document) => Row::Stored(number, document.detached()),
+            built => built,
+        }
+    }
+
     /// Returns the record number of a stored document.
     pub fn number(&self) -> Option<RecordNumber> {
         match self {

@@ -6,7 +6,7 @@ use forebay_cancel::Stop;
 use forebay_documents_query::{Code, Sort};
 use forebay_memory::Share;
 
-use super::{List, Row, Stream};
+use super::{List, ROW_BYTES, Row, Stream};
 use crate::error::CommandError;
 
 /// A document with its sort key and its position in the input, which breaks ties.
@@ -19,6 +19,13 @@ struct Keyed {
 impl Keyed {
     fn order(&self) -> (&[u8], u64) {
         (&self.key, self.place)
+    }
+
+    fn detached(self) -> Keyed {
+        Keyed {
+            row: self.row.detached(),
+            ..self
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -77,15 +84,18 @@ pub fn sorted(
             row,
         };
         place += 1;
+        if kept.len() >= keep && kept.peek().is_none_or(|largest| keyed > *largest) {
+            continue;
+        }
         bytes += keyed.bytes();
-        kept.push(keyed);
+        kept.push(keyed.detached());
         if kept.len() > keep {
             bytes -= kept.pop().map_or(0, |largest| largest.bytes());
         }
         if bytes > bytes_max {
             return Err(too_large(bytes_max));
         }
-        held.try_cover(bytes)?;
+        held.try_cover(bytes + kept.len() * ROW_BYTES + kept.capacity() * size_of::<Keyed>())?;
     }
     let rows = kept.into_sorted_vec().into_iter().map(|keyed| keyed.row);
     Ok(List::holding(rows, held))
@@ -96,4 +106,43 @@ fn too_large(bytes_max: usize) -> CommandError {
         "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting. Aborting operation: raise --documents-stage-memory-bytes-max, sort by an index, or set a limit."
     );
     CommandError::refused(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use forebay_memory::Account;
+
+    use super::*;
+
+    fn sort(count: i32, keep: Option<u64>, account: &Account) -> Result<List, CommandError> {
+        let documents = List::built((0..count).map(|a| rawdoc! { "a": -a }));
+        let sort = Sort::parse(&rawdoc! { "a": 1 }).expect("it parses");
+        let stop = Stop::never();
+        sorted(documents, &sort, keep, usize::MAX, account.share(), &stop)
+    }
+
+    #[test]
+    fn the_overhead_of_small_documents_is_charged() {
+        let account = Account::new(4 << 20);
+        assert!(sort(2_000, None, &account).is_ok());
+        assert!(sort(20_000, None, &account).is_err());
+        assert!(sort(20_000, Some(100), &account).is_ok());
+        assert_eq!(account.figures().used_bytes, 0);
+    }
+
+    #[test]
+    fn documents_with_equal_keys_keep_their_order() {
+        let documents = List::built((0..20).map(|a| rawdoc! { "a": a % 2, "b": a }));
+        let sort = Sort::parse(&rawdoc! { "a": 1 }).expect("it parses");
+        let stop = Stop::never();
+        let share = Account::default().share();
+        let list = sorted(documents, &sort, Some(12), usize::MAX, share, &stop);
+        let mut list = list.unwrap_or_else(|_| panic!("it is sorted"));
+        let mut found = Vec::new();
+        while let Ok(Some(row)) = list.next(&stop) {
+            found.push(row.get_i32("b").expect("a number"));
+        }
+        assert_eq!(found, [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 1, 3]);
+    }
 }

@@ -2,7 +2,10 @@
 
 use bson::{Bson, Document, doc};
 
-use crate::door::{Door, door};
+use forebay_documents::Settings;
+use forebay_memory::Account;
+
+use crate::door::{self, Door, door};
 
 async fn run(door: &Door, pipeline: Vec<Document>) -> Vec<Document> {
     door.all(doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} })
@@ -321,6 +324,27 @@ async fn merge_matches_documents_by_the_fields_of_a_unique_index() {
     ];
     run(&door, again).await;
     assert_eq!(door.all(doc! { "find": "c" }).await.len(), 8);
+}
+
+#[tokio::test]
+async fn a_merge_holds_as_much_as_the_account_has_room_for() {
+    let memory = Account::new(16 << 20);
+    let door = door::with(Settings {
+        memory: memory.clone(),
+        ..Settings::default()
+    });
+    door.insert("c", (0..100).map(|id| doc! { "_id": id }))
+        .await;
+    let enlarged = |into: &str| {
+        let text = doc! { "$literal": "x".repeat(200_000) };
+        let pipeline = vec![doc! { "$set": { "text": text } }, doc! { "$merge": into }];
+        doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} }
+    };
+    // Documents for another collection are written while others are read.
+    door.ok(enlarged("other")).await;
+    // Documents for the collection that is read are all read first.
+    assert_eq!(door.code(enlarged("c")).await, 146);
+    assert_eq!(memory.figures().used_bytes, 0);
 }
 
 #[tokio::test]
