@@ -14,8 +14,8 @@ pub use compression::{LARGE_MESSAGE_BYTES_MIN, compressed, inflated};
 
 /// A connection's byte stream: plain TCP or TLS.
 ///
-/// Connections use it as a `Box<dyn Stream>`, so that their code is compiled once for all kinds of streams. A virtual
-/// call costs little next to the system call that it leads to.
+/// Connections use it as a `Box<dyn Stream>`, so that their code is compiled once for all kinds of streams. The virtual
+/// call is cheap compared with the system call that follows.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 

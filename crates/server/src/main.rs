@@ -60,7 +60,7 @@ fn message(error: &anyhow::Error) -> String {
             line.push_str(&text);
         }
         if of_driver.is_some() {
-            // The driver's sentence includes its causes.
+            // The text of a MongoDB driver's error already includes its causes.
             break;
         }
     }

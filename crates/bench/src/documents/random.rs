@@ -22,7 +22,8 @@ use crate::data;
 pub const LETTERS: usize = 8;
 /// Fields of a document of [`five_fields`].
 pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Documents per insert, and values generated from one seed. The seed is the number of the first of these values.
+/// Number of documents per insert, and also the number of values generated from one seed. The seed is the index of the
+/// first of these values.
 pub const BATCH: usize = 20_000;
 /// Number of connections that insert.
 const WRITERS: usize = 12;

@@ -22,7 +22,7 @@ pub trait DeviceType: Sized {
     /// If `bytes` is shorter than the type.
     fn read(bytes: &[u8]) -> Self;
 
-    /// Returns the bytes of `values` as an array in device memory.
+    /// Returns `values` as bytes, in the layout of an array in device memory.
     fn bytes_of(values: &[Self]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         values.iter().for_each(|value| value.write(&mut bytes));

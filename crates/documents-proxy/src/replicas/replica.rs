@@ -326,7 +326,7 @@ impl Replica {
         self.inner.lock().life.require_applied(at);
     }
 
-    /// Returns whether the replica follows a change stream, even if it does not answer yet.
+    /// Returns whether the replica follows a change stream. A replica that does not answer reads yet may follow one.
     pub fn is_following(&self) -> bool {
         self.inner.lock().life.is_following()
     }

@@ -58,8 +58,8 @@ impl<'r> Run<'r> {
             .try_for_each(|(name, rule)| self.new_field(name, rule, document, out))
     }
 
-    /// Writes a computed field that the document does not have. In an inclusion, writes every computed field, because
-    /// computed fields come last in the result.
+    /// Writes a computed field, unless the document has a field of that name, whose place it then takes. An inclusion
+    /// writes its computed fields last, whether the document has them or not.
     fn new_field(
         &self,
         name: &str,

@@ -59,7 +59,7 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
     server.stop()
 }
 
-/// Measures one number of documents, with one device, two devices, and so on.
+/// Measures searches in a collection of one size: with one device, with two devices, and so on.
 async fn sweep_devices(
     figures: &mut Figures,
     server: &mut RunningServer,
