@@ -276,8 +276,8 @@ fn has_choice(node: &Node) -> bool {
     }
 }
 
-/// Returns whether the contents of an atomic group are those of `\R`. Without the group, backtracking into `\R` could only
-/// give back the `\n` of a `\r\n`, so the group has no effect if what follows cannot use a newline.
+/// Returns whether the contents of an atomic group are those of `\R`. Without the group, backtracking into `\R` could
+/// only give back the `\n` of a `\r\n`, so the group has no effect if what follows cannot use a newline.
 fn is_line_break(node: &Node) -> bool {
     match node {
         Node::Alternate(nodes) => match nodes.as_slice() {
