@@ -2,7 +2,8 @@
 //!
 //! Each client has its own `connection` to the [upstream](Upstream), through which its messages pass. `replicas` hold
 //! the `_id`s and cached fields of the collections with caches, and follow the upstream's writes. A replica answers
-//! reads that need only these fields. For other reads, it finds the `_id`s of the documents.
+//! reads that need only these fields. For other reads, it finds the `_id`s of the documents, and the upstream returns
+//! these documents.
 //!
 //! [`Proxy::serve`] serves a client's connection that the server has accepted. [`Proxy`] counts commands by name, and
 //! reads by outcome. Decision 0009 has the reasons for this design.

@@ -363,8 +363,8 @@ impl<'a> Read<'a> {
         Ok(None)
     }
 
-    /// Returns the reason to pass the read on if the upstream's search would end after few documents and is not known
-    /// to be slower than queries by `_id`; otherwise `None`.
+    /// Returns [`Reason::Early`] if the read should be passed on: the upstream's own search would end after few
+    /// documents, and is not known to be slower than queries by `_id`. Otherwise returns `None`.
     fn early(
         &self,
         replicas: &Replicas,
@@ -459,8 +459,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Searches for the `_id`s of the documents that may match. If there are too many or the search fails or is
-    /// interrupted, returns how to answer the read instead, as an error.
+    /// Searches for the `_id`s of the documents that may match. If there are too many, or if the search fails or is
+    /// interrupted, the `Err` says how to answer the read instead.
     async fn ids(
         &self,
         replicas: &Replicas,

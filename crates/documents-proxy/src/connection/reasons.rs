@@ -1,5 +1,5 @@
-//! Reasons why the upstream instead of a replica answers a read, with the measured times and counts. Shown by `explain`
-//! and in the errors of strict searches.
+//! Reasons why a read is answered by the upstream and not by a replica, with the measured times and counts. Shown by
+//! `explain` and in the errors of strict searches.
 
 use std::time::Duration;
 

@@ -10,9 +10,8 @@ use super::{Connection, FrameError, Next, Request, writes};
 use crate::replicas::{Effect, Replica, Replicas, succeeded};
 
 impl Connection {
-    /// Passes on a `renameCollection`. If the collection has caches, declares them under the new name, and no longer
-    /// under the old one. If only the collection that the rename replaces has caches, that collection's caches stay
-    /// declared.
+    /// Passes on a `renameCollection`. If the renamed collection has caches, declares them under the new name, and no
+    /// longer under the old one. If only the collection that is replaced has caches, its caches stay declared.
     pub(super) async fn rename(
         &mut self,
         replicas: &Arc<Replicas>,

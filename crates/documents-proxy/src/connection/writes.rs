@@ -172,7 +172,7 @@ impl Write {
     /// if an earlier statement changed or upserted them.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
-        // A `let` or a collation of the command applies to every statement.
+        // A `let` or a collation of the command applies to every statement, so it may change the meaning of any query.
         let mut is_plain = is_plain(&message.body);
         for statement in statements {
             is_plain &= self::is_plain(statement);

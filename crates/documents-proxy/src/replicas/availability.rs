@@ -182,7 +182,7 @@ impl Replicas {
             self.forget_public();
             tokio::select! {
                 () = self.check_incarnation() => {}
-                // The upstream hangs.
+                // The upstream hangs, so the check would not end.
                 () = self.wait_away() => {}
             }
         }

@@ -21,8 +21,8 @@ use super::{Replica, ReplicaError, Replicas, unreadable};
 
 const SHARED_WRITES: &str = "the upstream has no change streams, so writes that do not come through Forebay cannot be followed: start \
     Forebay with --upstream-writes exclusive if there are no such writes";
-/// Time for which the upstream waits for an event before it sends an empty batch. A client whose write changed nothing
-/// waits up to this long for its reply.
+/// Time for which the upstream waits for an event before it sends an empty batch. A write that changed nothing has no
+/// event, so its client waits up to this long for its reply.
 const AWAIT: Duration = Duration::from_millis(50);
 /// Maximum time for which the stream waits for a reply. Until then, the replica answers reads, although an upstream
 /// whose machine disappeared may come back without its last writes. If the upstream was only busy, the stream resumes
@@ -59,7 +59,7 @@ pub(super) struct Batch {
     pub events: Vec<Event>,
     /// Token with which the stream resumes after this batch.
     pub token: Option<RawDocumentBuf>,
-    /// Cluster time up to which the stream has reported all changes, including this batch.
+    /// Cluster time up to which this batch and the earlier ones report all changes.
     pub at: Option<u64>,
 }
 

@@ -9,8 +9,8 @@ use mongodb::error::ErrorKind;
 
 use super::{ReplicaError, Replicas, is_code, number};
 
-/// Two computed start times of the upstream count as equal if they differ by at most this number of milliseconds. The
-/// upstream reads two clocks for them, one after the other.
+/// Two computed start times of the upstream count as equal if they differ by at most this number of milliseconds. Each
+/// is computed from two clocks, which the upstream reads one after the other.
 const START_TOLERANCE_MS: u64 = 100;
 
 /// Error codes for a command that the user may not run or that the upstream does not have: Unauthorized,

@@ -213,8 +213,8 @@ impl Replicas {
             let mut by_id = RawDocumentBuf::new();
             by_id.append(cstr!("_id"), id);
             let batch = ids.len() as i64 + 1;
-            // The query has no `limit`, because with a limit, an upstream without an index on `_id` would stop early if
-            // the documents are near the beginning.
+            // The query has no `limit`. With a limit, an upstream without an index on `_id` would stop early if the
+            // documents are near the beginning, and the measured time would be too short.
             rawdoc! {
                 "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true,
                 "maxTimeMS": MEASURED_MAX_MS,

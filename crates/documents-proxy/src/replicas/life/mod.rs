@@ -20,8 +20,8 @@
 //! ```
 //!
 //! While the upstream can be reached, only a `Ready` replica answers. Every transition except `start_following` and
-//! `complete` begins a new *epoch*. A background task (a load, a change stream) passes the epoch that it works for. Its
-//! transitions are refused in a later epoch, as are transitions without an arrow in the diagram.
+//! `complete` begins a new *epoch*. A background task (a load, a change stream) passes the epoch that it works for to
+//! each transition. Its transitions are refused in a later epoch, as are transitions without an arrow in the diagram.
 //!
 //! - `Loading`: the copy is not valid before the load ends. Documents written during the load are recorded, so that the
 //!   load does not replace them with older versions.
@@ -64,7 +64,8 @@ enum State {
     },
     /// The collection is being copied from the upstream.
     Loading(Load),
-    /// The replica has every document, and follows a change stream up to the required time.
+    /// The replica has every document, and applies its change stream. It answers once it has applied all changes up to
+    /// the required time.
     CatchingUp(CatchUp),
     /// The replica has applied every acknowledged write.
     Ready {
@@ -300,7 +301,8 @@ impl Life {
     pub fn answering(&self, view: View) -> Option<u64> {
         let answers = match (view.is_away, view.is_cut_off) {
             (true, true) => view.serve_stale && self.held() == Held::Whole,
-            // The client's connection may by now lead to another server, which may have received writes directly.
+            // The client's connection may by now lead to another server. That server may have received writes directly,
+            // which the copy does not have.
             (true, false) if view.exclusive => false,
             _ => self.is_ready(),
         };
@@ -327,7 +329,7 @@ impl Life {
         self.held() == Held::Left
     }
 
-    /// Returns whether a change stream is open, even if the replica has not caught up with it.
+    /// Returns whether a change stream is open. True also for a replica that has not caught up with its stream yet.
     pub fn is_following(&self) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) => catch_up.is_following,
