@@ -30,7 +30,7 @@ const FERRETDB_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(20),
 };
-/// Collection of the million names.
+/// Collection of a million names, for the comparison with FerretDB.
 const MILLION: &str = "million";
 
 /// Measures every case with one device, with ripgrep on one thread, and with two devices, in every round.

@@ -188,7 +188,7 @@ impl Letters {
         timed::count(&self.db, COLLECTION, filter, Plan::Chosen, repeat).await
     }
 
-    /// Measures a find of all documents with a rare substring, returning only `_id`.
+    /// Measures a find that returns the `_id`s of all documents with a rare substring.
     async fn find(&mut self) -> Result<()> {
         let expect = expected(self.documents, &[program(THOUSAND)?])[0];
         let collection: Collection<Document> = self.db.collection(COLLECTION);

@@ -32,8 +32,8 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 /// Added to the seeds of [`five_fields`], so that they differ from all seeds of [`values`].
 const FIVE_FIELDS_SEED: u64 = 1 << 40;
 
-/// Returns the letters of `count` values, without separators. The first value has number `start`, a multiple of
-/// [`BATCH`].
+/// Returns the letters of `count` values, without separators. The first value has index `start`, which must be a
+/// multiple of [`BATCH`].
 pub fn values(start: usize, count: usize) -> Vec<u8> {
     letters(start as u64, count * LETTERS)
 }
@@ -48,7 +48,7 @@ pub fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value).expect("letters are ASCII")
 }
 
-/// Returns `count` documents `{_id: n, v: …}`, the first with number `start`.
+/// Returns `count` documents `{_id: n, v: …}`. The first has `_id` `start`.
 pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = values(start, count);
     let ids = start as i32..;
@@ -58,7 +58,7 @@ pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// Returns `count` documents with `_id` and five fields, the first with number `start`, as in the paper's section 4.4.
+/// Returns `count` documents with `_id` and five fields, as in the paper's section 4.4. The first has `_id` `start`.
 pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = letters(
         FIVE_FIELDS_SEED + start as u64,
@@ -78,7 +78,7 @@ pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// Splits a range of documents into batches; returns the first number and the count of documents of each batch.
+/// Splits a range of documents into batches. Returns the start and the length of each batch.
 pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
     range
@@ -86,7 +86,7 @@ pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, BATCH.min(end - start)))
 }
 
-/// Inserts the documents of a range over several connections. `documents` returns the documents of a batch.
+/// Inserts a range of documents, over several connections. `documents` returns the documents of a batch.
 ///
 /// # Errors
 /// If an insert fails.
@@ -115,7 +115,7 @@ async fn insert_share(
     Ok(())
 }
 
-/// Writes the first values to a file, one per line.
+/// Writes the values of the first `documents` documents to a file, one per line.
 ///
 /// # Errors
 /// If the disk is full or the folder cannot be written.

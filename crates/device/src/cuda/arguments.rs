@@ -183,8 +183,8 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
             )
         })
         .collect();
-    // The assertions use `__INTADDR__`, to which NVRTC translates `offsetof`, because some versions of NVRTC have no
-    // `__builtin_offsetof`.
+    // Some versions of NVRTC have no `__builtin_offsetof`, so the assertions use `__INTADDR__`, as NVRTC's own
+    // `offsetof` does.
     format!(
         "#ifndef FOREBAY_STRUCT_{name}\n#define FOREBAY_STRUCT_{name}\nstruct {name} {{\n{declared}}};\n\
          static_assert(sizeof({name}) == {bytes} && alignof({name}) == {alignment}, \"{name}\");\n\

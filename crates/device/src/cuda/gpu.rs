@@ -12,7 +12,7 @@ use super::library::{self, CudaUnavailable, DriverError, check};
 /// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Number of the GPU in the driver's order, from 0.
+    /// Index of the GPU in the driver's order.
     pub ordinal: u32,
     /// Model name, as in `NVIDIA H100 80GB HBM3`.
     pub model: String,

@@ -165,10 +165,10 @@ impl DeviceMemory {
         &self.arena.context
     }
 
-    /// Returns the address at byte `offset`, where at least `bytes` bytes follow.
+    /// Returns the address of the `bytes` bytes that start at byte `offset`.
     ///
     /// # Panics
-    /// If the range has fewer bytes.
+    /// If the range ends before these bytes do.
     pub(super) fn address_of(&self, offset: usize, bytes: usize) -> u64 {
         let end = offset.checked_add(bytes);
         assert!(

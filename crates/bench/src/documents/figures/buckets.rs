@@ -49,7 +49,8 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Measures one bucket size, with one device, two devices, and so on.
+/// Measures searches with one bucket size: with one device, with two devices, and so on. Then measures how long a
+/// device takes to join and to leave.
 async fn sweep_devices(
     figures: &Figures,
     mut server: RunningServer,

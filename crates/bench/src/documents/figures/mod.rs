@@ -142,7 +142,7 @@ impl Figures {
 struct ExpectedCounts {
     /// Values, each with the number of documents that have it.
     known: Vec<(String, u64)>,
-    /// Number of documents that match each of [`PATTERNS`].
+    /// For each of [`PATTERNS`], the number of documents that match it.
     patterns: Vec<u64>,
 }
 

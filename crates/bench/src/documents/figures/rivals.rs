@@ -1,4 +1,5 @@
-//! Figures 11 and 12: exact searches and regular expressions compared with other programs, on the same values.
+//! Figures 11 and 12: measures exact searches and regular expressions in Forebay and in other programs, which all hold
+//! the same values.
 
 use std::path::Path;
 use std::process::Command;
