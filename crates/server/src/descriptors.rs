@@ -31,7 +31,7 @@ pub fn raise() -> Result<u64> {
     }
 }
 
-/// Returns how many connections fit into a limit of descriptors, if each takes `each`.
+/// Returns the maximum number of connections within a limit of descriptors. Each connection takes `each` descriptors.
 pub fn room(limit: u64, each: u64) -> usize {
     let reserved = RESERVED.min(limit / 2);
     usize::try_from((limit - reserved) / each).unwrap_or(usize::MAX)

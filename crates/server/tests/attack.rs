@@ -330,7 +330,7 @@ fn work(server: &Server, time: Duration) -> Result<Seen> {
     let mut seen = Seen::default();
     let until = Instant::now() + time;
     let mut id = 0;
-    // Continue until the account was full, which takes longer on a slow machine.
+    // Continue until the memory account has been full, which takes longer on a slow machine.
     while Instant::now() < until || (!was_full(&mut raw)? && Instant::now() < until + TIMEOUT) {
         let began = Instant::now();
         done(&mut raw, rawdoc! { "ping": 1, "$db": "admin" })?;

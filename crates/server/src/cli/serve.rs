@@ -170,7 +170,7 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
     )
 }
 
-/// Name of the file in the data directory that holds the list of caches of an upstream.
+/// Name of the file that lists the caches of an upstream. The file is in the data directory.
 const UPSTREAM_CACHES: &str = "upstream-caches.jsonl";
 
 /// Refuses a data directory with the files of another program. Also refuses the directory of a proxy if there is no

@@ -24,7 +24,7 @@ const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 /// Advice on how to add the first user.
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
-/// Error message for a proxy whose store has no commands on users.
+/// Error message for a server without user-management commands, which is a proxy.
 const NO_OWN_USERS: &str =
     "this server is a proxy without users of its own: manage users with the tools of the upstream";
 
@@ -241,7 +241,7 @@ impl Users {
     }
 }
 
-/// Runs a command on users.
+/// Runs a user-management command.
 async fn run_command(client: &Client, db: &str, command: Document) -> Result<Document> {
     let reply = client.database(db).run_command(command).await;
     reply.map_err(|error| explain_unknown(error, || NO_OWN_USERS.to_owned()))

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Number of connections up to which all groups count as equally large. A driver monitors a server over two connections
-/// that never authenticate, besides those that log in.
+/// Number of connections up to which all groups count as equally large. A normal driver needs a few: it monitors a
+/// server over two connections that never authenticate, and logs in over others.
 const GROUP_SIZE_MIN: usize = 4;
 
 /// The permits for client connections.
@@ -50,7 +50,7 @@ struct Strangers {
 #[derive(Debug, Default)]
 struct Class {
     count: usize,
-    /// The clients of each network, by their numbers.
+    /// The clients of each network. Clients with lower numbers are older (see [`Taken::joined`]).
     groups: HashMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
     /// The groups in the order in which they lose a client: by size, the largest first, then by the number of their
     /// oldest client.

@@ -90,7 +90,7 @@ async fn with_root(arguments: &[&str]) -> Result<(Server, Client)> {
 /// Connects as a user with the password `secret`.
 async fn login(server: &Server, user: &str) -> Result<Client> {
     let address = server.process().address();
-    // Use a single connection, so that a later login on it replaces its user.
+    // Use a single connection, so that a later login replaces the user of this connection.
     let options = "authSource=admin&maxPoolSize=1&retryReads=false&retryWrites=false";
     Ok(Client::with_uri_str(format!("mongodb://{user}:secret@{address}/?{options}")).await?)
 }

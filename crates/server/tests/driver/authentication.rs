@@ -10,7 +10,7 @@ use mongodb::Client;
 use mongodb::error::ErrorKind;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A password with characters that must be escaped in a connection string, and one that SASLprep replaces (with `IX`).
+/// A password with characters that must be escaped in a connection string. SASLprep replaces the last one by `IX`.
 const PASSWORD: &str = "p@ss:w%rd \u{2168}";
 const PASSWORD_IN_URI: &str = "p%40ss%3Aw%25rd%20%E2%85%A8";
 

@@ -220,7 +220,7 @@ impl Change {
         Change::Insert(free.map(|id| (id, random_name(random))).collect())
     }
 
-    /// Returns the `_id` of each changed document, and its value after the change; `None` if it is deleted.
+    /// Returns the `_id` of each changed document, and its name after the change (`None` if it is deleted).
     fn effects(&self) -> Vec<(i32, Option<String>)> {
         match self {
             Change::Insert(documents) => documents

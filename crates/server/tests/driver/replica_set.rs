@@ -31,7 +31,7 @@ fn flagged(body: RawDocumentBuf, flags: Flags) -> Vec<u8> {
     message.encode(1, 0)
 }
 
-/// Makes a hello that the server answers once its topology version differs from `known`.
+/// Makes a hello that the server answers as soon as the server's topology version differs from `known`.
 fn awaiting(known: &RawDocumentBuf, max_await_ms: i64) -> Result<RawDocumentBuf> {
     let version = known.get_document("topologyVersion")?.to_owned();
     Ok(

@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Returns the account to which the client's messages are charged.
+    /// Returns the memory account to which the client's messages are charged.
     fn memory(&self) -> &Account {
         if self.session.is_stranger(&self.door) {
             &self.door.strangers

@@ -180,7 +180,7 @@ fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Runs a command on users for an authenticated user. Without authentication, a client on this machine may add the
+/// Runs a user-management command for an authenticated user. An unauthenticated client on this machine may add the
 /// first user.
 fn user_command(
     door: &Door,

@@ -164,8 +164,8 @@ fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// Runs the first step of authentication if the hello contains it, and adds its reply if the step succeeds. If it
-/// fails, the client authenticates with separate commands.
+/// Runs the first step of authentication if the hello contains it. If the step succeeds, adds its reply to the reply to
+/// the hello. Otherwise the client authenticates with separate commands.
 fn append_speculation(
     reply: &mut RawDocumentBuf,
     door: &Door,

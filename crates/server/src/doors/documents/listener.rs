@@ -119,8 +119,8 @@ impl Listener {
     }
 }
 
-/// Starts a thread that stops commands whose clients have disconnected, until `documents` is dropped. The thread does
-/// nothing else, so no command can delay it.
+/// Starts a thread that stops the commands of disconnected clients. The thread does nothing else, so no command can
+/// delay it. It ends after `documents` is dropped.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);
     let look = move || {

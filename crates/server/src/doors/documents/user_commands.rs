@@ -1,4 +1,4 @@
-//! Commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser` and
+//! User-management commands: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser` and
 //! `usersInfo`.
 
 use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
@@ -25,8 +25,8 @@ pub fn is_user_command(name: &str) -> bool {
     )
 }
 
-/// Returns whether an authenticated client may run a command on users. The client needs the role `root`, except for
-/// `usersInfo` about itself.
+/// Returns whether an authenticated client may run a user-management command. The client needs the role `root`, except
+/// for `usersInfo` about itself.
 pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     let asks_about_itself = || {
         let own = client.user.as_ref()?;
@@ -75,7 +75,7 @@ pub fn run_before_first(
     })
 }
 
-/// Runs a command on users. Hashes passwords and waits for the disk, so the caller must be allowed to block.
+/// Runs a user-management command. Hashes passwords and waits for the disk, so the caller must be allowed to block.
 ///
 /// # Errors
 /// If the user, the password or a role is invalid.
