@@ -16,8 +16,8 @@ use crate::error::{Code, Error};
 use crate::limits::{Limits, heap_bytes, path_bytes};
 use crate::sort::ALLOCATION_BYTES;
 
-/// Bytes of a node and the name of its field in a list. The list's capacity is on average 1.5 times its length.
-const NODE_BYTES: usize = 3 * size_of::<(Box<str>, Node)>() / 2;
+/// Bytes of a node in a list. The list's capacity is on average 1.5 times its length.
+const NODE_BYTES: usize = 3 * size_of::<Node>() / 2;
 
 /// Parses expressions. Limits their nesting and tracks the variables in scope.
 pub(crate) struct Parser<'l> {
@@ -166,7 +166,8 @@ impl<'l> Parser<'l> {
                 "FieldPath field names may not contain '.'. Consider using $getField or $setField.",
             ));
         }
-        self.limits.hold(ALLOCATION_BYTES + name.len())?;
+        self.limits
+            .hold(2 * size_of::<Box<str>>() + ALLOCATION_BYTES + name.len())?;
         Ok((name.into(), self.expression(element.value())?))
     }
 

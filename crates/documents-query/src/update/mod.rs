@@ -178,7 +178,7 @@ fn change_bytes(path: &str) -> usize {
     const CHANGE_BYTES: usize = size_of::<(UpdatePath, Operator)>()
         + size_of::<(Vec<String>, &UpdatePath, &Operator)>()
         + size_of::<(String, Tree<'_>)>();
-    3 * CHANGE_BYTES / 2 + 3 * path_bytes(path)
+    CHANGE_BYTES + 2 * path_bytes(path)
 }
 
 fn operators(

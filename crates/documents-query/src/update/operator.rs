@@ -9,7 +9,7 @@ use super::tree::{Outcome, Tree};
 use super::{Moment, array, field, number};
 use crate::display;
 use crate::error::{Code, Error};
-use crate::limits::{Limits, value_bytes};
+use crate::limits::{Limits, heap_bytes};
 
 /// An update operator for one path, with its operand.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl Operator {
         limits: &Limits,
     ) -> Result<Operator, Error> {
         // Twice, for the operator's value and for its copy in the changed document.
-        limits.hold(2 * value_bytes(operand))?;
+        limits.hold(2 * heap_bytes(operand))?;
         Ok(match name {
             "$set" => Operator::Set(operand.into()),
             "$setOnInsert" => Operator::SetOnInsert(operand.into()),
