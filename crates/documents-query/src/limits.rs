@@ -44,8 +44,8 @@ pub struct Limits {
     pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
-    /// The command's own limits, to which all filters, projections, expressions and updates of the command refer. Set
-    /// by the first use.
+    /// The limits that all filters, projections, expressions and updates of the command share and refer to. Created by
+    /// the first use.
     pub command: OnceLock<Arc<CommandLimits>>,
 }
 
@@ -76,7 +76,7 @@ impl CommandLimits {
 }
 
 impl Limits {
-    /// Returns the command's own limits.
+    /// Returns [`Limits::command`], which the first call creates.
     pub(crate) fn command(&self) -> &Arc<CommandLimits> {
         self.command.get_or_init(|| {
             Arc::new(CommandLimits {

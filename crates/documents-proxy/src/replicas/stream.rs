@@ -324,7 +324,7 @@ impl Changes {
         let Event { token, id, .. } = event;
         let wrote = event.wrote.map(bson::DateTime::to_system_time);
         self.lag = wrote.and_then(|wrote| wrote.elapsed().ok());
-        // Another event with the same cluster time may follow.
+        // Another event with the same cluster time may follow, so only the changes of earlier times are complete.
         self.at = time_of(&token).map(|at| at.saturating_sub(1));
         self.bytes += event.document.as_ref().map_or(0, |it| it.as_bytes().len());
         let key = id_key(id.as_raw_bson_ref());

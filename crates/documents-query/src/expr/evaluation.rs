@@ -235,7 +235,8 @@ mod tests {
         assert_eq!(limits.memory.figures().used_bytes, 0);
     }
 
-    /// Builds a document with `count` fields, and an array of more elements, whose indexes are empty names.
+    /// Builds a document with `count` fields, and an array of twice as many elements, each with an empty name instead
+    /// of an index.
     fn dense_document(count: usize) -> RawDocumentBuf {
         let mut writer = Writer::new();
         writer.begin_document("fields");

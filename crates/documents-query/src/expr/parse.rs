@@ -23,7 +23,7 @@ const NODE_BYTES: usize = 3 * size_of::<Node>() / 2;
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    /// For each name, the numbers of the variables in scope that have this name, the innermost last. The number of a
+    /// For each name, the indexes of the variables in scope that have this name, the innermost last. The index of a
     /// variable is the count of variables in scope that were bound before it.
     variables: HashMap<String, Vec<usize>>,
     variable_count: usize,

@@ -58,8 +58,8 @@ impl<'r> Run<'r> {
             .try_for_each(|(name, rule)| self.new_field(name, rule, document, out))
     }
 
-    /// Writes a computed field, unless the document has a field of that name, whose place it then takes. An inclusion
-    /// writes its computed fields last, whether the document has them or not.
+    /// Writes a computed field at the end of the result. Skips a field that the document has, because it was already
+    /// written in its place. In an inclusion, writes every computed field at the end.
     fn new_field(
         &self,
         name: &str,

@@ -120,7 +120,8 @@ impl<'a> Fields<'a> {
         let index_bytes = self.index.as_ref().map_or(0, |_| INDEXED_BYTES);
         evaluation::keep(GROWTH * FIELD_BYTES + name.len() + ALLOCATION_BYTES + index_bytes)?;
         if let Some(index) = &mut self.index {
-            // The order of slots with the same hash matters only for fields with the same name.
+            // Slots with the same hash may be in any order unless they have the same name, and no other slot has this
+            // name.
             index.insert_first(name, self.slots.len());
         }
         self.slots.push(Some((Cow::Owned(name.to_owned()), value)));

@@ -172,8 +172,8 @@ impl Update {
     }
 }
 
-/// Returns the bytes of a change besides the operator's operand. Counts what the change takes while the update is
-/// applied, because it takes most then: a parsed path, a path in one document, and a part of the document's tree.
+/// Returns the bytes of a change besides the operator's operand. Counts the three forms that exist at the same time
+/// while the update is applied: a parsed path, a path in one document, and a part of the document's tree.
 fn change_bytes(path: &str) -> usize {
     const CHANGE_BYTES: usize = size_of::<(UpdatePath, Operator)>()
         + size_of::<(Vec<String>, &UpdatePath, &Operator)>()

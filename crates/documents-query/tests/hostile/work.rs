@@ -1,4 +1,4 @@
-//! Tests that work which a client could make endless is linear in the size of its input, or can be stopped.
+//! Tests of work that a client could make endless: the work is linear in the size of its input, or can be stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -313,7 +313,7 @@ fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun(
     let outcome = std::thread::scope(|scope| {
         let held = Arc::strong_count(&first.cancelled);
         let matching = scope.spawn(|| filter.try_matches(&document));
-        // The match holds a clone of the token from its start to its end.
+        // Wait until the match has begun: it holds a clone of the token while it runs.
         while Arc::strong_count(&first.cancelled) == held {
             std::thread::yield_now();
         }
