@@ -137,7 +137,7 @@ impl Shared {
     }
 }
 
-/// State of a GPU that threads other than its owner thread use.
+/// The part of a GPU's state that threads other than its owner thread use.
 struct GpuMemory {
     gpu: Gpu,
     arena: Arc<Arena>,
@@ -317,8 +317,8 @@ impl Device {
         Duration::from_nanos(self.shared.work.busy_ns.load(Ordering::Relaxed))
     }
 
-    /// Allocates GPU memory outside of all pools; it is freed when the result is dropped. Neither blocks nor calls the
-    /// driver.
+    /// Allocates GPU memory outside of all pools; it is freed when the result is dropped. The call does not block and
+    /// does not call the driver.
     ///
     /// # Errors
     /// [`OutOfMemory`] if no free range is large enough; always on a host device, which has no GPU memory.

@@ -131,8 +131,8 @@ impl Devices {
     /// # Errors
     /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NvrtcMissing`], [`DeviceError::NoSuchGpu`] or
     ///   [`DeviceError::Taken`] before any device is started.
-    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; devices that this call has
-    ///   already started stay.
+    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]. The devices that this call
+    ///   started before the error stay in the set.
     pub fn add(&self, spec: &DeviceSpec) -> Result<Vec<Arc<Device>>, DeviceError> {
         let _starting = self.starting.lock();
         let wanted = spec.resolve()?;

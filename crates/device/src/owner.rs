@@ -113,8 +113,8 @@ impl Owner<'_> {
         !self.aside.is_empty() || self.context.has_retired()
     }
 
-    /// Polls events: makes parked jobs ready whose events have completed, and drops retired memory whose events have
-    /// completed.
+    /// Polls events. Makes each parked job ready if its event has completed, and drops each piece of retired memory if
+    /// its event has completed.
     fn poll(&mut self, is_idle: bool) -> Result<(), DeviceFault> {
         if !self.has_pending() || (!is_idle && self.polled.elapsed() < POLL_INTERVAL) {
             return Ok(());
@@ -140,9 +140,8 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Waits for the next job. During the spinning time, checks once and returns. Otherwise sleeps until a job arrives
-    /// or, with events pending, until the next poll; with none pending, blocks without limit. Returns whether more jobs
-    /// can arrive.
+    /// Waits for the next job. During the spinning time, checks once and returns. Otherwise sleeps until a job arrives;
+    /// if events are pending, at most until the next poll. Returns whether more jobs can arrive.
     fn wait(&mut self) -> bool {
         let now = Instant::now();
         if now < self.spin_until {

@@ -22,7 +22,7 @@ pub struct PoolOptions {
     pub max_bytes: u64,
 }
 
-/// Callback that asks a tenant to release this many bytes, or as many as it can.
+/// Callback that asks a tenant to release the given number of bytes, or as many as it can.
 ///
 /// The device calls it without holding a lock, on the thread that needs the bytes; that thread may be the device's own.
 /// The callback must not wait for the device or request memory. Memory that in-flight work uses may be freed later.
@@ -30,9 +30,10 @@ pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
 /// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
-/// A request takes free memory or fails. A tenant that needs memory more urgently than caches do first calls
-/// [`make_room`](MemoryPool::make_room), which asks other tenants to release memory above their minimum. A share limits
-/// only the number of bytes: a request within the limit may still fail, because a GPU's free memory may be fragmented.
+/// A request takes free memory or fails. Before a request for urgent work, a tenant calls
+/// [`make_room`](MemoryPool::make_room), which asks other tenants, such as caches, to release memory above their
+/// minimum. A share limits only the number of bytes: a request within the limit may still fail, because a GPU's free
+/// memory may be fragmented.
 pub struct MemoryPool {
     name: String,
     share: ShareId,
@@ -141,7 +142,8 @@ impl MemoryPool {
         self.memory.budget.excess_bytes(self.share)
     }
 
-    /// Allocates GPU memory, which is freed when the result is dropped. Neither blocks nor calls the driver.
+    /// Allocates GPU memory, which is freed when the result is dropped. The call does not block and does not call the
+    /// driver.
     ///
     /// # Errors
     /// [`OutOfMemory`] if no free range is large enough, the tenant would exceed its maximum, or the remaining memory

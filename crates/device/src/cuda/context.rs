@@ -36,8 +36,8 @@ impl Context {
     pub(crate) fn create(ordinal: u32, host_node: Option<u32>) -> Result<Context, DriverError> {
         let device = gpu::handle(ordinal)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the driver is initialised, because `handle` returned a GPU. The null pointer requests a plain context,
-        // and 0 lets the driver choose how to wait. `raw` outlives the call.
+        // SAFETY: the driver is initialised, because `handle` returned a GPU. The null pointer asks for a plain
+        // context, and 0 lets the driver choose how to wait. `raw` outlives the call.
         let code = unsafe { sys::cuCtxCreate_v4(&mut raw, ptr::null_mut(), 0, device) };
         check("cuCtxCreate", code)?;
         let context = Context { raw, host_node };

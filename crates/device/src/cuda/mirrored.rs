@@ -58,8 +58,8 @@ impl Mirrored {
         unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
         let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {
-            // Recording the event failed, so wait for the stream instead. Ignore the wait's result: the failed recording
-            // makes the device lost in any case.
+            // Recording the event failed, so wait for the stream instead. The result of the wait does not matter: the
+            // failed recording makes the device lost.
             let _ = cuda.synchronize(&self.stream);
         }
         recorded
