@@ -239,7 +239,8 @@ fn run_case(bench: &Bench, case: &Case, blocks: &Blocks, table: &Arc<ScanTable>)
     }
 }
 
-/// Measures searches per second on the device: sent one after the other, and sent all together.
+/// Measures searches per second on the device. One client sends them one after the other or all together, or several
+/// clients send one each at a time.
 fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &str) {
     let programs = for_clients(sort);
     let expect: Vec<u64> = programs
@@ -336,7 +337,8 @@ fn run_two(bench: &Bench, rows: usize) {
     }
 }
 
-/// Returns the searches per second of one client per program; each client searches again once it has its result.
+/// Returns the searches per second of all clients together. There are as many clients as programs, and each client
+/// sends its next search when it has the result of the previous one.
 fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> f64 {
     const ROUNDS: usize = 20;
     let began = Instant::now();

@@ -9,13 +9,14 @@ pub(crate) const QUERIES_MAX: usize = 32;
 /// Maximum automata per launch.
 pub(crate) const AUTOMATA_MAX: usize = 8;
 
-/// Row numbers are staged in shared memory only for searches whose match limit is at least this number. Searches with a
-/// smaller limit write each match immediately. All warps of a launch together stage less than a third of this number of
-/// rows: at most 31 rows in each of 64 warps on each of 148 multiprocessors.
+/// Minimum match limit of a search whose row numbers are staged in shared memory. Staged rows count towards the limit
+/// only when they are written, so a search with a smaller limit writes each match at once, to end in time. All warps of
+/// a launch together stage less than a third of this minimum: at most 31 rows in each of 64 warps on each of 148
+/// multiprocessors.
 const STAGED_LIMIT_MIN: u32 = 1 << 20;
 
 kernel_arguments! {
-    /// Unit of work of a thread block: tiles of one segment whose rows have equal numbers of words.
+    /// Unit of work of a thread block: tiles of one segment. All rows of these tiles have the same number of words.
     #[derive(Default)]
     pub(crate) struct Chunk {
         /// First word of the first tile.

@@ -127,7 +127,7 @@ impl TiledRows {
         self.groups.iter().flat_map(|group| group.chunks(policy))
     }
 
-    /// Returns the kernels' description of a chunk.
+    /// Returns the description of a chunk that kernels read.
     pub(crate) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_deleted: bool) -> Chunk {
         Chunk {
             words: DevicePointer::new(
@@ -141,7 +141,7 @@ impl TiledRows {
         }
     }
 
-    /// Returns the kernels' description of the block.
+    /// Returns the description of the block that kernels read.
     pub(crate) fn segment(&self, first_row: u32, deleted_at: u64) -> Segment {
         Segment {
             rows: DevicePointer::new(self.rows_at.unwrap_or(0)),

@@ -344,7 +344,8 @@ fn blocks_dead_rows_and_limits() {
     limits(gpu, &table, &programs, &rows);
 }
 
-/// A search with a limit must find at least as many rows as the limit, and only rows that match.
+/// A search with a limit must find at least that number of rows, or all matching rows if there are fewer. It must find
+/// only rows that match.
 fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[Vec<u32>]) {
     for (program, rows) in programs.iter().zip(rows) {
         let (sender, answer) = channel();

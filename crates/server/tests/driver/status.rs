@@ -322,8 +322,8 @@ async fn the_health_of_the_upstream_is_reported() -> Result<()> {
     front.stop()
 }
 
-/// Waits for the log line of a slow search that contains `part`, and returns its fields. The server writes the line
-/// before it replies, but the line may arrive later.
+/// Waits for a log line of a slow search, and returns the fields of the line. The line must contain `part`. The server
+/// writes the line before it replies, but the line may arrive later.
 fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

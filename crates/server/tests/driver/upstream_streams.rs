@@ -430,8 +430,8 @@ async fn indexes(db: &Database, collection: &str) -> Result<Vec<String>> {
     Ok(collection.list_index_names().await?)
 }
 
-/// Drops the indexes of the collection that `index` names, through the proxy. Returns the number of indexes before, and
-/// the names of the indexes after the drop.
+/// Sends `dropIndexes` through the proxy; `index` names the indexes to drop. Returns the number of indexes before the
+/// drop, and the names of the indexes that remain.
 async fn drop_indexes(db: &Database, index: impl Into<Bson>) -> Result<(i32, Vec<String>)> {
     let command = doc! { "dropIndexes": "things", "index": index.into() };
     let before = db.run_command(command).await?.get_i32("nIndexesWas")?;

@@ -43,7 +43,7 @@ struct Report {
     static constexpr bool kMayStage = kList && kStagedLists && M::kQueries == 1;
 
     const Scan& scan;
-    // Number of rows that match query `lane`.
+    // Each lane counts the matches of one query, whose index is the lane's number.
     u32 count = 0;
     Stage<kMayStage> stage = {};
     bool is_staged;

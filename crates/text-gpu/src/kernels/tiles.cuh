@@ -86,7 +86,7 @@ __device__ void scan_short_tiles(const M& matcher, Report<M, kList>& report, con
         report_tile(matcher, report, states[index], chunk, first_row + index * step);
 }
 
-// Scans all chunks of the launch, distributed over the blocks round-robin.
+// Scans all chunks of the launch. The chunks are distributed round-robin over the blocks.
 template <Matcher M, bool kList>
 __device__ void scan_chunks(const Scan& scan, const typename M::Arguments& arguments) {
     const M matcher(arguments, load_image(scan));

@@ -9,7 +9,7 @@ use crate::rows::{Rows, SEPARATOR};
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
 
-/// Matches between two checks of [`Stop`].
+/// Number of matches between two checks of [`Stop`].
 const MATCHES_PER_CHECK: usize = 16_384;
 
 /// Where in a value the literal must be.

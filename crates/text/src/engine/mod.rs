@@ -28,7 +28,7 @@ pub(crate) trait Engine: Send + Sync {
     /// bytes; slow engines check more often.
     fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
-    /// Calls `on_match` once with the number of each matching row, in ascending order.
+    /// Calls `on_match` once for each matching row, with the row's number, in ascending order.
     fn search_rows(
         &self,
         rows: Rows<'_>,
