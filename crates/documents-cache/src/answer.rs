@@ -13,7 +13,7 @@ use roaring::RoaringBitmap;
 pub struct SearchAnswer {
     /// Number of documents found; at most the request's limit, if it has one.
     pub count: u64,
-    /// Numbers of the documents found, if the request wants numbers.
+    /// Document numbers of the documents found, if the request wants them.
     pub numbers: RoaringBitmap,
     /// Values of a field in the documents found, if the request wants value counts.
     pub values: Option<ValueCounts>,

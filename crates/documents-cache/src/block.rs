@@ -39,8 +39,8 @@ impl Block {
         self.numbers.push(number);
     }
 
-    /// Appends rows of `from`, which have positions in `numbers` in place of document numbers. The appended rows have
-    /// the document numbers at these positions.
+    /// Appends rows of `from`. A row of `from` has a position in `numbers` instead of a document number; the appended
+    /// row gets the document number at that position.
     pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());
@@ -73,7 +73,7 @@ impl Block {
         self.numbers.reserve(other.numbers.len());
     }
 
-    /// Returns the bytes of memory that the block takes.
+    /// Returns the number of bytes of memory that the block takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let words = self.offsets.capacity() + self.numbers.capacity();
         (self.bytes.capacity() + words * size_of::<u32>() + size_of::<Block>()) as u64
@@ -139,8 +139,8 @@ impl Block {
         self.first_row_in(0..self.len(), |row| below(self.value(row)))
     }
 
-    /// Returns the first row of a range for whose value `below` returns false. The block must be sorted. Fast if that
-    /// row is near the start of the range.
+    /// Returns the first row in `rows` for whose value `below` returns false. The block must be sorted. Fast if that
+    /// row is near the start of `rows`.
     pub(crate) fn first_row_near(
         &self,
         rows: Range<usize>,

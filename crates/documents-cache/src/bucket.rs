@@ -82,7 +82,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the bytes of device memory that the bucket holds.
+    /// Returns the number of bytes of device memory that the bucket takes.
     pub(crate) fn device_bytes(&self) -> u64 {
         let replicas = self
             .segments

@@ -20,7 +20,7 @@ use crate::{CacheSettings, maintain};
 /// The part of a collection's cache that its lock guards.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Numbers of all documents in the cache.
+    /// Document numbers of all documents in the cache.
     pub(crate) live: NumberSet,
     pub(crate) fields: Vec<Arc<FieldState>>,
     /// Incremented when the cache is cleared, so that maintenance started earlier does not install its results.
@@ -132,7 +132,7 @@ impl CollectionCache {
     /// [`CacheError::NumberInUse`]. Nothing is changed then.
     ///
     /// # Panics
-    /// If the number of document numbers is not the number of documents, or if the batch was created for other fields.
+    /// If `numbers` and `batch` differ in length, or if the batch was created for other fields.
     pub fn insert_batch(&self, numbers: &[u32], batch: &Batch) -> Result<(), CacheError> {
         assert_eq!(
             numbers.len(),
@@ -280,7 +280,7 @@ impl CollectionCache {
 }
 
 impl State {
-    /// Adds all numbers; adds no number if one of them is in use.
+    /// Adds document numbers. If one of them is in use, adds no number and returns an error.
     fn add_numbers(&mut self, numbers: &[u32]) -> Result<(), CacheError> {
         for (index, number) in numbers.iter().enumerate() {
             if !self.live.insert(*number) {

@@ -61,7 +61,7 @@ impl Directory {
         Arc::clone(self.device_partitions.get_or_init(all))
     }
 
-    /// Returns the bucket at a position for changes. Copies the bucket first if a search still reads it.
+    /// Returns a bucket for writing. Copies the bucket first if a search still reads it.
     pub(crate) fn bucket_mut(&mut self, position: usize) -> &mut Bucket {
         self.device_partitions.take();
         Arc::make_mut(&mut self.buckets[position])

@@ -48,7 +48,7 @@ impl FieldState {
         }
     }
 
-    /// Adds the field's values of a batch. `numbers` holds the document number of each position in the batch.
+    /// Adds a batch's values of this field. `numbers` holds the document number of each position in the batch.
     pub(crate) fn insert(&mut self, column: &Column, numbers: &[u32], settings: &CacheSettings) {
         let sets = [
             (&mut self.null, &column.null),

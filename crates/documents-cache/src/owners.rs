@@ -52,7 +52,7 @@ impl Owners {
         self.lock().join(device.id(), weight(device)).len()
     }
 
-    /// Creates a bucket id and registers it with the placement without an owner.
+    /// Creates a bucket id and registers it with the placement. The bucket has no owner yet.
     pub(crate) fn new_bucket(self: &Arc<Self>) -> Arc<BucketIdGuard> {
         let id = ShardId(self.next_id.fetch_add(1, Ordering::Relaxed));
         self.lock().unassign(id);

@@ -45,7 +45,7 @@ pub enum Expr {
 pub enum Want {
     /// The number of documents found.
     Count,
-    /// The numbers of the documents found.
+    /// The document numbers of the documents found.
     Numbers {
         /// Maximum count of numbers to return. If more documents meet the expression, the cache chooses which numbers
         /// it returns.

@@ -90,8 +90,8 @@ fn copy_to_device(shared: &Arc<Shared>, segment: &mut Segment, bucket: &Bucket) 
     }
 }
 
-/// Adds segments to a bucket. Removes the bucket from its device if one of the segments is not on the device. A bucket
-/// that was removed from its device during the copying stays removed.
+/// Adds segments to a bucket. Removes the bucket from its device if one of the segments is not on the device. If the
+/// bucket was already removed while the segments were copied, it stays removed.
 fn append(bucket: &mut Bucket, segments: Vec<Segment>) {
     let all_copied = segments.iter().all(|segment| segment.replica.is_some());
     bucket.segments.extend(segments);
