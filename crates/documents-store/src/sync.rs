@@ -19,7 +19,7 @@ pub struct GroupSync {
 
 #[derive(Default)]
 struct State {
-    /// Number of syncs begun so far.
+    /// Number of the latest sync that has begun. Syncs are numbered from 1.
     begun: u64,
     /// Number of the latest sync that has ended.
     ended: u64,

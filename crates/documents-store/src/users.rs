@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::store::Store;
 
 const USER: u8 = b'u';
-/// Catalogue key of the secret that is stored with the users.
+/// Catalogue key of the server's secret for authentication, which is stored with the users.
 const SECRET: &[u8] = b"k";
 
 /// The users of a store. Every change is synced before the call returns.
@@ -55,7 +55,7 @@ impl<'a> Users<'a> {
         Ok(true)
     }
 
-    /// Returns the stored secret. Stores `fresh` first if there is none.
+    /// Returns the server's secret for authentication. If none is stored, stores `fresh` first.
     pub fn secret(&self, fresh: &[u8]) -> Result<Vec<u8>> {
         let catalogue = self.store.catalogue();
         if let Some(kept) = self.store.engine().get(catalogue, SECRET)? {

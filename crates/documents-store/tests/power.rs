@@ -85,7 +85,7 @@ impl History {
         assert!(self.has_failed, "an operation failed: {error}");
     }
 
-    /// Runs operations. Failed syncs and failed changes of other collections are retried with later operations.
+    /// Runs operations. Continues after a failed sync, and after a failed creation or drop of another collection.
     fn operate(&mut self, store: &Store, power: &Power) -> Result<()> {
         let collection = store.collection_or_create("db", "c")?;
         if collection.indexes().len() == 1 {

@@ -97,7 +97,7 @@ fn time_left(stop: &Stop) -> Option<Duration> {
         .map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Replies with the next batch of an open cursor. A batch of a change stream waits for an event.
+/// Replies with the next batch of an open cursor. For a change stream, first waits for an event if there is none yet.
 ///
 /// # Errors
 /// The stream's error, which closes the cursor.

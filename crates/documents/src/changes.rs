@@ -23,7 +23,7 @@ use crate::retry::{Keep, note};
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. The last document of a chunk may exceed this limit.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Maximum time for computing changes under one hold of the write lock.
+/// Maximum time for computing changes before the write lock is released.
 const LOCKED_TIME: Duration = Duration::from_millis(20);
 
 /// The remaining documents to change, divided into chunks.
@@ -115,8 +115,8 @@ struct Pending {
 struct Writer<'a> {
     collection: &'a OpenCollection,
     stop: &'a Stop,
-    /// The cancellation token that the filter and the update check. It has the deadline and the cancellation of `stop`;
-    /// under the write lock, its deadline may be earlier.
+    /// The cancellation token that the filter checks, and the update too. It has the deadline and the cancellation of
+    /// `stop`; under the write lock, its deadline may be earlier.
     shared_stop: &'a SharedStop,
 }
 

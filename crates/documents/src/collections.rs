@@ -45,7 +45,7 @@ pub struct OpenCollection {
     pub insertions: Places,
     /// Bounds concurrent updates and deletions. Further updates and deletions wait before they take a write permit.
     pub changes: Places,
-    /// Turns of slow changes at the write lock.
+    /// Lets slow changes take turns at the write lock.
     pub slow_turns: Arc<SlowTurns>,
     /// The cached fields.
     pub search: Arc<CollectionSearch>,
@@ -260,8 +260,8 @@ impl Collections {
         Ok(dropped)
     }
 
-    /// Removes a collection that the store has dropped from the open collections. The caller holds the catalogue lock
-    /// but not the collection's write lock.
+    /// Removes a collection from the open collections, after the store has dropped it. The caller holds the catalogue
+    /// lock but not the collection's write lock.
     fn forget(&self, collection: &OpenCollection) {
         self.open.write().remove(&collection.namespace);
         collection.search.close();

@@ -68,7 +68,7 @@ thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What work does. This determines the kind of permit.
+/// The kind of work, which determines the kind of permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reading.

@@ -1,5 +1,5 @@
-//! Collections that replicate those of another store. Changes of the other store are applied in one batch. The batch
-//! also stores a note, which records the last applied change's position in the other store.
+//! Collections that replicate those of another store. Each call applies some changes of the other store in one batch.
+//! The same batch stores a note, which records the last applied change's position in the other store.
 
 use std::borrow::Cow;
 use std::sync::Arc;

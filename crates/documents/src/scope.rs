@@ -61,8 +61,8 @@ impl CommandScope {
         CURRENT.scope(self, work).await
     }
 
-    /// Returns the bytes of the largest document that the command may read or write, as far as the server knows before
-    /// it runs the command.
+    /// Returns the size in bytes of the largest document that the command may read or write, as far as the server knows
+    /// before it runs the command.
     fn document_bytes(&self) -> usize {
         let body = &*self.command.body;
         let given = match self.command.name.as_str() {
@@ -85,8 +85,8 @@ impl CommandScope {
         statements.max().unwrap_or(0)
     }
 
-    /// Returns the bytes of the largest document in the command's collection, or in all collections if the command
-    /// writes to another collection or names none.
+    /// Returns the size in bytes of the largest document in the command's collection, or in all collections if the
+    /// command writes to another collection or names none.
     fn stored_bytes(&self, body: &RawDocument) -> usize {
         let collection = match self.command.name.as_str() {
             "getMore" => body.get_str("collection").ok(),
@@ -118,8 +118,8 @@ pub fn client() -> Option<ClientKey> {
     CURRENT.try_with(|scope| scope.client).ok().flatten()
 }
 
-/// Returns the bytes of the largest document that this task's command may read or write, as far as the server knows
-/// before it runs the command. Outside a command, returns the bytes of the largest document of all collections.
+/// Returns the size in bytes of the largest document that this task's command may read or write, as far as the server
+/// knows before it runs the command. Outside a command, returns the size of the largest document of all collections.
 pub fn document_bytes() -> usize {
     let bytes = CURRENT.try_with(CommandScope::document_bytes);
     bytes.unwrap_or_else(|_| largest_document_bytes())

@@ -1,8 +1,8 @@
 //! Turns of slow changes at the write lock of a collection.
 //!
 //! A change that takes long is computed without the lock, and is lost if another writer changes the document meanwhile.
-//! On a document that is changed all the time, it would never be written. So a change that lost takes a turn: it is
-//! computed under the lock. Turns hold the lock for at most a quarter of the time, and for at most
+//! On a document that is changed all the time, it would never be written. A change that has been lost therefore takes a
+//! turn: it is computed again, under the lock. Turns hold the lock for at most a quarter of the time, and for at most
 //! [`TURN_TIME_MAX`] each.
 
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl SlowTurns {
 pub struct Turn<'a> {
     turns: &'a SlowTurns,
     begun: Instant,
-    /// Time until which the change may be computed: twice as long as its last computation took.
+    /// Time at which the turn ends. A turn takes at most twice the time of the change's last computation.
     pub until: Instant,
 }
 

@@ -235,7 +235,7 @@ fn operate(store: &Store, random: &mut Rng, first: u64, seed: u64) -> Result<()>
     Ok(())
 }
 
-/// Makes the background thread fail if it is writing a table or a manifest.
+/// Limits the size of files for a moment. If the background thread is writing a table or a manifest, it fails.
 fn fail_tables(random: &mut Rng) {
     limit(Resource::RLIMIT_FSIZE, Some(random.u64(..6_000)));
     (0..random.u32(..200)).for_each(|_| std::thread::yield_now());
@@ -247,7 +247,8 @@ fn lift_limits() {
     limit(Resource::RLIMIT_NOFILE, None);
 }
 
-/// Creates a collection and drops another collection. Only prints a failure; later calls retry.
+/// Creates a collection and drops another one, sometimes under a limit that makes this fail. A failure is only printed,
+/// because later calls try again.
 fn define_others(store: &Store, random: &mut Rng, at: u64) {
     match random.u8(..8) {
         0 => limit(Resource::RLIMIT_FSIZE, Some(random.u64(..3_000))),

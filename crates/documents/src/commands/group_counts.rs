@@ -78,7 +78,7 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// Returns the path of the field that is the group key. Returns `None` if `group` has another key, or if an
+/// Returns the path of the field that is the group key. Returns `None` if the group key is not a field, or if an
 /// accumulator does more than count documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
@@ -118,7 +118,8 @@ struct Groups {
 
 /// Memory of a group and its document besides the bytes of its value.
 const GROUP_BYTES: usize = 384;
-/// Copies of a value: the key, in which bytes may be escaped, the group's value, and its document.
+/// Copies of a value: its key, counted twice because bytes in a key may be escaped; the group's value; and the group's
+/// document.
 const COPIES: usize = 4;
 
 impl Groups {

@@ -35,7 +35,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Maximum documents that are written under one hold of the write lock.
+/// Maximum documents that are written before the write lock is released.
 const CHUNK_DOCUMENTS: usize = 1000;
 /// Maximum number of documents that an insertion may write on a network thread. `FEW_BYTES` bounds the sum of their
 /// bytes.
@@ -85,7 +85,7 @@ fn are_few(documents: &[&RawDocument]) -> bool {
     documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
-/// Returns an upper bound on the bytes of one batch when the store writes `documents`.
+/// Returns the maximum bytes of a batch. The store writes `documents` in one or several batches.
 fn batch_bytes(documents: &[&RawDocument]) -> usize {
     let bytes = |document: &&RawDocument| document.as_bytes().len();
     let largest = documents.iter().map(bytes).max().unwrap_or(0);

@@ -145,7 +145,7 @@ impl Target<'_> {
     }
 
     /// Finds the documents and passes their record numbers to `change`, which reads the documents again and returns
-    /// the number that still match.
+    /// how many of them still match.
     ///
     /// # Errors
     /// The error of the search or of `change`.

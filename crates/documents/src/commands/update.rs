@@ -75,7 +75,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Counts a statement that an earlier attempt of the command applied, as its recorded `outcome` says.
+    /// Counts a statement that an earlier attempt of the command applied. `outcome` is the statement's recorded outcome.
     fn count(&mut self, outcome: &RawDocument, index: usize) {
         match outcome.get("upserted") {
             Ok(Some(id)) => self.note_upsert(index, id.into()),

@@ -25,7 +25,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let collection = request.documents.collections().existing(&namespace)?;
     let stop = request.stop();
-    // Writers of the collection wait for the check, so few checks may run at the same time.
+    // Takes a permit of the kind of which there are only a few, because writers of the collection wait for the check.
     let verified = all_aside(Kind::Build, stop, async {
         blocking(|| Ok(collection.store.verify(stop)?))
     });

@@ -183,8 +183,8 @@ fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     })
 }
 
-/// Returns the range of the values that pass those tests of a field that are comparisons. For a multikey index, uses
-/// only the first comparison.
+/// Returns the range of the values that pass all comparisons among a field's tests. For a multikey index, uses only the
+/// first comparison.
 fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
     let Some((op, value)) = comparisons.next() else {

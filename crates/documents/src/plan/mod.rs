@@ -322,7 +322,7 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     })
 }
 
-/// Returns whether two key patterns are equal, regardless of their number types.
+/// Returns whether two key patterns are equal, regardless of the types of their numbers.
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same =

@@ -1,8 +1,8 @@
 //! Builds the cache of a collection in the background.
 //!
 //! A build reads the collection in the order of record numbers, and advances a cursor. It takes the write lock for each
-//! batch of documents, and releases it between batches. Writers apply a change to the cache only if its record number
-//! is below the cursor. The build reads the documents above the cursor later, from the store, which then contains their
+//! batch of documents, and releases it between batches. Writers apply a change to the cache only if the document's
+//! record number is below the cursor. The build reads the documents above the cursor later, from the store, which then contains their
 //! changes.
 
 use std::sync::Arc;
@@ -88,14 +88,14 @@ pub(super) fn start(
     builder.spawn(move || task.run()).ok()
 }
 
-/// A build. It reports its outcome to the collection, even if it ends by a panic.
+/// A build. It reports its outcome to the collection, even if it panics.
 struct Task {
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,
     ended: bool,
 }
 
-/// Documents read under one hold of the write lock.
+/// Documents that a build reads before it releases the write lock.
 struct Batch {
     documents: Vec<(u64, Document)>,
     /// Whether this is the last batch.

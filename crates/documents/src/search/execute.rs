@@ -50,8 +50,8 @@ impl Wanted {
     }
 }
 
-/// Maximum number of wanted matches for which a search may stop early. Such a search reads the documents that it finds
-/// all at once.
+/// Maximum number of wanted matches for which a search may stop early. After such a search, all documents found are
+/// read into memory at once.
 const ANY_MAX: u64 = 1024;
 
 /// A probe before a search reads at most 1 in this many documents of the collection.
@@ -163,7 +163,7 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents and reads them at once. Documents may have changed since the search. If fewer than
+    /// Finds `limit` documents and reads them immediately. Documents may have changed since the search. If fewer than
     /// `limit` of them still match, searches again for all matches.
     async fn find_any(
         &self,

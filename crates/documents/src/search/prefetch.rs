@@ -1,5 +1,5 @@
-//! Prefetches the documents that a search found. All cores read in parallel. Each read costs several cache misses in
-//! memory or several disk reads, for which a single thread would wait one after the other.
+//! Prefetches the documents that a search found. All cores read in parallel. Each read waits
+//! for several cache misses or disk reads. A single thread would wait for all of them, one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<
     };
     add(read_share(source, own));
     for (numbers, share) in others {
-        // If the other thread panicked, the caller's own read of the document will panic too.
+        // If the other thread panicked, its documents count as unread. The caller then reads them, and panics too.
         add(share.recv().unwrap_or_else(|_| Share {
             prefetched: unread(numbers).collect(),
             ..Share::default()

@@ -3,9 +3,9 @@
 /// Limits of building and searching the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchSettings {
-    /// Maximum documents that a build reads per hold of the collection's write lock.
+    /// Maximum documents that a build reads before it releases the collection's write lock.
     pub build_batch_documents: usize,
-    /// Maximum bytes of documents that a build reads per hold of the collection's write lock.
+    /// Maximum bytes of documents that a build reads before it releases the collection's write lock.
     pub build_batch_bytes: usize,
     /// Cost of fetching one document by record number: the number of documents that a scan reads in the same time.
     ///

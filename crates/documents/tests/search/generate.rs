@@ -55,7 +55,7 @@ const PATTERNS: [&str; 20] = [
     "á|語",
 ];
 
-/// Returns a string of the pool, or a concatenation of two.
+/// Returns one of [`STRINGS`], alone or followed by another one or by a number.
 pub fn string(rng: &mut Rng) -> String {
     let first = STRINGS[rng.usize(..STRINGS.len())];
     match rng.u8(..12) {
