@@ -25,7 +25,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let collection = request.documents.collections().existing(&namespace)?;
     let stop = request.stop();
-    // Takes a permit of the kind of which there are only a few, because writers of the collection wait for the check.
+    // Writers of the collection wait until the check ends. The permit limits how many checks run at the same time.
     let verified = all_aside(Kind::Build, stop, async {
         blocking(|| Ok(collection.store.verify(stop)?))
     });

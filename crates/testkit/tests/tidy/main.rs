@@ -31,7 +31,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-documents-query",
         &["forebay-cancel", "forebay-text", "forebay-memory"],
     ),
-    ("forebay-documents-store", &["forebay-documents-query"]),
+    (
+        "forebay-documents-store",
+        &["forebay-cancel", "forebay-documents-query"],
+    ),
     (
         "forebay-documents-cache",
         &[
