@@ -71,7 +71,7 @@ impl<'a> Sorted<'a> {
         self.entries = entries;
     }
 
-    /// Sorts entries whose values are equal in their first `depth` bytes, after padding with zeros.
+    /// Sorts entries whose values, padded with zeros, are equal in their first `depth` bytes.
     fn sort_group(
         &self,
         entries: &mut [Entry],
@@ -169,7 +169,7 @@ impl<'a> Sorted<'a> {
         segments
     }
 
-    /// Returns the end of the first block in `range`, and the block's bytes.
+    /// Returns the end of the first block in `range`, and the block's number of bytes.
     fn block_end(&self, range: &Range<usize>) -> (usize, usize) {
         let whole = self.sources.iter().map(|source| source.block().bytes_len());
         let whole = whole.sum::<usize>();
@@ -202,8 +202,8 @@ fn key(value: &[u8]) -> u64 {
     }
 }
 
-/// Finds the groups of sorted `entries` with equal keys. Appends the index range of each group, starting at `offset`,
-/// and `depth`: the number of leading bytes in which the values of a group are equal.
+/// Finds the groups of entries with equal keys in the sorted `entries`, the first of which has index `offset`. Appends
+/// the index range of each group, and `depth`: the number of leading bytes in which the values of a group are equal.
 fn find_groups(
     entries: &[Entry],
     offset: usize,

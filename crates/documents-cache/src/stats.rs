@@ -11,8 +11,8 @@ pub struct FieldStats<B = BucketStats> {
     pub rows: u64,
     /// Bytes of the values.
     pub value_bytes: u64,
-    /// Bytes of memory besides the values: separators, offsets, numbers, deleted rows, sets, directory. The fields of a
-    /// collection share the set of live documents, which is counted for each field.
+    /// Bytes of memory besides the values: separators, offsets, document numbers, deleted rows, sets, directory. The
+    /// fields of a collection share the set of live documents, which is counted for each field.
     pub overhead_bytes: u64,
     /// Number of rows in the delta.
     pub delta_rows: u64,

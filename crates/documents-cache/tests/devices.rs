@@ -182,7 +182,7 @@ fn a_limit_is_met_although_a_device_fails() {
     }
 }
 
-/// Waits until a device has `count` buckets.
+/// Waits until `is_reached` returns true for the number of buckets on a device.
 fn wait_for_buckets(pair: &Pair, device: &Device, is_reached: impl Fn(usize) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_reached(buckets_on(pair, device)) {

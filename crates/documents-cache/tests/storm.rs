@@ -106,7 +106,7 @@ impl Storm {
         u64::from(self.documents.div_ceil(MOVING))
     }
 
-    /// Returns the number of unchanging documents whose number ends in `digit`.
+    /// Returns how many of the unchanging documents have a document number that ends in `digit`.
     fn fixed(&self, digit: u32) -> u64 {
         (0..self.documents)
             .filter(|n| n % 10 == digit && !n.is_multiple_of(MOVING))

@@ -1,4 +1,4 @@
-//! Searching: evaluates an expression over fields to the documents that meet it.
+//! Searching: finds the documents that meet an expression over cached fields.
 //!
 //! Each condition is answered separately, as a count or as a set of documents. The sets are combined as they arrive, so
 //! that a search holds few of them at a time. Conditions that a few binary searches can answer are answered at once on

@@ -185,7 +185,8 @@ impl Sink {
     }
 }
 
-/// A list of at least this many numbers is converted by way of an uncompressed bitmap if the numbers are dense.
+/// Minimum length of a list of document numbers that is first converted to an uncompressed bitmap, if the numbers are
+/// dense.
 const PLAIN_BITMAP_FROM: usize = 4096;
 
 fn bitmap(numbers: &mut Vec<u32>) -> RoaringBitmap {

@@ -46,7 +46,7 @@ struct Counts {
 }
 
 impl Counting {
-    /// Counts the values. Returns the documents with the counts.
+    /// Counts the values. Returns the set of documents again, and the counts.
     pub(super) fn run(self) -> Result<(RoaringBitmap, ValueCounts), SearchError> {
         let arrays = self.among(&self.field.arrays);
         let skipped = if self.elements { None } else { Some(&arrays) };
