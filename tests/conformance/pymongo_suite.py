@@ -112,8 +112,8 @@ def outcomes(entries):
 
 
 def second_chance(folder, name, direct, proxied, reasons):
-    """Reruns tests on FerretDB alone, because they may have failed by chance: those that failed directly and passed
-    proxied, and that no entry of `reasons` explains. Returns the new outcomes."""
+    """Reruns some tests directly on FerretDB: those that failed there but passed proxied, if no entry of `reasons`
+    explains the failure. They may have failed by chance. Returns the new outcomes."""
     tests = [
         test
         for test, (outcome, error) in direct.items()

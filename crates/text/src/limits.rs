@@ -20,12 +20,12 @@ pub struct Limits {
     pub determinize_bytes_max: usize,
     /// Maximum bytes of the lazy DFA's cache, in the tier [`LargeDfa`](crate::Tier::LargeDfa).
     pub lazy_bytes_max: usize,
-    /// PCRE2's match limit: backtracking steps from each start position in a value. MongoDB builds with 200,000.
+    /// PCRE2's match limit: backtracking steps from each start position in a value. MongoDB's PCRE2 has 200,000.
     pub match_limit: u32,
-    /// PCRE2's depth limit: nested backtracking frames. MongoDB builds with 4,000.
+    /// PCRE2's depth limit: nested backtracking frames. MongoDB's PCRE2 has 4,000.
     pub depth_limit: u32,
-    /// PCRE2's heap limit: bytes of nested backtracking frames, each of which holds all groups. MongoDB builds with 20
-    /// GB.
+    /// PCRE2's heap limit: bytes of nested backtracking frames, each of which holds all groups. MongoDB's PCRE2 has
+    /// 20 GB.
     pub heap_bytes_max: usize,
 }
 

@@ -184,8 +184,8 @@ impl Program {
         Ok(self.device_form.get_or_init(|| made).as_ref())
     }
 
-    /// Calls `on_match` once with the number of each matching row, in ascending order. Numbers count from the first row
-    /// of `rows`.
+    /// Calls `on_match` once for each matching row, with the row's number, in ascending order. The first row of `rows`
+    /// has the number 0.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` is cancelled or past its deadline; rows that were reported before do match.

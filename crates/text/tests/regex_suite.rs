@@ -27,8 +27,8 @@ struct File {
     test: Vec<Test>,
 }
 
-/// A test of the suite. The tests compare only whether a value matches, not positions, captures or the number of
-/// matches. So they only read whether `matches` is empty.
+/// A test of the suite. The tests in this file compare only whether a value matches, not positions, captures or the
+/// number of matches. So they use only whether the field `matches` is empty.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Test {

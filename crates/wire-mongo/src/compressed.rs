@@ -200,8 +200,8 @@ pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Comp
 
 /// Returns the declared uncompressed size of a whole frame's content; `None` if the frame is not compressed.
 ///
-/// The returned size is at most the maximum message size, because [`Message::decode`](crate::Message::decode) refuses
-/// frames that declare more.
+/// A larger size than [`MESSAGE_BYTES_MAX`] is returned as [`MESSAGE_BYTES_MAX`], because
+/// [`Message::decode`](crate::Message::decode) refuses such a frame before it decompresses it.
 pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
     let number = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
     if i32::from_le_bytes(number(OP_CODE)?) != OpCode::Compressed.code() {

@@ -67,7 +67,7 @@ impl OpQuery {
     }
 }
 
-/// Skips the projection that may follow the query, which commands do not use.
+/// Skips the projection that may follow the query. Commands do not use it.
 fn skip_projection(reader: &mut Reader) -> Result<(), Error> {
     if !reader.is_empty() {
         reader.document("OP_QUERY projection")?;

@@ -75,7 +75,8 @@ def test_deep_nesting_is_refused(coll):
 
 
 def raw_exchange(server, data):
-    """Sends bytes on a new connection. Returns the bytes received until the connection is closed, or for a second."""
+    """Sends bytes on a new connection. Returns the bytes received until the server closes the connection, or until it
+    has sent nothing for a second."""
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=1) as connection:
         connection.sendall(data)

@@ -1,4 +1,4 @@
-"""Users with SCRAM-SHA-256, TLS, and the refusal to listen on public addresses without both."""
+"""Users with SCRAM-SHA-256, TLS, and the refusal to listen on public addresses without authentication."""
 
 import os
 import subprocess

@@ -256,7 +256,8 @@ def test_a_malformed_stage_is_the_same_error_as_at_the_upstream(exclusive):
 
 
 def settled(names, find):
-    """Returns the reason why the upstream answers a find, once the proxy has measured the upstream for it."""
+    """Waits until the proxy has measured how fast the upstream answers a find. Returns the reason why the upstream
+    answers it and not the proxy, or `None`."""
     until(lambda: "being measured" not in (explained(names, find) or ""))
     return explained(names, find)
 
@@ -436,7 +437,7 @@ def test_strict_refuses_what_the_cache_does_not_answer(upstreams):
 
 
 def loaded(collection):
-    """Returns the number of documents of a collection that a load has read."""
+    """Returns how many documents of a collection the load in progress has read; 0 if no load is in progress."""
     operations = collection.database.client.admin.command("currentOp")["inprog"]
     loads = [operation["progress"]["done"] for operation in operations if operation.get("desc") == "cache load"]
     return max(loads, default=0)

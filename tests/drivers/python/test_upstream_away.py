@@ -1,4 +1,4 @@
-"""Forebay in front of an upstream that goes away, hangs, comes back or changes its rights."""
+"""Forebay in front of an upstream that goes away, hangs, comes back, or takes rights away from clients."""
 
 import os
 import signal

@@ -25,9 +25,9 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
 /// A class being read.
 ///
 /// PCRE2 keeps a bit for each character below U+0100 and a list for the others, and a class such as `\D` only sets bits
-/// and a flag. What the flag means for the other characters depends on the other items of the class (pcre2_compile.c,
-/// `should_flip_negation`), and a later POSIX class overwrites it. The fields of this struct keep these parts separate
-/// too.
+/// and a flag. What the flag means for the characters from U+0100 on depends on the other items of the class
+/// (pcre2_compile.c, `should_flip_negation`), and a later POSIX class overwrites the flag. The fields of this struct
+/// keep the bits, the list and the flag separate too.
 #[derive(Default)]
 struct Class {
     /// Characters and ranges that case folding applies to.

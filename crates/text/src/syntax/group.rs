@@ -105,7 +105,7 @@ impl Parser<'_> {
         Some(self.reference())
     }
 
-    /// Parses `(?i)` and similar options, which apply up to the end of the enclosing group, and `(?i:...)`.
+    /// Parses options such as `(?i)`, which apply up to the end of the enclosing group, and groups such as `(?i:...)`.
     fn inline_options(&mut self) -> Result<Node, Unknown> {
         self.cursor.eat("?");
         let mut flags = self.flags;
