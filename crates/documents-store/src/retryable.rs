@@ -83,7 +83,7 @@ pub enum Outcome {
 struct Session {
     /// The number of the session's last write.
     number: i64,
-    /// Number of stored parts.
+    /// Count of stored parts.
     parts: u32,
     /// The number of the write that the parts describe. Until the session's last write has applied a statement, this is
     /// the number of an earlier write.

@@ -100,7 +100,7 @@ impl Reason {
     }
 }
 
-/// Describes how the documents that a replica found are queried at the upstream, and the measured times.
+/// Describes the upstream's queries for the documents that a replica found, and the measured times.
 pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     let (count, how) = match wanted.one_by_one {
         Some(count) => (count, ", one by one"),

@@ -84,7 +84,8 @@ fn has_code(reply: &RawDocument, codes: &[i32]) -> bool {
     !succeeded(reply) && codes.contains(&code)
 }
 
-/// Returns the collections that a command writes to in ways that [`Write`] does not handle; `None` if they are unknown.
+/// For a command that [`Write`] does not handle: returns the collections that the command changes, or `None` if they
+/// are unknown.
 pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
     match command {
         "bulkWrite" => {

@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// connections open forever.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Guard that counts a client as connected to the upstream until it is dropped.
+/// Guard: while it exists, one client counts as connected to the upstream.
 #[derive(Debug)]
 pub struct Registered(#[expect(dead_code, reason = "held only to be counted")] Arc<()>);
 

@@ -1,6 +1,6 @@
-//! Measures how long the upstream takes to return documents by `_id`, and to search by itself. Measures each
-//! collection, because upstreams differ: FerretDB 1 on SQLite reads a part of the collection for one `_id`, and the
-//! whole collection for two `_id`s.
+//! Measures how long the upstream takes to return documents by `_id`, and to search by itself. The times are measured
+//! separately for each collection. They cannot be assumed, because upstreams differ: FerretDB 1 on SQLite reads a part
+//! of the collection for one `_id`, and the whole collection for two `_id`s.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

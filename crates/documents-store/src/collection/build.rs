@@ -141,7 +141,7 @@ impl Collection {
                 Some(next) => from = next,
                 None => return self.complete(&mut writer, index),
             }
-            // Hands the lock to a waiting writer first.
+            // Lets a waiting writer take the lock before the next step does.
             MutexGuard::unlock_fair(writer);
         }
     }

@@ -16,7 +16,7 @@ use crate::error::{Result, StoreError};
 pub enum Fault {
     /// No space left on the disk.
     DiskFull,
-    /// An I/O error of the device.
+    /// An I/O error of the disk.
     Broken,
 }
 

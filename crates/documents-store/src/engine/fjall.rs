@@ -168,7 +168,8 @@ impl FjallEngine {
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;
         // Sequence numbers must only rise. fjall continues from the highest sequence number in the partitions' tables.
-        // A batch for a dropped partition, or an entry of the list of partitions, may have a higher number.
+        // A batch for a dropped partition, or an entry of the list of partitions, may have a higher number, so raise
+        // fjall's counter above both.
         database
             .supervisor
             .seqno
@@ -549,7 +550,7 @@ pub(super) fn translate(directory: &Path, action: &'static str, error: fjall::Er
     }
 }
 
-/// Translates an I/O error. Files that are missing or end too early are damage, not errors of the device.
+/// Translates an I/O error. Files that are missing or end too early are damaged data, not failures of the disk.
 fn io_error(directory: &Path, action: &'static str, source: io::Error) -> StoreError {
     use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     match source.kind() {
@@ -584,13 +585,13 @@ impl Engine for FjallEngine {
         if !self.database.keyspace_exists(name) {
             return Ok(None);
         }
-        // The kind matters only for new trees.
+        // The kind matters only for new trees, and this tree exists.
         self.open_partition(name, PartitionKind::Index).map(Some)
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
-        // A reader of this partition holds the lock while it reads a page. It therefore never sees entries of the
-        // partition that reuses the tree.
+        // The write lock waits for readers, which hold the lock while they read a page. So no reader of this partition
+        // sees entries of a later partition that uses the same tree.
         let keyspace = {
             let mut partitions = self.partitions.write();
             partitions.names.retain(|_, id| *id != partition);
@@ -609,7 +610,7 @@ impl Engine for FjallEngine {
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()> {
         let known = self.database.list_keyspace_names();
         for name in known.iter().filter(|name| !names.contains(&***name)) {
-            // The kind matters only for new trees.
+            // The kind matters only for new trees, and this tree exists.
             self.recycle(self.open_keyspace(name, PartitionKind::Index)?)?;
         }
         Ok(())

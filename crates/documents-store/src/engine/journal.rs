@@ -149,7 +149,8 @@ pub(crate) fn check(directory: &Path) -> Result<Journals> {
 /// are empty.
 ///
 /// A failed write may leave an incomplete batch at the end of a journal. fjall then writes no more batches, but its
-/// background thread may still start another journal if this one is longer than 64 MB.
+/// background thread may still start another journal if this one is longer than 64 MB. The other journal then stays
+/// empty.
 fn last_used(journals: &[(u64, PathBuf)]) -> Result<(usize, Vec<u8>)> {
     for (index, (_, path)) in journals.iter().enumerate().rev() {
         let bytes = read(path)?;
@@ -571,7 +572,8 @@ mod tests {
             let checked = check(folder.path()).expect("nothing synced is damaged");
             assert_eq!(checked.last_sequence, 5);
             assert_eq!(checked.synced, at(1, 0));
-            // A journal is read up to its last byte that is not zero.
+            // The incomplete batch has 20 bytes. Zeros at its end are not counted, because a journal is read up to its
+            // last byte that is not zero.
             assert!((1..=20).contains(&checked.dropped.bytes));
             let left = std::fs::read(folder.path().join(name_of(0))).expect("reads");
             assert_eq!(left, whole);

@@ -165,8 +165,8 @@ mod tests {
         }
     }
 
-    /// Blocks the background thread after it has synced the journal, seals another buffer, lets the thread flush both,
-    /// and cuts the unsynced end off a copy of the journal.
+    /// Blocks the background thread after it has synced the journal, seals another buffer, lets the thread flush all
+    /// sealed buffers, and cuts the unsynced end off a copy of the journal.
     #[test]
     fn a_table_holds_no_batch_that_a_power_failure_takes_from_the_journal() {
         let folder = tempfile::tempdir().expect("a folder");

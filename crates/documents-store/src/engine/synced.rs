@@ -128,8 +128,8 @@ impl JournalSync {
 
     /// Waits until everything written before the call is on disk.
     ///
-    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. This handle
-    /// does not learn of two kinds of failure in a new journal: a write error before the handle was opened, and a
+    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. A sync of a
+    /// new journal does not report two kinds of failure: a write error before this module opened the journal, and a
     /// failure of fjall to start the journal. `check_writer` reports both. No sync of a new journal counts until
     /// `check_writer` succeeds.
     ///
