@@ -1,4 +1,5 @@
-//! Runs commands on collections with caches. A replica answers reads, and writes are applied to the replica.
+//! Runs commands on collections with caches. A replica answers the reads. Writes go to the upstream, and are then
+//! applied to the replica.
 
 use std::pin::pin;
 use std::slice;
@@ -411,7 +412,7 @@ impl Connection {
         let shared = replica.apply_lock.clone().read_owned();
         let shared = self.wait_for(shared).await?;
         if !replica.is_declared() {
-            // Releases the lock before it sends the reply. A client may receive the reply slowly, and a declaration of
+            // Release the lock before the reply is sent: a client may receive the reply slowly, and a declaration of
             // caches waits for the lock.
             let reply = self.ask_for_write(&request, flags).await;
             drop(shared);

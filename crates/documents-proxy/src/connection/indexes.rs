@@ -46,8 +46,8 @@ impl Connection {
             .await
     }
 
-    /// Drops the caches that a command names on the replica, and the other indexes at the upstream. One command may
-    /// name both.
+    /// Runs a `dropIndexes`, which may name both caches and other indexes: drops the caches on the replica, and the
+    /// other indexes at the upstream.
     pub(super) async fn drop_indexes(
         &mut self,
         replicas: &Arc<Replicas>,

@@ -53,7 +53,7 @@ impl Connection {
     }
 
     /// Passes on a command that stops operations of sessions. If the upstream succeeds, runs the command on replicas
-    /// too. Replicas know session ids but no users, so a command that names users stops nothing on them.
+    /// too. Replicas know session ids but no users, so a command that names users stops nothing on replicas.
     pub(super) async fn kill_sessions(
         &mut self,
         request: Request,

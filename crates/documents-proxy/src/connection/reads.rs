@@ -52,7 +52,7 @@ pub enum Answer {
 pub struct Fetch {
     /// The documents' `_id`s.
     pub ids: Vec<RawBson>,
-    /// Did the search stop at the limit, so that further documents may match?
+    /// Whether the search stopped at the limit, so that further documents may match.
     pub is_cut: bool,
 }
 
@@ -253,8 +253,8 @@ impl<'a> Read<'a> {
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
 
-    /// Decides how to query the found documents at the upstream. If the upstream should search by itself, returns the
-    /// reason as an error.
+    /// Decides how to query the found documents at the upstream. If the upstream should search by itself, the `Err`
+    /// says why.
     async fn strategy(
         &self,
         replicas: &Arc<Replicas>,
@@ -320,8 +320,8 @@ impl<'a> Read<'a> {
     /// Searches the replica for only as many `_id`s as the `limit` needs. They may suffice to decide how to answer the
     /// read: if the upstream's search ends early, it may be faster than a complete search of the replica.
     ///
-    /// Returns the `_id`s if they are all that match, and `None` if the caller has to search for more. Otherwise
-    /// returns how to answer the read, as an error.
+    /// Returns the `_id`s if they are all that match, and `None` if the caller has to search for more. In all other
+    /// cases, the `Err` says how to answer the read.
     async fn first_ids(
         &self,
         replicas: &Replicas,
