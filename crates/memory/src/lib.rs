@@ -219,7 +219,7 @@ impl Inner {
         }
     }
 
-    /// Like `room`, but with the minimum number of bytes that the process holds outside all shares.
+    /// Like `room`, but assumes that the process holds only the minimum number of bytes outside all shares.
     fn room_at_best(&self, held: u64) -> u64 {
         self.room(held, self.outside.least_bytes())
     }
@@ -248,8 +248,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent with a waiting share, which first increments the count of waiting shares and then
-        // checks for room: at least one of the two threads sees the other's change.
+        // A waiting share first increments the count of waiting shares, and then checks for room. Sequential
+        // consistency ensures that this thread sees the new count, or that the share sees the released bytes.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.line.is_waited_in() {
             self.given_back.notify_waiters();

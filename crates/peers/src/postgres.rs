@@ -129,7 +129,8 @@ fn quit(server: &mut Child) {
     let _ = server.wait();
 }
 
-/// Returns the folder of `initdb` and `postgres`: Debian's newest release, or a folder on the path.
+/// Returns the folder that contains `initdb` and `postgres`: the first one in `PATH`, or else the folder of Debian's
+/// newest release.
 fn programs_folder() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();

@@ -265,7 +265,7 @@ impl Lines {
                 .map_while(std::result::Result::ok)
             {
                 if let Some(uri) = uri_of(&line) {
-                    // The receiver takes only the first URI and is then dropped.
+                    // Fails for any further URI, because the receiver is dropped after the first one.
                     let _ = found.send(uri);
                 }
                 self.keep(line);

@@ -75,7 +75,8 @@ struct Totals {
 }
 
 impl Totals {
-    /// Counts a statement that an earlier attempt of the command applied. `outcome` is the statement's recorded outcome.
+    /// Counts a statement that an earlier attempt of the command applied. `outcome` is the recorded outcome of the
+    /// statement.
     fn count(&mut self, outcome: &RawDocument, index: usize) {
         match outcome.get("upserted") {
             Ok(Some(id)) => self.note_upsert(index, id.into()),

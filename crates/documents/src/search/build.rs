@@ -2,8 +2,8 @@
 //!
 //! A build reads the collection in the order of record numbers, and advances a cursor. It takes the write lock for each
 //! batch of documents, and releases it between batches. Writers apply a change to the cache only if the document's
-//! record number is below the cursor. The build reads the documents above the cursor later, from the store, which then contains their
-//! changes.
+//! record number is below the cursor. The build reads the documents above the cursor later, from the store, which then
+//! contains their changes.
 
 use std::sync::Arc;
 use std::thread;

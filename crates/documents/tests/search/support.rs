@@ -151,7 +151,7 @@ impl Door {
     }
 }
 
-/// Returns a number of a reply, of any integer type.
+/// Returns the value of an integer in a reply, whatever its integer type.
 pub fn integer(value: Option<&Bson>) -> i64 {
     match value {
         Some(Bson::Int32(value)) => i64::from(*value),
