@@ -259,7 +259,7 @@ impl Bench {
     }
 }
 
-/// Returns the count of some numbers, and an order-independent hash of them.
+/// Returns the number of rows, and a hash of the row numbers that does not depend on their order.
 fn digest(rows: &[u32]) -> (u64, u64) {
     let hash = |&row: &u32| {
         (u64::from(row) + 1)

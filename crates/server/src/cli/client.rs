@@ -84,7 +84,7 @@ pub fn of_server(error: Error, hosts: &str) -> anyhow::Error {
 }
 
 /// Replaces an error about an unknown command by `meaning`. Forebay with its own store knows all commands that the
-/// command line sends; a proxy passes some of them on to a store that may not know them.
+/// command line sends; a proxy passes some of them on to an upstream that may not know them.
 pub fn explain_unknown(error: Error, meaning: impl FnOnce() -> String) -> anyhow::Error {
     match &*error.kind {
         ErrorKind::Command(refusal) if refusal.code == COMMAND_NOT_FOUND => anyhow!(meaning()),

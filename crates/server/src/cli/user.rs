@@ -24,7 +24,7 @@ const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 /// Advice on how to add the first user.
 const ADD_FIRST: &str = "`forebay user add NAME` on the server's machine adds the first one";
 
-/// Error message for a server without user-management commands, which is a proxy.
+/// Error message for a proxy whose upstream does not know the user-management commands.
 const NO_OWN_USERS: &str =
     "this server is a proxy without users of its own: manage users with the tools of the upstream";
 

@@ -266,7 +266,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = self.leave_strangers(&mut taken);
-        // If neither is the case, the permit was revoked, and `enter` has already decremented the count.
+        // If the client is neither a stranger nor authenticated, its permit was revoked, and `enter` has already
+        // decremented the count.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }
