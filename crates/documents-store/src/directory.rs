@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Result, StoreError};
 
-/// Content of the file `FORMAT`. A change of the format that older releases cannot read increments the number.
+/// Content of the file `FORMAT`. The number is incremented when older releases cannot read the new format.
 const FORMAT: &str = "forebay store 1\n";
 /// Name of the file that a process keeps locked while it has the store open.
 const LOCK: &str = "LOCK";

@@ -253,7 +253,7 @@ impl<'a> Read<'a> {
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
 
-    /// Decides how to query the found documents at the upstream. If the upstream should search by itself, the `Err`
+    /// Decides how to fetch the found documents from the upstream. If the upstream should search by itself, the `Err`
     /// says why.
     async fn strategy(
         &self,

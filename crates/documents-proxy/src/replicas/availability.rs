@@ -105,8 +105,8 @@ impl Replicas {
         }
     }
 
-    /// At the start, checks in the background whether the upstream can be reached, so that the log has a warning before
-    /// the first client connects.
+    /// Checks in the background whether the upstream can be reached. Called when the proxy starts, so that the log has
+    /// a warning before the first client connects.
     pub(super) fn warn_if_away(self: &Arc<Self>) {
         let replicas = Arc::clone(self);
         tokio::spawn(async move {

@@ -65,8 +65,8 @@ impl Replicas {
         self.record()
     }
 
-    /// Declares the caches of a renamed collection under its new name, instead of the caches of a collection that the
-    /// rename replaced. Starts to load them. The caller holds both apply locks exclusively.
+    /// Declares the caches of a renamed collection under its new name, and starts to load them. Forgets the caches of
+    /// the collection that had the new name before. The caller holds both apply locks exclusively.
     ///
     /// # Errors
     /// If the list of caches cannot be written. No caches are then left under the old name.

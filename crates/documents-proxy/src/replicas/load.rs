@@ -300,8 +300,8 @@ impl Replicas {
         let reply = self.demand(&namespace.db, command).await?;
         match reply.get("writeErrors") {
             Ok(None) => Ok(()),
-            // Some documents are already in the replica: a document that is deleted and inserted again during the load
-            // is read twice.
+            // Some documents are already in the replica, so insert or replace each document. A document that is deleted
+            // and inserted again during the load is read twice.
             _ => self.replicate(namespace, &[], &documents),
         }
     }

@@ -52,7 +52,7 @@ impl BitTest {
         Ok(BitTest { want, positions })
     }
 
-    /// Returns the maximum bytes of the positions of a binary mask.
+    /// Returns the maximum bytes of memory for the positions that a binary mask selects.
     pub(super) fn mask_bytes(mask: &[u8]) -> usize {
         let bits: usize = mask.iter().map(|byte| byte.count_ones() as usize).sum();
         bits * size_of::<u32>()

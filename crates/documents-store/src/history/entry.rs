@@ -6,7 +6,7 @@
 //! | 8 | wall-clock time in milliseconds since 1970 |
 //! | 1 | the kind of the change |
 //! | 16 | the UUID of the collection |
-//! | 4, 4 | lengths of the database's and the collection's name; the two names follow |
+//! | 4, 4 | lengths of the database's name and of the collection's name; both names follow |
 //! | the rest | a BSON document, see [`ChangeKind`] |
 //!
 //! Integers are little-endian.

@@ -341,8 +341,8 @@ impl Model {
                 .lose_stream(follower.epoch)
                 .expect("the replica follows the stream");
             follower.is_open = false;
-            // Writers no longer wait for this stream. The next stream is required to reach the upstream's current
-            // cluster time before the replica answers.
+            // Writers that waited for this stream get their replies now. The next stream must reach the upstream's
+            // current cluster time before the replica answers.
             self.answered = self.answered.max(self.waiting);
             assert!(!self.life.is_ready() && !self.life.is_following());
             assert!(
