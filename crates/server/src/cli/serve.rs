@@ -128,8 +128,8 @@ fn warn_of_unknown_variables() {
     }
 }
 
-/// Returns the maximum number of connections: the setting, or fewer if the limit of file descriptors allows fewer. If it
-/// does, and the operator has set the number, logs a warning.
+/// Returns the maximum number of connections: the setting, or fewer if the limit of file descriptors allows fewer. Logs
+/// a warning if the number is less than the operator has set.
 fn connections_max(settings: &Settings, is_set: bool) -> Result<usize> {
     let each = match &*settings.upstream {
         "" => descriptors::OF_CONNECTION,
