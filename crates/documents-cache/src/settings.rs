@@ -32,7 +32,7 @@ pub struct CacheSettings {
     pub chunk_values_max: usize,
     /// Bytes of values at which the open chunk is sealed.
     pub chunk_bytes_max: usize,
-    /// Maximum bytes of a cached value. A document with a longer value is marked for recheck by the store.
+    /// Maximum bytes of a cached value. If a document has a longer value, the store must recheck the document.
     pub value_bytes_max: usize,
     /// Time without writes after which a delta of any size is flushed.
     pub flush_after: Duration,

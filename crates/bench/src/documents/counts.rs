@@ -158,8 +158,8 @@ pub fn million(session: &Session) -> usize {
     }
 }
 
-/// Runs the same counts in Forebay (database `ours`), and directly in FerretDB (database `theirs`). The names of the
-/// cases start with `prefix`.
+/// Runs the same counts in Forebay (database `ours`), and directly in FerretDB (database `theirs`). In the record, the
+/// names of the cases start with `prefix`.
 ///
 /// # Errors
 /// If a count fails, or Forebay and FerretDB count differently.

@@ -65,7 +65,7 @@ struct Letters {
     report: Report,
 }
 
-/// Fills a server that keeps documents in memory, and runs all searches.
+/// Starts a server that keeps documents in memory, fills it, and then runs all searches on it.
 pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
     let mut letters = Letters::start(args).await?;
     letters.fill().await?;

@@ -194,7 +194,7 @@ pub fn program(pattern: &str) -> Result<Program> {
     Ok(Program::compile(pattern, &limits))
 }
 
-/// Counts the values that match each program, with the host engine in this process, on all cores.
+/// For each program, counts the values that match it. Uses the host engine in this process, on all cores.
 pub fn expected(documents: usize, programs: &[Program]) -> Vec<u64> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let counted = thread::scope(|scope| {

@@ -146,7 +146,7 @@ fn pci_address(device: CUdevice) -> Result<String, DriverError> {
     Ok(text_of(&address).to_lowercase())
 }
 
-/// Returns the NUMA node of a PCI device. Linux reports -1 if the node is unknown.
+/// Returns the NUMA node of a PCI device. If the node is unknown, Linux reports -1, and this returns `None`.
 fn numa_node(pci_address: &str) -> Option<u32> {
     let file = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
     fs::read_to_string(file).ok()?.trim().parse().ok()

@@ -10,14 +10,14 @@ use forebay_documents::Namespace;
 use super::{Connection, FrameError};
 use crate::replicas::{Replica, succeeded};
 
-/// Time for which the upstream's answer that a client may read a collection stays valid.
+/// Time for which a client's permission to read a collection stays valid after the upstream has given it.
 const LIFE: Duration = Duration::from_secs(60);
 /// Error code `Unauthorized`.
 const UNAUTHORIZED: i32 = 13;
 
 impl Connection {
-    /// Returns whether the upstream lets the client read the collection. Asks the upstream if the last proof has
-    /// expired.
+    /// Returns whether the upstream lets the client read the collection. Asks the upstream again after the last
+    /// permission has expired.
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
         let proven = self.proven.get(namespace);
