@@ -416,7 +416,7 @@ impl Store {
         self.shared.sync.sync()
     }
 
-    /// Returns the size of the unsynced end of the journal that was discarded when the store was opened.
+    /// Returns how many bytes and batches were discarded when the store was opened: the unsynced end of the journal.
     pub fn dropped(&self) -> Dropped {
         self.shared.dropped
     }

@@ -1,4 +1,5 @@
-//! The history of changes: it has exactly the changes that were written, in one order, until it exceeds its limit.
+//! The history of changes: it contains each change that was written exactly once. When it exceeds its limit, it loses
+//! its oldest changes.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Concurrency: readers and index builds while writers proceed, and drops at any time.
+//! Concurrency: reads and index builds beside writes, and drops of collections during writes and scans.
 
 mod common;
 

@@ -83,8 +83,8 @@ pub struct ClientContext {
     pub peer: Option<SocketAddr>,
     /// The connection to the client. If `None`, commands never stop because of a disconnect.
     pub link: Option<Arc<dyn Link>>,
-    /// The current reply's share of the memory account. Commands charge the bytes that they write to the reply; the
-    /// server releases the share when the reply has been sent.
+    /// The current reply's share of the memory account. A command grows the share by the bytes that it writes to the
+    /// reply. The server releases the share when the reply has been sent.
     pub reply: Arc<Share>,
 }
 

@@ -103,14 +103,14 @@ impl Operation {
         }
     }
 
-    /// Marks the operation as waiting in a queue. The grace period of a write begins after the wait, so that the writes
-    /// of a client that sends them and disconnects are applied even if they wait behind slow ones.
+    /// Marks the operation as waiting in a queue. The grace period of a write begins after the wait. A client may
+    /// therefore send writes and disconnect: they are applied even if they wait behind slow writes.
     pub fn wait_in_queue(&self) -> Wait<'_> {
         self.departure.lock().is_queued = true;
         Wait(self)
     }
 
-    /// Returns whether the operation has continued for its `grace` after its client was found disconnected.
+    /// Returns whether the operation's `grace` has passed since its client was found disconnected.
     fn is_abandoned(&self, now: Instant) -> bool {
         let mut departure = self.departure.lock();
         if departure.is_queued && !self.grace.is_zero() {
@@ -260,7 +260,7 @@ pub struct Operations {
 
 impl Operations {
     /// Registers a command. `currentOp` lists the command until the guard is dropped. If the client disconnects,
-    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command after another `grace`.
+    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command once a time of `grace` has passed.
     pub fn begin(
         self: &Arc<Self>,
         client: ClientContext,
@@ -339,7 +339,7 @@ impl Operations {
         meant.for_each(|operation| operation.kill());
     }
 
-    /// Stops each operation whose client was found disconnected at least the operation's `grace` before `now`.
+    /// Stops each operation whose client was found disconnected, if the operation's `grace` has passed since then.
     pub fn kill_abandoned(&self, now: Instant) {
         let running = self.running.lock();
         let abandoned = running

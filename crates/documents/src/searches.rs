@@ -30,7 +30,7 @@ pub enum Search {
 
 impl Search {
     /// Returns the category in which the search is counted. Returns `None` for a filter that matches every document, no
-    /// document, or one `_id`, because it needs no search.
+    /// document, or one `_id`, because such a filter needs no search.
     fn kind(&self) -> Option<Kind> {
         let (answered_by, tier) = match self {
             Search::Values(plan) => (AnsweredBy::Cache, plan.summary().tier()),

@@ -291,7 +291,7 @@ impl Share {
     /// Small shares never wait for large ones. Other shares cannot overtake a large one forever; see [`line`].
     ///
     /// # Errors
-    /// [`Full`] if there was no room within `limit`, or can never be enough room; the share is unchanged.
+    /// [`Full`] if there was no room within `limit`, or if there can never be enough. The share is then unchanged.
     pub async fn grow_within(&self, bytes: usize, limit: Duration) -> Result<(), Full> {
         let bytes = bytes as u64;
         if self.grow(bytes, false).is_ok() {

@@ -1,4 +1,5 @@
-//! Stores under limits of the operating system: on open files, and on the size of files to simulate a full disk.
+//! The store under limits of the operating system: a limit on open files, and a limit on the size of files, which
+//! simulates a full disk.
 
 use std::fs::File;
 use std::path::Path;

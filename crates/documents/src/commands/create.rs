@@ -84,8 +84,8 @@ fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// Returns the reply of `create` for a collection that already exists. This is an error only if the collection has
-/// options.
+/// Returns the reply of `create` for a collection that already exists: an error if the collection has options, and
+/// success otherwise.
 fn same_again(namespace: &Namespace, existing: &OpenCollection) -> Reply {
     if existing.store.options().is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });

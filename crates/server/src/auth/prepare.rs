@@ -30,7 +30,7 @@ pub fn password(password: &str) -> Result<String, UserError> {
     }
 }
 
-/// Checks a user name. Names are compared byte by byte, as MongoDB does.
+/// Checks a user name. Names are compared byte by byte, as in MongoDB.
 ///
 /// # Errors
 /// If the name is empty, too long or has a zero byte.

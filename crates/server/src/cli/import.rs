@@ -106,8 +106,8 @@ pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// Returns a sentence about the refused documents, or `None` if no document was refused. If several were refused, prints
-/// the reasons for the first of them.
+/// Returns a sentence about the refused documents, or `None` if no document was refused. If several were refused,
+/// prints the reasons for the first of them.
 fn refusals(outcome: &Outcome) -> Option<String> {
     let (_, first) = outcome.reasons.first_key_value()?;
     let refused = documents(outcome.refused);
