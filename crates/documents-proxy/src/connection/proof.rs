@@ -16,8 +16,8 @@ const LIFE: Duration = Duration::from_secs(60);
 const UNAUTHORIZED: i32 = 13;
 
 impl Connection {
-    /// Returns whether the upstream lets the client read the collection. Asks the upstream again after the last
-    /// permission has expired.
+    /// Returns whether the upstream lets the client read the collection. Asks the upstream, unless an earlier
+    /// permission is still valid.
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
         let proven = self.proven.get(namespace);
