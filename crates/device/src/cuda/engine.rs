@@ -183,8 +183,8 @@ impl Cuda {
         if self.shared.faults.take_launch_failure() {
             return Err(DeviceFault::Injected.into());
         }
-        // SAFETY: the caller promises that the arguments match the kernel's parameters, and that the kernel accesses only
-        // valid memory.
+        // SAFETY: the caller promises that the arguments match the kernel's parameters, and that the kernel accesses
+        // only valid memory.
         let launched = unsafe { self.queue(kernel, blocks, shape, arguments, stream) };
         launched.map_err(|error| kernel.launch_error(shape, error))
     }

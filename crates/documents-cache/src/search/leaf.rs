@@ -343,8 +343,8 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Distributes the buckets that no device holds over one thread per core, round-robin. Returns the tasks of each thread.
-/// All tasks of a bucket go to the same thread.
+/// Distributes the buckets that no device holds over one thread per core, round-robin. Returns the tasks of each
+/// thread. All tasks of a bucket go to the same thread.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];

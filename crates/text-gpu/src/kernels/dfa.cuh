@@ -3,7 +3,7 @@
 
 #include "tiles.cuh"
 
-// The image has the class of each of the 256 byte values, followed by the tables of the automata. State 0 rejects the row
+// The image has the class of each of the 256 byte values, followed by the tables of the automata. State 0 rejects a row
 // and the last state accepts it, whatever bytes follow: both states lead only to themselves. A row matches if the state
 // after its last byte is at least the query's `accepting`.
 template <class Entry, u32 kCount, bool kTableInShared>
