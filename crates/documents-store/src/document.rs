@@ -77,8 +77,8 @@ impl Document {
         self.raw().to_owned()
     }
 
-    /// Returns a document that keeps no block of the store in memory. Copies a small document. Returns a large document
-    /// as it is, because it fills most of its block.
+    /// Returns the document in a form that does not keep a much larger block of the store in memory. Copies a small
+    /// document. Returns a large document unchanged, because it fills most of its block.
     pub fn detached(self) -> Document {
         match self.0.len() < DETACHED_BYTES_MAX {
             true => Document(Bytes::from(&*self.0)),

@@ -1,4 +1,4 @@
-//! Reads that a replica answers, or for which it finds the `_id`s to query at the upstream.
+//! Reads that a replica answers, or for which it finds the `_id`s of the documents that the upstream returns.
 
 use std::sync::Arc;
 

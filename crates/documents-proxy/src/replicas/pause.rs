@@ -29,7 +29,7 @@ impl Default for PausePoint {
     }
 }
 
-/// Guard that pauses a replica's change stream until it is dropped.
+/// Guard: while it exists, a replica's change stream is paused.
 #[derive(Debug)]
 pub struct Paused {
     replica: Arc<Replica>,

@@ -78,7 +78,8 @@ fn need<'a>(
     fields.get(name).ok_or_else(|| Error::new(code, message()))
 }
 
-/// Parses the name of the field to set and the document that gets the field. The name must be a constant.
+/// Parses two operands: the name of the field to set, and the document that gets the field. The name must be a
+/// constant.
 fn target(
     parser: &mut Parser<'_>,
     fields: &Fields<'_>,

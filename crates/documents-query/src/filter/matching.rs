@@ -118,7 +118,7 @@ impl Node {
 }
 
 fn leaf_matches(path: &Path, test: &Test, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
-    // Finding the field may read all field names of the document.
+    // Finding the field may read all field names of the document, so the check counts the whole document.
     if walk.check(document.as_bytes().len()) {
         return true;
     }

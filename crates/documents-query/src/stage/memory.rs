@@ -11,7 +11,7 @@ use crate::element::bytes_of;
 use crate::error::Error;
 use crate::expr::Value;
 
-/// Maximum bytes that the share keeps besides those of the memory held. More is released.
+/// Maximum bytes that the share may reserve beyond the memory held. A larger excess is released.
 const EXCESS_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of a heap block besides its contents: the allocator's header.

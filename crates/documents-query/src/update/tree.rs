@@ -16,7 +16,7 @@ use crate::sort::ALLOCATION_BYTES;
 /// Maximum number of elements that one update of a document may add to fill gaps beyond the ends of arrays.
 const PADDING_MAX: usize = 1_500_000;
 
-/// Bytes that an element that fills a gap takes in the tree and in the documents built from the tree.
+/// Bytes of an element that fills a gap, in the tree and in the documents built from the tree.
 const PADDING_BYTES: usize = size_of::<Tree<'_>>() + 2 * 10;
 
 /// A value of the document, decoded or raw.

@@ -192,7 +192,7 @@ impl FjallEngine {
         })
     }
 
-    /// Returns the size of the unsynced end of the journal that was discarded at opening.
+    /// Returns the size of the unsynced end that was cut off the journal when it was opened.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
