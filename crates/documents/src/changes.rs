@@ -115,7 +115,7 @@ struct Pending {
 struct Writer<'a> {
     collection: &'a OpenCollection,
     stop: &'a Stop,
-    /// The cancellation token that the filter checks, and the update too. It has the deadline and the cancellation of
+    /// Both the filter and the update check this cancellation token. It has the deadline and the cancellation of
     /// `stop`; under the write lock, its deadline may be earlier.
     shared_stop: &'a SharedStop,
 }

@@ -154,7 +154,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
 }
 
 /// Returns the kind of permit that a command holds for its whole duration. Returns `None` for a command that takes a
-/// permit only for those parts of its work that may take long, or takes none at all, as a small insertion.
+/// permit only for those parts of its work that may take long. A small insertion takes no permit at all.
 fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let body = &request.command.body;
     // The variables of `let` are expressions. Their evaluation may take long.

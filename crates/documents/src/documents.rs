@@ -199,7 +199,7 @@ impl Documents {
         Some(self.collections.get(namespace)?.store.next_number())
     }
 
-    /// Adds the cluster time of the last change to a reply, if the store keeps a change history. A client that reads a
+    /// Adds to a reply the cluster time of the last change, if the store keeps a change history. A client that reads a
     /// change stream up to that time sees the command's effect.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {

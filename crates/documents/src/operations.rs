@@ -365,7 +365,7 @@ impl Operations {
     }
 }
 
-/// A guard that removes an operation from the operations in progress when dropped.
+/// A guard for an operation in progress. Dropping the guard removes the operation from the list.
 #[derive(Debug)]
 pub struct Running {
     operations: Arc<Operations>,

@@ -108,7 +108,7 @@ struct Found {
 /// Memory of a value besides its bytes: an entry in a half-full node of the tree, and two allocations.
 const VALUE_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBson)>() + 64;
 /// Maximum ratio of the memory of the values to their bytes. A value is held once as it is and twice in the reply. Its
-/// key may take twice its bytes, because bytes in a key may be escaped.
+/// key may take twice the bytes of the value, because bytes in a key may be escaped.
 const COPIES: usize = 5;
 
 impl Found {

@@ -1,7 +1,7 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! The server stores no object for a session. It stores the session's id with open cursors, commands in progress, and
-//! the outcomes of the session's last retryable write.
+//! The server stores no object for a session. It stores the session's id beside each of its open cursors and commands
+//! in progress, and beside the outcomes of its last retryable write.
 
 use std::collections::HashSet;
 
@@ -147,7 +147,7 @@ fn kill_by_pattern(request: &Request<'_>) -> Reply {
     })
 }
 
-/// Closes the cursors and stops the commands, except this one, of the owners for which `is_meant` returns true.
+/// Closes the cursors of the owners for which `is_meant` returns true, and stops their commands, except this command.
 fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
     request.documents.cursors().kill_owned(&is_meant);
     let operations = request.documents.operations();

@@ -129,8 +129,8 @@ impl NotUsed {
     /// Returns whether a search over cached fields falls back to a scan, because the cache cannot evaluate its
     /// conditions or is not built.
     ///
-    /// In strict mode, the server refuses such a search. A search without a condition on a cached field may scan even in
-    /// strict mode.
+    /// In strict mode, the server refuses such a search. A search without a condition on a cached field may scan
+    /// even in strict mode.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
