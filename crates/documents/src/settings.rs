@@ -27,7 +27,7 @@ pub struct Settings {
     pub bucket_values_max: usize,
     /// The memory account of the process.
     pub memory: Account,
-    /// Whether searches that would fall back from a cached field to a scan of the store are refused.
+    /// Whether the server refuses searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
     /// Time without a `getMore` after which a cursor is closed.
     pub cursor_timeout: Duration,
@@ -41,7 +41,7 @@ pub struct Settings {
     pub pattern_cache_bytes: usize,
     /// Minimum duration of searches that are logged as slow.
     pub slow_search: Duration,
-    /// The server's version, which `buildInfo` shows to people. Drivers get [`MONGODB_VERSION`] instead.
+    /// The server's own version, which `buildInfo` shows in addition to [`MONGODB_VERSION`].
     pub version: String,
 }
 

@@ -205,8 +205,8 @@ impl<D: Copy + Ord> Placement<D> {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Moves a random shard to `to` from the other device with the highest load divided by weight. Returns `None` if no
-    /// other device has a load, or if `to` would then hold more than `load_max`.
+    /// Takes a random shard from the device with the highest load divided by weight, not counting `to`, and moves it to
+    /// `to`. Returns `None` if no other device has a load, or if `to` would then hold more than `load_max`.
     fn move_one_to(&mut self, to: D, load_max: u64) -> Option<Move<D>> {
         let others = self.devices.iter().filter(|(device, _)| **device != to);
         let (&from, holdings) =

@@ -10,9 +10,9 @@
 //!   new state, independently of the other names. File systems that keep the order of such changes lose less.
 //!
 //! A test can make syncs fail, either those of journals only or those of any file or folder. As on Linux, the pages
-//! that a failed sync did not write are marked clean: a later sync writes them only if they have changed again. Each
-//! other descriptor that was open on the file during the failed sync fails its next sync, too. A folder whose sync
-//! failed is written by its next sync.
+//! that a failed sync did not write are marked clean: a later sync writes them only if they have changed again. If
+//! other descriptors were open on the file during the failed sync, the next sync of each of them fails, too. A folder
+//! whose sync failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;

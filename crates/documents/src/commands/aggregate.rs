@@ -164,11 +164,11 @@ async fn from_collection(
     Ok(query.rest_of(&plan).piped(stream))
 }
 
-/// A stage directly after the leading `$match` stages that needs only the number of matches.
+/// A stage that directly follows the leading `$match` stages, and needs only the number of matches.
 pub enum Counting<'a> {
     /// `$count`, with the name of its output field.
     Count(&'a str),
-    /// `$group` of all documents into one group, which drivers send for `countDocuments`.
+    /// `$group` that puts all documents into one group. Drivers send it for `countDocuments`.
     Group(&'a Group, group_counts::Weights),
 }
 

@@ -67,7 +67,8 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Rejects `changeStreamPreAndPostImages`, because the server does not record documents before and after a change.
+/// Rejects `changeStreamPreAndPostImages`, because the server does not record the versions of a document
+/// before and after a change.
 fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     const OPTION: &str = "changeStreamPreAndPostImages";
     let Some(options) = request.arguments.document(OPTION)? else {

@@ -99,7 +99,7 @@ impl Generation {
             .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
     }
 
-    /// Returns the number of conditions on a field that searches have evaluated, per tier.
+    /// Returns the number of evaluated conditions on a field, per tier.
     pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
         self.searches.of(column)
     }

@@ -147,7 +147,7 @@ impl NotUsed {
     }
 }
 
-/// A search of the cache that answers a filter, alone or together with the store.
+/// A plan of a search in the cache. The search answers a filter, alone or together with the store.
 #[derive(Clone)]
 pub struct SearchPlan {
     pub(super) search: Arc<CollectionSearch>,

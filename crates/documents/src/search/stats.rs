@@ -86,7 +86,7 @@ pub struct CacheBuild {
 }
 
 impl IndexStatus {
-    /// Returns the number of conditions on the index's fields that searches have evaluated.
+    /// Returns the number of evaluated conditions on the index's fields.
     pub fn searches(&self) -> u64 {
         self.fields
             .iter()

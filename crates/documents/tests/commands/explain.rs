@@ -71,7 +71,7 @@ async fn the_stage_is_named() {
 
 #[tokio::test]
 async fn limits_of_patterns_are_settings_and_change_no_answer() {
-    // The pattern is too long for the bit-parallel automaton, to which the limits do not apply.
+    // The limits do not apply to the bit-parallel automaton, but this pattern is too long for it.
     let pattern = "[b-y]{70}-[0-9]{2}";
     let letters = "bcdefg".repeat(12);
     let values = ["-12", "-99-", "12", "-1", "a-12"].map(|end| format!("{letters}{end}"));

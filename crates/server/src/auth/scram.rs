@@ -62,10 +62,10 @@ impl Credentials {
         }
     }
 
-    /// Returns credentials that match no password. They are always the same for a name and a database, so that a client
-    /// cannot find out whether a user exists.
+    /// Returns credentials that match no password. The same name and database always get the same credentials, so
+    /// that a client cannot find out whether a user exists.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
-        // The zero byte separates the two unambiguously, because names and databases of users have no zero byte.
+        // The zero byte separates database and name unambiguously, because neither contains a zero byte.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());
         Credentials {
             salt: BASE64.encode(&salt[..SALT_BYTES]),
