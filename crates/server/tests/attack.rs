@@ -130,7 +130,7 @@ fn many_conditions() -> RawDocumentBuf {
 type Attack = fn(&str) -> Result<bool>;
 
 /// The attacks, each with the number of clients that carry it out concurrently.
-const ATTACKS: [(&str, Attack, usize); 11] = [
+const ATTACKS: [(&str, Attack, usize); 8] = [
     ("conditions", conditions, 2),
     ("inflated", inflated, 4),
     ("unfinished", unfinished, 12),
@@ -139,9 +139,6 @@ const ATTACKS: [(&str, Attack, usize); 11] = [
     ("unread", unread, 3),
     ("changed", changed, 16),
     ("updates", updates, 3),
-    ("expressions", expressions, 4),
-    ("accumulated", accumulated, 2),
-    ("parsed", parsed, 4),
 ];
 
 fn conditions(address: &str) -> Result<bool> {
@@ -427,4 +424,14 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
 #[test]
 fn large_writes_stay_within_the_account() -> Result<()> {
     withstand(&[("changed", changed, 16), ("updates", updates, 6)])
+}
+
+/// Runs commands that compute: expressions, groups and projections.
+#[test]
+fn computations_stay_within_the_account() -> Result<()> {
+    withstand(&[
+        ("expressions", expressions, 4),
+        ("accumulated", accumulated, 2),
+        ("parsed", parsed, 4),
+    ])
 }

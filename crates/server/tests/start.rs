@@ -142,7 +142,16 @@ fn a_store_does_not_take_the_data_of_a_proxy_nor_a_proxy_those_of_a_store() -> R
 
 #[test]
 fn wrong_settings_are_named() -> Result<()> {
-    refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;
+    refused(
+        &[
+            "--memory",
+            "--mongodb-listen",
+            "127.0.0.1:0",
+            "--devices",
+            "gpu:7",
+        ],
+        &["--devices", "gpu:7"],
+    )?;
     refused(
         &["--memory", "--data", "d"],
         &["--data has no effect together with --memory"],

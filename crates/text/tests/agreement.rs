@@ -11,13 +11,29 @@ use std::collections::BTreeMap;
 use common::generate::Generator;
 use common::{compare, judge, programs};
 use fastrand::Rng;
-use forebay_text::{Limits, Options, Pattern, Tier};
+use forebay_text::{Limits, Options, Pattern, PcreOutcome, Program, Tier};
 
 /// Number of pattern-value pairs compared in a run.
 const PAIRS: usize = 1_000_000;
 
 /// Number of values per pattern.
 const VALUES: usize = 250;
+
+/// A known difference: the automata match where PCRE2 10.42 loses a match by an optimisation.
+#[test]
+fn an_optional_item_before_an_optional_atomic_group_matches() {
+    let outcome = |source: &str| {
+        let pattern = Pattern::new(source, Options::default(), &Limits::default());
+        pattern.expect("a valid pattern").pcre_outcome(b"b")
+    };
+    let source = "b?(?:a)?+b";
+    assert!(matches!(outcome(source), PcreOutcome::NoMatch));
+    let unoptimised = outcome(&format!("(*NO_AUTO_POSSESS){source}"));
+    assert!(matches!(unoptimised, PcreOutcome::Match));
+    let pattern = Pattern::new(source, Options::default(), &Limits::default());
+    let program = Program::compile(pattern.expect("a valid pattern"), &Limits::default());
+    assert!(program.is_match(b"b"), "{program:?}");
+}
 
 #[test]
 fn generated_pairs_agree_with_pcre2_on_every_tier() {

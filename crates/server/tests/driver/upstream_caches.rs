@@ -264,7 +264,7 @@ async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
     declare(&pair.proxied, "name").await?;
     let why = loop {
         let why = reason(&pair.proxied).await?.context("a reason")?;
-        if !why.contains("waits") {
+        if !why.contains("is waiting") {
             break why;
         }
     };

@@ -128,12 +128,37 @@ fn check_prefix(program: &Program, value: &str, matches: bool, context: &str) {
     }
 }
 
-/// Runs PCRE2 on the values; returns the values that it could decide, and the indexes of those that match.
+/// Returns the pattern with PCRE2's optimisation switched off that makes quantifiers possessive, if the optimisation may
+/// change which values match. PCRE2 10.42 loses matches if an optional item stands before an optional atomic group:
+/// `b?(?:a)?+b` does not match "b".
+fn unoptimised(pattern: &Pattern) -> Option<Pattern> {
+    let source = pattern.source();
+    let is_suspect = ["?+", "}+", "(?>"]
+        .iter()
+        .any(|atomic| source.contains(atomic));
+    let source = format!("(*NO_AUTO_POSSESS){source}");
+    let limits = Limits::default();
+    is_suspect.then(|| Pattern::new(&source, pattern.options(), &limits).ok())?
+}
+
+/// Runs PCRE2 on the values; returns the values that it could decide, and the indexes of those that match. Leaves out
+/// values on which PCRE2's own optimisation changes the outcome.
 pub fn judge(pattern: &Pattern, values: Vec<String>) -> (Vec<String>, Vec<u32>) {
     let mut decided = Vec::new();
     let mut matching = Vec::new();
+    let unoptimised = unoptimised(pattern);
     for value in values {
-        match pattern.pcre_outcome(value.as_bytes()) {
+        let outcome = pattern.pcre_outcome(value.as_bytes());
+        if let Some(unoptimised) = &unoptimised {
+            let other = unoptimised.pcre_outcome(value.as_bytes());
+            if matches!(
+                (&outcome, other),
+                (PcreOutcome::NoMatch, PcreOutcome::Match)
+            ) {
+                continue;
+            }
+        }
+        match outcome {
             PcreOutcome::Match => matching.push(decided.len() as u32),
             // A failure such as endless recursion counts as no match.
             PcreOutcome::NoMatch | PcreOutcome::Failed { .. } => {}
