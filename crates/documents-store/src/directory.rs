@@ -27,6 +27,21 @@ const NAMES_WITHOUT_STORE: [&str; 4] = [
 /// Mode of the directories that the store creates.
 const OWNER_ONLY: u32 = 0o700;
 
+/// The lock of a data directory. It is released when the value is dropped or the process ends.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    _file: File,
+}
+
+/// Creates the data directory of a proxy if it does not exist, and locks it.
+///
+/// # Errors
+/// [`StoreError::NotWritable`] or [`StoreError::Locked`].
+pub fn lock_directory(path: &Path) -> Result<DirectoryLock> {
+    create(path).map_err(|source| not_writable(path, source))?;
+    Ok(DirectoryLock { _file: lock(path)? })
+}
+
 /// A locked data directory. The lock is released when the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Directory {

@@ -28,7 +28,7 @@ mod users;
 pub use collection::{
     BATCH_BYTES, Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport,
 };
-pub use directory::holds_store;
+pub use directory::{DirectoryLock, holds_store, lock_directory};
 pub use document::{Document, NUMBER_MAX, RecordNumber, largest_document_bytes};
 pub use engine::Direction;
 pub use engine::journal::Dropped;

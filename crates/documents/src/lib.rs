@@ -48,7 +48,7 @@ pub use access::{Action, Rights, Role, denial};
 pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
 pub use error::{CommandError, code_name};
-pub use forebay_documents_store::holds_store;
+pub use forebay_documents_store::{DirectoryLock, holds_store, lock_directory};
 pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
 pub use operations::DEPARTED_WRITE_TIME;

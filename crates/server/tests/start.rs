@@ -141,6 +141,20 @@ fn a_store_does_not_take_the_data_of_a_proxy_nor_a_proxy_those_of_a_store() -> R
 }
 
 #[test]
+fn the_directory_of_a_proxy_is_for_one_server() -> Result<()> {
+    let upstream = ["--upstream", "mongodb://127.0.0.1:9/"];
+    let proxy = Server::start(BINARY, &upstream)?;
+    let data = proxy.folder().to_string_lossy();
+    let own = ["--data", &data, "--mongodb-listen", "127.0.0.1:0"];
+    refused(&own, &["in use by another server"])?;
+    refused(
+        &[&own[..], &upstream].concat(),
+        &["in use by another server"],
+    )?;
+    proxy.stop()
+}
+
+#[test]
 fn wrong_settings_are_named() -> Result<()> {
     refused(
         &[

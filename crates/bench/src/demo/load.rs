@@ -1,6 +1,6 @@
 //! Imports the demonstration's data, unless an earlier run has imported it.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bson::{Document, RawDocumentBuf, doc};
 use forebay_peers::client::{self, Plan};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -59,12 +59,17 @@ impl Source {
     }
 }
 
-/// Imports missing data and declares the caches.
+/// Imports missing data and declares the caches. Replaces other documents in the demonstration's collections only if
+/// `may_replace` is set.
 ///
 /// # Errors
-/// If the server refuses a command.
-pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
+/// If the server refuses a command, or if a collection has other documents and `may_replace` is not set.
+pub async fn load(db: &Database, source: &Source, may_replace: bool, quiet: bool) -> Result<()> {
     let names = client::name_documents(&source.names);
+    make_room(db, NAMES, source.names.len(), may_replace).await?;
+    if source.has_movies() {
+        make_room(db, MOVIES, source.movies.len(), may_replace).await?;
+    }
     import(db, NAMES, names, source.names.len(), quiet).await?;
     declare(db, NAMES, &["name"]).await?;
     if source.has_movies() {
@@ -80,6 +85,21 @@ pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
     Ok(())
 }
 
+/// Drops a collection that has documents, unless it has `count` documents.
+async fn make_room(db: &Database, name: &str, count: usize, may_replace: bool) -> Result<()> {
+    let found = client::count(db, name, &doc! {}, Plan::Chosen).await?;
+    if found == 0 || found == count as u64 {
+        return Ok(());
+    }
+    ensure!(
+        may_replace,
+        "the collection `{name}` of the database `{}` has {found} documents, which the demonstration would replace: \
+         drop it, or use another server",
+        db.name()
+    );
+    Ok(db.collection::<Document>(name).drop().await?)
+}
+
 /// Imports a collection, unless it already has `count` documents.
 async fn import(
     db: &Database,
@@ -92,7 +112,6 @@ async fn import(
         eprintln!("{name}: {count} documents from an earlier run are used.");
         return Ok(());
     }
-    db.collection::<Document>(name).drop().await?;
     let progress = progress_bar(name, count, quiet);
     client::insert_all(&db.collection(name), documents, &progress).await?;
     progress.finish();

@@ -54,7 +54,7 @@ pub struct DemoArgs {
     /// Devices that hold the caches, as in `host:2`.
     #[arg(long, value_name = "LIST", default_value = "auto")]
     pub devices: String,
-    /// Use the server at this connection string instead of starting one.
+    /// Use the server at this connection string instead of starting one. The documents go into its database `demo`.
     #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "mongodb_listen", "devices"])]
     pub uri: Option<String>,
     /// Search this number of generated names instead of the real ones; needs no network.
@@ -93,7 +93,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let uri = uri.context("there is neither a connection string nor a started server")?;
     let client = client::connect(&uri).await?;
     let source = Source::find(args.generated);
-    load::load(&client.database(DATABASE), &source, args.json).await?;
+    let database = client.database(DATABASE);
+    load::load(&database, &source, args.uri.is_none(), args.json).await?;
     for outcome in search_all(&client, &source, &args).await? {
         if args.json {
             println!("{}", serde_json::to_string(&outcome)?);

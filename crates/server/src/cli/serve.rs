@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{Documents, Location, holds_store};
+use forebay_documents::{DirectoryLock, Documents, Location, holds_store, lock_directory};
 use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
@@ -70,6 +70,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     warn_of_unknown_variables();
     refuse_open_door(&settings)?;
     refuse_foreign_data(&settings)?;
+    let _lock = lock_of_proxy(&settings)?;
     settings.connections_max = connections_max(&settings, sources.has("connections-max"))?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
@@ -197,6 +198,14 @@ fn refuse_foreign_data(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// Locks the data directory of a proxy, so that no other server uses it. A store locks its directory itself.
+fn lock_of_proxy(settings: &Settings) -> Result<Option<DirectoryLock>> {
+    let is_needed = !settings.memory && !settings.upstream.is_empty();
+    Ok(is_needed
+        .then(|| lock_directory(&settings.data))
+        .transpose()?)
+}
+
 /// Parses the upstream of the settings, if there is one.
 async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstream>> {
     if settings.upstream.is_empty() {
@@ -224,9 +233,7 @@ async fn proxy(
     let file = if settings.memory {
         None
     } else {
-        let folder = &settings.data;
-        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-        Some(folder.join(UPSTREAM_CACHES))
+        Some(settings.data.join(UPSTREAM_CACHES))
     };
     let memory = documents.settings().memory.clone();
     let of_proxy = ProxySettings {

@@ -178,8 +178,9 @@ settings! {
     upstream_load_documents_per_second: u64 =
         "upstream-load-documents-per-second", Kind::Count { min: 0, max: 1 << 40 }, "0";
 
-    /// Percentage of the caches' answers that are compared with the upstream's answers. A difference is logged and
-    /// counted (`serverStatus`), and the client gets the upstream's answer.
+    /// Percentage of the caches' whole answers that are compared with the upstream's answers. A difference is logged
+    /// and counted (`serverStatus`), and the client gets the upstream's answer. Finds whose documents the upstream
+    /// returns by `_id` are not compared.
     upstream_compare_percent: u8 = "upstream-compare-percent", Kind::Count { min: 0, max: 100 }, "0";
 
     /// While the upstream cannot be reached, answer what caches alone can answer, as of the time when the upstream was

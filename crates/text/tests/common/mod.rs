@@ -128,9 +128,9 @@ fn check_prefix(program: &Program, value: &str, matches: bool, context: &str) {
     }
 }
 
-/// Returns the pattern with PCRE2's optimisation switched off that makes quantifiers possessive, if the optimisation may
-/// change which values match. PCRE2 10.42 loses matches if an optional item stands before an optional atomic group:
-/// `b?(?:a)?+b` does not match "b".
+/// Returns the same pattern without PCRE2's automatic possessive quantifiers, if they may change which values match.
+/// PCRE2 10.42 then loses matches if an optional item stands before an optional atomic group: `b?(?:a)?+b` does not
+/// match "b".
 fn unoptimised(pattern: &Pattern) -> Option<Pattern> {
     let source = pattern.source();
     let is_suspect = ["?+", "}+", "(?>"]
