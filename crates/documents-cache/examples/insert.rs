@@ -31,7 +31,9 @@ const TICKS_PER_S: f64 = 100.0;
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let file = arguments.next().ok_or("usage: insert FILE [DOCUMENTS …]")?;
+    let file = arguments
+        .next()
+        .ok_or("usage: insert FILE [DOCUMENT_COUNT …]")?;
     let text = std::fs::read_to_string(file)?;
     let numbers = arguments.map(|argument| argument.parse());
     let mut numbers = numbers.collect::<Result<Vec<usize>, _>>()?.into_iter();

@@ -225,8 +225,7 @@ fn floor_f64(number: Number) -> f64 {
     }
 }
 
-/// Returns the digits of a number, or `None` if the number equals `floor`, the largest double that is not above the
-/// number.
+/// Returns all digits of `number`, or `None` if it equals `floor`, which is the largest double that is not above it.
 fn rest(number: Number, floor: f64) -> Option<Digits> {
     match number {
         Number::Double(_) => None,

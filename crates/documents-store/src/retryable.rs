@@ -231,9 +231,9 @@ impl RetryableWrites {
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Deletes the outcomes of sessions in the order of `keys`, but at most [`PARTS_AT_ONCE`] parts. Skips sessions
-    /// with a write in progress. Returns how many keys at the start of `keys` are finished. Each session may occur only
-    /// once in `keys`.
+    /// Deletes the outcomes of sessions in the order of `keys`. The outcomes are stored in parts; a call deletes at
+    /// most [`PARTS_AT_ONCE`] parts. Skips sessions with a write in progress. Returns the number of leading keys whose
+    /// sessions were skipped or have no parts left. Each session may occur only once in `keys`.
     ///
     /// Removes the last parts of a session first, so that a crash leaves parts numbered from 0 without a gap.
     fn forget(&self, sessions: &mut Sessions, keys: &[SessionKey]) -> Result<usize> {

@@ -300,8 +300,8 @@ fn list_collections(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Returns the privileges that `listDatabases` needs. A command needs a privilege only if it asks for databases that
-/// the user may not see.
+/// Returns the privileges that `listDatabases` needs: none, unless it asks for all databases instead of those that the
+/// user has access to.
 fn list_databases(command: &Command) -> Vec<Need> {
     let authorized = command.body.get("authorizedDatabases").ok().flatten();
     match authorized.and_then(truth) {

@@ -189,7 +189,7 @@ impl Order {
         }
     }
 
-    /// Returns one old state for each new state, in the new order.
+    /// Returns, for each new number, one of the old states that have it.
     fn kept(&self) -> Vec<usize> {
         let mut kept = vec![0; usize::from(self.accept) + 1];
         for (old, &new) in self.place.iter().enumerate() {

@@ -82,7 +82,7 @@ pub struct Connection {
     may_be_authenticated: bool,
     /// Whether the client is cut off from the upstream, so that only caches answer it.
     is_cut_off: bool,
-    /// Whether a read is in progress that caches may answer if the upstream goes away.
+    /// Whether the command in progress is a read, and caches may answer it if the upstream goes away.
     may_be_cut_off: bool,
     /// The command in progress.
     asked: Asked,

@@ -177,7 +177,7 @@ impl Replicas {
     /// the upstream was restarted, because no other client could have noticed a restart.
     pub async fn register_client(self: &Arc<Self>) -> Registered {
         let clients = self.clients.lock().await;
-        // Only `self.clients` holds a reference: no other client is connected.
+        // No other client is connected if only `self.clients` holds a reference.
         if Arc::strong_count(&clients) == 1 {
             self.forget_public();
             tokio::select! {

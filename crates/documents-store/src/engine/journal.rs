@@ -74,8 +74,7 @@ pub(crate) struct Journals {
     pub(crate) dropped: Dropped,
 }
 
-/// The part that recovery cut off the end of the journal: unsynced writes that a power failure or a kill left
-/// incomplete.
+/// The end of the journal, which recovery cut off: unsynced writes that a power failure or a kill left incomplete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Number of discarded bytes.
