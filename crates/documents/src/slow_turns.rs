@@ -23,14 +23,14 @@ pub struct SlowTurns {
 
 impl SlowTurns {
     /// Begins a turn for a change whose last computation took `took`. Returns `None` during the pause after an earlier
-    /// turn. The caller holds the write lock during the turn.
+    /// turn, and if the change would take longer than a turn may. The caller holds the write lock during the turn.
     pub fn begin(&self, took: Duration) -> Option<Turn<'_>> {
         self.begin_at(Instant::now(), took)
     }
 
     fn begin_at(&self, now: Instant, took: Duration) -> Option<Turn<'_>> {
         let is_pause = self.next.lock().is_some_and(|next| now < next);
-        (!is_pause).then(|| Turn {
+        (!is_pause && took < TURN_TIME_MAX).then(|| Turn {
             turns: self,
             begun: now,
             until: now + (took * 2).min(TURN_TIME_MAX),
@@ -75,7 +75,8 @@ mod tests {
         assert_eq!(time(start, 70), Some(140));
         turns.end_at(at(80), start);
         assert_eq!(time(at(319), 70), None);
-        assert_eq!(time(at(320), 30_000), Some(1_000));
+        assert_eq!(time(at(320), 1_000), None);
+        assert_eq!(time(at(320), 999), Some(1_000));
         turns.end_at(at(1_320), at(320));
         assert_eq!(time(at(4_319), 1), None);
         assert_eq!(time(at(4_320), 1), Some(2));

@@ -291,13 +291,14 @@ impl Merged {
 
     fn set(&mut self, element: &Element<'_>, memory: &mut Memory) -> Result<(), Error> {
         let (name, value) = (element.key, element.value());
-        memory.count(element.bytes.len())?;
+        let counted_bytes = |value| name.len() + encoded_bytes(value);
+        memory.count(counted_bytes(value))?;
         memory.take(heap_bytes(value))?;
         match self.places.get(name) {
             Some(place) => {
                 let kept = &mut self.fields[*place].1;
                 let old = std::mem::replace(kept, value.into());
-                memory.discount(name.len() + bytes_of(old.as_raw_bson_ref()));
+                memory.discount(counted_bytes(old.as_raw_bson_ref()));
                 memory.give_back(heap_bytes(old.as_raw_bson_ref()));
             }
             None => {

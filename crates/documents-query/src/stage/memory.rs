@@ -346,6 +346,18 @@ mod tests {
     }
 
     #[test]
+    fn merged_fields_that_are_replaced_are_released() {
+        let limits = Limits {
+            stage_memory_bytes_max: 10_000,
+            ..limits()
+        };
+        let stage = rawdoc! { "$group": { "_id": null, "a": { "$mergeObjects": "$$ROOT" } } };
+        let number = |number: i32| rawdoc! { "number": f64::from(number), "at": DateTime::MIN };
+        let output = run(stage, (0..10_000).map(number), &limits);
+        assert_eq!(output.filter(Result::is_ok).count(), 1);
+    }
+
+    #[test]
     fn the_fields_of_merged_documents_are_charged() {
         let stage = rawdoc! { "$group": { "_id": "$g", "a": { "$mergeObjects": "$$ROOT" } } };
         let wide = |number: i32| {

@@ -390,10 +390,13 @@ mod tests {
     #[test]
     fn decoded_elements_take_memory() {
         let numbers: RawArrayBuf = (0..20_000).collect();
-        let document = rawdoc! { "_id": 1, "empty": [], "numbers": numbers };
+        let documents: RawArrayBuf = (0..2_000).map(|_| rawdoc! {}).collect();
+        let document =
+            rawdoc! { "_id": 1, "empty": [], "numbers": numbers, "documents": documents };
         for update in [
             rawdoc! { "$set": { "empty.50000": 1 } },
             rawdoc! { "$inc": { "numbers.$[]": 1 } },
+            rawdoc! { "$set": { "documents.$[].a.b.c.d.e.f.g.h.i.j.k.l": 1 } },
             rawdoc! { "$push": { "numbers": { "$each": [1], "$sort": -1 } } },
             rawdoc! { "$addToSet": { "numbers": -1 } },
         ] {

@@ -131,7 +131,8 @@ impl UpdatePath {
         let mut places = vec![Vec::with_capacity(self.steps.len())];
         for step in &self.steps {
             let mut next = Vec::new();
-            for place in places {
+            for (index, place) in places.into_iter().enumerate() {
+                evaluation::check_element(index)?;
                 extend(root, place, step, matched, filters, &mut next)?;
             }
             places = next;
@@ -231,8 +232,15 @@ fn text_of(step: &Step) -> &str {
     }
 }
 
-/// Memory of a name in a resolved path, or of the path itself.
-const NAME_BYTES: usize = size_of::<String>() + ALLOCATION_BYTES;
+/// Memory of a name in a resolved path, besides its text; also that of the path itself. Lists grow by doubling.
+const NAME_BYTES: usize = 2 * size_of::<String>() + ALLOCATION_BYTES;
+
+/// Adds a name to a resolved path.
+fn longer(mut place: Vec<String>, name: String) -> Result<Vec<String>, Error> {
+    evaluation::keep(NAME_BYTES + name.len())?;
+    place.push(name);
+    Ok(place)
+}
 
 fn extend(
     root: &mut Tree<'_>,
@@ -242,26 +250,37 @@ fn extend(
     filters: &ArrayFilters,
     next: &mut Vec<Vec<String>>,
 ) -> Result<(), Error> {
-    let with = |name: String| place.iter().cloned().chain([name]).collect();
+    // Memory of one more copy of the path, with an index.
+    let copy_bytes = place
+        .iter()
+        .map(|name| NAME_BYTES + name.len())
+        .sum::<usize>()
+        + 2 * NAME_BYTES;
+    let with = |place: &[String], index: usize| {
+        let index = [index.to_string()];
+        place.iter().cloned().chain(index).collect::<Vec<_>>()
+    };
     match step {
-        Step::Name(name) => next.push(with(name.clone())),
+        Step::Name(name) => next.push(longer(place, name.clone())?),
         Step::Matched => {
             let index = matched.ok_or_else(|| {
                 Error::bad_value(
                     "The positional operator did not find the match needed from the query.",
                 )
             })?;
-            next.push(with(index.to_string()));
+            next.push(longer(place, index.to_string())?);
         }
         Step::All => {
             let count = array_at(root, &place)?.len();
-            evaluation::keep(count * (place.len() + 2) * NAME_BYTES)?;
-            next.extend((0..count).map(|index| with(index.to_string())));
+            evaluation::keep(count.saturating_mul(copy_bytes))?;
+            next.extend((0..count).map(|index| with(&place, index)));
         }
         Step::Filtered(name) => {
             for (index, item) in array_at(root, &place)?.iter().enumerate() {
+                evaluation::check_element(index)?;
                 if filters.matches(name, &item.to_bson())? {
-                    next.push(with(index.to_string()));
+                    evaluation::keep(copy_bytes)?;
+                    next.push(with(&place, index));
                 }
             }
         }

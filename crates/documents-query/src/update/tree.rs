@@ -347,7 +347,7 @@ fn change_field<'a>(
         }
         None => {
             if let Outcome::Put(value) = change(None)? {
-                fields.push(name, nest(way.rest(), value))?;
+                fields.push(name, nest(way.rest(), value)?)?;
             }
             Ok(())
         }
@@ -376,7 +376,7 @@ fn change_item<'a>(
                 padding.take(index - items.len())?;
                 evaluation::keep((index - items.len()) * PADDING_BYTES)?;
                 items.resize_with(index, || Tree::Value(RawBsonRef::Null));
-                items.push(nest(way.rest(), value));
+                items.push(nest(way.rest(), value)?);
             }
             Ok(())
         }
@@ -384,8 +384,13 @@ fn change_item<'a>(
 }
 
 /// Wraps a value in new documents, one for each name of `path`.
-fn nest<'a>(path: &[String], value: Tree<'a>) -> Tree<'a> {
-    path.iter().rev().fold(value, |inner, name| {
+///
+/// # Errors
+/// `ExceededMemoryLimit` if the memory account has no room.
+fn nest<'a>(path: &[String], value: Tree<'a>) -> Result<Tree<'a>, Error> {
+    let document_bytes = |name: &String| FIELD_BYTES + 2 * ALLOCATION_BYTES + name.len();
+    evaluation::keep(path.iter().map(document_bytes).sum())?;
+    Ok(path.iter().rev().fold(value, |inner, name| {
         Tree::Document(Fields::from_iter([(Cow::Owned(name.clone()), inner)]))
-    })
+    }))
 }

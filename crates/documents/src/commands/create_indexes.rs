@@ -13,13 +13,17 @@ use crate::collections::{OpenCollection, cache_index};
 use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::index_spec::{is_there, parse};
-use crate::namespace;
+use crate::namespace::{self, Namespace};
 use crate::places::{Kind, all_aside, blocking};
 use crate::request::Request;
 use crate::search::CacheIndex;
 
 /// Maximum time that the reply waits for a cache to be built.
 const CACHE_BUILD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum documents of a collection whose indexes are built under a write permit. The builds of larger collections have
+/// permits of their own.
+const SHORT_BUILD_DOCUMENTS_MAX: u64 = 1_000;
 
 /// Interval at which a command that waits for another index creation checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,18 +45,36 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     namespace::check_writable(&namespace)?;
     let wanted = specifications(request)?;
-    let collections = request.documents.collections();
-    let created = collections.get(&namespace).is_none();
-    let collection = collections.get_or_create(&namespace)?;
-    let before = collection.store.indexes().len();
-    if !are_complete(&collection, &wanted)? {
-        let wait = request.operation.wait_in_queue();
-        let work = async {
-            drop(wait);
-            blocking(|| create(request, &collection, wanted))
-        };
-        all_aside(Kind::Build, request.stop(), work).await?;
+    let existing = request.documents.collections().get(&namespace);
+    if let Some(collection) = &existing
+        && are_complete(collection, &wanted)?
+    {
+        let count = collection.store.indexes().len();
+        return Ok(reply(count, count, false));
     }
+    let is_short = |collection: &Arc<OpenCollection>| {
+        collection.store.document_count() <= SHORT_BUILD_DOCUMENTS_MAX
+            || wanted.iter().all(IndexSpec::is_cache)
+    };
+    let kind = match existing.as_ref().is_none_or(is_short) {
+        true => Kind::Write,
+        false => Kind::Build,
+    };
+    let wait = request.operation.wait_in_queue();
+    let work = async {
+        drop(wait);
+        blocking(|| create_in(request, &namespace, wanted))
+    };
+    all_aside(kind, request.stop(), work).await
+}
+
+/// Creates the collection if it does not exist, and then the indexes.
+fn create_in(request: &Request<'_>, namespace: &Namespace, wanted: Vec<IndexSpec>) -> Reply {
+    let collections = request.documents.collections();
+    let created = collections.get(namespace).is_none();
+    let collection = collections.get_or_create(namespace)?;
+    let before = collection.store.indexes().len();
+    create(request, &collection, wanted)?;
     let after = collection.store.indexes().len();
     Ok(reply(before, after, created))
 }
