@@ -21,8 +21,8 @@ use crate::search::CacheIndex;
 /// Maximum time that the reply waits for a cache to be built.
 const CACHE_BUILD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum documents of a collection whose indexes are built under a write permit. The builds of larger collections have
-/// permits of their own.
+/// Maximum documents of a collection whose indexes are built under a write permit. The builds of larger collections
+/// have permits of their own.
 const SHORT_BUILD_DOCUMENTS_MAX: u64 = 1_000;
 
 /// Interval at which a command that waits for another index creation checks its cancellation token.
