@@ -34,8 +34,8 @@ pub async fn count(
     summary(&counts, &samples)
 }
 
-/// Counts the lines of `file` that match, repeatedly, with `rg -c -j1`. Returns the count and a summary of the wall
-/// times in milliseconds.
+/// Repeatedly counts the matching lines of `file` with `rg -c -j1`. Returns the count and a summary of the wall times
+/// in milliseconds.
 ///
 /// # Errors
 /// As for [`ripgrep::count`], or if two runs disagree.

@@ -48,7 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Holdings {
     taken: Vec<Reservation>,
-    /// Requests to release: the bytes, and the tenant's excess over its minimum at that time.
+    /// For each request to release memory: the bytes requested, and by how much the tenant exceeded its minimum when
+    /// the request came.
     asked: Vec<(u64, u64)>,
 }
 

@@ -104,7 +104,7 @@ impl Replica {
         self.inner.lock().definitions.iter().any(is_of)
     }
 
-    /// Returns whether the replica answers while the upstream can be reached.
+    /// Returns whether the replica is ready to answer reads, assuming that the upstream can be reached.
     pub fn is_ready(&self) -> bool {
         self.inner.lock().life.is_ready()
     }

@@ -52,8 +52,8 @@ struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
     /// The modification time that the failed sync gave to the file. Any later write changes this time.
     changed: Option<SystemTime>,
-    /// Whether the file is a journal. Journals are only appended to. A write to any other file rewrites the whole file,
-    /// so none of its pages count as clean any more.
+    /// Whether the file is a journal. Journals are only appended to. A write to any other file is taken to replace its
+    /// whole content, so all of its pages are dirty afterwards.
     is_journal: bool,
     /// Descriptors that still have to report the failed sync.
     unreported: Vec<OsString>,

@@ -68,7 +68,7 @@ pub struct PlanSummary {
 /// One condition on one cached field.
 #[derive(Debug, Clone)]
 pub struct LeafSummary {
-    /// The column of the field.
+    /// Index of the field among the cached fields of the collection.
     pub field: usize,
     /// The dotted path.
     pub path: Arc<str>,

@@ -68,7 +68,7 @@ async fn a_user_without_roles_may_run_only_commands_about_the_user() {
                 command.insert("op", 1);
             }
             let denied = code(&eve, db, command).await == DENIED;
-            // `listDatabases` fails with the same code on every database except `admin`.
+            // On every database except `admin`, `listDatabases` fails with the code of a denied command.
             let elsewhere = name == "listDatabases" && db == "shop";
             assert_eq!(denied, !own.contains(&name) || elsewhere, "{name} on {db}");
         }

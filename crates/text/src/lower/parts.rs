@@ -60,7 +60,8 @@ impl Parts {
         }
     }
 
-    /// Adds the conditions of the nodes after the start of the value: look-aheads, then the rest.
+    /// Adds the conditions of nodes that follow an anchor at the start of the value: first those of the leading
+    /// look-aheads, then those of the other nodes.
     fn at_start(&mut self, nodes: &[Node]) {
         let count = nodes
             .iter()

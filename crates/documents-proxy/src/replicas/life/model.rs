@@ -437,7 +437,7 @@ fn no_copy_answers_that_lacks_what_clients_know() {
     let least = LIVES * EVENTS / 200;
     assert!(
         ready > least && stale > least && streams > least,
-        "{ready} steps ready, {stale} with a stale copy, {streams} with a stream"
+        "ready after {ready} steps, a stale copy after {stale}, a stream after {streams}"
     );
 }
 
