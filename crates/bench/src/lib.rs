@@ -5,6 +5,7 @@
 //! `forebay bench documents`, each with its expected count.
 #![forbid(unsafe_code)]
 
+mod command;
 pub mod data;
 pub mod demo;
 pub mod documents;
@@ -16,8 +17,8 @@ pub mod timed;
 use anyhow::Result;
 use futures_util::future::LocalBoxFuture;
 
+pub use command::BenchArgs;
 pub use demo::DemoArgs;
-pub use documents::BenchArgs;
 
 // The futures are boxed, so that their code is compiled once, in this crate, and not in each program that polls them.
 
@@ -35,5 +36,5 @@ pub fn demo(args: DemoArgs) -> LocalBoxFuture<'static, Result<()>> {
 /// # Errors
 /// If a server does not start, a rival is missing, or a count is wrong.
 pub fn bench(args: BenchArgs) -> LocalBoxFuture<'static, Result<()>> {
-    Box::pin(documents::run(args))
+    Box::pin(command::run(args))
 }

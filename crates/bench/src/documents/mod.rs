@@ -15,38 +15,12 @@ mod writes;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
-use forebay_peers::{column, ferretdb};
+use clap::Args;
 
-use crate::plot::{self, PlotArgs};
+use crate::plot;
 use crate::record::Record;
 use figures::Figure;
 use session::Session;
-
-/// Measure Forebay, and compare it with other programs.
-#[derive(Args, Clone, Debug)]
-pub struct BenchArgs {
-    /// What to measure.
-    #[command(subcommand)]
-    pub bench: Bench,
-}
-
-/// The subcommands of `forebay bench`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum Bench {
-    /// Measure searches and writes of the documents server.
-    Documents(DocumentsArgs),
-    /// Draw the paper's figures from a record.
-    Plot(PlotArgs),
-    /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
-    Ferretdb,
-    /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
-    #[command(hide = true)]
-    ColumnRegex {
-        /// The values, one per line.
-        file: PathBuf,
-    },
-}
 
 /// Options of `forebay bench documents`.
 #[derive(Args, Clone, Debug)]
@@ -115,19 +89,8 @@ const SECTIONS: [Section; 7] = [
     Section::Upstream,
 ];
 
-pub(crate) async fn run(args: BenchArgs) -> Result<()> {
-    match args.bench {
-        Bench::Documents(args) => documents(&args).await,
-        Bench::Plot(args) => plot::run(&args),
-        Bench::Ferretdb => {
-            println!("{}", ferretdb::binary()?.display());
-            Ok(())
-        }
-        Bench::ColumnRegex { file } => column::serve_regex_crate(&file),
-    }
-}
-
-async fn documents(args: &DocumentsArgs) -> Result<()> {
+/// Runs the benchmarks that the options name.
+pub(crate) async fn run(args: &DocumentsArgs) -> Result<()> {
     if args.host {
         measure(args).await?;
     } else if args.cuda {

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("forebay-placement", &[]),
     ("forebay-device", &["forebay-cancel"]),
+    ("forebay-movement", &["forebay-cancel", "forebay-device"]),
     ("forebay-wire-mongo", &[]),
     (
         "forebay-documents-query",
@@ -61,7 +62,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "forebay-bench",
-        &["forebay-cancel", "forebay-peers", "forebay-text"],
+        &[
+            "forebay-cancel",
+            "forebay-device",
+            "forebay-movement",
+            "forebay-peers",
+            "forebay-text",
+        ],
     ),
     ("forebay-net", &["forebay-memory", "forebay-wire-mongo"]),
     (
@@ -80,6 +87,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "forebay-documents",
             "forebay-documents-proxy",
+            "forebay-movement",
             "forebay-net",
             "forebay-wire-mongo",
             "forebay-bench",

@@ -1,0 +1,47 @@
+//! The subcommands of `forebay bench`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use forebay_peers::{column, ferretdb};
+
+use crate::documents::{self, DocumentsArgs};
+use crate::plot::{self, PlotArgs};
+
+/// Measure Forebay, and compare it with other programs.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub bench: Bench,
+}
+
+/// The subcommands of `forebay bench`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Bench {
+    /// Measure searches and writes of the documents server.
+    Documents(DocumentsArgs),
+    /// Draw the paper's figures from a record.
+    Plot(PlotArgs),
+    /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
+    Ferretdb,
+    /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
+    #[command(hide = true)]
+    ColumnRegex {
+        /// The values, one per line.
+        file: PathBuf,
+    },
+}
+
+pub(crate) async fn run(args: BenchArgs) -> Result<()> {
+    match args.bench {
+        Bench::Documents(args) => documents::run(&args).await,
+        Bench::Plot(args) => plot::run(&args),
+        Bench::Ferretdb => {
+            println!("{}", ferretdb::binary()?.display());
+            Ok(())
+        }
+        Bench::ColumnRegex { file } => column::serve_regex_crate(&file),
+    }
+}

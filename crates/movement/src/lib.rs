@@ -1,0 +1,2 @@
+//! Movement of bytes between tiers: files, pageable and pinned host memory, and the memory of devices.
+#![deny(unsafe_code)]
