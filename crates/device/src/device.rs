@@ -10,8 +10,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use crate::cuda::{
-    Arena, Context, Cuda, DeviceMemory, Gpu, HostMemory, HostRegistration, Pinned, PinnedPool,
-    RegisterError, has_several_nodes,
+    Arena, Context, Cuda, DeviceMemory, Gpu, HostMemory, HostRegistration, Managed, ManagedError,
+    Pinned, PinnedPool, RegisterError, has_several_nodes,
 };
 use crate::events::{Change, DeviceEvents};
 use crate::fault::Faults;
@@ -373,6 +373,33 @@ impl Device {
                 Err((memory, RegisterError::HostDevice { device }))
             }
         }
+    }
+
+    /// Allocates zeroed managed memory, which both the CPU and the GPU access and which is freed on drop. Blocks while
+    /// the host writes the zeros.
+    ///
+    /// # Errors
+    /// [`ManagedError`]: the memory would not fit in the card's free memory, or the device has no managed memory.
+    pub fn managed(&self, bytes: usize) -> Result<Managed, ManagedError> {
+        let gpu = self.gpu.as_ref().ok_or_else(|| ManagedError::HostDevice {
+            device: self.name().to_owned(),
+        })?;
+        Managed::create(&gpu.context, &gpu.gpu, self.name(), bytes)
+    }
+
+    /// Allocates a zeroed buffer of pinned memory outside of the pinned pool. Blocks for about half a second per GiB.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if the host cannot pin more memory; always on a host device.
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned, RegisterError> {
+        let gpu = self.gpu.as_ref().ok_or_else(|| RegisterError::HostDevice {
+            device: self.name().to_owned(),
+        })?;
+        let pinned = Pinned::create(Arc::clone(&gpu.context), bytes);
+        pinned.map_err(|error| RegisterError::Refused {
+            bytes,
+            code: error.code,
+        })
     }
 
     /// Returns whether kernels and copies of this GPU access the memory of `other` directly (peer access), without a

@@ -41,6 +41,13 @@ pub struct Gpu {
     pub copy_engines: u32,
     /// Whether kernels can access host memory that is not pinned.
     pub reads_pageable_memory: bool,
+    /// Whether kernels access host memory that is not pinned through the page tables of the host, and so coherently and
+    /// without moving pages.
+    pub uses_host_page_tables: bool,
+    /// Whether the GPU has managed memory that the CPU can access while kernels run.
+    pub has_concurrent_managed_access: bool,
+    /// Whether the driver can pin memory that the process has allocated itself.
+    pub can_register_host_memory: bool,
     /// Whether kernels' atomic operations on host memory are native, and so atomic for the CPU too.
     pub has_host_atomics: bool,
 }
@@ -112,6 +119,13 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
         peers: peers(device, ordinal)?,
         copy_engines: number(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
         reads_pageable_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)? > 0,
+        uses_host_page_tables: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+        )? > 0,
+        has_concurrent_managed_access: number(Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? > 0
+            && number(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)? > 0,
+        can_register_host_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)?
+            > 0,
         has_host_atomics: number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED)? > 0,
     })
 }

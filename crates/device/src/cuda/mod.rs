@@ -23,10 +23,12 @@ mod gpu;
 mod header;
 mod kernel;
 mod library;
+mod managed;
 mod memory;
 mod mirrored;
 mod modules;
 mod pages;
+mod part;
 mod pinned;
 mod program;
 mod ranges;
@@ -45,8 +47,10 @@ pub use gpu::{Gpu, gpus};
 pub use header::device_header;
 pub use kernel::{Kernel, LaunchShape};
 pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
+pub use managed::{Advice, Managed, ManagedError, Place};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
+pub use part::{Divisible, Part};
 pub use pinned::Pinned;
 pub use registration::{
     HostMemory, HostMemoryMut, HostRegistration, RegisterError, RegisteredPart,

@@ -264,6 +264,10 @@ impl Pinned {
         })
     }
 
+    pub(super) fn address(&self) -> u64 {
+        self.device_address
+    }
+
     /// Returns the address at which kernels access the buffer over the bus, without a copy. The caller of the launch
     /// must keep the buffer, and must not access it, until the kernel has finished.
     pub fn device_pointer<T>(&self) -> DevicePointerMut<T> {

@@ -9,7 +9,7 @@ use cudarc::driver::sys;
 
 use super::library::{DriverError, check};
 use super::pinned::device_address;
-use super::{Context, DevicePointer, DevicePointerMut};
+use super::{Context, DevicePointer, DevicePointerMut, Part};
 
 mod sealed {
     pub trait Sealed {}
@@ -17,9 +17,11 @@ mod sealed {
     impl Sealed for Box<[u8]> {}
     impl Sealed for std::sync::Arc<[u8]> {}
     impl Sealed for std::sync::Arc<Vec<u8>> {}
+    impl Sealed for super::Part<Box<[u8]>> {}
 }
 
-/// Owned memory whose bytes do not move: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>` and `Arc<Vec<u8>>`.
+/// Owned memory whose bytes do not move: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `Arc<Vec<u8>>` and a [`Part`] of a
+/// `Box<[u8]>`.
 pub trait HostMemory: sealed::Sealed + Send + Sync + 'static {
     /// Returns the bytes.
     fn bytes(&self) -> &[u8];
@@ -41,9 +43,15 @@ macro_rules! host_memory {
     )+ };
 }
 
-host_memory!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Arc<Vec<u8>>);
+host_memory!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Arc<Vec<u8>>, Part<Box<[u8]>>);
 
 impl HostMemoryMut for Vec<u8> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl HostMemoryMut for Part<Box<[u8]>> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self
     }
@@ -210,7 +218,7 @@ impl<M: HostMemory> HostRegistration<M> {
         DevicePointer::new(self.device_address())
     }
 
-    fn device_address(&self) -> u64 {
+    pub(super) fn device_address(&self) -> u64 {
         let registration = self.registration.as_ref();
         registration.map_or(0, |registration| registration.device_address)
     }

@@ -8,8 +8,8 @@ use cudarc::driver::sys;
 
 use super::library::{DriverError, check};
 use super::{
-    Cuda, DeviceMemory, DeviceType, DeviceView, Event, HostMemory, HostMemoryMut, HostRegistration,
-    Pinned, RegisteredPart, Stream,
+    Cuda, DeviceMemory, DeviceType, DeviceView, Divisible, Event, HostMemory, HostMemoryMut,
+    HostRegistration, Part, Pinned, RegisteredPart, Stream,
 };
 use crate::{Class, DeviceContext, DeviceFault, Job, JobError, Step};
 
@@ -29,14 +29,14 @@ enum Memory<'a> {
 }
 
 /// The source of a [`Transfer`]: [`Pinned`] or [registered](HostRegistration) memory or a range of it, a
-/// [`DeviceView`], or [`Fill`].
+/// [`Part`] of host memory, a [`DeviceView`], or [`Fill`].
 pub trait Source: Send + 'static {
     #[doc(hidden)]
     fn source(&self) -> End<'_>;
 }
 
 /// The destination of a [`Transfer`]: [`Pinned`] memory or a range of it, [registered](HostRegistration) memory with a
-/// single owner, or a [`DeviceView`].
+/// single owner, a [`Part`] of host memory, or a [`DeviceView`].
 pub trait Destination: Send + 'static {
     #[doc(hidden)]
     fn destination(&mut self) -> End<'_>;
@@ -115,6 +115,19 @@ impl<M: HostMemory> Source for HostRegistration<M> {
 
 impl<M: HostMemory> Source for RegisteredPart<M> {
     fn source(&self) -> End<'_> {
+        host(self)
+    }
+}
+
+/// A part of memory that is not pinned is copied slowly, and the call that begins the copy blocks for most of it.
+impl<M: Divisible> Source for Part<M> {
+    fn source(&self) -> End<'_> {
+        host(self)
+    }
+}
+
+impl<M: Divisible> Destination for Part<M> {
+    fn destination(&mut self) -> End<'_> {
         host(self)
     }
 }

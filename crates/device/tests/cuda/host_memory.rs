@@ -27,7 +27,7 @@ fn apart(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
 }
 
 /// Writes the numbers 0 to `count - 1` to host memory, with a kernel and without a copy.
-fn number(cuda: &mut Cuda, out: DevicePointerMut<u32>, count: u64) -> Result<(), JobError> {
+pub fn number(cuda: &mut Cuda, out: DevicePointerMut<u32>, count: u64) -> Result<(), JobError> {
     let stream = cuda.stream(Priority::Normal)?;
     let kernel = cuda.kernel(&Program::new(spec()), "number")?;
     let shape = LaunchShape {

@@ -6,6 +6,7 @@ mod common;
 #[path = "../examples/first_kernel.rs"]
 mod first_kernel;
 mod host_memory;
+mod managed;
 mod peers;
 #[path = "../examples/pipeline.rs"]
 mod pipeline;
