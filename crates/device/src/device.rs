@@ -430,9 +430,6 @@ impl Device {
     /// Appends a job to the queue of its [class](Job::class) and returns at once. A job that fails, is cancelled or
     /// loses its device is dropped.
     pub fn submit(&self, job: Box<dyn Job>) -> Result<(), SubmitError> {
-        if let DeviceState::Lost { why } = self.state() {
-            return Err(self.lost(why));
-        }
         let class = job.class();
         let place = self.places.take(class, self.queue_depth);
         let place = place.ok_or_else(|| SubmitError::QueueFull {
@@ -440,7 +437,32 @@ impl Device {
             class,
             depth: self.queue_depth,
         })?;
-        let queued = Queued { job, place };
+        self.queue(Queued { job, place })
+    }
+
+    /// Appends a job to the queue of its class, as [`Device::submit`] does; blocks while the queue is full. For threads
+    /// that load data, not for async worker threads.
+    ///
+    /// # Errors
+    /// [`SubmitError::Lost`].
+    pub fn submit_when_free(&self, job: Box<dyn Job>) -> Result<(), SubmitError> {
+        const PAUSE: Duration = Duration::from_micros(50);
+        let class = job.class();
+        loop {
+            if let DeviceState::Lost { why } = self.state() {
+                return Err(self.lost(why));
+            }
+            if let Some(place) = self.places.take(class, self.queue_depth) {
+                return self.queue(Queued { job, place });
+            }
+            thread::park_timeout(PAUSE);
+        }
+    }
+
+    fn queue(&self, queued: Queued) -> Result<(), SubmitError> {
+        if let DeviceState::Lost { why } = self.state() {
+            return Err(self.lost(why));
+        }
         self.queue
             .lock()
             .send(queued)

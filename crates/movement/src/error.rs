@@ -1,0 +1,59 @@
+//! Errors of movement.
+
+use std::error::Error;
+
+use forebay_cancel::Stopped;
+use forebay_device::OutOfMemory;
+
+/// Why bytes could not be moved. Nothing that was leased stays in use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// The source could not be read.
+    #[error("{source_name}, at byte {offset}: {why}")]
+    Source {
+        /// Name of the source, such as the path of a file.
+        source_name: String,
+        /// Offset in the source of the first byte that was not read.
+        offset: u64,
+        /// The cause, with what to do about it.
+        why: Box<dyn Error + Send + Sync>,
+    },
+    /// The consumer refused a chunk, or work on the device failed. The device continues to work.
+    #[error("the chunk at byte {offset} failed on device {device}: {why}")]
+    Chunk {
+        /// Name of the device.
+        device: String,
+        /// Offset in the source of the first byte of the chunk.
+        offset: u64,
+        /// The cause.
+        why: Box<dyn Error + Send + Sync>,
+    },
+    /// The device has failed.
+    #[error("device {device} was lost: {why}")]
+    DeviceLost {
+        /// Name of the device.
+        device: String,
+        /// The fault.
+        why: String,
+    },
+    /// The device has too little free memory for the ring.
+    #[error("{0}; use a ring of fewer or smaller slots")]
+    DeviceMemory(#[from] OutOfMemory),
+    /// The device's pool of pinned memory is smaller than the ring.
+    #[error(
+        "device {device} has no {bytes} bytes of pinned memory for a ring; use fewer or smaller slots, or a larger pinned pool"
+    )]
+    PinnedMemory {
+        /// Name of the device.
+        device: String,
+        /// Bytes of the ring.
+        bytes: usize,
+    },
+    /// The system could not start a thread.
+    #[error("cannot start a thread: {0}; check `ulimit -u`")]
+    Thread(std::io::Error),
+    /// The move was cancelled, or its deadline passed.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}

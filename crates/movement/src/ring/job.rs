@@ -1,0 +1,183 @@
+//! The job of one chunk: on the device's thread, queues its copy and the consumer's work.
+
+use std::sync::Arc;
+
+use forebay_device::cuda::{Cuda, PinnedPart, Transfer};
+use forebay_device::{Class, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
+
+use super::Chunk;
+use super::feed::Feed;
+use super::lease::{HostBytes, SlotMemory};
+use super::slots::{Returned, Shared};
+use crate::MoveError;
+
+pub(super) struct ChunkJob {
+    chunk: Chunk,
+    /// The filled slot; `None` once its work is being queued.
+    filled: Option<(SlotMemory, Feed)>,
+    ticket: Ticket,
+}
+
+/// Counts the slot as lost when it is dropped, unless the slot was given back.
+struct Ticket {
+    shared: Arc<Shared>,
+    is_back: bool,
+}
+
+impl Ticket {
+    fn give_back(&mut self, slot: Returned) {
+        self.is_back = true;
+        self.shared.give_back(slot);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.is_back {
+            if let Some(error) = super::lease::lost(&self.shared.device) {
+                self.shared.fail(error);
+            }
+            self.shared.lose_slot();
+        }
+    }
+}
+
+impl ChunkJob {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        memory: SlotMemory,
+        chunk: Chunk,
+        feed: Feed,
+    ) -> ChunkJob {
+        ChunkJob {
+            chunk,
+            filled: Some((memory, feed)),
+            ticket: Ticket {
+                shared: Arc::clone(shared),
+                is_back: false,
+            },
+        }
+    }
+
+    fn failed(&self, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> MoveError {
+        MoveError::Chunk {
+            device: self.ticket.shared.device.name().to_owned(),
+            offset: self.chunk.offset,
+            why: why.into(),
+        }
+    }
+
+    /// Queues the copy on the ring's stream of copies and the consumer's work on the stream of kernels.
+    fn queue(&mut self, cuda: &mut Cuda) -> Result<(), JobError> {
+        let shared = Arc::clone(&self.ticket.shared);
+        let (Some((memory, feed)), Some(streams)) = (self.filled.take(), &shared.streams) else {
+            return Ok(());
+        };
+        if shared.has_failed() {
+            self.ticket.give_back(Returned::Free(memory));
+            return Ok(());
+        }
+        if let Some(consumed) = &memory.consumed {
+            cuda.wait(&streams.copies, consumed)?;
+        }
+        let (Some(device), bytes) = (memory.device.clone(), self.chunk.bytes) else {
+            return Ok(());
+        };
+        let view = device.view(0..bytes);
+        let copying = shared.times.begin(cuda, &streams.copies)?;
+        let mut flying = match feed {
+            Feed::Host(range) => match memory.host {
+                HostBytes::Pinned(pinned) => {
+                    let part = PinnedPart::new(pinned, range);
+                    let transfer = Transfer::begin(cuda, part, view.clone(), &streams.copies)?;
+                    cuda.wait(&streams.kernels, transfer.event())?;
+                    Flying::Staged(transfer)
+                }
+                HostBytes::Heap(_) => return Ok(()),
+            },
+            Feed::Device => Flying::No(memory),
+            Feed::Enqueue(enqueue) => {
+                let kept = enqueue(cuda, &streams.copies, &view)?;
+                let copied = cuda.mark(&streams.copies)?;
+                cuda.wait(&streams.kernels, &copied)?;
+                Flying::Queued(memory, kept, copied)
+            }
+        };
+        shared.times.copied(cuda, &streams.copies, copying)?;
+        let working = shared.times.begin(cuda, &streams.kernels)?;
+        let queued = shared
+            .consumer
+            .enqueue(cuda, &streams.kernels, self.chunk, &view);
+        shared.times.worked(cuda, &streams.kernels, working)?;
+        let consumed = cuda.mark(&streams.kernels)?;
+        if let Flying::No(memory) | Flying::Queued(memory, ..) = &mut flying {
+            memory.consumed = Some(Arc::clone(&consumed));
+        }
+        self.ticket.give_back(match flying {
+            Flying::No(memory) => Returned::Free(memory),
+            Flying::Staged(transfer) => Returned::Staged {
+                transfer,
+                device,
+                consumed,
+            },
+            Flying::Queued(memory, kept, copied) => Returned::Queued {
+                memory,
+                kept,
+                copied,
+            },
+        });
+        queued
+    }
+}
+
+/// The copy of a chunk, if there is one.
+enum Flying {
+    No(SlotMemory),
+    Staged(Transfer<PinnedPart, forebay_device::cuda::DeviceView<u8>>),
+    Queued(
+        SlotMemory,
+        super::feed::Kept,
+        Arc<forebay_device::cuda::Event>,
+    ),
+}
+
+impl Job for ChunkJob {
+    fn class(&self) -> Class {
+        Class::Load
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let Some(cuda) = context.parts().cuda else {
+            return Ok(Step::Done);
+        };
+        match self.queue(cuda) {
+            Ok(()) => Ok(Step::Done),
+            Err(JobError::Failed(failure)) => {
+                self.ticket.shared.fail(self.failed(failure));
+                // Work of this chunk may be in flight on memory that this job drops.
+                if let Some(streams) = &self.ticket.shared.streams {
+                    cuda.synchronize(&streams.copies)?;
+                    cuda.synchronize(&streams.kernels)?;
+                }
+                Ok(Step::Done)
+            }
+            Err(JobError::Fault(fault)) => {
+                self.lose(&fault);
+                Err(fault.into())
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        self.ticket.shared.fail(self.failed(failure.clone()));
+    }
+}
+
+impl ChunkJob {
+    fn lose(&self, fault: &DeviceFault) {
+        self.ticket.shared.fail(MoveError::DeviceLost {
+            device: self.ticket.shared.device.name().to_owned(),
+            why: fault.to_string(),
+        });
+    }
+}

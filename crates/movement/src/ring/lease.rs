@@ -1,0 +1,176 @@
+//! The memory of a ring.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use forebay_device::cuda::{DeviceView, Event, Pinned, Priority, Stream};
+use forebay_device::{Class, Device, DeviceContext, DeviceKind, Job, JobError, JobFailure, Step};
+
+use super::{PAGE_BYTES, RingOptions};
+use crate::MoveError;
+
+/// The slots of a ring, and its streams on a GPU.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) slots: Vec<SlotMemory>,
+    pub(super) slot_bytes: usize,
+    pub(super) streams: Option<Streams>,
+}
+
+/// The two streams of a ring: copies and kernels of different chunks run at the same time.
+#[derive(Debug, Clone)]
+pub(super) struct Streams {
+    pub(super) copies: Stream,
+    pub(super) kernels: Stream,
+}
+
+/// The memory of one slot.
+#[derive(Debug)]
+pub(super) struct SlotMemory {
+    pub(super) host: HostBytes,
+    /// Device memory; `None` on a host device.
+    pub(super) device: Option<DeviceView<u8>>,
+    /// The consumer's last work on the device memory.
+    pub(super) consumed: Option<Arc<Event>>,
+}
+
+/// Host memory of a slot, aligned to pages.
+#[derive(Debug)]
+pub(super) enum HostBytes {
+    Pinned(Pinned),
+    Heap(PageAligned),
+}
+
+/// Heap memory that begins at a page.
+#[derive(Debug)]
+pub(super) struct PageAligned {
+    allocation: Vec<u8>,
+    begin: usize,
+    bytes: usize,
+}
+
+impl PageAligned {
+    fn zeroed(bytes: usize) -> PageAligned {
+        let allocation = vec![0; bytes + PAGE_BYTES - 1];
+        let begin =
+            allocation.as_ptr().addr().next_multiple_of(PAGE_BYTES) - allocation.as_ptr().addr();
+        PageAligned {
+            allocation,
+            begin,
+            bytes,
+        }
+    }
+}
+
+impl Deref for HostBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            HostBytes::Pinned(pinned) => pinned,
+            HostBytes::Heap(heap) => &heap.allocation[heap.begin..heap.begin + heap.bytes],
+        }
+    }
+}
+
+impl DerefMut for HostBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            HostBytes::Pinned(pinned) => pinned,
+            HostBytes::Heap(heap) => &mut heap.allocation[heap.begin..heap.begin + heap.bytes],
+        }
+    }
+}
+
+impl Lease {
+    pub(super) fn take(device: &Arc<Device>, options: RingOptions) -> Result<Lease, MoveError> {
+        match device.kind() {
+            DeviceKind::Cuda => Lease::on_gpu(device, options),
+            _ => Ok(Lease::on_host(options)),
+        }
+    }
+
+    fn on_host(options: RingOptions) -> Lease {
+        let slot = |_| SlotMemory {
+            host: HostBytes::Heap(PageAligned::zeroed(options.slot_bytes)),
+            device: None,
+            consumed: None,
+        };
+        Lease {
+            slots: (0..options.slots).map(slot).collect(),
+            slot_bytes: options.slot_bytes,
+            streams: None,
+        }
+    }
+
+    fn on_gpu(device: &Arc<Device>, options: RingOptions) -> Result<Lease, MoveError> {
+        let RingOptions { slots, slot_bytes } = options;
+        let bytes = slots.saturating_mul(slot_bytes);
+        let pinned = device.stage_ring(slots, slot_bytes).ok_or_else(|| {
+            lost(device).unwrap_or_else(|| MoveError::PinnedMemory {
+                device: device.name().to_owned(),
+                bytes,
+            })
+        })?;
+        let memory = Arc::new(device.allocate(bytes as u64)?);
+        let slot = |(index, host)| {
+            let begin = index * slot_bytes;
+            SlotMemory {
+                host: HostBytes::Pinned(host),
+                device: Some(DeviceView::of(&memory, begin..begin + slot_bytes)),
+                consumed: None,
+            }
+        };
+        Ok(Lease {
+            slots: pinned.into_iter().enumerate().map(slot).collect(),
+            slot_bytes,
+            streams: Some(streams(device)?),
+        })
+    }
+}
+
+/// Returns the error of a lost device; `None` while the device works.
+pub(super) fn lost(device: &Device) -> Option<MoveError> {
+    device.is_lost().then(|| MoveError::DeviceLost {
+        device: device.name().to_owned(),
+        why: device.state().to_string(),
+    })
+}
+
+/// Creates the streams of a ring on the device's thread.
+fn streams(device: &Device) -> Result<Streams, MoveError> {
+    let (sender, receiver) = channel();
+    let submitted = device.submit(Box::new(OpenStreams { sender }));
+    let streams = submitted.ok().and_then(|()| receiver.recv().ok());
+    streams.ok_or_else(|| MoveError::DeviceLost {
+        device: device.name().to_owned(),
+        why: device.state().to_string(),
+    })
+}
+
+struct OpenStreams {
+    sender: std::sync::mpsc::Sender<Streams>,
+}
+
+impl Job for OpenStreams {
+    fn class(&self) -> Class {
+        Class::Load
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        if let Some(cuda) = context.parts().cuda {
+            let streams = Streams {
+                copies: cuda.stream(Priority::Normal)?,
+                kernels: cuda.stream(Priority::Normal)?,
+            };
+            // The receiver waits until this job is dropped.
+            let _ = self.sender.send(streams);
+        }
+        Ok(Step::Done)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        tracing::warn!(%failure, "a ring has no streams");
+    }
+}
