@@ -50,7 +50,7 @@ thread_local! {
     static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Ends the evaluation on this thread.
+/// Ends the evaluation on this thread when dropped. Only the outermost call of [`under`] has one.
 struct Entered;
 
 impl Drop for Entered {
@@ -62,17 +62,18 @@ impl Drop for Entered {
 /// Does work for a command under the command's limits. The memory that the work reserves is released when the work
 /// ends. In a nested call, the memory is released when the work of the outermost call ends.
 pub(crate) fn under<T>(limits: &Arc<CommandLimits>, work: impl FnOnce() -> T) -> T {
-    let is_inside = CURRENT.with_borrow_mut(|current| {
-        let is_inside = current.is_some();
-        current.get_or_insert_with(|| Evaluation {
-            limits: Arc::clone(limits),
-            share: None,
-            kept_bytes: 0,
-        });
-        is_inside
-    });
     HELD_BYTES.set(0);
-    let _entered = (!is_inside).then_some(Entered);
+    let _entered = CURRENT.with_borrow_mut(|current| match current {
+        Some(_) => None,
+        None => {
+            *current = Some(Evaluation {
+                limits: Arc::clone(limits),
+                share: None,
+                kept_bytes: 0,
+            });
+            Some(Entered)
+        }
+    });
     work()
 }
 
@@ -233,6 +234,22 @@ mod tests {
         let set = rawdoc! { "$size": { "$setUnion": [numbers(50_000)] } };
         assert_eq!(error_of(&set, &limits), full);
         assert_eq!(limits.memory.figures().used_bytes, 0);
+    }
+
+    #[test]
+    fn a_nested_evaluation_does_not_end_the_outer_one() {
+        let limits = Limits {
+            memory: Account::new(4 << 20),
+            ..Limits::default()
+        };
+        let used_bytes = || limits.memory.figures().used_bytes;
+        under(limits.command(), || {
+            keep(1 << 20).expect("there is room");
+            under(limits.command(), || ());
+            assert!(used_bytes() >= 1 << 20);
+            keep(4 << 20).expect_err("there is no room");
+        });
+        assert_eq!(used_bytes(), 0);
     }
 
     /// Builds a document with `count` fields, and an array of twice as many elements, each with an empty name instead
