@@ -17,6 +17,7 @@ mod buffer;
 mod cache;
 mod compile;
 mod context;
+pub mod cufile;
 mod engine;
 mod event;
 mod gpu;

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cufile;
 #[path = "../examples/first_kernel.rs"]
 mod first_kernel;
 mod host_memory;
