@@ -212,6 +212,11 @@ fn check_columns(columns: &[Field]) -> Result<(), String> {
         let name = &column.text;
         match name.as_str() {
             "" => return Err("a column has no name".to_owned()),
+            name if name.contains('\r') && !column.quoted => {
+                return Err(
+                    "the lines end with carriage returns alone; convert them (tr '\\r' '\\n')".to_owned(),
+                );
+            }
             name if name.starts_with(['{', '[']) => {
                 return Err(format!(
                     "a column named {name:?}: this looks like JSON (--format json or json-lines)"
@@ -359,6 +364,8 @@ mod tests {
             Err("line 1: two columns are named \"a\"".to_owned())
         );
         assert!(read_csv("a.b\n").is_err() && read_csv(",b\n").is_err());
+        let old = read_csv("a,b\r1,2\r").expect_err("there is one line");
+        assert!(old.contains("carriage returns alone"), "{old}");
         let json = read_csv("{\"a\": 1}\n{\"a\": 2}\n").expect_err("JSON is refused");
         assert!(
             json.ends_with("this looks like JSON (--format json or json-lines)"),

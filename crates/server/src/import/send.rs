@@ -249,7 +249,10 @@ async fn insert(
     };
     let mut outcome = outcome.lock();
     for refusal in refusals {
-        let (number, origin) = &origins[refusal.index];
+        // The index comes from the peer.
+        let Some((number, origin)) = origins.get(refusal.index) else {
+            return Err(error);
+        };
         outcome.refuse(*number, origin, &refusal.message);
     }
     Ok(refusals.len() as u64)
