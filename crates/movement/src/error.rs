@@ -3,7 +3,10 @@
 use std::error::Error;
 
 use forebay_cancel::Stopped;
-use forebay_device::OutOfMemory;
+use forebay_device::cuda::{ManagedError, RegisterError};
+use forebay_device::{JobFailure, OutOfMemory, SubmitError};
+
+use crate::method::{Missing, TransferMethod};
 
 /// Why bytes could not be moved. Nothing that was leased stays in use.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,39 @@ pub enum MoveError {
         /// Bytes of the ring.
         bytes: usize,
     },
+    /// The device lacks a transfer method.
+    #[error("device {device} has no {method}: {why}")]
+    Method {
+        /// Name of the device.
+        device: String,
+        /// The method.
+        method: TransferMethod,
+        /// Why it is missing.
+        why: Missing,
+    },
+    /// The host cannot pin memory.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// Unified memory cannot be allocated.
+    #[error(transparent)]
+    Managed(#[from] ManagedError),
+    /// A job of the move failed. The device continues to work.
+    #[error("the move failed on device {device}: {why}")]
+    Job {
+        /// Name of the device.
+        device: String,
+        /// The cause.
+        why: JobFailure,
+    },
+    /// The device is not a GPU.
+    #[error("device {device} is not a GPU; bytes are moved only to and from GPUs")]
+    HostDevice {
+        /// Name of the device.
+        device: String,
+    },
+    /// The device's queue is full.
+    #[error("{0}; try again later")]
+    Submit(SubmitError),
     /// The system could not start a thread.
     #[error("cannot start a thread: {0}; check `ulimit -u`")]
     Thread(std::io::Error),

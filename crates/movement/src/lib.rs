@@ -1,11 +1,18 @@
 //! Movement of bytes between tiers: files, pageable and pinned host memory, and the memory of devices.
 #![deny(unsafe_code)]
 
+mod checksum;
 mod error;
+mod kernels;
+pub mod method;
 pub mod ring;
+mod tier;
 
+pub use checksum::checksum;
 pub use error::MoveError;
+pub use kernels::kernels;
 pub use ring::{
     Chunk, Consumer, Feed, Pageable, PinnedSource, RingOptions, RingReport, Slot, Slots, Source,
     StagingRing, Unread,
 };
+pub use tier::Tier;

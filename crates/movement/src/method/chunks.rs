@@ -1,0 +1,205 @@
+//! A job that moves chunk after chunk, with several in flight.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use forebay_device::cuda::{
+    Cuda, DeviceView, Divisible, Event, Managed, Part, Place, Stream, Transfer,
+};
+use forebay_device::{Class, Device, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
+
+use super::Direction;
+use super::ask::{Reply, answer, submit};
+use crate::MoveError;
+use crate::kernels;
+use crate::kernels::launch::{Engine, KernelCopy};
+
+/// Maximum chunks in flight.
+const FLYING_MAX: usize = 256;
+
+/// Time after which a step that begins chunks lets other jobs run.
+const STEP_TIME: Duration = Duration::from_millis(1);
+
+/// A chunk in flight.
+pub(super) struct Flight<M> {
+    event: Arc<Event>,
+    end: Box<dyn FnOnce() -> Result<Part<M>, DeviceFault> + Send>,
+}
+
+/// Begins to move a chunk: a part of host memory and as much device memory.
+type Begin<M> =
+    Box<dyn FnMut(&mut Cuda, Part<M>, DeviceView<u8>) -> Result<Flight<M>, JobError> + Send>;
+
+/// The job.
+struct Chunks<M> {
+    waiting: VecDeque<(Part<M>, DeviceView<u8>)>,
+    flying: VecDeque<Flight<M>>,
+    moved: Vec<Part<M>>,
+    begin: Begin<M>,
+    reply: Reply<Vec<Part<M>>>,
+}
+
+impl<M: Divisible> Chunks<M> {
+    /// Begins chunks until enough are in flight or the step has taken long enough.
+    fn begin_some(&mut self, cuda: &mut Cuda) -> Result<(), JobError> {
+        let start = Instant::now();
+        while self.flying.len() < FLYING_MAX && start.elapsed() < STEP_TIME {
+            let Some((part, view)) = self.waiting.pop_front() else {
+                break;
+            };
+            let flight = (self.begin)(cuda, part, view)?;
+            self.flying.push_back(flight);
+        }
+        Ok(())
+    }
+
+    /// Ends the chunks that have arrived; they arrive in order.
+    fn end_some(&mut self) -> Result<(), JobError> {
+        while let Some(first) = self.flying.front() {
+            if !first.event.is_done()? {
+                break;
+            }
+            if let Some(flight) = self.flying.pop_front() {
+                self.moved.push((flight.end)()?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<M: Divisible> Job for Chunks<M> {
+    fn class(&self) -> Class {
+        Class::Load
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let Some(cuda) = context.parts().cuda else {
+            return Ok(Step::Done);
+        };
+        if let Some(compiled) = cuda.load(kernels::bytes(cuda.arch()))? {
+            return Ok(Step::wait_for(compiled));
+        }
+        self.end_some()?;
+        self.begin_some(cuda)?;
+        // Half of the chunks in flight are left when the job continues, so that the device never waits for it.
+        let middle = if self.waiting.is_empty() {
+            self.flying.back()
+        } else if self.flying.len() < FLYING_MAX {
+            return Ok(Step::Again);
+        } else {
+            self.flying.get(FLYING_MAX / 2)
+        };
+        if let Some(flight) = middle {
+            return Ok(Step::wait_for(Arc::clone(&flight.event)));
+        }
+        self.reply.send(Ok(std::mem::take(&mut self.moved)));
+        Ok(Step::Done)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        self.reply.fail(failure);
+    }
+}
+
+/// Moves all parts, and returns them. Blocks the calling thread.
+pub(super) fn run<M: Divisible>(
+    device: &Device,
+    parts: Vec<Part<M>>,
+    there: &DeviceView<u8>,
+    begin: Begin<M>,
+) -> Result<Vec<Part<M>>, MoveError> {
+    let (sender, receiver) = channel();
+    let job = Chunks {
+        waiting: parts
+            .into_iter()
+            .map(|part| with_view(part, there))
+            .collect(),
+        flying: VecDeque::new(),
+        moved: Vec::new(),
+        begin,
+        reply: Reply::new(device, sender),
+    };
+    submit(device, Box::new(job))?;
+    answer(device, &receiver)
+}
+
+/// Returns a part with the device memory at the same offset.
+pub(super) fn with_view<M: Divisible>(
+    part: Part<M>,
+    there: &DeviceView<u8>,
+) -> (Part<M>, DeviceView<u8>) {
+    let view = there.view(part.offset()..part.offset() + part.len());
+    (part, view)
+}
+
+/// Returns the stream of the copies in a direction.
+pub(super) fn stream_of(cuda: &Cuda, direction: Direction) -> Stream {
+    match direction {
+        Direction::ToDevice => cuda.uploads().clone(),
+        Direction::ToHost => cuda.downloads().clone(),
+    }
+}
+
+/// Moves chunks by the copy engine. From and to pageable memory, the driver's thread copies too.
+pub(super) fn by_copies<M: Divisible>(direction: Direction) -> Begin<M> {
+    Box::new(move |cuda, part, view| {
+        let stream = stream_of(cuda, direction);
+        Ok(match direction {
+            Direction::ToDevice => {
+                let transfer = Transfer::begin(cuda, part, view, &stream)?;
+                Flight {
+                    event: Arc::clone(transfer.event()),
+                    end: Box::new(|| Ok(transfer.finish()?.0)),
+                }
+            }
+            Direction::ToHost => {
+                let transfer = Transfer::begin(cuda, view, part, &stream)?;
+                Flight {
+                    event: Arc::clone(transfer.event()),
+                    end: Box::new(|| Ok(transfer.finish()?.1)),
+                }
+            }
+        })
+    })
+}
+
+/// Moves chunks by kernels.
+pub(super) fn by_kernels<M: Divisible>(direction: Direction, engine: Engine) -> Begin<M> {
+    Box::new(move |cuda, part, view| {
+        let stream = stream_of(cuda, direction);
+        let copy = KernelCopy::begin(cuda, part, view, (direction, engine), &stream)?;
+        Ok(flight_of(copy))
+    })
+}
+
+fn flight_of<M: Divisible>(copy: KernelCopy<M>) -> Flight<M> {
+    Flight {
+        event: Arc::clone(copy.event()),
+        end: Box::new(|| copy.finish()),
+    }
+}
+
+/// Moves chunks of unified memory by prefetches. Kernels copy between the pages and the device memory while those are
+/// on the device; they run on `kernels`, and the prefetches of later chunks run on the stream of the direction.
+pub(super) fn by_prefetch(direction: Direction, kernels: Stream) -> Begin<Managed> {
+    Box::new(move |cuda, part, view| {
+        let stream = stream_of(cuda, direction);
+        let engine = (direction, Engine::Plain);
+        if direction == Direction::ToDevice {
+            part.prefetch(cuda, Place::Device, &stream)?;
+            let arrived = cuda.mark(&stream)?;
+            cuda.wait(&kernels, &arrived)?;
+            let copy = KernelCopy::begin(cuda, part, view, engine, &kernels)?;
+            return Ok(flight_of(copy));
+        }
+        let copy = KernelCopy::begin(cuda, part, view, engine, &kernels)?;
+        cuda.wait(&stream, copy.event())?;
+        copy.host().prefetch(cuda, Place::Host, &stream)?;
+        Ok(Flight {
+            event: cuda.mark(&stream)?,
+            end: Box::new(|| copy.finish()),
+        })
+    })
+}

@@ -1,0 +1,269 @@
+//! Moves bytes by a method.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_device::Device;
+use forebay_device::cuda::{DeviceView, Divisible, Managed, Part, Pinned, Place, Priority};
+
+use super::ask::ask;
+use super::available::lacks;
+use super::chunks::{self, by_copies, by_kernels, by_prefetch};
+use super::staged::StagedOptions;
+use super::{Direction, HostBuffer, TransferMethod, pinning, staged};
+use crate::MoveError;
+use crate::kernels::launch::Engine;
+
+/// Bytes of a page of the host.
+const PAGE_BYTES: usize = 4096;
+
+/// A move: all bytes of host memory to or from as much device memory.
+#[derive(Debug)]
+pub struct Order {
+    /// How the bytes are moved.
+    pub method: TransferMethod,
+    /// Where they go.
+    pub direction: Direction,
+    /// The host memory, of the method's [tier](TransferMethod::tier).
+    pub host: HostBuffer,
+    /// The device memory.
+    pub there: DeviceView<u8>,
+    /// Bytes that one copy, prefetch or kernel moves; rounded up to whole pages.
+    pub chunk_bytes: usize,
+    /// Shape of a staged copy.
+    pub staged: StagedOptions,
+}
+
+/// A move that is done.
+#[derive(Debug)]
+pub struct Moved {
+    /// The host memory of the order.
+    pub host: HostBuffer,
+    /// Time from the first to the last byte. A migration to the host ends when the CPU has touched all pages.
+    pub took: Duration,
+    /// Time within `took` in which memory was pinned or unpinned.
+    pub pinning: Duration,
+}
+
+/// Moves bytes, and returns when all have arrived. Blocks the calling thread, which must not be an async worker or the
+/// device's own; [`start`] does not block.
+///
+/// # Errors
+/// [`MoveError`]; the host memory is then dropped.
+///
+/// # Panics
+/// If the host memory is of another tier than the method's, or differs in length from the device memory.
+pub fn move_bytes(device: &Arc<Device>, order: Order) -> Result<Moved, MoveError> {
+    check(device, &order)?;
+    let Order {
+        method,
+        direction,
+        host,
+        there,
+        chunk_bytes,
+        staged,
+    } = order;
+    assert_eq!(
+        host.len(),
+        there.len(),
+        "both ends of a move have one length"
+    );
+    let chunk_bytes = chunk_bytes.max(1).next_multiple_of(PAGE_BYTES);
+    let to = Target {
+        device,
+        there,
+        direction,
+        chunk_bytes,
+    };
+    match host {
+        HostBuffer::Pageable(bytes) => to.pageable(method, bytes, &staged),
+        HostBuffer::Pinned(pinned) => to.pinned(method, pinned),
+        HostBuffer::Managed(managed) => to.managed(method, managed),
+    }
+}
+
+/// Moves bytes on a thread of its own, and calls `done` there with the result. Returns at once.
+///
+/// # Errors
+/// [`MoveError::Thread`] if the system cannot start the thread.
+pub fn start(
+    device: &Arc<Device>,
+    order: Order,
+    done: impl FnOnce(Result<Moved, MoveError>) + Send + 'static,
+) -> Result<(), MoveError> {
+    let device = Arc::clone(device);
+    let spawned = thread::Builder::new()
+        .name("move".to_owned())
+        .spawn(move || done(move_bytes(&device, order)));
+    spawned.map(drop).map_err(MoveError::Thread)
+}
+
+/// Returns an error if the device lacks the method.
+fn check(device: &Device, order: &Order) -> Result<(), MoveError> {
+    let method = order.method;
+    let tier = method.tier();
+    assert_eq!(order.host.tier(), tier, "{method} works on {tier}");
+    match lacks(device, method) {
+        None => Ok(()),
+        Some(why) => Err(MoveError::Method {
+            device: device.name().to_owned(),
+            method,
+            why,
+        }),
+    }
+}
+
+/// The device's end of a move.
+struct Target<'a> {
+    device: &'a Arc<Device>,
+    there: DeviceView<u8>,
+    direction: Direction,
+    chunk_bytes: usize,
+}
+
+impl Target<'_> {
+    fn pageable(
+        &self,
+        method: TransferMethod,
+        bytes: Box<[u8]>,
+        options: &StagedOptions,
+    ) -> Result<Moved, MoveError> {
+        let (device, there, direction) = (self.device, &self.there, self.direction);
+        let chunk_bytes = match method {
+            TransferMethod::StagedCopy => self.chunk_bytes.min(options.buffer_bytes),
+            _ => self.chunk_bytes,
+        };
+        let parts = parts_of(bytes, chunk_bytes);
+        let start = Instant::now();
+        let mut pinning = Duration::ZERO;
+        let parts = match method {
+            TransferMethod::StagedCopy => staged::run(device, parts, there, direction, options)?,
+            TransferMethod::DynamicPinning => {
+                let (parts, took) = pinning::run(device, parts, there, direction)?;
+                pinning = took;
+                parts
+            }
+            TransferMethod::Coherence => {
+                chunks::run(device, parts, there, by_kernels(direction, Engine::Plain))?
+            }
+            _ => chunks::run(device, parts, there, by_copies(direction))?,
+        };
+        Ok(Moved {
+            took: start.elapsed(),
+            pinning,
+            host: HostBuffer::Pageable(Part::join(parts)),
+        })
+    }
+
+    fn pinned(&self, method: TransferMethod, pinned: Pinned) -> Result<Moved, MoveError> {
+        let begin = match method {
+            TransferMethod::ZeroCopy => by_kernels(self.direction, Engine::Plain),
+            TransferMethod::ZeroCopyBulk => by_kernels(self.direction, Engine::Bulk),
+            _ => by_copies(self.direction),
+        };
+        let parts = parts_of(pinned, self.chunk_bytes);
+        let start = Instant::now();
+        let parts = chunks::run(self.device, parts, &self.there, begin)?;
+        Ok(Moved {
+            took: start.elapsed(),
+            pinning: Duration::ZERO,
+            host: HostBuffer::Pinned(Part::join(parts)),
+        })
+    }
+
+    fn managed(&self, method: TransferMethod, managed: Managed) -> Result<Moved, MoveError> {
+        let (managed, kernels) = self.place(managed)?;
+        let begin = match method {
+            TransferMethod::UnifiedPrefetch => by_prefetch(self.direction, kernels),
+            _ => by_kernels(self.direction, Engine::Plain),
+        };
+        let parts = parts_of(managed, self.chunk_bytes);
+        let start = Instant::now();
+        let parts = chunks::run(self.device, parts, &self.there, begin)?;
+        let managed = Part::join(parts);
+        if (method, self.direction) == (TransferMethod::UnifiedMigration, Direction::ToHost) {
+            touch(&managed);
+        }
+        Ok(Moved {
+            took: start.elapsed(),
+            pinning: Duration::ZERO,
+            host: HostBuffer::Managed(managed),
+        })
+    }
+
+    /// Moves the pages to the side where the move begins; returns them, and a stream for kernels.
+    fn place(
+        &self,
+        managed: Managed,
+    ) -> Result<(Managed, forebay_device::cuda::Stream), MoveError> {
+        let place = match self.direction {
+            Direction::ToDevice => Place::Host,
+            Direction::ToHost => Place::Device,
+        };
+        ask(self.device, move |cuda| {
+            let stream = cuda.stream(Priority::Normal)?;
+            managed.prefetch(cuda, 0..managed.len(), place, &stream)?;
+            cuda.synchronize(&stream)?;
+            Ok((managed, stream))
+        })
+    }
+}
+
+/// Reads a byte of each page, so that the page moves to the host.
+fn touch(bytes: &[u8]) {
+    let sum: u64 = bytes
+        .iter()
+        .step_by(PAGE_BYTES)
+        .map(|byte| u64::from(*byte))
+        .sum();
+    std::hint::black_box(sum);
+}
+
+/// Divides memory into chunks.
+fn parts_of<M: Divisible + Deref<Target = [u8]>>(memory: M, chunk_bytes: usize) -> Vec<Part<M>> {
+    let cuts = cuts(
+        memory.as_ptr().align_offset(PAGE_BYTES),
+        memory.len(),
+        chunk_bytes,
+    );
+    Part::divide(memory, &cuts)
+}
+
+/// Returns the offsets at which chunks begin, except the first, in memory whose first page begins at offset
+/// `page_start`. Each chunk begins at a page, because pages are pinned whole.
+fn cuts(page_start: usize, len: usize, chunk_bytes: usize) -> Vec<usize> {
+    let first = match page_start {
+        0 => chunk_bytes,
+        _ => page_start + chunk_bytes - PAGE_BYTES,
+    };
+    (first..len).step_by(chunk_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_begin_at_pages_and_are_no_larger_than_asked() {
+        assert_eq!(cuts(0, 20_000, 8192), [8192, 16_384]);
+        assert_eq!(cuts(4080, 20_000, 8192), [8176, 16_368]);
+        assert_eq!(cuts(4080, 10_000, 4096), [4080, 8176]);
+        assert_eq!(cuts(0, 8192, 8192), [0_usize; 0]);
+        assert_eq!(cuts(16, 16, 4096), [0_usize; 0]);
+    }
+
+    #[test]
+    fn a_buffer_is_divided_and_joined() {
+        let memory = vec![1_u8; 100_000].into_boxed_slice();
+        let parts = parts_of(memory, 8192);
+        assert!(parts.iter().all(|part| part.len() <= 8192));
+        assert!(
+            parts[1..]
+                .iter()
+                .all(|part| part.as_ptr().addr().is_multiple_of(PAGE_BYTES))
+        );
+        assert_eq!(Part::join(parts).len(), 100_000);
+    }
+}

@@ -1,0 +1,105 @@
+//! Dynamic pinning: pageable memory is pinned chunk by chunk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_device::Device;
+use forebay_device::cuda::{DeviceView, HostRegistration, Part, Transfer};
+
+use super::Direction;
+use super::ask::{ask, lost};
+use super::chunks::{stream_of, with_view};
+use crate::MoveError;
+
+/// Maximum chunks that are pinned at the same time: one is copied while the next is pinned.
+const PINNED_MAX: usize = 3;
+
+type Bytes = Box<[u8]>;
+type Registered = HostRegistration<Part<Bytes>>;
+
+/// A copy in either direction.
+enum Flying {
+    ToDevice(Transfer<Registered, DeviceView<u8>>),
+    ToHost(Transfer<DeviceView<u8>, Registered>),
+}
+
+impl Flying {
+    /// Waits for the copy.
+    fn wait(&self, device: &Device) -> Result<(), MoveError> {
+        let event = match self {
+            Flying::ToDevice(transfer) => transfer.event(),
+            Flying::ToHost(transfer) => transfer.event(),
+        };
+        event.wait().map_err(|fault| lost(device, &fault))
+    }
+
+    /// Waits for the copy, and unpins the memory.
+    fn finish(self, device: &Device) -> Result<Part<Bytes>, MoveError> {
+        let registered = match self {
+            Flying::ToDevice(transfer) => transfer.finish().map(|(registered, _)| registered),
+            Flying::ToHost(transfer) => transfer.finish().map(|(_, registered)| registered),
+        };
+        let registered = registered.map_err(|fault| lost(device, &fault))?;
+        Ok(registered.into_inner())
+    }
+}
+
+/// Pins, copies and unpins all parts. Returns them, and the time that pinning and unpinning took. Parts must not share
+/// pages. Blocks the calling thread.
+pub(super) fn run(
+    device: &Arc<Device>,
+    parts: Vec<Part<Bytes>>,
+    there: &DeviceView<u8>,
+    direction: Direction,
+) -> Result<(Vec<Part<Bytes>>, Duration), MoveError> {
+    let (mut flying, mut moved) = (VecDeque::new(), Vec::new());
+    let mut pinning = Duration::ZERO;
+    for part in parts {
+        if flying.len() == PINNED_MAX {
+            moved.extend(end(&mut flying, device, &mut pinning)?);
+        }
+        let (part, view) = with_view(part, there);
+        let start = Instant::now();
+        let registered = device.register(part).map_err(|(_, error)| error)?;
+        pinning += start.elapsed();
+        flying.push_back(begin(device, registered, view, direction)?);
+    }
+    while !flying.is_empty() {
+        moved.extend(end(&mut flying, device, &mut pinning)?);
+    }
+    Ok((moved, pinning))
+}
+
+fn begin(
+    device: &Device,
+    registered: Registered,
+    view: DeviceView<u8>,
+    direction: Direction,
+) -> Result<Flying, MoveError> {
+    ask(device, move |cuda| {
+        let stream = stream_of(cuda, direction);
+        Ok(match direction {
+            Direction::ToDevice => {
+                Flying::ToDevice(Transfer::begin(cuda, registered, view, &stream)?)
+            }
+            Direction::ToHost => Flying::ToHost(Transfer::begin(cuda, view, registered, &stream)?),
+        })
+    })
+}
+
+/// Ends the oldest copy, and counts the time of unpinning.
+fn end(
+    flying: &mut VecDeque<Flying>,
+    device: &Device,
+    pinning: &mut Duration,
+) -> Result<Option<Part<Bytes>>, MoveError> {
+    let Some(oldest) = flying.pop_front() else {
+        return Ok(None);
+    };
+    oldest.wait(device)?;
+    let start = Instant::now();
+    let part = oldest.finish(device)?;
+    *pinning += start.elapsed();
+    Ok(Some(part))
+}
