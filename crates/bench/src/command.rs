@@ -8,6 +8,7 @@ use forebay_peers::{column, ferretdb};
 
 use crate::documents::{self, DocumentsArgs};
 use crate::plot::{self, PlotArgs};
+use crate::q6::{self, Q6Args};
 
 /// Measure Forebay, and compare it with other programs.
 #[derive(Args, Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Measure searches and writes of the documents server.
     Documents(DocumentsArgs),
+    /// Measure query 6 of TPC-H from disk, host memory and device memory.
+    Q6(Q6Args),
     /// Draw the paper's figures from a record.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
@@ -37,6 +40,7 @@ pub enum Bench {
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match args.bench {
         Bench::Documents(args) => documents::run(&args).await,
+        Bench::Q6(args) => q6::run(&args),
         Bench::Plot(args) => plot::run(&args),
         Bench::Ferretdb => {
             println!("{}", ferretdb::binary()?.display());

@@ -100,12 +100,16 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` code is allowed, and why.
-const UNSAFE_PLACES: [(&str, &str); 4] = [
+const UNSAFE_PLACES: [(&str, &str); 6] = [
     (
         "crates/device/",
         "it calls the driver of a GPU, its compiler and the system's allocator",
     ),
     ("crates/movement/tests/ring/gpu.rs", "it launches a kernel"),
+    (
+        "crates/bench/src/q6/launch.rs",
+        "it launches kernels, and a loop for vectors that the processor may lack",
+    ),
     ("crates/text-gpu/src/scanner.rs", "it launches kernels"),
     (
         "crates/movement/src/kernels/launch.rs",

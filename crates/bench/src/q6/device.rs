@@ -1,0 +1,50 @@
+//! The query over row groups that a kernel reads where they are: in device memory, and in pinned host memory.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use forebay_device::Device;
+
+use super::Session;
+use super::gpu::{self, Resident};
+use super::kernels::Entry;
+use super::report::Sample;
+
+/// Measures the query in device memory by both ways to read it, and a kernel that only reads, which is the limit.
+pub(super) fn in_device_memory(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
+    let host = session.pinned(gpu)?;
+    let groups = Resident::Device(gpu::load(gpu, &host)?);
+    drop(host);
+    kernel(session, gpu, "limit-device", Entry::Read, &groups)?;
+    kernel(session, gpu, "q6-device", Entry::Query, &groups)?;
+    kernel(session, gpu, "q6-device-bulk", Entry::Bulk, &groups)
+}
+
+/// Measures the query over pinned host memory that the kernel reads over the bus.
+pub(super) fn in_host_memory(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
+    let groups = Resident::Host(session.pinned(gpu)?);
+    kernel(session, gpu, "q6-zero-copy", Entry::Query, &groups)?;
+    kernel(session, gpu, "q6-zero-copy-bulk", Entry::Bulk, &groups)
+}
+
+/// Measures a kernel, unless the GPU cannot run it.
+fn kernel(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    name: &str,
+    entry: Entry,
+    groups: &Resident,
+) -> Result<()> {
+    if !gpu.details().is_some_and(|gpu| entry.runs_on(gpu.arch)) {
+        let text = format!("{name}: skipped, the GPU has no bulk copy engine");
+        session.report.note(&text);
+        return Ok(());
+    }
+    let samples = session.repeat(|| {
+        let timed = gpu::run(gpu, entry, groups)?;
+        let sum = (entry != Entry::Read).then_some(timed.sum);
+        Ok(Sample::of_kernel(timed.took, sum))
+    })?;
+    let case = session.case(name, gpu.name());
+    session.report.add(case, &samples)
+}

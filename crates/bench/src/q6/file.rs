@@ -1,0 +1,291 @@
+//! The file of row groups, and the small file beside it that says what it holds.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use serde::{Deserialize, Serialize};
+
+use super::generate;
+use super::table::{self, GROUP_BYTES};
+
+/// Version of the layout; files of other versions are made again.
+const VERSION: u32 = 1;
+/// Row groups that a thread reads at once when it verifies a file.
+const VERIFY_GROUPS: usize = 64;
+
+/// What a file of row groups holds.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct About {
+    version: u32,
+    /// Scale factor of TPC-H.
+    pub scale_factor: f64,
+    /// Number of rows, without padding.
+    pub rows: u64,
+    /// Number of row groups.
+    pub groups: u64,
+    /// Exact answer of query 6, in units of 0.0001.
+    pub revenue: u64,
+    /// Checksum of the row groups; see [`table::checksum`].
+    pub checksum: u64,
+}
+
+impl About {
+    /// Returns the number of bytes of the row groups.
+    pub fn bytes(&self) -> u64 {
+        self.groups * GROUP_BYTES as u64
+    }
+}
+
+/// A verified file of row groups.
+#[derive(Clone, Debug)]
+pub struct TableFile {
+    /// Path of the row groups.
+    pub path: PathBuf,
+    /// What the file holds.
+    pub about: About,
+}
+
+impl TableFile {
+    /// Returns the file for a scale factor in a folder. Makes it if it is missing, unfinished, truncated or of another
+    /// version, and verifies it otherwise.
+    ///
+    /// # Errors
+    /// If the file cannot be written or read, or its bytes are not those that were written.
+    pub fn open_or_make(folder: &Path, scale_factor: f64, threads: usize) -> Result<TableFile> {
+        let path = folder.join(format!("lineitem-{scale_factor}.groups"));
+        let found = about_of(&path).filter(|about| {
+            let bytes = fs::metadata(&path).map(|found| found.len()).ok();
+            about.version == VERSION
+                && about.scale_factor == scale_factor
+                && bytes == Some(about.bytes())
+        });
+        let Some(about) = found else {
+            let about = make(&path, scale_factor, threads)?;
+            return Ok(TableFile { path, about });
+        };
+        let file = TableFile { path, about };
+        file.verify(threads)?;
+        Ok(file)
+    }
+
+    /// Reads all row groups into memory and verifies them.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or its bytes are not those that were written.
+    pub fn load(&self, threads: usize) -> Result<Vec<u8>> {
+        let bytes = usize::try_from(self.about.bytes()).context("a table for a larger machine")?;
+        let mut groups = vec![0; bytes];
+        let share = self.share(threads);
+        self.check(thread::scope(|scope| {
+            let parts = groups.chunks_mut(share * GROUP_BYTES).zip(0..);
+            let running = parts.map(|(part, number)| {
+                scope.spawn(move || self.read_groups((number * share) as u64, part))
+            });
+            let running: Vec<_> = running.collect();
+            joined(running)
+        })?)?;
+        Ok(groups)
+    }
+
+    /// Removes the file's pages from the page cache, so that the next read comes from the disk.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or written back.
+    pub fn drop_cache(&self) -> Result<()> {
+        let file = self.open()?;
+        file.sync_all()
+            .with_context(|| format!("syncing {}", self.path.display()))?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .with_context(|| format!("dropping the cached pages of {}", self.path.display()))
+    }
+
+    /// Opens the file for reads that bypass the page cache.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, or its file system has no direct I/O.
+    pub fn open_direct(&self) -> Result<File> {
+        let mut options = File::options();
+        let opened = options
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&self.path);
+        opened.with_context(|| {
+            format!(
+                "opening {} for direct I/O; choose a folder on a disk with --folder",
+                self.path.display()
+            )
+        })
+    }
+
+    fn open(&self) -> Result<File> {
+        File::open(&self.path).with_context(|| format!("opening {}", self.path.display()))
+    }
+
+    /// Returns the number of row groups that each of `threads` threads reads.
+    fn share(&self, threads: usize) -> usize {
+        (self.about.groups as usize).div_ceil(threads.max(1)).max(1)
+    }
+
+    fn verify(&self, threads: usize) -> Result<()> {
+        let (groups, share) = (self.about.groups as usize, self.share(threads));
+        self.check(thread::scope(|scope| {
+            let parts = (0..groups).step_by(share);
+            let running = parts.map(|first| {
+                let end = (first + share).min(groups);
+                scope.spawn(move || self.verify_groups(first, end))
+            });
+            let running: Vec<_> = running.collect();
+            joined(running)
+        })?)
+    }
+
+    /// Returns the checksum of a range of row groups.
+    fn verify_groups(&self, first: usize, end: usize) -> Result<u64> {
+        let mut buffer = vec![0; VERIFY_GROUPS * GROUP_BYTES];
+        let mut checksum = 0_u64;
+        for begin in (first..end).step_by(VERIFY_GROUPS) {
+            let bytes = (end - begin).min(VERIFY_GROUPS) * GROUP_BYTES;
+            let part = self.read_groups(begin as u64, &mut buffer[..bytes])?;
+            checksum = checksum.wrapping_add(part);
+        }
+        Ok(checksum)
+    }
+
+    /// Fills `into` with row groups and returns their checksum.
+    fn read_groups(&self, first: u64, into: &mut [u8]) -> Result<u64> {
+        let offset = first * GROUP_BYTES as u64;
+        self.open()?
+            .read_exact_at(into, offset)
+            .with_context(|| format!("reading {} at byte {offset}", self.path.display()))?;
+        Ok(table::checksum(into, first))
+    }
+
+    fn check(&self, checksum: u64) -> Result<()> {
+        ensure!(
+            checksum == self.about.checksum,
+            "the bytes of {} are not those that were written; remove it, and it is made again",
+            self.path.display()
+        );
+        Ok(())
+    }
+}
+
+/// Returns the sum of the threads' checksums.
+fn joined(running: Vec<thread::ScopedJoinHandle<'_, Result<u64>>>) -> Result<u64> {
+    let mut sum = 0_u64;
+    for part in running {
+        let part = part.join().map_err(|_| anyhow!("a thread panicked"))??;
+        sum = sum.wrapping_add(part);
+    }
+    Ok(sum)
+}
+
+/// Returns the path of the file that describes the row groups.
+fn about_path(path: &Path) -> PathBuf {
+    path.with_extension("json")
+}
+
+/// Returns the description; `None` if it is missing or not one.
+fn about_of(path: &Path) -> Option<About> {
+    let text = fs::read_to_string(about_path(path)).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Makes a file. The description is written last, so an unfinished file has none.
+fn make(path: &Path, scale_factor: f64, threads: usize) -> Result<About> {
+    let writing = || format!("writing {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    let _ = fs::remove_file(about_path(path));
+    let mut file = File::create(path).with_context(writing)?;
+    let totals = generate::table(scale_factor, threads, |groups| {
+        file.write_all(groups).with_context(writing)
+    })?;
+    file.sync_all().with_context(writing)?;
+    let about = About {
+        version: VERSION,
+        scale_factor,
+        rows: totals.rows,
+        groups: totals.groups,
+        revenue: totals.revenue,
+        checksum: totals.checksum,
+    };
+    let text = serde_json::to_string_pretty(&about)?;
+    fs::write(about_path(path), text + "\n").with_context(writing)?;
+    Ok(about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCALE: f64 = 0.003;
+
+    fn open(folder: &Path) -> Result<TableFile> {
+        TableFile::open_or_make(folder, SCALE, 2)
+    }
+
+    fn modified(file: &TableFile) -> std::time::SystemTime {
+        let found = fs::metadata(&file.path).and_then(|found| found.modified());
+        found.expect("the file is there")
+    }
+
+    #[test]
+    fn a_file_is_made_once_and_used_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let made = open(&folder.path().join("new/folder")).expect("it is made");
+        let before = modified(&made);
+        let again = open(&folder.path().join("new/folder")).expect("it is there");
+        assert_eq!((&again.about, modified(&again)), (&made.about, before));
+        let groups = made.load(3).expect("readable");
+        assert_eq!(groups.len() as u64, made.about.bytes());
+        assert_eq!(super::super::cpu::sum(&groups), made.about.revenue);
+        made.drop_cache().expect("the file system has advice");
+        assert_eq!(made.load(1).expect("readable"), groups);
+    }
+
+    #[test]
+    fn a_truncated_or_unfinished_file_is_made_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let made = open(folder.path()).expect("it is made");
+        let whole = fs::read(&made.path).expect("readable");
+        fs::write(&made.path, &whole[..whole.len() - 1]).expect("writable");
+        open(folder.path()).expect("it is made again");
+        assert_eq!(fs::read(&made.path).expect("readable"), whole);
+        fs::write(about_path(&made.path), "{").expect("writable");
+        fs::write(&made.path, vec![0; whole.len()]).expect("writable");
+        open(folder.path()).expect("it is made again");
+        assert_eq!(fs::read(&made.path).expect("readable"), whole);
+    }
+
+    #[test]
+    fn changed_bytes_are_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let made = open(folder.path()).expect("it is made");
+        let mut whole = fs::read(&made.path).expect("readable");
+        whole[GROUP_BYTES + 5] ^= 1;
+        fs::write(&made.path, whole).expect("writable");
+        for error in [open(folder.path()).map(drop), made.load(2).map(drop)] {
+            let text = error.expect_err("the checksum differs").to_string();
+            assert!(
+                text.contains("lineitem-0.003.groups") && text.contains("remove it"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("a-file");
+        fs::write(&file, "").expect("writable");
+        let error = open(&file.join("data")).expect_err("a file is no folder");
+        assert!(error.to_string().contains("a-file/data"), "{error}");
+    }
+}

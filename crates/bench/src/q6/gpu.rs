@@ -1,0 +1,287 @@
+//! The GPU of a run: jobs with an answer, and the query over row groups in device memory and in host memory.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use forebay_device::cuda::{
+    Cuda, DeviceBuffer, DeviceMemory, DevicePointer, DeviceType, DeviceView, Fill,
+    HostRegistration, Priority, RegisteredPart, Stream, Transfer, gpus,
+};
+use forebay_device::{
+    Class, Device, DeviceContext, DeviceOptions, Devices, Job, JobError, JobFailure, Step,
+};
+
+use super::kernels::{Entry, Groups, Place};
+use super::launch;
+use super::table::GROUP_BYTES;
+
+/// Bytes of pinned memory of a device: the largest ring.
+const PINNED_BYTES: u64 = 512 << 20;
+/// Bytes of a copy when a table is loaded into device memory.
+const LOAD_BYTES: usize = 64 << 20;
+
+/// Starts the first GPU; `None` if this machine has none.
+///
+/// # Errors
+/// If there is a GPU but it does not start.
+pub(super) fn start() -> Result<Option<Arc<Device>>> {
+    if gpus().is_err() {
+        return Ok(None);
+    }
+    let options = DeviceOptions {
+        pinned_pool_bytes: PINNED_BYTES,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&"cuda:0".parse()?, options)?;
+    Ok(devices.list().into_iter().next())
+}
+
+/// A job of one step, and where its answer or its failure goes.
+struct Ask<T, F> {
+    work: F,
+    answer: Sender<Result<T, String>>,
+}
+
+impl<T, F> Job for Ask<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Cuda) -> Result<T, JobError> + Send,
+{
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        if let Some(cuda) = context.parts().cuda {
+            let answer = (self.work)(cuda)?;
+            // The caller waits until this job is dropped.
+            let _ = self.answer.send(Ok(answer));
+        }
+        Ok(Step::Done)
+    }
+
+    fn class(&self) -> Class {
+        Class::Batch
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        let _ = self.answer.send(Err(failure.to_string()));
+    }
+}
+
+/// Runs `work` on the GPU's thread and returns its answer. Blocks.
+///
+/// # Errors
+/// If the job fails or the device is lost.
+pub(super) fn ask<T: Send + 'static>(
+    device: &Device,
+    work: impl FnMut(&mut Cuda) -> Result<T, JobError> + Send + 'static,
+) -> Result<T> {
+    let (answer, receiver) = channel();
+    device.submit(Box::new(Ask { work, answer }))?;
+    let answer = receiver.recv();
+    let answer =
+        answer.with_context(|| format!("device {} is {}", device.name(), device.state()))?;
+    answer.map_err(|failure| anyhow!("on device {}: {failure}", device.name()))
+}
+
+/// Row groups that a kernel can read.
+#[derive(Clone, Debug)]
+pub(super) enum Resident {
+    /// In device memory.
+    Device(Arc<DeviceMemory>),
+    /// In pinned host memory.
+    Host(Arc<HostRegistration<Vec<u8>>>),
+}
+
+impl Resident {
+    fn words(&self) -> DevicePointer<u32> {
+        match self {
+            Resident::Device(memory) => DevicePointer::new(memory.address()),
+            Resident::Host(memory) => memory.device_pointer(),
+        }
+    }
+
+    /// Returns the number of row groups.
+    fn groups(&self) -> u64 {
+        let bytes = match self {
+            Resident::Device(memory) => memory.bytes(),
+            Resident::Host(memory) => memory.len() as u64,
+        };
+        bytes / GROUP_BYTES as u64
+    }
+
+    fn place(&self) -> Place {
+        match self {
+            Resident::Device(_) => Place::Device,
+            Resident::Host(_) => Place::Host,
+        }
+    }
+}
+
+/// Copies pinned row groups to device memory.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn load(
+    device: &Device,
+    groups: &Arc<HostRegistration<Vec<u8>>>,
+) -> Result<Arc<DeviceMemory>> {
+    let groups = Arc::clone(groups);
+    ask(device, move |cuda| {
+        let memory = Arc::new(cuda.allocate(groups.len() as u64)?);
+        let stream = cuda.stream(Priority::Normal)?;
+        let mut flying = Vec::new();
+        for begin in (0..groups.len()).step_by(LOAD_BYTES) {
+            let range = begin..(begin + LOAD_BYTES).min(groups.len());
+            let to = DeviceView::of(&memory, range.clone());
+            let part = RegisteredPart::new(&groups, range);
+            flying.push(Transfer::begin(cuda, part, to, &stream)?);
+        }
+        for copy in flying {
+            copy.finish()?;
+        }
+        Ok(memory)
+    })
+}
+
+/// Sum of a kernel, and its time on the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed {
+    /// What the kernel added up.
+    pub(super) sum: u64,
+    /// Time on the device.
+    pub(super) took: Duration,
+}
+
+/// Runs a kernel once over row groups. Blocks.
+///
+/// # Errors
+/// If the kernel fails, or the device is lost.
+pub(super) fn run(device: &Device, entry: Entry, groups: &Resident) -> Result<Timed> {
+    let groups = groups.clone();
+    ask(device, move |cuda| {
+        let kernel = entry.load(cuda)?;
+        let shape = entry.shape(&kernel, groups.groups(), groups.place())?;
+        let stream = cuda.stream(Priority::Normal)?;
+        let total = Total::new(cuda, &stream)?;
+        let arguments = Groups {
+            words: groups.words(),
+            count: groups.groups(),
+            total: total.number.pointer_mut(),
+        };
+        let (began, ended) = (cuda.event()?, cuda.event()?);
+        cuda.record(&began, &stream)?;
+        let launched = launch::query(cuda, &kernel, &shape, &arguments, &stream);
+        let recorded = cuda.record(&ended, &stream);
+        // The kernel reads memory that this function holds.
+        cuda.synchronize(&stream)?;
+        launched.and(recorded.map_err(JobError::from))?;
+        let ms = ended.elapsed_ms(&began)?;
+        Ok(Timed {
+            sum: total.read(cuda, &stream)?,
+            took: Duration::from_secs_f64(f64::from(ms) / 1e3),
+        })
+    })
+}
+
+/// A number on the device to which kernels add.
+pub(super) struct Total {
+    pub(super) number: DeviceBuffer<u64>,
+}
+
+impl Total {
+    /// Returns zero, set by work that is queued on `stream`.
+    pub(super) fn new(cuda: &Cuda, stream: &Stream) -> Result<Total, JobError> {
+        let number = cuda.buffer::<u64>(1)?;
+        Transfer::begin(cuda, Fill(0), number.all(), stream)?.finish()?;
+        Ok(Total { number })
+    }
+
+    /// Returns the number after the earlier work of the stream. Blocks.
+    pub(super) fn read(&self, cuda: &Cuda, stream: &Stream) -> Result<u64, JobError> {
+        let host = cuda.host_buffer(size_of::<u64>())?;
+        let (_, host) = Transfer::begin(cuda, self.number.all(), host, stream)?.finish()?;
+        Ok(u64::read(&host))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::q6::table::{Row, encode};
+    use crate::q6::{cpu, table};
+
+    /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
+    fn gpu() -> Option<Arc<Device>> {
+        if let Err(error) = gpus() {
+            let required =
+                std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+            assert!(!required, "{error}");
+            println!("skipped: no GPU");
+            return None;
+        }
+        let options = DeviceOptions {
+            cuda_memory_budget_bytes: Some(256 << 20),
+            pinned_pool_bytes: 8 << 20,
+            ..DeviceOptions::default()
+        };
+        let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
+        devices.expect("the GPU starts").list().into_iter().next()
+    }
+
+    /// Returns row groups of random rows near the query's limits.
+    fn random(groups: usize) -> Vec<u8> {
+        let mut random = fastrand::Rng::with_seed(groups as u64);
+        let begin = table::SHIP_BEGIN;
+        let rows = (0..groups * table::GROUP_ROWS).map(|_| Row {
+            ship_date: random.i32(begin - 200..begin + 600),
+            discount: random.i32(0..11),
+            quantity: random.i32(1..51),
+            price: random.i32(0..table::PRICE_CENTS_END as i32),
+        });
+        let mut bytes = Vec::new();
+        encode(&rows.collect::<Vec<_>>(), &mut bytes);
+        bytes
+    }
+
+    /// Returns the sum of all 32-bit words.
+    fn words(bytes: &[u8]) -> u64 {
+        let words = bytes.as_chunks::<4>().0.iter();
+        words.map(|word| u64::from(u32::from_le_bytes(*word))).sum()
+    }
+
+    #[test]
+    fn kernels_give_the_answer_of_the_cpu_from_both_memories() {
+        let Some(device) = gpu() else { return };
+        for count in [1, 2, 3, 5, 263, 264, 265, 1500] {
+            let bytes = random(count);
+            let (answer, sum) = (cpu::sum(&bytes), words(&bytes));
+            assert!(answer > 0);
+            let host = device.register(bytes).map_err(|(_, error)| error);
+            let host = Arc::new(host.expect("the memory can be pinned"));
+            let on_device = Resident::Device(load(&device, &host).expect("it fits"));
+            for resident in [on_device, Resident::Host(host)] {
+                for entry in [Entry::Query, Entry::Bulk, Entry::Read] {
+                    let arch = device.details().expect("a GPU").arch;
+                    if !entry.runs_on(arch) {
+                        continue;
+                    }
+                    let timed = run(&device, entry, &resident).expect("the kernel runs");
+                    let expected = if entry == Entry::Read { sum } else { answer };
+                    assert_eq!(timed.sum, expected, "{entry:?} over {count} groups");
+                    assert!(timed.took > Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_beyond_device_memory_is_an_error_that_says_so() {
+        let Some(device) = gpu() else { return };
+        let host = device
+            .register(vec![0; 300 << 20])
+            .map_err(|(_, error)| error);
+        let host = Arc::new(host.expect("the memory can be pinned"));
+        let error = load(&device, &host).expect_err("the budget is smaller");
+        assert!(error.to_string().contains("memory"), "{error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! `forebay bench q6`: query 6 of TPC-H over columns on disk, in host memory and in device memory.
+//!
+//! The variants are those of Miura et al. (section 4) and more: the CPU reads and computes; the CPU reads and the GPU
+//! computes; the data is in pinned host memory or in device memory. Every variant must give the exact answer, which is
+//! summed up from the generator's own values while the file is made.
+
+mod cpu;
+mod device;
+mod file;
+mod generate;
+mod gpu;
+mod kernels;
+#[expect(
+    unsafe_code,
+    reason = "launches of kernels, and a loop for vectors that the processor may lack"
+)]
+mod launch;
+mod report;
+mod table;
+mod usage;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use forebay_device::Device;
+use forebay_device::cuda::HostRegistration;
+use forebay_peers::cache_folder;
+
+use file::TableFile;
+use report::{Case, Report, Sample};
+use usage::Meter;
+
+/// Scale factor of a smoke run.
+const SMOKE_SCALE_FACTOR: f64 = 0.01;
+
+/// Options of `forebay bench q6`.
+#[derive(Args, Clone, Debug)]
+pub struct Q6Args {
+    /// Scale factor of TPC-H; the columns have 96 MB for each unit.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    pub scale_factor: f64,
+    /// Folder of the columns, on the disk to measure. They are made once and used again. The default is a folder in the
+    /// user's cache folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Measure only these variants.
+    #[arg(long, value_name = "VARIANT", value_delimiter = ',')]
+    pub only: Vec<Variant>,
+    /// Runs of each measurement.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub rounds: usize,
+    /// Run quickly on a small table, to check that every variant works; the measured times mean nothing.
+    #[arg(long)]
+    pub smoke: bool,
+    /// Write the table as text, in the format of TPC-H, to this file, and measure nothing.
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub json: bool,
+    /// Append the results to this file of JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// A variant of the query, or the limit that variants are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Variant {
+    /// The CPU computes on all cores, from memory.
+    Cpu,
+    /// The GPU computes, from device memory.
+    Device,
+    /// The GPU computes, and reads pinned host memory over the bus without a copy.
+    ZeroCopy,
+}
+
+/// Every variant, in the order of a run.
+const VARIANTS: [Variant; 3] = [Variant::Cpu, Variant::Device, Variant::ZeroCopy];
+
+/// A run: the table, the devices and the results so far.
+struct Session {
+    file: TableFile,
+    gpu: Option<Arc<Device>>,
+    threads: usize,
+    rounds: usize,
+    report: Report,
+}
+
+/// Measures the variants that the options name.
+///
+/// # Errors
+/// If the columns cannot be made or read, a variant gives a wrong answer, or a named variant needs a GPU and there is
+/// none.
+pub(crate) fn run(args: &Q6Args) -> Result<()> {
+    let scale_factor = if args.smoke {
+        SMOKE_SCALE_FACTOR
+    } else {
+        args.scale_factor
+    };
+    ensure!(
+        scale_factor > 0.0 && scale_factor.is_finite(),
+        "--scale-factor must be a positive number"
+    );
+    if let Some(path) = &args.export {
+        return export(scale_factor, path);
+    }
+    let mut session = Session::start(args, scale_factor)?;
+    for variant in VARIANTS {
+        if args.only.is_empty() || args.only.contains(&variant) {
+            session.measure(variant, !args.only.is_empty())?;
+        }
+    }
+    session.compare()
+}
+
+/// Writes the table in the text format of TPC-H.
+fn export(scale_factor: f64, path: &std::path::Path) -> Result<()> {
+    let writing = || format!("writing {}", path.display());
+    let mut out = BufWriter::new(File::create(path).with_context(writing)?);
+    generate::lines(scale_factor, |line| {
+        writeln!(out, "{line}").with_context(writing)
+    })?;
+    out.flush().with_context(writing)
+}
+
+impl Session {
+    /// Makes or verifies the columns, and starts the first GPU if there is one.
+    fn start(args: &Q6Args, scale_factor: f64) -> Result<Session> {
+        let threads = forebay_device::cores();
+        let folder = match &args.folder {
+            Some(folder) => folder.clone(),
+            None => cache_folder()?.join("q6"),
+        };
+        let file = TableFile::open_or_make(&folder, scale_factor, threads)?;
+        let report = Report::begin(args.json, args.record.clone(), file.about.revenue);
+        report.note(&format!(
+            "{}: {} rows, revenue {}.{:04}",
+            file.path.display(),
+            file.about.rows,
+            file.about.revenue / 10_000,
+            file.about.revenue % 10_000
+        ));
+        Ok(Session {
+            file,
+            gpu: gpu::start()?,
+            threads,
+            rounds: if args.smoke { 1 } else { args.rounds.max(1) },
+            report,
+        })
+    }
+
+    fn measure(&mut self, variant: Variant, is_named: bool) -> Result<()> {
+        match (variant, self.gpu.clone()) {
+            (Variant::Cpu, _) => self.cpu(),
+            (Variant::Device, Some(gpu)) => device::in_device_memory(self, &gpu),
+            (Variant::ZeroCopy, Some(gpu)) => device::in_host_memory(self, &gpu),
+            (_, None) => {
+                ensure!(!is_named, "{variant:?} needs a GPU, and there is none");
+                self.report.note(&format!("{variant:?}: skipped, no GPU"));
+                Ok(())
+            }
+        }
+    }
+
+    /// The CPU computes on all cores, from memory.
+    fn cpu(&mut self) -> Result<()> {
+        let groups = self.file.load(self.threads)?;
+        let (threads, devices) = (self.threads, self.host());
+        let samples = self.repeat(|| {
+            let meter = Meter::start();
+            let sum = cpu::sum_on(threads, &groups);
+            Ok(Sample {
+                usage: meter.stop(),
+                phases: None,
+                sum: Some(sum),
+            })
+        })?;
+        let case = self.case("q6-cpu-memory", &devices);
+        self.report.add(case, &samples)
+    }
+
+    /// Loads the table into pinned host memory.
+    fn pinned(&self, gpu: &Device) -> Result<Arc<HostRegistration<Vec<u8>>>> {
+        let groups = self.file.load(self.threads)?;
+        let pinned = gpu.register(groups).map_err(|(_, error)| error)?;
+        Ok(Arc::new(pinned))
+    }
+
+    /// Runs a measurement once to warm up, then as often as the options say.
+    fn repeat(&self, mut once: impl FnMut() -> Result<Sample>) -> Result<Vec<Sample>> {
+        once()?;
+        (0..self.rounds).map(|_| once()).collect()
+    }
+
+    /// Returns a case of a run over the whole table without buffers.
+    fn case<'a>(&self, name: &'a str, devices: &'a str) -> Case<'a> {
+        Case {
+            name,
+            engine: "forebay",
+            devices,
+            buffer_bytes: None,
+            bytes: self.file.about.bytes(),
+        }
+    }
+
+    /// Returns the name of the CPU with its number of threads.
+    fn host(&self) -> String {
+        format!("host:{}", self.threads)
+    }
+
+    /// Compares the variants with the limits of the same run.
+    fn compare(&mut self) -> Result<()> {
+        self.report.compare("q6-device", "limit-device", 85.0)
+    }
+}
