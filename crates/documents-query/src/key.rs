@@ -12,6 +12,9 @@ use crate::decimal::{self, Decimal, Digits};
 use crate::element::{Elements, array_elements, elements, value_bytes};
 use crate::number::Number;
 
+/// Maximum bytes of a key, as a multiple of the bytes of its value. Bytes of strings may be escaped.
+pub const GROWTH: usize = 2;
+
 /// The sort direction of one part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {

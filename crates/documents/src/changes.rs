@@ -13,9 +13,11 @@ use forebay_cancel::{SharedStop, Stop};
 use forebay_documents_query::filter::Match;
 use forebay_documents_query::{Filter, Update, UpdateContext};
 use forebay_documents_store::{Change, Changed, Document, RecordNumber, StoreError};
+use forebay_memory::Share;
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
+use crate::places::room_for_growth;
 use crate::request::Request;
 use crate::retry::{Keep, note};
 
@@ -109,6 +111,8 @@ struct Pending {
     new: Option<RawDocumentBuf>,
     /// The id and the outcome of the statement; `None` if outcomes are not recorded.
     statement: Option<(i32, Vec<u8>)>,
+    /// The memory for the copies of a new version that is larger than the command's documents were.
+    room: Option<Share>,
 }
 
 /// Changes documents of a collection for a command.
@@ -261,6 +265,7 @@ pub fn update(
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
+    let memory = &request.documents.settings().memory;
     let judge = |number| {
         let Some(old) = collection.store.get(number)? else {
             return Ok(None);
@@ -269,15 +274,17 @@ pub fn update(
             return Ok(None);
         };
         let new = update.apply(&old, &UpdateContext::new(now, index))?;
-        let statement = match &new {
-            Some(new) => reach.statement(&old, Some(new))?,
-            None => None,
-        };
+        let (mut statement, mut room) = (None, None);
+        if let Some(new) = &new {
+            room = room_for_growth(new, reach.keep().is_some(), memory)?;
+            statement = reach.statement(&old, Some(new))?;
+        }
         Ok(Some(Pending {
             number,
             old,
             new,
             statement,
+            room,
         }))
     };
     let write = |chunk| {
@@ -301,8 +308,11 @@ fn replace(
         Change::Update
     };
     let (mut replacements, mut statements) = (Vec::with_capacity(chunk.len()), Vec::new());
+    // Held until the replacements are written.
+    let mut rooms = Vec::new();
     for pending in chunk {
         statements.extend(pending.statement);
+        rooms.extend(pending.room);
         match pending.new {
             Some(new) => replacements.push((pending.number, pending.old, new)),
             None => {
@@ -369,6 +379,7 @@ pub fn delete(
             old,
             new: None,
             statement,
+            room: None,
         }))
     };
     let write = |chunk| {
@@ -496,6 +507,7 @@ mod tests {
                 old,
                 new: None,
                 statement: None,
+                room: None,
             }))
         };
         let mut written = Vec::new();
@@ -543,6 +555,7 @@ mod tests {
                 old,
                 new: None,
                 statement: None,
+                room: None,
             }))
         };
         let write = |chunk: Vec<Pending>| Ok(chunk.len());

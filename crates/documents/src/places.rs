@@ -12,6 +12,7 @@ use std::future::Future;
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
+use bson::RawDocument;
 use forebay_cancel::Stop;
 use forebay_memory::{Account, Share};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -131,9 +132,32 @@ pub async fn make_room_to_write(
     keeps_outcome: bool,
     stop: &Stop,
 ) -> Result<(), CommandError> {
-    let kept = if keeps_outcome { COPIES_KEPT } else { 0 };
-    let bytes = scope::document_bytes();
-    make_room(share, bytes, COPIES_WRITTEN + kept, stop).await
+    let copies = copies_written(keeps_outcome);
+    make_room(share, scope::document_bytes(), copies, stop).await
+}
+
+fn copies_written(keeps_outcome: bool) -> usize {
+    COPIES_WRITTEN + if keeps_outcome { COPIES_KEPT } else { 0 }
+}
+
+/// Reserves memory for the copies of a new version that is larger than all documents for which [`make_room_to_write`]
+/// reserved memory. Does not wait, because the caller may hold a write lock.
+///
+/// # Errors
+/// An error if the memory account has no room.
+pub fn room_for_growth(
+    new: &RawDocument,
+    keeps_outcome: bool,
+    account: &Account,
+) -> Result<Option<Share>, CommandError> {
+    let bytes = new.as_bytes().len();
+    if bytes <= SMALL_DOCUMENT_BYTES {
+        return Ok(None);
+    }
+    let share = account.share();
+    share
+        .try_grow(bytes.saturating_sub(scope::document_bytes()) * copies_written(keeps_outcome))?;
+    Ok(Some(share))
 }
 
 /// Reserves memory for the documents that an insertion writes in one batch. The caller releases the memory when the

@@ -4,7 +4,7 @@
 //! The scope is a task-local value, so that searches need not pass it down to the code that takes a permit.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use bson::RawDocument;
 use forebay_documents_store::largest_document_bytes;
@@ -40,6 +40,7 @@ pub struct CommandScope {
     client: Option<ClientKey>,
     documents: Arc<Documents>,
     command: Arc<Command>,
+    document_bytes: OnceLock<usize>,
 }
 
 impl CommandScope {
@@ -53,6 +54,7 @@ impl CommandScope {
             client: ClientKey::of(client),
             documents: documents.clone(),
             command: command.clone(),
+            document_bytes: OnceLock::new(),
         }
     }
 
@@ -62,8 +64,14 @@ impl CommandScope {
     }
 
     /// Returns the size in bytes of the largest document that the command may read or write, as far as the server knows
-    /// before it runs the command.
+    /// before it runs the command. Later calls return the same size.
     fn document_bytes(&self) -> usize {
+        *self
+            .document_bytes
+            .get_or_init(|| self.known_document_bytes())
+    }
+
+    fn known_document_bytes(&self) -> usize {
         let body = &*self.command.body;
         let given = match self.command.name.as_str() {
             "update" => self.largest_statement_bytes("updates"),

@@ -2,7 +2,8 @@
 //!
 //! An [`Account`] has a limit in bytes. Each consumer of memory for a client (a message, a search, a cursor, a reply)
 //! has a [`Share`] of the account, which grows with the consumer's memory and is released when dropped. An account may
-//! have child accounts with smaller limits. Bytes of a child's shares count in its parent too.
+//! have child accounts with smaller limits. Bytes of a child's shares count in its parent too. Code that counts what it
+//! holds uses [`Held`], a count of bytes with the share that covers them.
 //!
 //! A fixed part of each account is reserved for small shares, so that small requests succeed while large ones are
 //! refused. Shares that wait for free bytes (room) form a queue (see [`line`]), so that large shares find room too.
@@ -11,6 +12,7 @@
 //! account's room.
 #![forbid(unsafe_code)]
 
+mod held;
 mod line;
 mod outside;
 mod system;
@@ -26,6 +28,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::line::{Line, Ticket};
 use crate::outside::Outside;
 
+pub use held::Held;
 pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 
 /// Maximum bytes of a share that may use the reserve.

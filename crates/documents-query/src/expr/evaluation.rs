@@ -162,10 +162,15 @@ pub(crate) fn check_call(bytes: usize) -> Result<(), Error> {
 /// # Errors
 /// `Interrupted` or `MaxTimeMSExpired`.
 pub(crate) fn check_element(index: usize) -> Result<(), Error> {
-    if index % ELEMENTS_PER_CHECK == ELEMENTS_PER_CHECK - 1 {
+    if is_check_due(index) {
         check_call(LARGE_BYTES)?;
     }
     Ok(())
+}
+
+/// Returns whether to check the cancellation token before element number `index`.
+pub(crate) fn is_check_due(index: usize) -> bool {
+    index % ELEMENTS_PER_CHECK == ELEMENTS_PER_CHECK - 1
 }
 
 #[cfg(test)]
@@ -295,6 +300,32 @@ mod tests {
             assert_eq!(refused.code, Code::ExceededMemoryLimit, "{expression:?}");
             assert_eq!(limits.memory.figures().used_bytes, 0);
             evaluate(&Limits::default()).expect("without a limit it fits");
+        }
+    }
+
+    #[test]
+    fn arrays_that_a_projection_numbers_take_memory() {
+        let document = dense_document(200_000);
+        let apply = |spec: &RawDocument, memory: Account| {
+            let limits = Limits {
+                memory,
+                ..Limits::default()
+            };
+            let projection = crate::Projection::parse(spec, &limits).expect("it parses");
+            let context = crate::ProjectionContext {
+                now: DateTime::MIN,
+                position: None,
+            };
+            projection.apply(&document, &context)
+        };
+        for spec in [
+            rawdoc! { "array": { "$slice": 400_000 } },
+            rawdoc! { "array.a": 0 },
+        ] {
+            apply(&spec, Account::default()).expect("without a limit it fits");
+            let refused =
+                apply(&spec, Account::new(4 << 20)).expect_err("the account is too small");
+            assert_eq!(refused.code, Code::ExceededMemoryLimit);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::element::{
     Element, Writer, array_elements, bytes_of, check_depth_within, elements, get,
 };
 use crate::error::{Code, Error};
-use crate::expr::{Scope, slice_bounds};
+use crate::expr::{Scope, evaluation, slice_bounds};
 
 /// The application of a projection to one document.
 struct Run<'r> {
@@ -113,10 +113,7 @@ impl<'r> Run<'r> {
         match rule {
             Rule::Nested(inner) => self.nested(inner, name, element, out),
             Rule::Computed(_) => self.computed(rule, name, out),
-            Rule::Slice { position, count } => {
-                slice(name, element, *position, *count, out);
-                Ok(())
-            }
+            Rule::Slice { position, count } => self.slice(name, element, (*position, *count), out),
             Rule::ElemMatch(filter) => {
                 let array = element.value().as_array();
                 let index = filter.element_index(element.value())?;
@@ -170,12 +167,45 @@ impl<'r> Run<'r> {
         check_depth_within(RawBsonRef::Null, out.depth())?;
         out.begin_array(name);
         let mut count = 0_usize;
-        for element in array_elements(array) {
+        for (index, element) in array_elements(array).enumerate() {
+            self.check_element(index, out)?;
             let before = out.len();
             self.nested(rules, &count.to_string(), &element, out)?;
             count += usize::from(out.len() > before);
         }
         out.end();
+        Ok(())
+    }
+
+    /// Writes a slice of an array. Other values are copied unchanged.
+    fn slice(
+        &self,
+        name: &str,
+        element: &Element<'_>,
+        (position, count): (Option<i64>, i64),
+        out: &mut Writer,
+    ) -> Result<(), Error> {
+        let RawBsonRef::Array(array) = element.value() else {
+            out.element_as(name, element);
+            return Ok(());
+        };
+        let (start, length) = slice_bounds(array_elements(array).count(), position, count);
+        out.begin_array(name);
+        for (index, kept) in array_elements(array).skip(start).take(length).enumerate() {
+            self.check_element(index, out)?;
+            out.element_as(&index.to_string(), &kept);
+        }
+        out.end();
+        Ok(())
+    }
+
+    /// Checks the cancellation token before element number `index` of an array is written, and reserves memory for the
+    /// result: an index may be longer than the name that the element had. Checks only once in many elements.
+    fn check_element(&self, index: usize, out: &Writer) -> Result<(), Error> {
+        if evaluation::is_check_due(index) {
+            self.stop.check()?;
+            self.scope.holding(out.len())?;
+        }
         Ok(())
     }
 
@@ -203,18 +233,5 @@ impl<'r> Run<'r> {
 fn write_single(name: &str, element: &Element<'_>, out: &mut Writer) {
     out.begin_array(name);
     out.element_as("0", element);
-    out.end();
-}
-
-/// Writes a slice of an array. Other values are copied unchanged.
-fn slice(name: &str, element: &Element<'_>, position: Option<i64>, count: i64, out: &mut Writer) {
-    let RawBsonRef::Array(array) = element.value() else {
-        return out.element_as(name, element);
-    };
-    let (start, length) = slice_bounds(array_elements(array).count(), position, count);
-    out.begin_array(name);
-    for (index, kept) in array_elements(array).skip(start).take(length).enumerate() {
-        out.element_as(&index.to_string(), &kept);
-    }
     out.end();
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_memory::Account;
 
 use crate::element::check_depth;
 use crate::error::Error;
@@ -121,6 +122,11 @@ impl Projection {
         self.rules
             .cheap_count()
             .is_some_and(|rules| rules <= CHEAP_RULES_MAX)
+    }
+
+    /// Returns the memory account of the command.
+    pub fn memory(&self) -> &Account {
+        &self.limits.memory
     }
 
     /// Returns the projected document.

@@ -17,9 +17,8 @@ mod unwind;
 use std::sync::Arc;
 
 use bson::DateTime;
-use bson::raw::{RawArray, RawBson, RawDocument, RawDocumentBuf};
+use bson::raw::{RawArray, RawBson, RawDocumentBuf};
 use forebay_cancel::SharedStop;
-use forebay_memory::Share;
 
 use crate::element::Writer;
 use crate::error::Error;
@@ -29,7 +28,7 @@ use crate::sort::Sort;
 
 pub use accumulator::AccumulatorKind;
 pub use group::{Accumulation, Group};
-pub use transform::Transform;
+pub use transform::{Grown, Transform};
 pub use unwind::Unwind;
 
 pub(crate) use parse::parse_update_pipeline;
@@ -149,9 +148,12 @@ impl Stage {
                 Err(error) => Some(Err(error)),
             })),
             Stage::Transform(transform) => {
-                let mut held = run.limits.memory.share();
+                let mut grown = Grown::new(&run.limits.memory);
                 Box::new(input.map(move |document| {
-                    transformed(&transform, &document?, now, &mut held).map_err(E::from)
+                    let document = document?;
+                    grown.make(document.as_bytes().len(), || {
+                        Ok(transform.apply(&document, now)?)
+                    })
                 }))
             }
             Stage::Skip(count) => {
@@ -167,29 +169,6 @@ impl Stage {
             Stage::Sample(size) => sample::run(size, input, run)?,
         })
     }
-}
-
-/// Number of bytes that a stage may add to a document without a reservation in the memory account.
-const FREE_BYTES: usize = 64 << 10;
-
-/// Applies a stage to one document. `held` reserves the bytes that the stage adds, until it is applied to the next
-/// document.
-fn transformed(
-    transform: &Transform,
-    document: &RawDocument,
-    now: DateTime,
-    held: &mut Share,
-) -> Result<RawDocumentBuf, Error> {
-    let made = transform.apply(document, now)?;
-    let grown_bytes = made
-        .as_bytes()
-        .len()
-        .saturating_sub(document.as_bytes().len());
-    match grown_bytes > FREE_BYTES {
-        true => held.try_resize(grown_bytes)?,
-        false => held.shrink_to(0),
-    }
-    Ok(made)
 }
 
 /// Counts documents. Returns a document with the count. If the count is 0, returns no document, as MongoDB does.

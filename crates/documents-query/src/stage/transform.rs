@@ -3,6 +3,8 @@
 use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
+use forebay_memory::{Account, Held};
+
 use crate::display;
 use crate::error::{Code, Error};
 use crate::expr::{Expression, Scope, Value};
@@ -33,6 +35,38 @@ impl Transform {
             ),
             Transform::ReplaceRoot(expression) => new_root(expression, document, now),
         }
+    }
+}
+
+/// Number of bytes that a document may grow by without a reservation in the memory account.
+const FREE_BYTES: usize = 64 << 10;
+
+/// Memory for the bytes that stages or a projection have added to a document, reserved until they make the next
+/// document. The bytes of their input are reserved where it was read.
+#[derive(Debug)]
+pub struct Grown(Held);
+
+impl Grown {
+    /// Creates a reservation of nothing.
+    pub fn new(memory: &Account) -> Grown {
+        Grown(Held::new(memory, FREE_BYTES))
+    }
+
+    /// Makes a document from a document of `bytes`, and reserves memory for the growth. Releases the memory of the
+    /// document made before.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the memory account has no room; the errors of `make`.
+    pub fn make<E: From<Error>>(
+        &mut self,
+        bytes: usize,
+        make: impl FnOnce() -> Result<RawDocumentBuf, E>,
+    ) -> Result<RawDocumentBuf, E> {
+        self.0.give_back(self.0.bytes());
+        let made = make()?;
+        let grown_bytes = made.as_bytes().len().saturating_sub(bytes);
+        self.0.set(grown_bytes).map_err(Error::from)?;
+        Ok(made)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Code, Error};
 use crate::expr::evaluation;
 use crate::filter::{Filter, Regex, Test, is_operator_document, is_top_level_operator};
 use crate::key;
-use crate::limits::Limits;
+use crate::limits::{Limits, heap_bytes};
 use crate::number::Number;
 use crate::sort::{ALLOCATION_BYTES, Sort};
 
@@ -103,11 +103,11 @@ impl Push {
             );
             return Err(Error::bad_value(message));
         };
-        evaluation::keep(self.values.len() * size_of::<Tree<'_>>())?;
+        evaluation::keep(copies_bytes(&self.values))?;
         let at = insert_position(items.len(), self.position);
         items.splice(at..at, self.values.iter().map(|value| value.clone().into()));
         if let Some(order) = &self.order {
-            evaluation::keep(items.len() * KEYED_BYTES)?;
+            evaluation::keep(items.len() * KEYED_BYTES + keys_bytes(items))?;
             order.sort(items);
         }
         if let Some(slice) = self.slice {
@@ -281,7 +281,8 @@ impl AddToSet {
     }
 
     fn add(&self, items: &mut Vec<Tree<'_>>) -> Result<(), Error> {
-        evaluation::keep((items.len() + self.values.len()) * (KEY_BYTES + size_of::<Tree<'_>>()))?;
+        let count = items.len() + self.values.len();
+        evaluation::keep(count * KEY_BYTES + keys_bytes(items) + copies_bytes(&self.values))?;
         let mut present: HashSet<Vec<u8>> = items
             .iter()
             .map(|item| key::encode(item.to_bson().as_raw_bson_ref()))
@@ -293,6 +294,17 @@ impl AddToSet {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes of the keys of elements.
+fn keys_bytes(items: &[Tree<'_>]) -> usize {
+    key::GROWTH * items.iter().map(Tree::encoded_bytes).sum::<usize>()
+}
+
+/// Returns the bytes of copies of operands in the changed document.
+fn copies_bytes(values: &[RawBson]) -> usize {
+    let copy = |value: &RawBson| size_of::<Tree<'_>>() + heap_bytes(value.as_raw_bson_ref());
+    values.iter().map(copy).sum()
 }
 
 /// The elements that `$pull` removes.

@@ -70,6 +70,16 @@ impl Index {
 }
 
 impl<'a> Fields<'a> {
+    /// Creates a list of `count` fields.
+    pub fn new(count: usize, fields: impl Iterator<Item = Field<'a>>) -> Fields<'a> {
+        let mut slots = Vec::with_capacity(count);
+        slots.extend(fields.map(Some));
+        Fields {
+            slots,
+            ..Fields::default()
+        }
+    }
+
     /// Returns the place of the first field with this name.
     ///
     /// # Errors
@@ -134,15 +144,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> FromIterator<Field<'a>> for Fields<'a> {
-    fn from_iter<I: IntoIterator<Item = Field<'a>>>(fields: I) -> Fields<'a> {
-        Fields {
-            slots: fields.into_iter().map(Some).collect(),
-            ..Fields::default()
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bson::raw::RawBson;
@@ -179,10 +180,10 @@ mod tests {
                 .map(|number| (random.u32(..60).to_string(), number))
                 .collect();
             let owned = |number: i32| Tree::Owned(RawBson::Int32(number));
-            let mut fields: Fields<'_> = start
+            let copies = start
                 .iter()
-                .map(|(name, number)| (Cow::Owned(name.clone()), owned(*number)))
-                .collect();
+                .map(|(name, number)| (Cow::Owned(name.clone()), owned(*number)));
+            let mut fields = Fields::new(start.len(), copies);
             let mut model = Model(start);
             for number in 1000..1300 {
                 let name = random.u32(..60).to_string();

@@ -352,7 +352,13 @@ fn transform(
 ) -> Result<RawDocumentBuf, Error> {
     let mut current = document.to_owned();
     for transform in transforms {
-        current = transform.apply(&current, context.now)?;
+        let made = transform.apply(&current, context.now)?;
+        let grown_bytes = made
+            .as_bytes()
+            .len()
+            .saturating_sub(current.as_bytes().len());
+        evaluation::keep(grown_bytes)?;
+        current = made;
     }
     Ok(match (get(document, "_id"), get(&current, "_id")) {
         // If a pipeline drops `_id`, the document keeps its old `_id`, as in MongoDB.
@@ -391,22 +397,22 @@ mod tests {
     fn decoded_elements_take_memory() {
         let numbers: RawArrayBuf = (0..20_000).collect();
         let documents: RawArrayBuf = (0..2_000).map(|_| rawdoc! {}).collect();
-        let document =
-            rawdoc! { "_id": 1, "empty": [], "numbers": numbers, "documents": documents };
+        let arrays: RawArrayBuf = (0..2_000).map(|_| RawArrayBuf::new()).collect();
+        let document = rawdoc! { "_id": 1, "empty": [], "numbers": numbers, "documents": documents, "arrays": arrays };
+        let text = "x".repeat(2_000);
         for update in [
             rawdoc! { "$set": { "empty.50000": 1 } },
             rawdoc! { "$inc": { "numbers.$[]": 1 } },
             rawdoc! { "$set": { "documents.$[].a.b.c.d.e.f.g.h.i.j.k.l": 1 } },
             rawdoc! { "$push": { "numbers": { "$each": [1], "$sort": -1 } } },
             rawdoc! { "$addToSet": { "numbers": -1 } },
+            rawdoc! { "$set": { "documents.$[]": &*text } },
+            rawdoc! { "$max": { "documents.$[].a": &*text } },
+            rawdoc! { "$push": { "arrays.$[]": &*text } },
+            rawdoc! { "$addToSet": { "arrays.$[]": &*text } },
         ] {
             let apply = |memory: &Account| {
-                let limits = Limits {
-                    memory: memory.clone(),
-                    ..Limits::default()
-                };
-                let operand = RawBsonRef::Document(&update);
-                let update = Update::parse(operand, None, &limits).expect("it parses");
+                let update = parsed(RawBsonRef::Document(&update), memory);
                 update.apply(&document, &UpdateContext::new(DateTime::MIN, None))
             };
             let account = Account::new(2 << 20);
@@ -415,5 +421,49 @@ mod tests {
             assert_eq!(account.figures().used_bytes, 0);
             assert!(apply(&Account::default()).expect("it fits").is_some());
         }
+    }
+
+    fn parsed(update: RawBsonRef<'_>, memory: &Account) -> Update {
+        let limits = Limits {
+            memory: memory.clone(),
+            ..Limits::default()
+        };
+        Update::parse(update, None, &limits).expect("it parses")
+    }
+
+    #[test]
+    fn new_documents_take_memory_while_they_are_built() {
+        let text = rawdoc! { "$literal": "x".repeat(1 << 20) };
+        let stages =
+            ["a", "b"].map(|name| rawdoc! { "$set": RawDocumentBuf::from_iter([(bson::raw::CString::try_from(name).unwrap(), text.clone())]) });
+        let pipeline: RawArrayBuf = stages.into_iter().collect();
+        let copies = rawdoc! { "$set": { "a": "x".repeat(1 << 20) } };
+        for (update, used_bytes_min) in [
+            // The first stage's document, and twice the second stage's.
+            (RawBsonRef::Array(&pipeline), 5 << 20),
+            // The copy of the operand, and the document.
+            (RawBsonRef::Document(&copies), 2 << 20),
+        ] {
+            let account = Account::default();
+            let update = parsed(update, &account);
+            let parsed_bytes = account.figures().used_bytes;
+            let context = UpdateContext::new(DateTime::MIN, None);
+            let made = update.apply(&rawdoc! { "_id": 1 }, &context);
+            assert!(made.expect("there is room").is_some());
+            assert!(account.figures().peak_bytes >= parsed_bytes + used_bytes_min);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_query_that_an_upsert_inserts_take_memory() {
+        let name = |index: i32| bson::raw::CString::try_from(format!("a{index}")).expect("no NUL");
+        let query: RawDocumentBuf = (0..10_000).map(|index| (name(index), index)).collect();
+        let filter = crate::Filter::parse(&query, &Limits::default()).expect("it parses");
+        let account = Account::new(1 << 20);
+        let update = rawdoc! { "$set": { "b": 1 } };
+        let update = parsed(RawBsonRef::Document(&update), &account);
+        let made = update.upsert_document(&filter, &UpdateContext::new(DateTime::MIN, None));
+        let refused = made.expect_err("the account is too small");
+        assert_eq!(refused.code, Code::ExceededMemoryLimit);
     }
 }

@@ -2,7 +2,7 @@
 
 use bson::raw::{RawBson, RawBsonRef};
 
-use super::operator::Scene;
+use super::operator::{Scene, put};
 use super::tree::{Outcome, Tree};
 use crate::compare::compare;
 use crate::display;
@@ -147,9 +147,9 @@ pub(super) fn extreme<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,
     smaller: bool,
-) -> Outcome<'a> {
+) -> Result<Outcome<'a>, Error> {
     let Some(place) = place else {
-        return Outcome::Put(operand.clone().into());
+        return put(operand);
     };
     let current = place.to_bson();
     let order = compare(operand.as_raw_bson_ref(), current.as_raw_bson_ref());
@@ -158,8 +158,8 @@ pub(super) fn extreme<'a>(
     } else {
         order.is_gt()
     } {
-        true => Outcome::Put(operand.clone().into()),
-        false => Outcome::Keep,
+        true => put(operand),
+        false => Ok(Outcome::Keep),
     }
 }
 

@@ -9,6 +9,7 @@ use super::tree::{Outcome, Tree};
 use super::{Moment, array, field, number};
 use crate::display;
 use crate::error::{Code, Error};
+use crate::expr::evaluation;
 use crate::limits::{Limits, heap_bytes};
 
 /// An update operator for one path, with its operand.
@@ -53,8 +54,7 @@ impl Operator {
         operand: RawBsonRef<'_>,
         limits: &Limits,
     ) -> Result<Operator, Error> {
-        // Twice, for the operator's value and for its copy in the changed document.
-        limits.hold(2 * heap_bytes(operand))?;
+        limits.hold(heap_bytes(operand))?;
         Ok(match name {
             "$set" => Operator::Set(operand.into()),
             "$setOnInsert" => Operator::SetOnInsert(operand.into()),
@@ -84,17 +84,15 @@ impl Operator {
         scene: &Scene<'_>,
     ) -> Result<Outcome<'a>, Error> {
         match self {
-            Operator::Set(value) | Operator::SetOnInsert(value) => {
-                Ok(Outcome::Put(value.clone().into()))
-            }
+            Operator::Set(value) | Operator::SetOnInsert(value) => put(value),
             Operator::Unset => Ok(Outcome::Remove),
             // A rename changes two paths, so the update applies it separately.
             Operator::Rename(_) => Ok(Outcome::Keep),
             Operator::CurrentDate(moment) => Ok(Outcome::Put(moment.value(scene.now).into())),
             Operator::Inc(operand) => number::add(place, operand, scene),
             Operator::Mul(operand) => number::multiply(place, operand, scene),
-            Operator::Min(operand) => Ok(number::extreme(place, operand, true)),
-            Operator::Max(operand) => Ok(number::extreme(place, operand, false)),
+            Operator::Min(operand) => number::extreme(place, operand, true),
+            Operator::Max(operand) => number::extreme(place, operand, false),
             Operator::Bit(bits) => number::bits(place, bits, scene),
             Operator::Push(push) => push.apply(place, scene),
             Operator::AddToSet(add) => add.apply(place, scene),
@@ -103,6 +101,15 @@ impl Operator {
             Operator::Pop { first } => array::pop(place, *first, scene),
         }
     }
+}
+
+/// Puts a copy of an operand into the document. An update with positional operators may put many copies.
+///
+/// # Errors
+/// `ExceededMemoryLimit` if the memory account has no room.
+pub(super) fn put<'a>(operand: &RawBson) -> Result<Outcome<'a>, Error> {
+    evaluation::keep(heap_bytes(operand.as_raw_bson_ref()))?;
+    Ok(Outcome::Put(operand.clone().into()))
 }
 
 const NAMES: [&str; 15] = [

@@ -7,7 +7,7 @@ use bson::spec::ElementType;
 
 use super::fields::{FIELD_BYTES, Fields};
 use crate::display;
-use crate::element::{Writer, array_values, bytes_of, count, elements};
+use crate::element::{Writer, array_values, bytes_of, count, elements, encoded_bytes};
 use crate::error::{Code, Error};
 use crate::expr::evaluation;
 use crate::path::is_index;
@@ -18,6 +18,9 @@ const PADDING_MAX: usize = 1_500_000;
 
 /// Bytes of an element that fills a gap, in the tree and in the documents built from the tree.
 const PADDING_BYTES: usize = size_of::<Tree<'_>>() + 2 * 10;
+
+/// Bytes of an empty document: its length and its terminator.
+const EMPTY_BYTES: usize = 5;
 
 /// A value of the document, decoded or raw.
 #[derive(Debug, Clone)]
@@ -155,47 +158,54 @@ impl<'a> Tree<'a> {
 
     /// Decodes one level of a document or an array.
     fn open(&mut self) -> Result<(), Error> {
-        self.reserve_parts()?;
-        let opened = match self {
-            Tree::Value(RawBsonRef::Document(document)) => {
+        let opened = match &*self {
+            Tree::Value(value @ RawBsonRef::Document(document)) => {
                 let fields = elements(document)
                     .map(|element| (Cow::Borrowed(element.key), Tree::Value(element.value())));
-                Tree::Document(fields.collect())
+                Tree::Document(Fields::new(reserve_parts(*value, 0)?, fields))
             }
-            Tree::Value(RawBsonRef::Array(array)) => {
-                Tree::Array(array_values(array).map(Tree::Value).collect())
+            Tree::Value(value @ RawBsonRef::Array(array)) => {
+                let mut items = Vec::with_capacity(reserve_parts(*value, 0)?);
+                items.extend(array_values(array).map(Tree::Value));
+                Tree::Array(items)
             }
-            Tree::Owned(RawBson::Document(document)) => Tree::Document(
-                elements(document)
-                    .map(|element| {
-                        (
-                            Cow::Owned(element.key.to_owned()),
-                            Tree::Owned(element.value().into()),
-                        )
-                    })
-                    .collect(),
-            ),
-            Tree::Owned(RawBson::Array(array)) => Tree::Array(
-                array_values(array)
-                    .map(|value| Tree::Owned(value.into()))
-                    .collect(),
-            ),
+            Tree::Owned(RawBson::Document(document)) => {
+                let count = reserve_copies(RawBsonRef::Document(document))?;
+                let copied = elements(document).map(|element| {
+                    let name = Cow::Owned(element.key.to_owned());
+                    (name, Tree::Owned(element.value().into()))
+                });
+                Tree::Document(Fields::new(count, copied))
+            }
+            Tree::Owned(RawBson::Array(array)) => {
+                let mut items = Vec::with_capacity(reserve_copies(RawBsonRef::Array(array))?);
+                items.extend(array_values(array).map(|value| Tree::Owned(value.into())));
+                Tree::Array(items)
+            }
             _ => return Ok(()),
         };
         *self = opened;
         Ok(())
     }
 
-    /// Reserves memory for the fields or the elements of a value that is about to be decoded.
-    fn reserve_parts(&self) -> Result<(), Error> {
-        let Some(value) = self.scalar() else {
-            return Ok(());
-        };
-        let part_bytes = FIELD_BYTES;
-        evaluation::keep(match self {
-            Tree::Owned(_) => bytes_of(value) + count(value) * (part_bytes + 2 * ALLOCATION_BYTES),
-            _ => count(value) * part_bytes,
-        })
+    /// Returns the bytes of the encoded value. May be a few bytes too many.
+    pub fn encoded_bytes(&self) -> usize {
+        // Type and end of the name, besides the name and the value.
+        let field_bytes = |name_bytes, value: &Tree<'_>| 2 + name_bytes + value.encoded_bytes();
+        match self {
+            Tree::Value(value) => encoded_bytes(*value),
+            Tree::Owned(value) => encoded_bytes(value.as_raw_bson_ref()),
+            Tree::Document(fields) => {
+                let fields = fields.iter();
+                let bytes = fields.map(|(name, value)| field_bytes(name.len(), value));
+                EMPTY_BYTES + bytes.sum::<usize>()
+            }
+            Tree::Array(items) => {
+                let name_bytes = items.len().checked_ilog10().unwrap_or(0) as usize + 1;
+                let bytes = items.iter().map(|value| field_bytes(name_bytes, value));
+                EMPTY_BYTES + bytes.sum::<usize>()
+            }
+        }
     }
 
     /// Returns the value at `path`. Decodes the levels above it.
@@ -296,10 +306,12 @@ impl<'a> Tree<'a> {
     /// Returns the document, with `_id` first.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` if the server has no memory for the fields.
+    /// `ExceededMemoryLimit` if the server has no memory for the fields or the document.
     pub fn into_document(mut self) -> Result<RawDocumentBuf, Error> {
-        let mut writer = Writer::new();
         self.open()?;
+        let bytes = self.encoded_bytes();
+        evaluation::keep(bytes)?;
+        let mut writer = Writer::with_capacity(bytes);
         if let Tree::Document(fields) = &self {
             let (id, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| name == "_id");
             id.iter()
@@ -319,6 +331,20 @@ impl From<RawBson> for Tree<'_> {
             other => Tree::Owned(other),
         }
     }
+}
+
+/// Reserves memory for a list of the fields or the elements of a value, each of which takes `part_bytes` more. Returns
+/// their number.
+fn reserve_parts(value: RawBsonRef<'_>, part_bytes: usize) -> Result<usize, Error> {
+    let count = count(value);
+    evaluation::keep(count * (FIELD_BYTES + part_bytes))?;
+    Ok(count)
+}
+
+/// Like [`reserve_parts`], for copies of the names and the values.
+fn reserve_copies(value: RawBsonRef<'_>) -> Result<usize, Error> {
+    evaluation::keep(bytes_of(value))?;
+    reserve_parts(value, 2 * ALLOCATION_BYTES)
 }
 
 /// Returns the array index that a path component names.
@@ -391,6 +417,7 @@ fn nest<'a>(path: &[String], value: Tree<'a>) -> Result<Tree<'a>, Error> {
     let document_bytes = |name: &String| FIELD_BYTES + 2 * ALLOCATION_BYTES + name.len();
     evaluation::keep(path.iter().map(document_bytes).sum())?;
     Ok(path.iter().rev().fold(value, |inner, name| {
-        Tree::Document(Fields::from_iter([(Cow::Owned(name.clone()), inner)]))
+        let field = (Cow::Owned(name.clone()), inner);
+        Tree::Document(Fields::new(1, std::iter::once(field)))
     }))
 }

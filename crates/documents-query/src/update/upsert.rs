@@ -8,6 +8,7 @@ use super::tree::{Outcome, Padding, Tree};
 use super::{Kind, Update, UpdateContext};
 use crate::element::{Writer, elements, get};
 use crate::error::{Code, Error};
+use crate::expr::evaluation;
 use crate::filter::Filter;
 
 impl Update {
@@ -26,7 +27,7 @@ impl Update {
             ..*context
         };
         let only_id = self.is_replacement();
-        let base = document_of_query(filter, only_id)?;
+        let base = evaluation::under(&self.command, || document_of_query(filter, only_id))?;
         let made = match (&self.kind, self.apply(&base, &context)?) {
             (_, Some(made)) => made,
             (Kind::Replacement(_) | Kind::Operators { .. } | Kind::Pipeline(_), None) => base,

@@ -53,7 +53,8 @@ pub async fn open(
     let stages = stages(request, pipeline)?;
     let store = request.documents.shared_store();
     let history = store.history().cloned().ok_or_else(not_kept)?;
-    let stream = ChangeStream::open(store, history, &options, stages)?;
+    let memory = &request.documents.settings().memory;
+    let stream = ChangeStream::open(store, history, &options, stages, memory)?;
     let options = BatchOptions {
         size,
         ..BatchOptions::default()

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bson::{DateTime, RawBson, RawDocument, RawDocumentBuf};
 use forebay_cancel::{Stop, StopReason, Stopped};
 use forebay_documents_query::Code;
-use forebay_documents_query::stage::Stage;
+use forebay_documents_query::stage::{Grown, Stage};
 use forebay_documents_store::{
     ChangeEvent, ChangeKind, ClusterTime, Collection, History, Interest, Store, StoreError, Watch,
 };
+use forebay_memory::Account;
 
 use super::event;
 use super::options::{Options, Start};
@@ -41,6 +42,7 @@ pub struct ChangeStream {
     /// The change that invalidates the stream. Its own event has been returned, but not yet the `invalidate` event.
     ending: Option<ChangeEvent>,
     ended: bool,
+    grown: Grown,
 }
 
 impl ChangeStream {
@@ -53,6 +55,7 @@ impl ChangeStream {
         history: Arc<History>,
         options: &Options,
         stages: Vec<Stage>,
+        memory: &Account,
     ) -> Result<ChangeStream, CommandError> {
         let watch = history.watch(options.scope.clone());
         let (_, until) = history.news(&watch);
@@ -70,6 +73,7 @@ impl ChangeStream {
             last: ResumeToken::new(until, Mark::HighWater),
             ending: None,
             ended: false,
+            grown: Grown::new(memory),
         };
         match options.start {
             Start::Now => {}
@@ -205,11 +209,15 @@ impl ChangeStream {
             .or_else(|| self.store.all_collections().into_iter().find(is_same))
     }
 
-    fn through_stages(&self, mut event: RawDocumentBuf) -> Result<Option<Row>, CommandError> {
+    fn through_stages(&mut self, mut event: RawDocumentBuf) -> Result<Option<Row>, CommandError> {
+        let bytes = event.as_bytes().len();
         for stage in &self.stages {
             match stage {
                 Stage::Match(filter) if !filter.try_matches(&event)? => return Ok(None),
-                Stage::Transform(transform) => event = transform.apply(&event, DateTime::now())?,
+                Stage::Transform(transform) => {
+                    let apply = || transform.apply(&event, DateTime::now());
+                    event = self.grown.make(bytes, apply)?;
+                }
                 _ => {}
             }
         }

@@ -159,13 +159,7 @@ impl Modification {
             if !self.upsert {
                 return Ok(self.nothing());
             }
-            match update::upsert(
-                collection,
-                &self.filter,
-                update,
-                keep.as_ref(),
-                request.stop(),
-            ) {
+            match update::upsert(collection, &self.filter, update, keep.as_ref(), request) {
                 Ok(made) => return self.reply(None, Some(&made)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bson::{DateTime, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{cstr, rawdoc};
-use forebay_cancel::Stop;
 use forebay_documents_query::{Code, Filter, Update, UpdateContext};
 
 use super::read;
@@ -15,6 +14,7 @@ use crate::collections::OpenCollection;
 use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::room_for_growth;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::retry::{Keep, update_outcome};
@@ -291,13 +291,7 @@ impl Prepared<'_> {
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(
-                collection,
-                &self.target.filter,
-                &self.update,
-                keep,
-                request.stop(),
-            ) {
+            match upsert(collection, &self.target.filter, &self.update, keep, request) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -346,7 +340,7 @@ pub fn upsert(
     filter: &Filter,
     update: &Update,
     keep: Option<&Keep<'_>>,
-    stop: &Stop,
+    request: &Request<'_>,
 ) -> Result<RawDocumentBuf, CommandError> {
     let context = UpdateContext {
         now: DateTime::now(),
@@ -354,6 +348,8 @@ pub fn upsert(
         position: None,
     };
     let made = update.upsert_document(filter, &context)?;
-    changes::insert(collection, &made, keep, stop)?;
+    let memory = &request.documents.settings().memory;
+    let _room = room_for_growth(&made, keep.is_some(), memory)?;
+    changes::insert(collection, &made, keep, request.stop())?;
     Ok(made)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_cancel::Stop;
+use forebay_documents_query::stage::Grown;
 use forebay_documents_query::{Filter, Projection, ProjectionContext};
 
 use super::{Row, Stream, with_document};
@@ -16,25 +17,29 @@ pub struct Project<S> {
     projection: Projection,
     filter: Arc<Filter>,
     now: DateTime,
+    grown: Grown,
 }
 
 impl<S: Stream> Project<S> {
     /// Returns a stream that projects each document. `filter` selects the array element for the positional `field.$`.
     pub fn new(inner: S, projection: Projection, filter: Arc<Filter>) -> Project<S> {
+        let grown = Grown::new(projection.memory());
         Project {
             inner,
             projection,
             filter,
             now: DateTime::now(),
+            grown,
         }
     }
 
-    fn reshape(&self, document: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
+    fn reshape(&mut self, document: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         let context = ProjectionContext {
             now: self.now,
             position: position(&self.projection, &self.filter, document)?,
         };
-        Ok(self.projection.apply(document, &context)?)
+        let apply = || Ok(self.projection.apply(document, &context)?);
+        self.grown.make(document.as_bytes().len(), apply)
     }
 }
 
@@ -56,5 +61,38 @@ impl<S: Stream> Stream for Project<S> {
 
     fn is_short(&self) -> bool {
         self.inner.is_short() && self.projection.is_cheap() && self.filter.is_cheap()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use forebay_documents_query::Limits;
+    use forebay_memory::Account;
+
+    use super::*;
+    use crate::streams::List;
+
+    #[test]
+    fn the_growth_of_a_document_is_charged_until_the_next_one() {
+        let memory = Account::default();
+        let limits = Limits {
+            memory: memory.clone(),
+            ..Limits::default()
+        };
+        let text = rawdoc! { "$concat": ["x".repeat(100_000), "$t"] };
+        let projection = Projection::parse(&rawdoc! { "text": text }, &limits);
+        let projection = projection.expect("it parses");
+        let documents = ["y".repeat(100_000), String::new(), String::new()];
+        let documents = List::built(documents.map(|t| rawdoc! { "t": t }));
+        let mut stream = Project::new(documents, projection, Arc::new(Filter::all()));
+        let parsed_bytes = memory.figures().used_bytes;
+        let mut grown_bytes = || {
+            let row = stream.next(&Stop::never());
+            assert!(matches!(row, Ok(Some(_))));
+            memory.figures().used_bytes - parsed_bytes
+        };
+        assert!(grown_bytes() >= 100_000);
+        assert!((100_000..200_000).contains(&grown_bytes()));
     }
 }

@@ -2,7 +2,10 @@
 
 use bson::{Bson, doc};
 
-use crate::door::door;
+use forebay_documents::Settings;
+use forebay_memory::Account;
+
+use crate::door::{self, door};
 
 #[tokio::test]
 async fn the_document_before_or_after_is_returned() {
@@ -53,4 +56,31 @@ async fn a_removed_document_is_returned() {
             .await,
         9
     );
+}
+
+#[tokio::test]
+async fn the_copies_of_a_document_that_an_update_enlarges_are_charged() {
+    let array = doc! { "$range": [0, 500_000] };
+    let pipeline = vec![doc! { "$set": { "a": array } }];
+    let update = |upsert: bool| {
+        let statement =
+            doc! { "q": { "_id": i32::from(upsert) }, "u": pipeline.clone(), "upsert": upsert };
+        doc! { "update": "c", "updates": [statement] }
+    };
+    for (account_bytes, code) in [(32 << 20, 146), (64 << 20, 0)] {
+        for upsert in [false, true] {
+            let memory = Account::new(account_bytes);
+            let door = door::with(Settings {
+                memory: memory.clone(),
+                ..Settings::default()
+            });
+            door.insert("c", [doc! { "_id": 0 }]).await;
+            let reply = door.ask(update(upsert)).await;
+            let errors = reply.get_array("writeErrors");
+            let error = errors.ok().and_then(|errors| errors[0].as_document());
+            let found = error.map_or(0, |error| error.get_i32("code").expect("a code"));
+            assert_eq!(found, code, "{reply}");
+            assert_eq!(memory.figures().used_bytes, 0);
+        }
+    }
 }
