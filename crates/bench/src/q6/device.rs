@@ -13,7 +13,7 @@ use super::report::Sample;
 /// Measures the query in device memory by both ways to read it, and a kernel that only reads, which is the limit.
 pub(super) fn in_device_memory(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     let host = session.pinned(gpu)?;
-    let groups = Resident::Device(gpu::load(gpu, &host)?);
+    let groups = Resident::Device(gpu::load(gpu, &host)?.0);
     drop(host);
     kernel(session, gpu, "limit-device", Entry::Read, &groups)?;
     kernel(session, gpu, "q6-device", Entry::Query, &groups)?;

@@ -1,17 +1,15 @@
-//! The GPU of a run: jobs with an answer, and the query over row groups in device memory and in host memory.
+//! The GPU of a run: the query over row groups in device memory and in host memory.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use forebay_device::cuda::{
-    Cuda, DeviceBuffer, DeviceMemory, DevicePointer, DeviceType, DeviceView, Fill,
+    Cuda, DeviceBuffer, DeviceMemory, DevicePointer, DeviceType, DeviceView, Event, Fill,
     HostRegistration, Priority, RegisteredPart, Stream, Transfer, gpus,
 };
-use forebay_device::{
-    Class, Device, DeviceContext, DeviceOptions, Devices, Job, JobError, JobFailure, Step,
-};
+use forebay_device::{Device, DeviceOptions, Devices, JobError};
+use forebay_movement::method::ask;
 
 use super::kernels::{Entry, Groups, Place};
 use super::launch;
@@ -36,51 +34,6 @@ pub(super) fn start() -> Result<Option<Arc<Device>>> {
     };
     let devices = Devices::new(&"cuda:0".parse()?, options)?;
     Ok(devices.list().into_iter().next())
-}
-
-/// A job of one step, and where its answer or its failure goes.
-struct Ask<T, F> {
-    work: F,
-    answer: Sender<Result<T, String>>,
-}
-
-impl<T, F> Job for Ask<T, F>
-where
-    T: Send,
-    F: FnMut(&mut Cuda) -> Result<T, JobError> + Send,
-{
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
-        if let Some(cuda) = context.parts().cuda {
-            let answer = (self.work)(cuda)?;
-            // The caller waits until this job is dropped.
-            let _ = self.answer.send(Ok(answer));
-        }
-        Ok(Step::Done)
-    }
-
-    fn class(&self) -> Class {
-        Class::Batch
-    }
-
-    fn fail(&mut self, failure: &JobFailure) {
-        let _ = self.answer.send(Err(failure.to_string()));
-    }
-}
-
-/// Runs `work` on the GPU's thread and returns its answer. Blocks.
-///
-/// # Errors
-/// If the job fails or the device is lost.
-pub(super) fn ask<T: Send + 'static>(
-    device: &Device,
-    work: impl FnMut(&mut Cuda) -> Result<T, JobError> + Send + 'static,
-) -> Result<T> {
-    let (answer, receiver) = channel();
-    device.submit(Box::new(Ask { work, answer }))?;
-    let answer = receiver.recv();
-    let answer =
-        answer.with_context(|| format!("device {} is {}", device.name(), device.state()))?;
-    answer.map_err(|failure| anyhow!("on device {}: {failure}", device.name()))
 }
 
 /// Row groups that a kernel can read.
@@ -117,30 +70,38 @@ impl Resident {
     }
 }
 
-/// Copies pinned row groups to device memory.
+/// Copies pinned row groups to device memory by the copy engine. Returns the memory and the time of the copies on the
+/// device.
 ///
 /// # Errors
 /// If device memory is too small, or the device is lost.
 pub(super) fn load(
     device: &Device,
     groups: &Arc<HostRegistration<Vec<u8>>>,
-) -> Result<Arc<DeviceMemory>> {
+) -> Result<(Arc<DeviceMemory>, Duration)> {
     let groups = Arc::clone(groups);
-    ask(device, move |cuda| {
+    Ok(ask(device, move |cuda| {
         let memory = Arc::new(cuda.allocate(groups.len() as u64)?);
         let stream = cuda.stream(Priority::Normal)?;
+        let (began, ended) = (cuda.event()?, cuda.event()?);
         let mut flying = Vec::new();
+        cuda.record(&began, &stream)?;
         for begin in (0..groups.len()).step_by(LOAD_BYTES) {
             let range = begin..(begin + LOAD_BYTES).min(groups.len());
             let to = DeviceView::of(&memory, range.clone());
             let part = RegisteredPart::new(&groups, range);
             flying.push(Transfer::begin(cuda, part, to, &stream)?);
         }
-        for copy in flying {
-            copy.finish()?;
-        }
-        Ok(memory)
-    })
+        cuda.record(&ended, &stream)?;
+        cuda.synchronize(&stream)?;
+        Ok((memory, duration(&began, &ended)?))
+    })?)
+}
+
+/// Returns the time on the device between two events that are done.
+pub(super) fn duration(began: &Event, ended: &Event) -> Result<Duration, JobError> {
+    let ms = ended.elapsed_ms(began)?;
+    Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
 }
 
 /// Sum of a kernel, and its time on the device.
@@ -158,7 +119,7 @@ pub(super) struct Timed {
 /// If the kernel fails, or the device is lost.
 pub(super) fn run(device: &Device, entry: Entry, groups: &Resident) -> Result<Timed> {
     let groups = groups.clone();
-    ask(device, move |cuda| {
+    Ok(ask(device, move |cuda| {
         let kernel = entry.load(cuda)?;
         let shape = entry.shape(&kernel, groups.groups(), groups.place())?;
         let stream = cuda.stream(Priority::Normal)?;
@@ -175,12 +136,11 @@ pub(super) fn run(device: &Device, entry: Entry, groups: &Resident) -> Result<Ti
         // The kernel reads memory that this function holds.
         cuda.synchronize(&stream)?;
         launched.and(recorded.map_err(JobError::from))?;
-        let ms = ended.elapsed_ms(&began)?;
         Ok(Timed {
+            took: duration(&began, &ended)?,
             sum: total.read(cuda, &stream)?,
-            took: Duration::from_secs_f64(f64::from(ms) / 1e3),
         })
-    })
+    })?)
 }
 
 /// A number on the device to which kernels add.
@@ -258,7 +218,7 @@ mod tests {
             assert!(answer > 0);
             let host = device.register(bytes).map_err(|(_, error)| error);
             let host = Arc::new(host.expect("the memory can be pinned"));
-            let on_device = Resident::Device(load(&device, &host).expect("it fits"));
+            let on_device = Resident::Device(load(&device, &host).expect("it fits").0);
             for resident in [on_device, Resident::Host(host)] {
                 for entry in [Entry::Query, Entry::Bulk, Entry::Read] {
                     let arch = device.details().expect("a GPU").arch;

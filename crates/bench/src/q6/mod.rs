@@ -4,6 +4,7 @@
 //! computes; the data is in pinned host memory or in device memory. Every variant must give the exact answer, which is
 //! summed up from the generator's own values while the file is made.
 
+mod consumer;
 mod cpu;
 mod device;
 mod file;
@@ -15,6 +16,8 @@ mod kernels;
     reason = "launches of kernels, and a loop for vectors that the processor may lack"
 )]
 mod launch;
+mod overlap;
+mod pinned;
 mod report;
 mod table;
 mod usage;
@@ -28,12 +31,19 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use forebay_device::Device;
 use forebay_device::cuda::HostRegistration;
+use forebay_movement::RingOptions;
 use forebay_peers::cache_folder;
 
 use file::TableFile;
 use report::{Case, Report, Sample};
 use usage::Meter;
 
+/// Buffer sizes of a run, in bytes.
+const BUFFER_BYTES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
+/// Buffer sizes of a smoke run.
+const SMOKE_BUFFER_BYTES: [usize; 2] = [64 << 10, 256 << 10];
+/// Bytes of all slots of a ring, if that gives it a useful number of slots.
+const RING_BYTES: usize = 256 << 20;
 /// Scale factor of a smoke run.
 const SMOKE_SCALE_FACTOR: f64 = 0.01;
 
@@ -72,14 +82,27 @@ pub struct Q6Args {
 pub enum Variant {
     /// The CPU computes on all cores, from memory.
     Cpu,
+    /// The GPU computes; pinned host memory passes through the ring.
+    Pinned,
+    /// Each transfer method moves the table from host memory to the GPU, which computes then.
+    Methods,
     /// The GPU computes, from device memory.
     Device,
     /// The GPU computes, and reads pinned host memory over the bus without a copy.
     ZeroCopy,
+    /// The ring against a plain loop of read, copy and run, where the three take about equal time.
+    Ring,
 }
 
 /// Every variant, in the order of a run.
-const VARIANTS: [Variant; 3] = [Variant::Cpu, Variant::Device, Variant::ZeroCopy];
+const VARIANTS: [Variant; 6] = [
+    Variant::Cpu,
+    Variant::Pinned,
+    Variant::Methods,
+    Variant::Device,
+    Variant::ZeroCopy,
+    Variant::Ring,
+];
 
 /// A run: the table, the devices and the results so far.
 struct Session {
@@ -87,6 +110,7 @@ struct Session {
     gpu: Option<Arc<Device>>,
     threads: usize,
     rounds: usize,
+    buffers: Vec<usize>,
     report: Report,
 }
 
@@ -149,6 +173,10 @@ impl Session {
             gpu: gpu::start()?,
             threads,
             rounds: if args.smoke { 1 } else { args.rounds.max(1) },
+            buffers: match args.smoke {
+                true => SMOKE_BUFFER_BYTES.to_vec(),
+                false => BUFFER_BYTES.to_vec(),
+            },
             report,
         })
     }
@@ -156,6 +184,9 @@ impl Session {
     fn measure(&mut self, variant: Variant, is_named: bool) -> Result<()> {
         match (variant, self.gpu.clone()) {
             (Variant::Cpu, _) => self.cpu(),
+            (Variant::Pinned, Some(gpu)) => pinned::by_ring(self, &gpu),
+            (Variant::Methods, Some(gpu)) => pinned::by_methods(self, &gpu),
+            (Variant::Ring, Some(gpu)) => overlap::measure(self, &gpu),
             (Variant::Device, Some(gpu)) => device::in_device_memory(self, &gpu),
             (Variant::ZeroCopy, Some(gpu)) => device::in_host_memory(self, &gpu),
             (_, None) => {
@@ -207,6 +238,19 @@ impl Session {
         }
     }
 
+    /// Returns the sizes of buffers to measure.
+    fn buffers(&self) -> Vec<usize> {
+        self.buffers.clone()
+    }
+
+    /// Returns the shape of a ring with slots of this size: enough reads in flight for a disk.
+    fn slots(slot_bytes: usize) -> RingOptions {
+        RingOptions {
+            slots: (RING_BYTES / slot_bytes).clamp(4, 64),
+            slot_bytes,
+        }
+    }
+
     /// Returns the name of the CPU with its number of threads.
     fn host(&self) -> String {
         format!("host:{}", self.threads)
@@ -214,6 +258,8 @@ impl Session {
 
     /// Compares the variants with the limits of the same run.
     fn compare(&mut self) -> Result<()> {
-        self.report.compare("q6-device", "limit-device", 85.0)
+        self.report.compare("q6-pinned", "limit-pinned", 95.0)?;
+        self.report.compare("q6-device", "limit-device", 85.0)?;
+        self.report.compare("ring", "ring-plain-loop", 180.0)
     }
 }

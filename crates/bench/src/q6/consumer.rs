@@ -1,0 +1,164 @@
+//! The query as the consumer of a staging ring: each chunk is some row groups.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use forebay_device::cuda::{Cuda, DevicePointer, DeviceView, Stream};
+use forebay_device::{Device, DeviceKind, JobError};
+use forebay_movement::method::ask;
+use forebay_movement::{Chunk, Consumer};
+
+use super::gpu::Total;
+use super::kernels::{Entry, Groups, Place};
+use super::table::GROUP_BYTES;
+use super::{cpu, launch};
+
+/// Adds up the answers of chunks, on a GPU or on the CPU.
+pub(super) struct Query {
+    /// The sum on the GPU; `None` on the CPU.
+    total: Option<Total>,
+    /// The sum on the CPU.
+    sum: AtomicU64,
+    /// How many times the kernel runs over each chunk.
+    repeats: u64,
+}
+
+impl Query {
+    /// Returns a consumer for a device, whose kernel runs `repeats` times over each chunk. Compiles the kernel.
+    ///
+    /// # Errors
+    /// If the device is lost, or the kernel does not compile.
+    pub(super) fn new(device: &Device, repeats: u64) -> Result<Arc<Query>> {
+        let total = match device.kind() {
+            DeviceKind::Cuda => Some(ask(device, |cuda| {
+                Entry::Query.load(cuda)?;
+                let stream = cuda.uploads().clone();
+                Total::new(cuda, &stream)
+            })?),
+            _ => None,
+        };
+        Ok(Arc::new(Query {
+            total,
+            sum: AtomicU64::new(0),
+            repeats,
+        }))
+    }
+
+    /// Returns the answer of all chunks. All work must be done.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    pub(super) fn answer(self: &Arc<Self>, device: &Device) -> Result<u64> {
+        let sum = if self.total.is_some() {
+            let query = Arc::clone(self);
+            ask(device, move |cuda| {
+                let stream = cuda.downloads().clone();
+                query
+                    .total
+                    .as_ref()
+                    .map_or(Ok(0), |total| total.read(cuda, &stream))
+            })?
+        } else {
+            self.sum.load(Ordering::Relaxed)
+        };
+        Ok(sum / self.repeats)
+    }
+
+    /// Queues the kernel over row groups in device memory. The caller keeps them, and this consumer, until the stream
+    /// has run the kernel.
+    ///
+    /// # Errors
+    /// If the kernel cannot be launched.
+    ///
+    /// # Panics
+    /// If this is a consumer for the CPU, or the bytes are not whole groups.
+    pub(super) fn queue(
+        &self,
+        cuda: &mut Cuda,
+        stream: &Stream,
+        bytes: &DeviceView<u8>,
+    ) -> Result<(), JobError> {
+        let total = self.total.as_ref().expect("a consumer for a GPU");
+        assert!(
+            bytes.len().is_multiple_of(GROUP_BYTES),
+            "{} bytes",
+            bytes.len()
+        );
+        let kernel = Entry::Query.load(cuda)?;
+        let arguments = Groups {
+            words: DevicePointer::new(bytes.pointer().address()),
+            count: (bytes.len() / GROUP_BYTES) as u64,
+            total: total.number.pointer_mut(),
+        };
+        let shape = Entry::Query.shape(&kernel, arguments.count, Place::Device)?;
+        for _ in 0..self.repeats {
+            launch::query(cuda, &kernel, &shape, &arguments, stream)?;
+        }
+        Ok(())
+    }
+}
+
+impl Consumer for Query {
+    fn enqueue(
+        &self,
+        cuda: &mut Cuda,
+        stream: &Stream,
+        _: Chunk,
+        bytes: &DeviceView<u8>,
+    ) -> Result<(), JobError> {
+        self.queue(cuda, stream, bytes)
+    }
+
+    fn process(&self, _: Chunk, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        for _ in 0..self.repeats {
+            self.sum.fetch_add(cpu::sum(bytes), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::q6::table::{DISCOUNT_MAX, GROUP_ROWS, Row, SHIP_BEGIN, encode};
+    use forebay_cancel::Stop;
+    use forebay_device::{DeviceOptions, Devices};
+    use forebay_movement::{Pageable, RingOptions, StagingRing};
+
+    #[test]
+    fn a_ring_on_the_cpu_gives_the_answer() {
+        let rows: Vec<Row> = (0..9 * GROUP_ROWS as i32)
+            .map(|price| Row {
+                ship_date: SHIP_BEGIN,
+                discount: DISCOUNT_MAX,
+                quantity: 1,
+                price,
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        encode(&rows, &mut bytes);
+        let spec = "host:1".parse().expect("a device");
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
+        let device = devices.list().remove(0);
+        for (slots, groups, repeats) in [(1, 1, 1), (3, 2, 1), (4, 4, 3)] {
+            let options = RingOptions {
+                slots,
+                slot_bytes: groups * GROUP_BYTES,
+            };
+            let mut ring = StagingRing::lease(&device, options).expect("memory");
+            let query = Query::new(&device, repeats).expect("no kernel");
+            let source = Pageable {
+                bytes: &bytes,
+                threads: 2,
+            };
+            let report = ring.run(&source, &query, &Stop::never()).expect("it runs");
+            assert_eq!(report.chunks, 9_u64.div_ceil(groups as u64));
+            assert_eq!(
+                query.answer(&device).expect("a host device"),
+                cpu::sum(&bytes)
+            );
+        }
+    }
+}
