@@ -6,6 +6,7 @@ mod error;
 mod kernels;
 pub mod method;
 pub mod ring;
+pub mod storage;
 mod tier;
 
 pub use checksum::checksum;

@@ -1,0 +1,106 @@
+//! Errors of files, each with what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file that cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{}, at byte {offset}: {cause}", path.display())]
+pub struct FileError {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Offset of the first byte that was not read or written.
+    pub offset: u64,
+    /// The cause.
+    #[source]
+    pub cause: FileCause,
+}
+
+impl FileError {
+    pub(super) fn new(path: &Path, offset: u64, cause: FileCause) -> FileError {
+        FileError {
+            path: path.to_owned(),
+            offset,
+            cause,
+        }
+    }
+}
+
+/// Why a file cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileCause {
+    /// The path names nothing.
+    #[error("there is no such file; check the path")]
+    Missing,
+    /// The path names a folder.
+    #[error("it is a folder; name a file in it")]
+    Folder,
+    /// The path names a device, a pipe or a socket.
+    #[error("it is not a regular file; copy its content to one")]
+    NotRegular,
+    /// The file may not be opened.
+    #[error("permission denied; let the user of this process read it (to write: write it)")]
+    Denied,
+    /// The file ended before its bytes were read.
+    #[error(
+        "the file now ends at byte {end}, but had {bytes} bytes when it was opened; let its writer finish, then read it again"
+    )]
+    Shrunk {
+        /// Offset at which it ended.
+        end: u64,
+        /// Bytes when it was opened.
+        bytes: u64,
+    },
+    /// The file system has no room, or the user's quota or the largest size of a file is reached.
+    #[error("no space is left for it ({0}); free some, or choose a folder of another file system")]
+    Full(io::Error),
+    /// The drive or the file system failed.
+    #[error("the drive failed ({0}); look for its messages in `dmesg`")]
+    Drive(io::Error),
+    /// io_uring cannot be used.
+    #[error(
+        "io_uring cannot be used ({0}); allow it (sysctl kernel.io_uring_disabled, seccomp), or read with threads"
+    )]
+    NoUring(io::Error),
+    /// Another error of the system.
+    #[error("{0}")]
+    Other(io::Error),
+}
+
+impl FileCause {
+    /// Returns the meaning of an error of the system.
+    pub(super) fn of(error: io::Error) -> FileCause {
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => FileCause::Missing,
+            Some(libc::EISDIR) => FileCause::Folder,
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => FileCause::Denied,
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => FileCause::Full(error),
+            Some(libc::EIO | libc::ENXIO | libc::ENODEV) => FileCause::Drive(error),
+            _ => FileCause::Other(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_have_a_remedy() {
+        let text = |code| FileCause::of(io::Error::from_raw_os_error(code)).to_string();
+        assert!(text(libc::ENOENT).contains("check the path"));
+        assert!(text(libc::EISDIR).contains("name a file"));
+        assert!(text(libc::EACCES).contains("let the user"));
+        assert!(text(libc::ENOSPC).contains("free some"));
+        assert!(text(libc::EIO).contains("dmesg"));
+        assert!(text(libc::EMFILE).contains("open files"));
+    }
+
+    #[test]
+    fn an_error_names_the_file_and_the_offset() {
+        let cause = FileCause::Shrunk { end: 5, bytes: 9 };
+        let text = FileError::new(Path::new("/data/table"), 5, cause).to_string();
+        assert!(text.starts_with("/data/table, at byte 5: the file now ends at byte 5"));
+    }
+}

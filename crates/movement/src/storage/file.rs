@@ -1,0 +1,429 @@
+//! A file that is read and written past the page cache where the file system allows it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::{FileCause, FileError};
+use crate::ring::PAGE_BYTES;
+
+/// Whether reads and writes go through the kernel's page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageCache {
+    /// They bypass it (O_DIRECT): for data that is read once.
+    Bypass,
+    /// They go through it.
+    Use,
+}
+
+/// How a file is really accessed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache.
+    Buffered {
+        /// Why the cache is not bypassed.
+        why: String,
+    },
+}
+
+/// A regular file. Any range of it can be read and written: whole aligned pages go past the page cache, and the rest
+/// goes through it.
+#[derive(Debug)]
+pub struct DataFile {
+    path: PathBuf,
+    /// The file, through the page cache.
+    buffered: File,
+    /// The file, past the page cache.
+    direct: Option<File>,
+    /// Whether the file system refused an aligned operation past the cache.
+    direct_refused: AtomicBool,
+    /// Why there is no direct file.
+    why: String,
+    /// Bytes when the file was opened.
+    bytes: u64,
+}
+
+impl DataFile {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// If there is no such file, it is not a regular file, or it may not be read.
+    pub fn open(path: &Path, cache: PageCache) -> Result<DataFile, FileError> {
+        DataFile::open_with(path, cache, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for reading and writing; creates it if it does not exist.
+    ///
+    /// # Errors
+    /// If it is not a regular file, or it may not be written.
+    pub fn create(path: &Path, cache: PageCache) -> Result<DataFile, FileError> {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        DataFile::open_with(path, cache, options)
+    }
+
+    fn open_with(
+        path: &Path,
+        cache: PageCache,
+        options: &mut OpenOptions,
+    ) -> Result<DataFile, FileError> {
+        let failed = |error| FileError::new(path, 0, FileCause::of(error));
+        // Opening a pipe would block until there is a writer.
+        let file = options.custom_flags(libc::O_NONBLOCK).open(path);
+        let buffered = file.map_err(failed)?;
+        let found = buffered.metadata().map_err(failed)?;
+        if !found.is_file() {
+            let cause = match found.is_dir() {
+                true => FileCause::Folder,
+                false => FileCause::NotRegular,
+            };
+            return Err(FileError::new(path, 0, cause));
+        }
+        let (direct, why) = match cache {
+            PageCache::Use => (None, "asked for".to_owned()),
+            PageCache::Bypass => match options.custom_flags(libc::O_DIRECT).open(path) {
+                Ok(file) => (Some(file), String::new()),
+                Err(error) => (None, format!("the file system refuses O_DIRECT: {error}")),
+            },
+        };
+        Ok(DataFile {
+            path: path.to_owned(),
+            buffered,
+            direct,
+            direct_refused: AtomicBool::new(false),
+            why,
+            bytes: found.len(),
+        })
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the number of bytes when the file was opened.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns how whole aligned pages are read and written.
+    pub fn access(&self) -> Access {
+        match self.direct_file() {
+            Some(_) => Access::Direct,
+            None if self.direct.is_some() => Access::Buffered {
+                why: "the file system refused an aligned operation".to_owned(),
+            },
+            None => Access::Buffered {
+                why: self.why.clone(),
+            },
+        }
+    }
+
+    pub(super) fn direct_file(&self) -> Option<&File> {
+        let refused = self.direct_refused.load(Ordering::Relaxed);
+        self.direct.as_ref().filter(|_| !refused)
+    }
+
+    pub(super) fn buffered_file(&self) -> &File {
+        &self.buffered
+    }
+
+    /// Returns a new descriptor of the file, as cuFile wants it: past the page cache if that is possible.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn descriptor(&self) -> Result<File, FileError> {
+        let file = self.direct_file().unwrap_or(&self.buffered);
+        file.try_clone().map_err(|error| self.failed(0, error))
+    }
+
+    /// Drops the file's pages from the page cache, after writing them to the drive.
+    ///
+    /// # Errors
+    /// If the drive fails.
+    pub fn evict(&self) -> Result<(), FileError> {
+        self.sync()?;
+        let advised = posix_fadvise(
+            &self.buffered,
+            0,
+            0,
+            PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+        );
+        advised.map_err(|error| self.failed(0, error.into()))
+    }
+
+    /// Waits until written bytes are on the drive.
+    ///
+    /// # Errors
+    /// If the drive fails or is full.
+    pub fn sync(&self) -> Result<(), FileError> {
+        let synced = self.buffered.sync_data();
+        synced.map_err(|error| self.failed(0, error))
+    }
+
+    /// Fills a buffer from an offset on. Returns the number of bytes read, fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// If the drive fails.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset + done as u64;
+            let rest = &mut into[done..];
+            let (file, bytes) = self.file_for(at, rest.as_ptr().addr(), rest.len());
+            match file.read_at(&mut rest[..bytes], at) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) => self.give_way(file, at, error)?,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Fills a buffer from an offset on.
+    ///
+    /// # Errors
+    /// [`FileCause::Shrunk`] if the file ends before; if the drive fails.
+    pub fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<(), FileError> {
+        let read = self.read_at(offset, into)?;
+        self.check_whole(offset, read, into.len())
+    }
+
+    /// Returns an error if fewer bytes than `wanted` could be read at an offset.
+    pub(super) fn check_whole(
+        &self,
+        offset: u64,
+        read: usize,
+        wanted: usize,
+    ) -> Result<(), FileError> {
+        if read >= wanted {
+            return Ok(());
+        }
+        let end = offset + read as u64;
+        let cause = FileCause::Shrunk {
+            end,
+            bytes: self.bytes.max(offset + wanted as u64),
+        };
+        Err(FileError::new(&self.path, end, cause))
+    }
+
+    /// Writes a buffer at an offset.
+    ///
+    /// # Errors
+    /// [`FileCause::Full`] if there is no room; if the drive fails.
+    pub fn write_all_at(&self, offset: u64, from: &[u8]) -> Result<(), FileError> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = offset + done as u64;
+            let rest = &from[done..];
+            let (file, bytes) = self.file_for(at, rest.as_ptr().addr(), rest.len());
+            match file.write_at(&rest[..bytes], at) {
+                Ok(0) => return Err(self.failed(at, io::ErrorKind::WriteZero.into())),
+                Ok(written) => done += written,
+                Err(error) => self.give_way(file, at, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the file to use for the first bytes of an operation, and the number of those bytes.
+    fn file_for(&self, offset: u64, address: usize, bytes: usize) -> (&File, usize) {
+        let page = PAGE_BYTES as u64;
+        let Some(direct) = self.direct_file() else {
+            return (&self.buffered, bytes);
+        };
+        let past_page = (offset % page) as usize;
+        if address % PAGE_BYTES != past_page {
+            // No part of the memory is aligned where the file is.
+            return (&self.buffered, bytes);
+        }
+        if past_page != 0 {
+            return (&self.buffered, bytes.min(PAGE_BYTES - past_page));
+        }
+        match bytes - bytes % PAGE_BYTES {
+            0 => (&self.buffered, bytes),
+            whole => (direct, whole),
+        }
+    }
+
+    /// Decides whether an operation is tried again after an error: if it was interrupted, or if the file system refuses
+    /// to bypass the page cache.
+    fn give_way(&self, file: &File, offset: u64, error: io::Error) -> Result<(), FileError> {
+        let was_direct = self
+            .direct
+            .as_ref()
+            .is_some_and(|direct| std::ptr::eq(direct, file));
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EINVAL) if was_direct => {
+                self.refuse_direct();
+                Ok(())
+            }
+            _ => Err(self.failed(offset, error)),
+        }
+    }
+
+    /// Uses the page cache from now on.
+    pub(super) fn refuse_direct(&self) {
+        self.direct_refused.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self, offset: u64, error: io::Error) -> FileError {
+        FileError::new(&self.path, offset, FileCause::of(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::AlignedBytes;
+    use super::*;
+
+    fn bytes(count: usize) -> Vec<u8> {
+        (0..count).map(|index| (index * 31 % 253) as u8).collect()
+    }
+
+    /// Returns a device file as if it were a regular one.
+    fn device(path: &str) -> DataFile {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        DataFile {
+            path: path.into(),
+            buffered: file.expect("Linux has it"),
+            direct: None,
+            direct_refused: AtomicBool::new(false),
+            why: String::new(),
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn any_range_is_read_into_any_memory() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        let data = bytes(20_000);
+        fs::write(&path, &data).expect("room");
+        for cache in [PageCache::Bypass, PageCache::Use] {
+            let file = DataFile::open(&path, cache).expect("just written");
+            let mut memory = AlignedBytes::zeroed(24_576);
+            for (offset, begin, count) in [
+                (0, 0, 20_000),
+                (0, 0, 8192),
+                (4096, 4096, 8192),
+                (5000, 904, 12_000),
+                (5000, 13, 12_000),
+                (19_999, 0, 1),
+                (4095, 4095, 2),
+            ] {
+                let into = &mut memory[begin..begin + count];
+                into.fill(0);
+                let read = file.read_exact_at(offset as u64, into);
+                read.unwrap_or_else(|error| panic!("{error}"));
+                assert!(
+                    *into == data[offset..offset + count],
+                    "{count} at {offset}, {cache:?}"
+                );
+            }
+            assert_eq!(file.read_at(19_000, &mut memory).expect("readable"), 1000);
+            assert_eq!(file.read_at(20_000, &mut memory).expect("readable"), 0);
+        }
+    }
+
+    #[test]
+    fn any_range_is_written_from_any_memory() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        let mut expected = vec![0; 24_576];
+        let file = DataFile::create(&path, PageCache::Bypass).expect("a new file");
+        let mut memory = AlignedBytes::zeroed(24_576);
+        memory.copy_from_slice(&bytes(24_576));
+        file.write_all_at(0, &vec![0; 24_576]).expect("room");
+        for (offset, begin, count) in [
+            (0, 0, 8192),
+            (9000, 808, 9000),
+            (20_000, 1, 3),
+            (4095, 4095, 2),
+        ] {
+            let from = &memory[begin..begin + count];
+            file.write_all_at(offset as u64, from).expect("room");
+            expected[offset..offset + count].copy_from_slice(from);
+        }
+        file.sync().expect("a drive");
+        assert!(fs::read(&path).expect("just written") == expected);
+        file.evict().expect("a drive");
+        let mut back = AlignedBytes::zeroed(24_576);
+        file.read_exact_at(0, &mut back).expect("readable");
+        assert!(*back == *expected);
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_at_its_new_end() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        fs::write(&path, bytes(20_000)).expect("room");
+        let file = DataFile::open(&path, PageCache::Bypass).expect("just written");
+        let writer = OpenOptions::new().write(true).open(&path);
+        writer
+            .and_then(|writer| writer.set_len(5000))
+            .expect("writable");
+        let error = file.read_exact_at(0, &mut AlignedBytes::zeroed(20_480));
+        let error = error.expect_err("it is shorter");
+        let is_right = matches!(error.cause, FileCause::Shrunk { end: 5000, .. });
+        assert!(is_right && error.offset == 5000, "{error}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let refused = |path: &Path| {
+            let error = DataFile::open(path, PageCache::Bypass).expect_err("no file");
+            assert_eq!(error.path, path);
+            error.cause
+        };
+        assert!(matches!(refused(folder.path()), FileCause::Folder));
+        assert!(matches!(
+            refused(Path::new("/dev/null")),
+            FileCause::NotRegular
+        ));
+        let missing = folder.path().join("missing");
+        assert!(matches!(refused(&missing), FileCause::Missing));
+        let created = DataFile::create(folder.path(), PageCache::Use);
+        let cause = created.expect_err("a folder").cause;
+        assert!(matches!(cause, FileCause::Folder), "{cause}");
+    }
+
+    #[test]
+    fn a_full_disk_and_a_failing_drive_are_told_apart() {
+        let full = device("/dev/full").write_all_at(7, b"bytes");
+        let error = full.expect_err("it is always full");
+        assert!(matches!(error.cause, FileCause::Full(_)), "{error}");
+        assert_eq!(error.offset, 7);
+        // Address 0 of this process is not mapped, and reading it fails as a drive does.
+        let failing = device("/proc/self/mem").read_at(0, &mut [0; 8]);
+        let error = failing.expect_err("nothing is there");
+        assert!(matches!(error.cause, FileCause::Drive(_)), "{error}");
+    }
+
+    #[test]
+    fn a_file_says_how_it_is_accessed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        fs::write(&path, bytes(8192)).expect("room");
+        let file = DataFile::open(&path, PageCache::Use).expect("just written");
+        assert_ne!(file.access(), Access::Direct);
+        let file = DataFile::open(&path, PageCache::Bypass).expect("just written");
+        file.refuse_direct();
+        let Access::Buffered { why } = file.access() else {
+            panic!("the page cache is used");
+        };
+        assert!(why.contains("refuse"), "{why}");
+        file.read_exact_at(0, &mut AlignedBytes::zeroed(8192))
+            .expect("readable");
+    }
+}

@@ -1,0 +1,21 @@
+//! Files as sources of the staging ring, and the ways of reading and writing them.
+
+mod aligned;
+mod error;
+mod file;
+mod path;
+mod queue;
+mod source;
+#[expect(
+    unsafe_code,
+    reason = "the kernel reads and writes memory after a call has returned"
+)]
+mod uring;
+
+pub use aligned::AlignedBytes;
+pub use error::{FileCause, FileError};
+pub use file::{Access, DataFile, PageCache};
+pub use path::{DirectMode, StoragePath, UnknownPath};
+pub use queue::{Done, IoQueue};
+pub use source::{FileReader, FileSource};
+pub use uring::StableBytes;
