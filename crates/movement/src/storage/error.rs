@@ -44,7 +44,7 @@ pub enum FileCause {
     Denied,
     /// The file ended before its bytes were read.
     #[error(
-        "the file now ends at byte {end}, but had {bytes} bytes when it was opened; let its writer finish, then read it again"
+        "the file ends at byte {end}, and had {bytes} bytes when it was opened; let its writer finish, then read it again"
     )]
     Shrunk {
         /// Offset at which it ended.
@@ -101,6 +101,6 @@ mod tests {
     fn an_error_names_the_file_and_the_offset() {
         let cause = FileCause::Shrunk { end: 5, bytes: 9 };
         let text = FileError::new(Path::new("/data/table"), 5, cause).to_string();
-        assert!(text.starts_with("/data/table, at byte 5: the file now ends at byte 5"));
+        assert!(text.starts_with("/data/table, at byte 5: the file ends at byte 5"));
     }
 }

@@ -205,12 +205,13 @@ impl DataFile {
         if read >= wanted {
             return Ok(());
         }
-        let end = offset + read as u64;
+        let unread = offset + read as u64;
+        let now = self.buffered.metadata();
         let cause = FileCause::Shrunk {
-            end,
-            bytes: self.bytes.max(offset + wanted as u64),
+            end: now.map_or(unread, |now| now.len().min(unread)),
+            bytes: self.bytes,
         };
-        Err(FileError::new(&self.path, end, cause))
+        Err(FileError::new(&self.path, unread, cause))
     }
 
     /// Writes a buffer at an offset.

@@ -1,6 +1,7 @@
 //! Files as sources of the staging ring, and the ways of reading and writing them.
 
 mod aligned;
+mod direct;
 mod error;
 mod file;
 mod path;
@@ -13,6 +14,7 @@ mod source;
 mod uring;
 
 pub use aligned::AlignedBytes;
+pub use direct::DirectSource;
 pub use error::{FileCause, FileError};
 pub use file::{Access, DataFile, PageCache};
 pub use path::{DirectMode, StoragePath, UnknownPath};

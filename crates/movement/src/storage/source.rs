@@ -128,7 +128,7 @@ impl FileSource {
 }
 
 /// Returns a slot: waits for one if nothing else is to be done. `None` means: none now.
-fn next_slot<'a>(slots: &Slots<'a>, waits: bool) -> Option<Slot<'a>> {
+pub(super) fn next_slot<'a>(slots: &Slots<'a>, waits: bool) -> Option<Slot<'a>> {
     if waits {
         return slots.next();
     }
@@ -138,13 +138,18 @@ fn next_slot<'a>(slots: &Slots<'a>, waits: bool) -> Option<Slot<'a>> {
     }
 }
 
+/// Returns the name of a range of a file in errors; offsets there are relative to the range.
+pub(super) fn name(file: &DataFile, start: u64) -> String {
+    let path = file.path().display();
+    match start {
+        0 => path.to_string(),
+        start => format!("{path} from byte {start}"),
+    }
+}
+
 impl Source for FileSource {
     fn name(&self) -> String {
-        let path = self.file.path().display();
-        match self.range.start {
-            0 => path.to_string(),
-            start => format!("{path} from byte {start}"),
-        }
+        name(&self.file, self.range.start)
     }
 
     fn bytes(&self) -> u64 {

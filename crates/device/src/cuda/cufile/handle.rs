@@ -237,6 +237,11 @@ impl CuFileMemory {
         }
     }
 
+    /// Returns whether this is the memory of a view.
+    pub fn is_of(&self, view: &DeviceView<u8>) -> bool {
+        self.view.address() == view.address() && self.view.len() == view.len()
+    }
+
     /// Returns the memory.
     pub fn view(&self) -> &DeviceView<u8> {
         &self.view

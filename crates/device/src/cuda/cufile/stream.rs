@@ -40,6 +40,11 @@ impl CuFileStream {
         }))
     }
 
+    /// Returns whether this is a registration of a stream.
+    pub fn is_of(&self, stream: &Stream) -> bool {
+        self.stream.raw() == stream.raw()
+    }
+
     /// Returns the stream.
     pub fn stream(&self) -> &Stream {
         &self.stream
