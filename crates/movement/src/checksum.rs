@@ -5,8 +5,8 @@ use std::thread;
 /// Maximum bytes that one thread sums.
 const PIECE_BYTES: usize = 32 << 20;
 
-/// Returns the sum, modulo 2^64, of the mixed 8-byte words (little-endian, the last one padded with zeros). Each word is
-/// mixed with its index, so that exchanged words change the sum. Large inputs are summed by several threads.
+/// Returns the sum, modulo 2^64, of the mixed 8-byte words (little-endian, the last one padded with zeros). Each word
+/// is mixed with its index, so that exchanged words change the sum. Large inputs are summed by several threads.
 pub fn checksum(bytes: &[u8]) -> u64 {
     let cores = forebay_device::cores();
     let piece_bytes = bytes

@@ -83,6 +83,12 @@ pub enum MoveError {
         /// Name of the device.
         device: String,
     },
+    /// Bytes were read or moved wrongly, which is a bug or a fault of the hardware.
+    #[error("{what}: the bytes are wrong; this is a bug or a fault of the hardware")]
+    WrongSum {
+        /// What was read or moved.
+        what: String,
+    },
     /// The device's queue is full.
     #[error("{0}; try again later")]
     Submit(SubmitError),

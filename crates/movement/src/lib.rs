@@ -4,6 +4,7 @@
 mod checksum;
 mod error;
 mod kernels;
+pub mod measure;
 pub mod method;
 pub mod ring;
 pub mod storage;

@@ -20,4 +20,17 @@ kernel_arguments! {
         /// The sum, to which the kernel adds.
         pub(crate) sum: DevicePointerMut<u64>,
     }
+
+    /// Arguments of the reads.
+    pub(crate) struct Reading {
+        /// The memory. Its address is a multiple of 128 and its length a power of two.
+        pub(crate) words: DevicePointerMut<u32>,
+        pub(crate) bytes: u64,
+        /// Number of reads of the kernels that do not read all.
+        pub(crate) accesses: u64,
+        /// The sum of what was read, to which the kernel adds.
+        pub(crate) sum: DevicePointerMut<u64>,
+        /// Bytes of a stage of shared memory, a multiple of 128; used by bulk copies.
+        pub(crate) piece_bytes: u32,
+    }
 }

@@ -8,8 +8,9 @@ use forebay_device::cuda::{
 };
 use forebay_device::{DeviceFault, JobError};
 
-use super::arguments::{Copying, Summing};
-use super::{BULK_STAGES, bytes};
+use super::arguments::{Copying, Reading, Summing};
+use super::{BULK_STAGES, bytes, reads};
+use crate::measure::{Memory, Pattern};
 use crate::method::Direction;
 
 /// Threads of a block of the kernels that load and store plainly.
@@ -175,4 +176,103 @@ pub(crate) fn checksum(
     let part = parts.into_iter().next().expect("one part");
     let (_, part) = Transfer::begin(cuda, sum.all(), part, stream)?.finish()?;
     Ok(u64::read(&part))
+}
+
+/// Threads of a block that reads by the bulk copy engine.
+const BULK_READ_THREADS: u32 = 512;
+
+/// Bytes of a stage of a read of device memory by the bulk copy engine. The stages of a block take most of a
+/// multiprocessor's shared memory, because device memory needs many bytes in flight.
+const BULK_READ_PIECE_BYTES: u32 = 48 << 10;
+
+/// Maximum blocks per multiprocessor that read at random: as many as fit.
+const RANDOM_BLOCKS: u64 = 8;
+
+/// What a kernel does with memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Task {
+    /// Writes what the pattern expects.
+    Fill(Pattern),
+    /// Reads, `accesses` times if the pattern does not read all.
+    Read(Pattern, u64),
+}
+
+/// Runs a kernel over memory. Returns its time in milliseconds and the sum of what it read. Blocks until it is done.
+///
+/// # Panics
+/// If the length of the memory is not a power of two of at least 128.
+pub(crate) fn run(
+    cuda: &mut Cuda,
+    memory: &mut Memory,
+    task: Task,
+) -> Result<(f64, u64), JobError> {
+    let bytes = memory.len() as u64;
+    assert!(bytes.is_power_of_two() && bytes >= 128, "{bytes} bytes");
+    let stream = cuda.downloads().clone();
+    let sum = cuda.buffer::<u64>(1)?;
+    Transfer::begin(cuda, Fill(0), sum.all(), &stream)?.finish()?;
+    let (entry, shape) = entry_and_shape(cuda, memory, task);
+    let kernel = cuda.kernel(reads(cuda.arch()), &entry)?;
+    let arguments = Reading {
+        words: memory.device_pointer(),
+        bytes,
+        accesses: match task {
+            Task::Fill(_) => 0,
+            Task::Read(_, accesses) => accesses,
+        },
+        sum: sum.pointer_mut(),
+        piece_bytes: shape.shared_bytes / BULK_STAGES,
+    };
+    let (began, ended) = (cuda.event()?, cuda.event()?);
+    cuda.record(&began, &stream)?;
+    // SAFETY: the kernels take `Reading`, access `bytes` bytes of memory that the GPU can access, and add to one
+    // number. The caller's borrow of the memory outlives the wait below; if that fails, the device is lost.
+    let launched = unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) };
+    launched.and_then(|()| Ok(cuda.record(&ended, &stream)?))?;
+    cuda.synchronize(&stream)?;
+    let host = Part::divide(vec![0; size_of::<u64>()].into_boxed_slice(), &[]);
+    let part = host.into_iter().next().expect("one part");
+    let (_, part) = Transfer::begin(cuda, sum.all(), part, &stream)?.finish()?;
+    Ok((ended.elapsed_ms(&began)?.into(), u64::read(&part)))
+}
+
+/// Returns the kernel of a task and its launch shape.
+fn entry_and_shape(cuda: &Cuda, memory: &Memory, task: Task) -> (String, LaunchShape) {
+    let bytes = memory.len() as u64;
+    let plain = plain_shape(cuda, bytes);
+    let with_blocks = |blocks| LaunchShape { blocks, ..plain };
+    match task {
+        Task::Fill(Pattern::Dependent) => ("fill_cycle".to_owned(), plain),
+        Task::Fill(_) => ("fill_words".to_owned(), plain),
+        Task::Read(Pattern::Sequential, _) => ("read_plain".to_owned(), plain),
+        Task::Read(Pattern::SequentialBulk, _) => {
+            let (blocks, piece_bytes) = match memory {
+                Memory::Device(_) | Memory::Peer(_) => {
+                    (cuda.multiprocessors().into(), BULK_READ_PIECE_BYTES)
+                }
+                Memory::Host(_) => (BULK_BLOCKS, BULK_PIECE_BYTES),
+            };
+            let shape = LaunchShape {
+                blocks: bytes.div_ceil(piece_bytes.into()).min(blocks),
+                threads: BULK_READ_THREADS,
+                shared_bytes: piece_bytes * BULK_STAGES,
+                ..LaunchShape::default()
+            };
+            ("read_bulk".to_owned(), shape)
+        }
+        Task::Read(Pattern::Random { bytes }, accesses) => {
+            let threads = accesses.saturating_mul((bytes as u64).div_ceil(16));
+            let most = u64::from(cuda.multiprocessors()) * RANDOM_BLOCKS;
+            let blocks = threads.div_ceil(THREADS.into()).clamp(1, most);
+            (format!("read_random<{bytes}>"), with_blocks(blocks))
+        }
+        Task::Read(Pattern::Dependent, _) => {
+            let shape = LaunchShape {
+                blocks: 1,
+                threads: 1,
+                ..plain
+            };
+            ("read_dependent".to_owned(), shape)
+        }
+    }
 }

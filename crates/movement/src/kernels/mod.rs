@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 
 use forebay_device::cuda::{Arch, KernelArguments, Program, ProgramSpec, device_header};
 
-use arguments::{Copying, Summing};
+use arguments::{Copying, Reading, Summing};
+
+use crate::measure::pattern::{CYCLE_ADDEND, CYCLE_FACTOR, LINE_BYTES, RANDOM_BYTES};
 
 /// Architecture since which GPUs have the bulk copy engine.
 pub(crate) const BULK_ARCH_MIN: u32 = 9;
@@ -23,7 +25,15 @@ pub(crate) fn has_bulk(arch: Arch) -> bool {
 
 /// Returns the specifications of all programs for an architecture.
 pub fn kernels(arch: Arch) -> Vec<ProgramSpec> {
-    vec![bytes_spec(has_bulk(arch))]
+    let with_bulk = has_bulk(arch);
+    vec![bytes_spec(with_bulk), reads_spec(with_bulk)]
+}
+
+/// Returns the program of reads.
+pub(crate) fn reads(arch: Arch) -> &'static Program {
+    static PLAIN: LazyLock<Program> = LazyLock::new(|| Program::new(reads_spec(false)));
+    static BULK: LazyLock<Program> = LazyLock::new(|| Program::new(reads_spec(true)));
+    if has_bulk(arch) { &BULK } else { &PLAIN }
 }
 
 /// Returns the program of copies and checksums.
@@ -38,6 +48,25 @@ fn bytes_spec(with_bulk: bool) -> ProgramSpec {
     entries.extend(with_bulk.then_some("copy_bulk"));
     let arguments = [Copying::header(), Summing::header()].concat();
     spec("bytes.cu", include_str!("bytes.cu"), arguments, &entries)
+}
+
+fn reads_spec(with_bulk: bool) -> ProgramSpec {
+    let random = RANDOM_BYTES.map(|bytes| format!("read_random<{bytes}>"));
+    let mut entries = vec!["fill_words", "fill_cycle", "read_plain", "read_dependent"];
+    entries.extend(random.iter().map(String::as_str));
+    entries.extend(with_bulk.then_some("read_bulk"));
+    let mut spec = spec(
+        "reads.cu",
+        include_str!("reads.cu"),
+        Reading::header(),
+        &entries,
+    );
+    spec.options.extend([
+        format!("-DkLineBytes={LINE_BYTES}ull"),
+        format!("-DkCycleFactor={CYCLE_FACTOR}ull"),
+        format!("-DkCycleAddend={CYCLE_ADDEND}ull"),
+    ]);
+    spec
 }
 
 fn spec(name: &str, source: &'static str, arguments: String, entries: &[&str]) -> ProgramSpec {

@@ -1,0 +1,140 @@
+//! Reads by kernels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_device::Device;
+use forebay_device::cuda::{DevicePointerMut, DeviceView, Pinned};
+
+use super::{Pattern, Plan, Reading, accesses_of};
+use crate::MoveError;
+use crate::kernels::has_bulk;
+use crate::kernels::launch::{self, Task};
+use crate::method::{PeerLink, ask, link};
+
+/// Memory that a kernel reads.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// Memory of the device that runs the kernel.
+    Device(DeviceView<u8>),
+    /// Pinned host memory.
+    Host(Pinned),
+    /// Memory of another device, which this one [reaches](Device::reaches).
+    Peer(DeviceView<u8>),
+}
+
+/// How much more often device memory is read at random than memory over a link.
+const LINK_FACTOR: u64 = 64;
+
+impl Memory {
+    /// Returns the number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Memory::Device(view) | Memory::Peer(view) => view.len(),
+            Memory::Host(pinned) => pinned.len(),
+        }
+    }
+
+    pub(crate) fn device_pointer(&mut self) -> DevicePointerMut<u32> {
+        match self {
+            Memory::Device(view) | Memory::Peer(view) => {
+                DevicePointerMut::new(view.pointer_mut().address())
+            }
+            Memory::Host(pinned) => pinned.device_pointer(),
+        }
+    }
+
+    /// Returns the number of random reads of a plan.
+    fn accesses(&self, plan: &Plan) -> u64 {
+        match self {
+            Memory::Device(_) => plan.accesses,
+            Memory::Host(_) | Memory::Peer(_) => (plan.accesses / LINK_FACTOR).max(1),
+        }
+    }
+}
+
+/// Measures reads by kernels of a GPU: of its own memory if `of_host` is false, otherwise of pinned host memory.
+/// Blocks; each read runs alone on the device's thread.
+///
+/// # Errors
+/// [`MoveError`] if there is too little memory, or [`MoveError::WrongSum`] if a read took other bytes.
+pub fn read_by_device(
+    device: &Arc<Device>,
+    of_host: bool,
+    plan: Plan,
+) -> Result<Vec<Reading>, MoveError> {
+    let memory = match of_host {
+        true => Memory::Host(device.pinned(plan.host_bytes)?),
+        false => Memory::Device(allocate(device, plan.device_bytes)?),
+    };
+    read(device, memory, plan)
+}
+
+/// Measures reads of the memory of `peer` by kernels of `device`; `None` if the cards cannot access each other's
+/// memory. Blocks.
+///
+/// # Errors
+/// As for [`read_by_device`].
+pub fn read_peer(
+    device: &Arc<Device>,
+    peer: &Arc<Device>,
+    plan: Plan,
+) -> Result<Option<Vec<Reading>>, MoveError> {
+    if link(peer, device) != Some(PeerLink::Direct) {
+        return Ok(None);
+    }
+    let memory = Memory::Peer(allocate(peer, plan.device_bytes)?);
+    read(device, memory, plan).map(Some)
+}
+
+fn allocate(device: &Arc<Device>, bytes: usize) -> Result<DeviceView<u8>, MoveError> {
+    let memory = device.allocate(bytes as u64)?;
+    Ok(DeviceView::of(&Arc::new(memory), 0..bytes))
+}
+
+fn read(device: &Arc<Device>, mut memory: Memory, plan: Plan) -> Result<Vec<Reading>, MoveError> {
+    let bulk = device.details().is_some_and(|gpu| has_bulk(gpu.arch));
+    let random = memory.accesses(&plan);
+    let mut readings = Vec::new();
+    for pattern in Pattern::ALL {
+        if pattern == Pattern::SequentialBulk && !bulk {
+            continue;
+        }
+        // The first pattern of each filling fills the memory.
+        if matches!(pattern, Pattern::Sequential | Pattern::Dependent) {
+            (memory, _) = run(device, memory, Task::Fill(pattern))?;
+        }
+        let (accesses, access_bytes) = accesses_of(pattern, memory.len(), random, plan.dependent);
+        let expected = pattern.sum(memory.len(), accesses);
+        let mut times = Vec::new();
+        for round in 0..=plan.repeat {
+            let (back, (took, sum)) = run(device, memory, Task::Read(pattern, accesses))?;
+            memory = back;
+            if sum != expected {
+                return Err(MoveError::WrongSum {
+                    what: format!("{pattern} reads by device {}", device.name()),
+                });
+            }
+            times.extend((round > 0).then_some(took));
+        }
+        readings.push(Reading {
+            pattern,
+            accesses,
+            access_bytes,
+            times,
+        });
+    }
+    Ok(readings)
+}
+
+/// Runs a kernel over memory; returns the memory, the kernel's time, and the sum of what it read.
+fn run(
+    device: &Device,
+    mut memory: Memory,
+    task: Task,
+) -> Result<(Memory, (Duration, u64)), MoveError> {
+    ask(device, move |cuda| {
+        let (ms, sum) = launch::run(cuda, &mut memory, task)?;
+        Ok((memory, (Duration::from_secs_f64(ms / 1e3), sum)))
+    })
+}

@@ -1,0 +1,184 @@
+//! Rates of the transfer methods.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_device::Device;
+use forebay_device::cuda::{DeviceBuffer, Fill, Transfer};
+
+use crate::method::{
+    Direction, HostBuffer, Missing, Order, StagedOptions, TransferMethod, ask, available,
+    checksum_on, move_bytes,
+};
+use crate::{MoveError, checksum};
+
+/// Host and device memory between which a method moves bytes, again and again.
+#[derive(Debug)]
+pub struct Prepared {
+    method: TransferMethod,
+    /// `None` after a move that failed.
+    host: Option<HostBuffer>,
+    there: DeviceBuffer<u8>,
+    sum: u64,
+    /// Time of allocating, and so of pinning, the host memory.
+    pub allocation: Duration,
+}
+
+impl Prepared {
+    /// Allocates memory for a method, and fills the host memory.
+    ///
+    /// # Errors
+    /// [`MoveError`] if there is too little memory of a kind.
+    pub fn allocate(
+        device: &Arc<Device>,
+        method: TransferMethod,
+        bytes: usize,
+    ) -> Result<Prepared, MoveError> {
+        let there = ask(device, move |cuda| Ok(cuda.buffer::<u8>(bytes)?))?;
+        let start = Instant::now();
+        let mut host = HostBuffer::allocate(device, method, bytes)?;
+        let allocation = start.elapsed();
+        fill(&mut host);
+        Ok(Prepared {
+            method,
+            sum: checksum(&host),
+            host: Some(host),
+            there,
+            allocation,
+        })
+    }
+
+    /// Moves all bytes; returns the time, and the time within it for pinning.
+    ///
+    /// # Errors
+    /// [`MoveError`] if the move fails, or an earlier one failed.
+    pub fn run(
+        &mut self,
+        device: &Arc<Device>,
+        direction: Direction,
+        chunk_bytes: usize,
+        staged: StagedOptions,
+    ) -> Result<(Duration, Duration), MoveError> {
+        let method = self.method;
+        let host = self
+            .host
+            .take()
+            .ok_or_else(|| self.wrong("an earlier move failed"))?;
+        let order = Order {
+            method,
+            direction,
+            host,
+            there: self.there.all(),
+            chunk_bytes,
+            staged,
+        };
+        let moved = move_bytes(device, order)?;
+        self.host = Some(moved.host);
+        Ok((moved.took, moved.pinning))
+    }
+
+    /// Checks that every byte is at the destination of a direction. Before the move, [`Prepared::forget`] must have
+    /// removed the bytes from there.
+    ///
+    /// # Errors
+    /// [`MoveError::WrongSum`].
+    pub fn verify(&self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
+        let sum = match (direction, &self.host) {
+            (Direction::ToDevice, _) => checksum_on(device, self.there.all())?,
+            (Direction::ToHost, Some(host)) => checksum(host),
+            (Direction::ToHost, None) => return Err(self.wrong("an earlier move failed")),
+        };
+        match sum == self.sum {
+            true => Ok(()),
+            false => Err(self.wrong(direction.name())),
+        }
+    }
+
+    /// Fills the source of a direction with the bytes, and the destination with zeros.
+    ///
+    /// # Errors
+    /// [`MoveError`] if the device fails.
+    pub fn forget(&mut self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
+        let all = self.there.all();
+        match (direction, &mut self.host) {
+            (Direction::ToDevice, Some(host)) => {
+                fill(host);
+                ask(device, move |cuda| {
+                    Transfer::begin(cuda, Fill(0), all, cuda.uploads())?.finish()?;
+                    Ok(())
+                })
+            }
+            (Direction::ToHost, Some(host)) => {
+                host.fill(0);
+                Ok(())
+            }
+            (_, None) => Err(self.wrong("an earlier move failed")),
+        }
+    }
+
+    fn wrong(&self, what: &str) -> MoveError {
+        MoveError::WrongSum {
+            what: format!("{}, {what}", self.method),
+        }
+    }
+}
+
+/// Fills memory with bytes that differ from word to word.
+fn fill(host: &mut [u8]) {
+    let (words, rest) = host.as_chunks_mut::<8>();
+    for (index, word) in (1_u64..).zip(words) {
+        *word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    }
+    rest.fill(0x5A);
+}
+
+/// The rate of a method on this machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MethodRate {
+    /// The method.
+    pub method: TransferMethod,
+    /// Bytes per second to the device and to the host, or why the method is missing.
+    pub bytes_per_s: Result<[f64; 2], Missing>,
+    /// Bytes per second of allocating, and so of pinning, the host memory.
+    pub allocated_bytes_per_s: f64,
+}
+
+/// Measures every method that a GPU has, with `bytes` bytes in each direction. Blocks.
+///
+/// # Errors
+/// [`MoveError`] if a method that the device has fails, or moves wrong bytes.
+pub fn rate_methods(device: &Arc<Device>, bytes: usize) -> Result<Vec<MethodRate>, MoveError> {
+    let rate = |(method, tried)| {
+        let missing = match tried {
+            Ok(()) => return rate_method(device, method, bytes),
+            Err(missing) => missing,
+        };
+        Ok(MethodRate {
+            method,
+            bytes_per_s: Err(missing),
+            allocated_bytes_per_s: 0.0,
+        })
+    };
+    available(device).into_iter().map(rate).collect()
+}
+
+fn rate_method(
+    device: &Arc<Device>,
+    method: TransferMethod,
+    bytes: usize,
+) -> Result<MethodRate, MoveError> {
+    let mut prepared = Prepared::allocate(device, method, bytes)?;
+    let mut rates = [0.0; 2];
+    for (rate, direction) in rates.iter_mut().zip(Direction::ALL) {
+        let chunk_bytes = bytes.min(16 << 20);
+        prepared.forget(device, direction)?;
+        let (took, _) = prepared.run(device, direction, chunk_bytes, StagedOptions::default())?;
+        prepared.verify(device, direction)?;
+        *rate = bytes as f64 / took.as_secs_f64();
+    }
+    Ok(MethodRate {
+        method,
+        bytes_per_s: Ok(rates),
+        allocated_bytes_per_s: bytes as f64 / prepared.allocation.as_secs_f64(),
+    })
+}

@@ -1,0 +1,136 @@
+//! Measurements at smoke size: they check what they read and move. With `FOREBAY_REQUIRE_GPU=1` a missing GPU is an
+//! error.
+
+use std::env;
+use std::sync::Arc;
+
+use forebay_device::cuda::gpus;
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_movement::MoveError;
+use forebay_movement::measure::{
+    Pattern, Plan, Prepared, Reading, rate_methods, read_by_cpu, read_by_device, read_peer,
+};
+use forebay_movement::method::{Direction, StagedOptions, TransferMethod};
+
+/// Starts the first `count` GPUs; `None` if there are fewer.
+fn start(count: usize) -> Option<(Devices, Vec<Arc<Device>>)> {
+    let found = gpus();
+    if let Err(error) = &found {
+        let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+    }
+    if found.map_or(0, |gpus| gpus.len()) < count {
+        println!("skipped: fewer GPUs than {count}");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(64 << 20),
+        pinned_pool_bytes: 64 << 20,
+        ..DeviceOptions::default()
+    };
+    let names: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
+    let spec = names.join(",").parse().expect("valid");
+    let devices = Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}"));
+    let list = devices.list();
+    Some((devices, list))
+}
+
+fn check(readings: &[Reading], patterns: impl Iterator<Item = Pattern>) {
+    let measured: Vec<Pattern> = readings.iter().map(|reading| reading.pattern).collect();
+    assert_eq!(measured, patterns.collect::<Vec<_>>());
+    for reading in readings {
+        assert_eq!(reading.times.len(), Plan::smoke().repeat);
+        let rates = [
+            reading.accesses_per_s(),
+            reading.bytes_per_s(),
+            reading.access_ns(),
+        ];
+        assert!(
+            rates
+                .iter()
+                .flatten()
+                .all(|rate| *rate > 0.0 && rate.is_finite())
+        );
+        println!("{reading:?}");
+    }
+}
+
+#[test]
+fn the_processor_reads_its_memory() {
+    let readings = read_by_cpu(Plan::smoke()).expect("a little memory");
+    let patterns = Pattern::ALL.into_iter();
+    check(
+        &readings,
+        patterns.filter(|pattern| *pattern != Pattern::SequentialBulk),
+    );
+}
+
+#[test]
+fn a_gpu_reads_its_own_and_the_hosts_memory() {
+    let Some((_devices, list)) = start(1) else {
+        return;
+    };
+    let arch = list[0].details().expect("a GPU").arch;
+    let has = |pattern: &Pattern| *pattern != Pattern::SequentialBulk || arch.major >= 9;
+    for of_host in [false, true] {
+        let readings = read_by_device(&list[0], of_host, Plan::smoke());
+        let readings = readings.unwrap_or_else(|error| panic!("{error}"));
+        check(&readings, Pattern::ALL.into_iter().filter(has));
+    }
+    assert_eq!(list[0].memory_used_bytes(), 0);
+}
+
+#[test]
+fn a_gpu_reads_the_memory_of_a_peer_or_says_that_it_cannot() {
+    let Some((_devices, list)) = start(2) else {
+        return;
+    };
+    let readings = read_peer(&list[0], &list[1], Plan::smoke());
+    let readings = readings.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(readings.is_some(), list[0].reaches(&list[1]));
+    assert!(readings.is_none_or(|readings| readings.len() >= 7));
+}
+
+#[test]
+fn every_method_has_a_rate_or_a_reason() {
+    let Some((_devices, list)) = start(1) else {
+        return;
+    };
+    let rates = rate_methods(&list[0], 1 << 20).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(rates.len(), TransferMethod::ALL.len());
+    for rate in rates {
+        println!("{rate:?}");
+        assert!(
+            rate.bytes_per_s
+                .is_ok_and(|both| both.iter().all(|rate| *rate > 0.0))
+                || { rate.allocated_bytes_per_s == 0.0 }
+        );
+    }
+}
+
+#[test]
+fn bytes_that_did_not_move_are_noticed() {
+    let Some((_devices, list)) = start(1) else {
+        return;
+    };
+    let device = &list[0];
+    let mut prepared =
+        Prepared::allocate(device, TransferMethod::PinnedCopy, 1 << 20).expect("1 MiB");
+    let run = |prepared: &mut Prepared, direction| {
+        let staged = StagedOptions::default();
+        prepared
+            .run(device, direction, 64 << 10, staged)
+            .expect("the device works");
+    };
+    for direction in Direction::ALL {
+        prepared
+            .forget(device, direction)
+            .expect("the device works");
+        let error = prepared
+            .verify(device, direction)
+            .expect_err("nothing moved");
+        assert!(matches!(error, MoveError::WrongSum { .. }), "{error}");
+        run(&mut prepared, direction);
+        prepared.verify(device, direction).expect("all bytes moved");
+    }
+}
