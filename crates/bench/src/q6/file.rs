@@ -2,12 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::{Deserialize, Serialize};
 
 use super::generate;
@@ -90,36 +89,6 @@ impl TableFile {
             joined(running)
         })?)?;
         Ok(groups)
-    }
-
-    /// Removes the file's pages from the page cache, so that the next read comes from the disk.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or written back.
-    pub fn drop_cache(&self) -> Result<()> {
-        let file = self.open()?;
-        file.sync_all()
-            .with_context(|| format!("syncing {}", self.path.display()))?;
-        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
-            .with_context(|| format!("dropping the cached pages of {}", self.path.display()))
-    }
-
-    /// Opens the file for reads that bypass the page cache.
-    ///
-    /// # Errors
-    /// If the file cannot be opened, or its file system has no direct I/O.
-    pub fn open_direct(&self) -> Result<File> {
-        let mut options = File::options();
-        let opened = options
-            .read(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(&self.path);
-        opened.with_context(|| {
-            format!(
-                "opening {} for direct I/O; choose a folder on a disk with --folder",
-                self.path.display()
-            )
-        })
     }
 
     fn open(&self) -> Result<File> {
@@ -246,8 +215,6 @@ mod tests {
         let groups = made.load(3).expect("readable");
         assert_eq!(groups.len() as u64, made.about.bytes());
         assert_eq!(super::super::cpu::sum(&groups), made.about.revenue);
-        made.drop_cache().expect("the file system has advice");
-        assert_eq!(made.load(1).expect("readable"), groups);
     }
 
     #[test]

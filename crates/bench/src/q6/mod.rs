@@ -7,6 +7,7 @@
 mod consumer;
 mod cpu;
 mod device;
+mod disk;
 mod file;
 mod generate;
 mod gpu;
@@ -19,6 +20,7 @@ mod launch;
 mod overlap;
 mod pinned;
 mod report;
+mod serial;
 mod table;
 mod usage;
 
@@ -32,10 +34,12 @@ use clap::{Args, ValueEnum};
 use forebay_device::Device;
 use forebay_device::cuda::HostRegistration;
 use forebay_movement::RingOptions;
+use forebay_movement::storage::{Access, DataFile, PageCache};
 use forebay_peers::cache_folder;
 
 use file::TableFile;
 use report::{Case, Report, Sample};
+use table::GROUP_BYTES;
 use usage::Meter;
 
 /// Buffer sizes of a run, in bytes.
@@ -69,6 +73,9 @@ pub struct Q6Args {
     /// Write the table as text, in the format of TPC-H, to this file, and measure nothing.
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
+    /// Sizes of the buffers, in bytes: multiples of 65536. The default is 64 KiB to 64 MiB.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub buffer_bytes: Vec<usize>,
     /// Print JSON lines.
     #[arg(long)]
     pub json: bool,
@@ -80,8 +87,17 @@ pub struct Q6Args {
 /// A variant of the query, or the limit that variants are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// The CPU computes on all cores, from memory.
+    /// What `dd` reads past the page cache: the limit of the variants that read the disk.
+    Dd,
+    /// One thread does one step after another, as in the paper: the CPU computes, the GPU computes after a staged read,
+    /// the GPU computes after a read by cuFile.
+    Serial,
+    /// The CPU reads the disk and computes on all cores; also from memory.
     Cpu,
+    /// The CPU reads the disk into pinned memory, the GPU computes.
+    Staged,
+    /// cuFile reads the disk, the GPU computes.
+    Direct,
     /// The GPU computes; pinned host memory passes through the ring.
     Pinned,
     /// Each transfer method moves the table from host memory to the GPU, which computes then.
@@ -95,8 +111,12 @@ pub enum Variant {
 }
 
 /// Every variant, in the order of a run.
-const VARIANTS: [Variant; 6] = [
+const VARIANTS: [Variant; 10] = [
+    Variant::Dd,
+    Variant::Serial,
     Variant::Cpu,
+    Variant::Staged,
+    Variant::Direct,
     Variant::Pinned,
     Variant::Methods,
     Variant::Device,
@@ -141,6 +161,21 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
     session.compare()
 }
 
+/// Returns the sizes of buffers that the options name.
+fn buffers(args: &Q6Args) -> Result<Vec<usize>> {
+    let sizes = match (&args.buffer_bytes[..], args.smoke) {
+        ([], false) => BUFFER_BYTES.to_vec(),
+        ([], true) => SMOKE_BUFFER_BYTES.to_vec(),
+        (named, _) => named.to_vec(),
+    };
+    let is_whole = |bytes: &usize| *bytes > 0 && bytes.is_multiple_of(GROUP_BYTES);
+    ensure!(
+        sizes.iter().all(is_whole),
+        "--buffer-bytes must be multiples of {GROUP_BYTES}, the bytes of a row group"
+    );
+    Ok(sizes)
+}
+
 /// Writes the table in the text format of TPC-H.
 fn export(scale_factor: f64, path: &std::path::Path) -> Result<()> {
     let writing = || format!("writing {}", path.display());
@@ -168,22 +203,31 @@ impl Session {
             file.about.revenue / 10_000,
             file.about.revenue % 10_000
         ));
+        if let Access::Buffered { why } = DataFile::open(&file.path, PageCache::Bypass)?.access() {
+            report.note(&format!(
+                "reads go through the page cache: {why}; choose a disk with --folder"
+            ));
+        }
         Ok(Session {
             file,
             gpu: gpu::start()?,
             threads,
             rounds: if args.smoke { 1 } else { args.rounds.max(1) },
-            buffers: match args.smoke {
-                true => SMOKE_BUFFER_BYTES.to_vec(),
-                false => BUFFER_BYTES.to_vec(),
-            },
+            buffers: buffers(args)?,
             report,
         })
     }
 
     fn measure(&mut self, variant: Variant, is_named: bool) -> Result<()> {
         match (variant, self.gpu.clone()) {
-            (Variant::Cpu, _) => self.cpu(),
+            (Variant::Dd, _) => disk::by_dd(self),
+            (Variant::Serial, gpu) => serial::measure(self, gpu.as_ref()),
+            (Variant::Cpu, _) => {
+                self.cpu()?;
+                disk::on_cpu(self)
+            }
+            (Variant::Staged, Some(gpu)) => disk::staged(self, &gpu),
+            (Variant::Direct, Some(gpu)) => disk::direct(self, &gpu),
             (Variant::Pinned, Some(gpu)) => pinned::by_ring(self, &gpu),
             (Variant::Methods, Some(gpu)) => pinned::by_methods(self, &gpu),
             (Variant::Ring, Some(gpu)) => overlap::measure(self, &gpu),
@@ -212,6 +256,12 @@ impl Session {
         })?;
         let case = self.case("q6-cpu-memory", &devices);
         self.report.add(case, &samples)
+    }
+
+    /// Opens the columns for reads that bypass the page cache, if the file system allows it.
+    fn data_file(&self) -> Result<Arc<DataFile>> {
+        let file = DataFile::open(&self.file.path, PageCache::Bypass)?;
+        Ok(Arc::new(file))
     }
 
     /// Loads the table into pinned host memory.
@@ -258,6 +308,9 @@ impl Session {
 
     /// Compares the variants with the limits of the same run.
     fn compare(&mut self) -> Result<()> {
+        for name in ["q6-cpu", "q6-disk-uring", "q6-disk-threads"] {
+            self.report.compare(name, "limit-disk", 95.0)?;
+        }
         self.report.compare("q6-pinned", "limit-pinned", 95.0)?;
         self.report.compare("q6-device", "limit-device", 85.0)?;
         self.report.compare("ring", "ring-plain-loop", 180.0)

@@ -32,7 +32,8 @@ pub(super) fn by_ring(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     session.report.add(case, &copies)?;
     let source = PinnedSource { bytes };
     for buffer_bytes in session.buffers() {
-        let samples = session.ring(gpu, &source, buffer_bytes)?;
+        let mut ring = session.lease(gpu, buffer_bytes)?;
+        let samples = session.repeat(|| session.run_ring(&mut ring, gpu, &source))?;
         let case = Case {
             buffer_bytes: Some(buffer_bytes),
             ..session.case("q6-pinned", gpu.name())
@@ -43,18 +44,13 @@ pub(super) fn by_ring(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
 }
 
 impl Session {
-    /// Measures the query over a source through a ring with slots of this size.
-    pub(super) fn ring(
-        &self,
-        device: &Arc<Device>,
-        source: &dyn Source,
-        buffer_bytes: usize,
-    ) -> Result<Vec<Sample>> {
-        let mut ring = StagingRing::lease(device, Session::slots(buffer_bytes))?;
-        self.repeat(|| self.run_ring(&mut ring, device, source))
+    /// Leases a ring with slots of this size.
+    pub(super) fn lease(&self, device: &Arc<Device>, slot_bytes: usize) -> Result<StagingRing> {
+        Ok(StagingRing::lease(device, Session::slots(slot_bytes))?)
     }
 
-    fn run_ring(
+    /// Runs the query once over a source through a ring.
+    pub(super) fn run_ring(
         &self,
         ring: &mut StagingRing,
         device: &Arc<Device>,
