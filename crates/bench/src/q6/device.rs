@@ -43,7 +43,7 @@ fn kernel(
     let samples = session.repeat(|| {
         let timed = gpu::run(gpu, entry, groups)?;
         let sum = (entry != Entry::Read).then_some(timed.sum);
-        Ok(Sample::of_kernel(timed.took, sum))
+        Ok(Sample::of_time(timed.took, sum))
     })?;
     let case = session.case(name, gpu.name());
     session.report.add(case, &samples)

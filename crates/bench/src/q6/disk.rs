@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use forebay_device::cuda::cufile::CuFile;
@@ -11,7 +12,6 @@ use forebay_movement::storage::{DirectMode, DirectSource, FileReader, FileSource
 
 use super::Session;
 use super::report::{Case, Sample};
-use super::usage::Meter;
 
 /// Reads in flight.
 const READS: usize = 16;
@@ -46,17 +46,13 @@ fn dd(session: &Session, block_bytes: usize) -> Result<Sample> {
         .args(["of=/dev/null", "iflag=direct"])
         .arg(format!("bs={block_bytes}"))
         .stdin(Stdio::null());
-    let meter = Meter::start();
+    let began = Instant::now();
     let output = command.output().context("starting dd (coreutils)")?;
-    let usage = meter.stop();
+    let took = began.elapsed();
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(Sample {
-        usage,
-        phases: None,
-        sum: None,
-    })
+    Ok(Sample::of_time(took, None))
 }
 
 /// Measures the host path: `pread` by several threads into CPU memory, and the CPU computes on all cores.

@@ -19,6 +19,7 @@ mod kernels;
 mod launch;
 mod overlap;
 mod pinned;
+mod plot;
 mod report;
 mod serial;
 mod table;
@@ -79,6 +80,9 @@ pub struct Q6Args {
     /// Print JSON lines.
     #[arg(long)]
     pub json: bool,
+    /// Draw execution times by phase, CPU use and rates into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub plot: Option<PathBuf>,
     /// Append the results to this file of JSON lines.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -158,7 +162,11 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
             session.measure(variant, !args.only.is_empty())?;
         }
     }
-    session.compare()
+    session.compare()?;
+    match &args.plot {
+        Some(folder) => plot::write(folder, session.report.outcomes()),
+        None => Ok(()),
+    }
 }
 
 /// Returns the sizes of buffers that the options name.
@@ -234,8 +242,10 @@ impl Session {
             (Variant::Device, Some(gpu)) => device::in_device_memory(self, &gpu),
             (Variant::ZeroCopy, Some(gpu)) => device::in_host_memory(self, &gpu),
             (_, None) => {
-                ensure!(!is_named, "{variant:?} needs a GPU, and there is none");
-                self.report.note(&format!("{variant:?}: skipped, no GPU"));
+                let name = variant.to_possible_value();
+                let name = name.as_ref().map_or("it", |value| value.get_name());
+                ensure!(!is_named, "{name} needs a GPU, and there is none");
+                self.report.note(&format!("{name}: skipped, no GPU"));
                 Ok(())
             }
         }
@@ -311,8 +321,94 @@ impl Session {
         for name in ["q6-cpu", "q6-disk-uring", "q6-disk-threads"] {
             self.report.compare(name, "limit-disk", 95.0)?;
         }
+        for name in ["q6-disk-uring", "q6-disk-threads"] {
+            self.report.compare_cpu(name, "q6-cpu")?;
+        }
         self.report.compare("q6-pinned", "limit-pinned", 95.0)?;
         self.report.compare("q6-device", "limit-device", 85.0)?;
         self.report.compare("ring", "ring-plain-loop", 180.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+    use clap::Parser;
+    use forebay_device::cuda::gpus;
+    use std::path::Path;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Q6Args,
+    }
+
+    fn args(folder: &Path, more: &[&str]) -> Q6Args {
+        let folder = folder.to_str().expect("UTF-8");
+        let line = ["q6", "--folder", folder]
+            .into_iter()
+            .chain(more.iter().copied());
+        Line::try_parse_from(line).expect("right flags").args
+    }
+
+    #[test]
+    fn every_variant_gives_the_answer() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("q6.jsonl");
+        let mut args = args(folder.path(), &["--smoke", "--json"]);
+        args.record = Some(path.clone());
+        run(&args).expect("every answer is right");
+        let text = std::fs::read_to_string(path).expect("a record");
+        let records = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a record"));
+        let records: Vec<Record> = records.collect();
+        let has = |case: &str| records.iter().any(|record| record.case == case);
+        assert!(has("q6-cpu-memory") && has("serial-cpu/65536") && has("q6-cpu/262144"));
+        let on_gpu = [
+            "q6-device",
+            "q6-pinned/65536",
+            "q6-disk-threads/65536",
+            "q6-zero-copy",
+            "ring",
+        ];
+        let found = gpus();
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(found.is_ok() || !required, "{found:?}");
+        for case in on_gpu {
+            assert_eq!(has(case), found.is_ok(), "{case}");
+        }
+        let all: Vec<u64> = records.iter().filter_map(|record| record.expect).collect();
+        assert!(
+            all.len() > 3 && all.iter().all(|sum| *sum == all[0]),
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn options_that_cannot_be_measured_are_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let refused = |more: &[&str]| {
+            let error = run(&args(folder.path(), more)).expect_err("it is refused");
+            error.to_string()
+        };
+        assert!(refused(&["--scale-factor", "0"]).contains("--scale-factor"));
+        assert!(refused(&["--smoke", "--buffer-bytes", "65537"]).contains("multiples of 65536"));
+        if gpus().is_err() {
+            assert!(refused(&["--smoke", "--only", "device"]).contains("needs a GPU"));
+        }
+    }
+
+    #[test]
+    fn the_table_is_exported_as_text() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lineitem.tbl");
+        let mut args = args(folder.path(), &["--scale-factor", "0.001"]);
+        args.export = Some(path.clone());
+        run(&args).expect("room");
+        let text = std::fs::read_to_string(path).expect("just written");
+        assert!(text.starts_with("1|") && text.ends_with("|\n"));
+        assert_eq!(text.lines().count(), 6005);
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn by_ring(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     let bytes = session.pinned(gpu)?;
     let copies = session.repeat(|| {
         let (_, took) = gpu::load(gpu, &bytes)?;
-        Ok(Sample::of_kernel(took, None))
+        Ok(Sample::of_time(took, None))
     })?;
     let case = session.case("limit-pinned", gpu.name());
     session.report.add(case, &copies)?;

@@ -33,8 +33,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Returns a sample of a kernel alone.
-    pub(super) fn of_kernel(took: Duration, sum: Option<u64>) -> Sample {
+    /// Returns a sample of which only the time is known.
+    pub(super) fn of_time(took: Duration, sum: Option<u64>) -> Sample {
         let usage = Usage {
             elapsed: took,
             ..Usage::default()
@@ -146,20 +146,48 @@ impl Report {
         self.note(&format!(
             "{name}: {percent:.1} % of {limit} (must reach {must_reach:.0} %)"
         ));
+        let metric = format!("percent_of_{}", limit.replace('-', "_"));
+        self.keep_percent(name, &metric, percent)
+    }
+
+    /// Compares the CPU time of a case with that of another, in percent, each with its best buffer size. Does nothing
+    /// if one of them was not measured.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub(super) fn compare_cpu(&mut self, name: &str, other: &str) -> Result<()> {
+        let (Some(own), Some(host)) = (self.fastest(name), self.fastest(other)) else {
+            return Ok(());
+        };
+        let seconds =
+            |of: &Outcome| (of.typical.usage.user + of.typical.usage.system).as_secs_f64();
+        let (own, host) = (seconds(own), seconds(host));
+        self.note(&format!(
+            "{name}: {own:.3} CPU seconds, {other} {host:.3} (must not be more)"
+        ));
+        let percent = 100.0 * own / host;
+        let metric = format!("cpu_percent_of_{}", other.replace('-', "_"));
+        self.keep_percent(name, &metric, percent)
+    }
+
+    fn keep_percent(&self, name: &str, metric: &str, percent: f64) -> Result<()> {
         let by = Measured {
             engine: "forebay",
             devices: "all",
             expect: None,
         };
-        let metric = format!("percent_of_{}", limit.replace('-', "_"));
-        let record = self.run.record(name, by, &metric, Summary::once(percent));
+        let record = self.run.record(name, by, metric, Summary::once(percent));
         self.keep(&[record])
     }
 
-    /// Returns the best rate of a case over all buffer sizes.
-    fn best(&self, name: &str) -> Option<f64> {
+    /// Returns a case with the buffer size of its best rate.
+    fn fastest(&self, name: &str) -> Option<&Outcome> {
         let own = self.outcomes.iter().filter(|outcome| outcome.name == name);
-        own.map(|outcome| outcome.gb_per_s).max_by(f64::total_cmp)
+        own.max_by(|a, b| a.gb_per_s.total_cmp(&b.gb_per_s))
+    }
+
+    fn best(&self, name: &str) -> Option<f64> {
+        Some(self.fastest(name)?.gb_per_s)
     }
 
     /// Prints a note to standard error; it is not recorded.
@@ -321,6 +349,9 @@ mod tests {
         report
             .compare("q6-cpu", "no-such-limit", 95.0)
             .expect("nothing to do");
+        report
+            .compare_cpu("q6-cpu", "limit-disk")
+            .expect("writable");
         let records = records(&file);
         let find = |case: &str, metric: &str| {
             let mut found = records
@@ -334,7 +365,8 @@ mod tests {
         assert_eq!(find("q6-cpu/1048576", "elapsed_s"), 2.0);
         assert_eq!(find("q6-cpu/1048576", "rest_s"), 1.5);
         assert_eq!(find("q6-cpu", "percent_of_limit_disk"), 50.0);
-        assert_eq!(records.len(), 2 * (1 + METRICS.len()) + 1);
+        assert_eq!(find("q6-cpu", "cpu_percent_of_limit_disk"), 100.0);
+        assert_eq!(records.len(), 2 * (1 + METRICS.len()) + 2);
     }
 
     #[test]
