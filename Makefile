@@ -45,6 +45,7 @@ smoke: build
 	$(FOREBAY) bench documents --host --smoke
 	$(FOREBAY) bench documents --figure all --smoke --json --plot $(CARGO_TARGET_DIR)/figures > $(CARGO_TARGET_DIR)/figures.jsonl
 	$(FOREBAY) bench q6 --smoke --json --folder $(CARGO_TARGET_DIR)/q6 > $(CARGO_TARGET_DIR)/q6.jsonl
+	$(FOREBAY) bench transfer --smoke --json --plot $(CARGO_TARGET_DIR)/transfer > $(CARGO_TARGET_DIR)/transfer.jsonl
 
 test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path

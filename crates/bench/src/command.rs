@@ -9,6 +9,7 @@ use forebay_peers::{column, ferretdb};
 use crate::documents::{self, DocumentsArgs};
 use crate::plot::{self, PlotArgs};
 use crate::q6::{self, Q6Args};
+use crate::transfer::{self, TransferArgs};
 
 /// Measure Forebay, and compare it with other programs.
 #[derive(Args, Clone, Debug)]
@@ -25,6 +26,8 @@ pub enum Bench {
     Documents(DocumentsArgs),
     /// Measure query 6 of TPC-H from disk, host memory and device memory.
     Q6(Q6Args),
+    /// Measure every way of moving bytes between host memory and GPUs, and reads of every memory.
+    Transfer(TransferArgs),
     /// Draw the paper's figures from a record.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
@@ -41,6 +44,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match args.bench {
         Bench::Documents(args) => documents::run(&args).await,
         Bench::Q6(args) => q6::run(&args),
+        Bench::Transfer(args) => transfer::run(&args),
         Bench::Plot(args) => plot::run(&args),
         Bench::Ferretdb => {
             println!("{}", ferretdb::binary()?.display());

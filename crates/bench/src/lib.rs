@@ -14,6 +14,7 @@ pub mod q6;
 pub mod record;
 pub mod statistics;
 pub mod timed;
+pub mod transfer;
 
 use anyhow::Result;
 use futures_util::future::LocalBoxFuture;

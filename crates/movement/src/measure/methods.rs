@@ -1,16 +1,20 @@
 //! Rates of the transfer methods.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_device::Device;
-use forebay_device::cuda::{DeviceBuffer, Fill, Transfer};
+use forebay_device::cuda::{DeviceBuffer, DeviceView, Fill, Transfer};
 
 use crate::method::{
     Direction, HostBuffer, Missing, Order, StagedOptions, TransferMethod, ask, available,
     checksum_on, move_bytes,
 };
 use crate::{MoveError, checksum};
+
+/// Minimum bytes that a thread fills.
+const FILL_BYTES_MIN: usize = 1 << 20;
 
 /// Host and device memory between which a method moves bytes, again and again.
 #[derive(Debug)]
@@ -77,6 +81,16 @@ impl Prepared {
         Ok((moved.took, moved.pinning))
     }
 
+    /// Returns the device memory.
+    pub fn there(&self) -> DeviceView<u8> {
+        self.there.all()
+    }
+
+    /// Returns the checksum of the bytes that are moved.
+    pub fn checksum(&self) -> u64 {
+        self.sum
+    }
+
     /// Checks that every byte is at the destination of a direction. Before the move, [`Prepared::forget`] must have
     /// removed the bytes from there.
     ///
@@ -109,7 +123,7 @@ impl Prepared {
                 })
             }
             (Direction::ToHost, Some(host)) => {
-                host.fill(0);
+                with_all_cores(host, |_, part| part.fill(0));
                 Ok(())
             }
             (_, None) => Err(self.wrong("an earlier move failed")),
@@ -123,13 +137,27 @@ impl Prepared {
     }
 }
 
-/// Fills memory with bytes that differ from word to word.
+/// Fills memory with bytes that differ from word to word, with all cores.
 fn fill(host: &mut [u8]) {
-    let (words, rest) = host.as_chunks_mut::<8>();
-    for (index, word) in (1_u64..).zip(words) {
-        *word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-    }
-    rest.fill(0x5A);
+    with_all_cores(host, |first, part| {
+        let (words, rest) = part.as_chunks_mut::<8>();
+        for (index, word) in (first as u64 + 1..).zip(words) {
+            *word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        }
+        rest.fill(0x5A);
+    });
+}
+
+/// Calls `work` with parts of memory, and with the index of the first 8-byte word of each, on several threads.
+fn with_all_cores(host: &mut [u8], work: impl Fn(usize, &mut [u8]) + Sync) {
+    let share = host.len().div_ceil(forebay_device::cores());
+    let share = share.max(FILL_BYTES_MIN).next_multiple_of(8);
+    thread::scope(|scope| {
+        for (number, part) in host.chunks_mut(share).enumerate() {
+            let work = &work;
+            scope.spawn(move || work(number * share / 8, part));
+        }
+    });
 }
 
 /// The rate of a method on this machine.

@@ -214,7 +214,8 @@ fn check_columns(columns: &[Field]) -> Result<(), String> {
             "" => return Err("a column has no name".to_owned()),
             name if name.contains('\r') && !column.quoted => {
                 return Err(
-                    "the lines end with carriage returns alone; convert them (tr '\\r' '\\n')".to_owned(),
+                    "the lines end with carriage returns alone; convert them (tr '\\r' '\\n')"
+                        .to_owned(),
                 );
             }
             name if name.starts_with(['{', '[']) => {
