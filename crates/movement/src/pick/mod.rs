@@ -1,0 +1,228 @@
+//! Picks the way to bring bytes to a device, from rates that were measured on this machine.
+//!
+//! No model predicts a rate: [`Measurements::pick`] compares what was measured at the nearest size, and says by how
+//! much the picked way was ahead.
+
+mod kept;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Tier;
+
+pub use kept::{FILE_NAME, Kept, Machine, SaveError};
+
+/// Two ways whose rates differ by less than this share are equally fast: then the one that takes less time of the CPU
+/// is picked.
+const EQUAL: f64 = 0.05;
+
+/// How a consumer reads the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// All bytes, once and in order.
+    Sequential,
+    /// Single words of 8 bytes at random places.
+    Random {
+        /// Number of words.
+        accesses: u64,
+    },
+}
+
+/// One measured rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Where the bytes come from.
+    pub source: Tier,
+    /// Name of the transfer method or the storage path.
+    pub way: String,
+    /// Bytes of each transfer or read.
+    pub chunk_bytes: u64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// Seconds of processor time for a gigabyte (10⁹ bytes), if they were measured.
+    pub cpu_s_per_gb: Option<f64>,
+}
+
+/// Rates of one machine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Measurements {
+    /// The rates of transfers and reads.
+    pub rates: Vec<Rate>,
+    /// Random accesses of 8 bytes per second that kernels make to pinned memory over the bus.
+    pub random_zero_copy_per_s: Option<f64>,
+}
+
+/// The picked way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// Name of the transfer method or the storage path.
+    pub way: String,
+    /// Bytes of each transfer or read.
+    pub chunk_bytes: u64,
+    /// The rate that was measured, in bytes per second.
+    pub bytes_per_s: f64,
+    /// The reason, for users.
+    pub why: Reason,
+}
+
+/// Why a way was picked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reason {
+    /// No other way was measured.
+    Only,
+    /// It was faster than the next.
+    Faster {
+        /// Name of the next way.
+        than: String,
+        /// Rate of the next way in bytes per second.
+        bytes_per_s: f64,
+    },
+    /// It was as fast as another way, and took less processor time.
+    LessCpu {
+        /// Name of the other way.
+        than: String,
+    },
+    /// So few words are read that copying all bytes would take longer.
+    FewAccesses,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Only => f.write_str("no other way was measured"),
+            Reason::Faster { than, bytes_per_s } => {
+                write!(f, "{than} gave {:.1} GB/s", bytes_per_s / 1e9)
+            }
+            Reason::LessCpu { than } => write!(f, "as fast as {than}, with less processor time"),
+            Reason::FewAccesses => f.write_str("few words are read, so copying all would take longer"),
+        }
+    }
+}
+
+impl Measurements {
+    /// Picks the way to bring `bytes` bytes from a tier to a device. Returns `None` if no way was measured from there.
+    pub fn pick(&self, source: Tier, bytes: u64, pattern: Pattern) -> Option<Choice> {
+        let copied = self.fastest(source, bytes);
+        if let (Tier::Pinned, Pattern::Random { accesses }, Some(per_s)) =
+            (source, pattern, self.random_zero_copy_per_s)
+        {
+            let in_place_s = accesses as f64 / per_s;
+            let copy_s = copied.as_ref().map(|choice| bytes as f64 / choice.bytes_per_s);
+            if copy_s.is_none_or(|copy_s| in_place_s < copy_s) {
+                return Some(Choice {
+                    way: "zero-copy".to_owned(),
+                    chunk_bytes: bytes,
+                    bytes_per_s: 8.0 * per_s,
+                    why: Reason::FewAccesses,
+                });
+            }
+        }
+        copied
+    }
+
+    /// Returns the fastest way to move all bytes.
+    fn fastest(&self, source: Tier, bytes: u64) -> Option<Choice> {
+        let mut ways: Vec<&Rate> = Vec::new();
+        for rate in self.rates.iter().filter(|rate| rate.source == source) {
+            if rate.chunk_bytes > bytes.max(self.smallest(rate)) {
+                continue;
+            }
+            match ways.iter_mut().find(|best| best.way == rate.way) {
+                Some(best) if best.bytes_per_s < rate.bytes_per_s => *best = rate,
+                Some(_) => {}
+                None => ways.push(rate),
+            }
+        }
+        ways.sort_by(|one, other| other.bytes_per_s.total_cmp(&one.bytes_per_s));
+        let first = *ways.first()?;
+        let cpu = |rate: &Rate| rate.cpu_s_per_gb.unwrap_or(f64::INFINITY);
+        let equal = ways.iter().filter(|rate| rate.bytes_per_s >= first.bytes_per_s * (1.0 - EQUAL));
+        let best = equal
+            .min_by(|one, other| cpu(one).total_cmp(&cpu(other)))
+            .copied()
+            .filter(|rate| cpu(rate) < cpu(first))
+            .unwrap_or(first);
+        let why = match ways.get(1) {
+            _ if best.way != first.way => Reason::LessCpu {
+                than: first.way.clone(),
+            },
+            Some(next) => Reason::Faster {
+                than: next.way.clone(),
+                bytes_per_s: next.bytes_per_s,
+            },
+            None => Reason::Only,
+        };
+        Some(Choice {
+            way: best.way.clone(),
+            chunk_bytes: best.chunk_bytes,
+            bytes_per_s: best.bytes_per_s,
+            why,
+        })
+    }
+
+    /// Returns the smallest chunk of a way: sources that are smaller are judged by it.
+    fn smallest(&self, of: &Rate) -> u64 {
+        let same = self.rates.iter().filter(|rate| rate.source == of.source && rate.way == of.way);
+        same.map(|rate| rate.chunk_bytes).min().unwrap_or(of.chunk_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(source: Tier, way: &str, chunk_bytes: u64, gb_per_s: f64, cpu: Option<f64>) -> Rate {
+        Rate {
+            source,
+            way: way.to_owned(),
+            chunk_bytes,
+            bytes_per_s: gb_per_s * 1e9,
+            cpu_s_per_gb: cpu,
+        }
+    }
+
+    fn measured() -> Measurements {
+        Measurements {
+            rates: vec![
+                rate(Tier::Pageable, "pageable-copy", 64 << 10, 5.0, None),
+                rate(Tier::Pageable, "pageable-copy", 64 << 20, 7.7, None),
+                rate(Tier::Pageable, "staged-copy", 64 << 10, 2.0, None),
+                rate(Tier::Pageable, "staged-copy", 64 << 20, 42.0, None),
+                rate(Tier::Pinned, "pinned-copy", 64 << 20, 54.0, None),
+                rate(Tier::File, "staged-io-uring", 1 << 20, 1.40, Some(0.1)),
+                rate(Tier::File, "direct-sync", 1 << 20, 1.42, Some(0.4)),
+                rate(Tier::File, "host", 1 << 20, 1.1, Some(0.3)),
+            ],
+            random_zero_copy_per_s: Some(60e6),
+        }
+    }
+
+    fn picked(source: Tier, bytes: u64, pattern: Pattern) -> (String, String) {
+        let choice = measured().pick(source, bytes, pattern).expect("measured");
+        (choice.way, choice.why.to_string())
+    }
+
+    #[test]
+    fn the_fastest_way_at_that_size_is_picked() {
+        let way = |bytes| picked(Tier::Pageable, bytes, Pattern::Sequential);
+        assert_eq!(way(1 << 30), ("staged-copy".to_owned(), "pageable-copy gave 7.7 GB/s".to_owned()));
+        assert_eq!(way(100_000).0, "pageable-copy");
+        assert_eq!(way(10).0, "pageable-copy", "smaller than anything measured");
+        assert_eq!(measured().pick(Tier::Managed, 1, Pattern::Sequential), None);
+    }
+
+    #[test]
+    fn of_equally_fast_ways_the_one_with_less_cpu_time_is_picked() {
+        let (way, why) = picked(Tier::File, 1 << 30, Pattern::Sequential);
+        assert_eq!(way, "staged-io-uring");
+        assert_eq!(why, "as fast as direct-sync, with less processor time");
+    }
+
+    #[test]
+    fn a_few_random_words_stay_where_they_are() {
+        let way = |accesses| picked(Tier::Pinned, 54_000_000_000, Pattern::Random { accesses }).0;
+        assert_eq!(way(1_000_000), "zero-copy");
+        assert_eq!(way(100_000_000), "pinned-copy", "1.7 s in place, 1 s to copy");
+    }
+}
