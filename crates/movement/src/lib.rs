@@ -6,6 +6,7 @@ mod error;
 mod kernels;
 pub mod measure;
 pub mod method;
+pub mod pick;
 pub mod ring;
 pub mod storage;
 mod tier;

@@ -111,7 +111,11 @@ mod tests {
             random_zero_copy_per_s: Some(6e7),
             ..Measurements::default()
         };
-        let kept = Kept::new("2026-11-23T23:30:00Z".to_owned(), machine.clone(), measurements);
+        let kept = Kept::new(
+            "2026-11-23T23:30:00Z".to_owned(),
+            machine.clone(),
+            measurements,
+        );
         kept.save(folder.path()).expect("a writable folder");
         assert_eq!(Kept::load(folder.path(), &machine), Some(kept));
         let other = Machine {
@@ -126,7 +130,14 @@ mod tests {
     #[test]
     fn a_folder_that_does_not_exist_is_named() {
         let kept = Kept::new(String::new(), Machine::this(None), Measurements::default());
-        let error = kept.save(Path::new("/nowhere")).expect_err("no such folder");
-        assert!(error.to_string().starts_with("cannot write /nowhere/movement.json: "), "{error}");
+        let error = kept
+            .save(Path::new("/nowhere"))
+            .expect_err("no such folder");
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot write /nowhere/movement.json: "),
+            "{error}"
+        );
     }
 }

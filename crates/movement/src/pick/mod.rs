@@ -4,6 +4,7 @@
 //! much the picked way was ahead.
 
 mod kept;
+mod measure;
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Tier;
 
 pub use kept::{FILE_NAME, Kept, Machine, SaveError};
+pub use measure::{Measured, measure};
 
 /// Two ways whose rates differ by less than this share are equally fast: then the one that takes less time of the CPU
 /// is picked.
@@ -95,7 +97,9 @@ impl fmt::Display for Reason {
                 write!(f, "{than} gave {:.1} GB/s", bytes_per_s / 1e9)
             }
             Reason::LessCpu { than } => write!(f, "as fast as {than}, with less processor time"),
-            Reason::FewAccesses => f.write_str("few words are read, so copying all would take longer"),
+            Reason::FewAccesses => {
+                f.write_str("few words are read, so copying all would take longer")
+            }
         }
     }
 }
@@ -108,7 +112,9 @@ impl Measurements {
             (source, pattern, self.random_zero_copy_per_s)
         {
             let in_place_s = accesses as f64 / per_s;
-            let copy_s = copied.as_ref().map(|choice| bytes as f64 / choice.bytes_per_s);
+            let copy_s = copied
+                .as_ref()
+                .map(|choice| bytes as f64 / choice.bytes_per_s);
             if copy_s.is_none_or(|copy_s| in_place_s < copy_s) {
                 return Some(Choice {
                     way: "zero-copy".to_owned(),
@@ -137,7 +143,9 @@ impl Measurements {
         ways.sort_by(|one, other| other.bytes_per_s.total_cmp(&one.bytes_per_s));
         let first = *ways.first()?;
         let cpu = |rate: &Rate| rate.cpu_s_per_gb.unwrap_or(f64::INFINITY);
-        let equal = ways.iter().filter(|rate| rate.bytes_per_s >= first.bytes_per_s * (1.0 - EQUAL));
+        let equal = ways
+            .iter()
+            .filter(|rate| rate.bytes_per_s >= first.bytes_per_s * (1.0 - EQUAL));
         let best = equal
             .min_by(|one, other| cpu(one).total_cmp(&cpu(other)))
             .copied()
@@ -163,8 +171,13 @@ impl Measurements {
 
     /// Returns the smallest chunk of a way: sources that are smaller are judged by it.
     fn smallest(&self, of: &Rate) -> u64 {
-        let same = self.rates.iter().filter(|rate| rate.source == of.source && rate.way == of.way);
-        same.map(|rate| rate.chunk_bytes).min().unwrap_or(of.chunk_bytes)
+        let same = self
+            .rates
+            .iter()
+            .filter(|rate| rate.source == of.source && rate.way == of.way);
+        same.map(|rate| rate.chunk_bytes)
+            .min()
+            .unwrap_or(of.chunk_bytes)
     }
 }
 
@@ -206,7 +219,13 @@ mod tests {
     #[test]
     fn the_fastest_way_at_that_size_is_picked() {
         let way = |bytes| picked(Tier::Pageable, bytes, Pattern::Sequential);
-        assert_eq!(way(1 << 30), ("staged-copy".to_owned(), "pageable-copy gave 7.7 GB/s".to_owned()));
+        assert_eq!(
+            way(1 << 30),
+            (
+                "staged-copy".to_owned(),
+                "pageable-copy gave 7.7 GB/s".to_owned()
+            )
+        );
         assert_eq!(way(100_000).0, "pageable-copy");
         assert_eq!(way(10).0, "pageable-copy", "smaller than anything measured");
         assert_eq!(measured().pick(Tier::Managed, 1, Pattern::Sequential), None);
@@ -223,6 +242,10 @@ mod tests {
     fn a_few_random_words_stay_where_they_are() {
         let way = |accesses| picked(Tier::Pinned, 54_000_000_000, Pattern::Random { accesses }).0;
         assert_eq!(way(1_000_000), "zero-copy");
-        assert_eq!(way(100_000_000), "pinned-copy", "1.7 s in place, 1 s to copy");
+        assert_eq!(
+            way(100_000_000),
+            "pinned-copy",
+            "1.7 s in place, 1 s to copy"
+        );
     }
 }

@@ -1,0 +1,269 @@
+//! Measures the rates of this machine, in some seconds.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_cancel::Stop;
+use forebay_device::cuda::cufile::CuFile;
+use forebay_device::cuda::{Cuda, DeviceView, Stream};
+use forebay_device::{Device, DeviceKind, JobError};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::{Measurements, Rate};
+use crate::measure::{Pattern, Plan, rate_methods, read_by_device};
+use crate::storage::{
+    AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource, PageCache,
+    StoragePath,
+};
+use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, StagingRing, Tier};
+
+/// Sizes of the measured transfers.
+const TRANSFER_BYTES: [usize; 2] = [1 << 20, 256 << 20];
+/// Bytes of the measured file.
+const FILE_BYTES: u64 = 256 << 20;
+/// The ring through which the file is read.
+const RING: RingOptions = RingOptions {
+    slots: 8,
+    slot_bytes: 4 << 20,
+};
+
+/// What was measured, and what was not.
+#[derive(Debug)]
+pub struct Measured {
+    /// The rates.
+    pub measurements: Measurements,
+    /// Names of the ways that are missing on this machine, each with the reason.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Measures transfers to a device, and reads of a file in `folder`, which must have room for 256 MiB. Blocks for some
+/// seconds. On a host device only reads of the file are measured.
+///
+/// # Errors
+/// [`MoveError`] if a way that the machine has fails, or `stop` ends the measurement.
+pub fn measure(device: &Arc<Device>, folder: &Path, stop: &Stop) -> Result<Measured, MoveError> {
+    let mut measured = Measured {
+        measurements: Measurements::default(),
+        missing: Vec::new(),
+    };
+    if device.kind() == DeviceKind::Cuda {
+        measured.transfers(device, stop)?;
+    }
+    measured.reads(device, folder, stop)?;
+    Ok(measured)
+}
+
+impl Measured {
+    fn transfers(&mut self, device: &Arc<Device>, stop: &Stop) -> Result<(), MoveError> {
+        for (index, bytes) in TRANSFER_BYTES.into_iter().enumerate() {
+            stop.check()?;
+            for rate in rate_methods(device, bytes)? {
+                let way = rate.method.name().to_owned();
+                match rate.bytes_per_s {
+                    Ok([bytes_per_s, _]) => self.measurements.rates.push(Rate {
+                        source: rate.method.tier(),
+                        way,
+                        chunk_bytes: bytes as u64,
+                        bytes_per_s,
+                        cpu_s_per_gb: None,
+                    }),
+                    Err(missing) if index == 0 => self.missing.push((way, missing.to_string())),
+                    Err(_) => {}
+                }
+            }
+        }
+        let readings = read_by_device(device, true, Plan::short())?;
+        let random = readings
+            .iter()
+            .find(|reading| reading.pattern == Pattern::Random { bytes: 8 });
+        let fastest =
+            random.and_then(|reading| reading.accesses_per_s().into_iter().reduce(f64::max));
+        self.measurements.random_zero_copy_per_s = fastest;
+        Ok(())
+    }
+
+    fn reads(&mut self, device: &Arc<Device>, folder: &Path, stop: &Stop) -> Result<(), MoveError> {
+        let file = Scratch::write(folder, FILE_BYTES).map_err(unwritten)?;
+        let mut ring = StagingRing::lease(device, RING)?;
+        for path in StoragePath::ALL {
+            let source = match source(path, &file, device) {
+                Ok(source) => source,
+                Err(why) => {
+                    self.missing.push((path.name().to_owned(), why.to_string()));
+                    continue;
+                }
+            };
+            let (report, cpu) = read(&mut ring, &*source, stop)?;
+            self.measurements.rates.push(Rate {
+                source: Tier::File,
+                way: path.name().to_owned(),
+                chunk_bytes: RING.slot_bytes as u64,
+                bytes_per_s: FILE_BYTES as f64 / report.elapsed.as_secs_f64(),
+                cpu_s_per_gb: Some(cpu.as_secs_f64() * 1e9 / FILE_BYTES as f64),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Reads the file past the page cache; returns the processor time of the process too.
+fn read(
+    ring: &mut StagingRing,
+    source: &dyn Source,
+    stop: &Stop,
+) -> Result<(RingReport, Duration), MoveError> {
+    let before = processor_time();
+    let report = ring.run(source, &Arc::new(Discard), stop)?;
+    Ok((report, processor_time().saturating_sub(before)))
+}
+
+fn processor_time() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+        let of = |time: nix::sys::time::TimeVal| {
+            Duration::from_secs(time.tv_sec().unsigned_abs())
+                + Duration::from_micros(time.tv_usec().unsigned_abs())
+        };
+        of(usage.user_time()) + of(usage.system_time())
+    })
+}
+
+/// Returns a source that reads the file by a path, or why this machine lacks the path.
+fn source(
+    path: StoragePath,
+    file: &Scratch,
+    device: &Arc<Device>,
+) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
+    let depth = RING.slots;
+    let reader = match path {
+        StoragePath::Host => return Err("it ends in the CPU's memory; see the staged paths".into()),
+        StoragePath::StagedUring => FileReader::Uring { depth },
+        StoragePath::StagedThreads => FileReader::Threads { threads: depth },
+        StoragePath::Direct(mode) => return direct(mode, file, device),
+    };
+    reader.check()?;
+    Ok(Box::new(FileSource::new(Arc::clone(&file.file), reader)))
+}
+
+fn direct(
+    mode: DirectMode,
+    file: &Scratch,
+    device: &Arc<Device>,
+) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
+    if device.kind() != DeviceKind::Cuda {
+        return Err("it needs a GPU".into());
+    }
+    let cufile = CuFile::open()?;
+    let whole = 0..file.file.bytes();
+    let source = DirectSource::range(&cufile, Arc::clone(&file.file), whole, (mode, RING.slots))?;
+    Ok(Box::new(source))
+}
+
+/// A consumer that does nothing.
+struct Discard;
+
+impl Consumer for Discard {
+    fn enqueue(
+        &self,
+        _: &mut Cuda,
+        _: &Stream,
+        _: Chunk,
+        _: &DeviceView<u8>,
+    ) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn process(&self, _: Chunk, _: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Ok(())
+    }
+}
+
+/// A file that is removed when this value is dropped.
+struct Scratch {
+    file: Arc<DataFile>,
+    _removed: Removed,
+}
+
+impl Scratch {
+    /// Writes a file of bytes that do not compress, and opens it for reads past the page cache.
+    fn write(folder: &Path, bytes: u64) -> Result<Scratch, FileError> {
+        let path = folder.join(format!(".forebay-measure-{}", std::process::id()));
+        let removed = Removed { path };
+        let path = &removed.path;
+        let file = DataFile::create(path, PageCache::Bypass)?;
+        let mut block = AlignedBytes::zeroed(RING.slot_bytes);
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        for offset in (0..bytes).step_by(block.len()) {
+            for word in block.as_chunks_mut::<8>().0 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *word = state.to_le_bytes();
+            }
+            file.write_all_at(offset, &block)?;
+        }
+        file.sync()?;
+        drop(file);
+        let file = Arc::new(DataFile::open(path, PageCache::Bypass)?);
+        Ok(Scratch {
+            file,
+            _removed: removed,
+        })
+    }
+}
+
+/// Removes a file when it is dropped.
+struct Removed {
+    path: PathBuf,
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // A file that could not be created does not exist.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn unwritten(error: FileError) -> MoveError {
+    MoveError::Source {
+        source_name: error.path.display().to_string(),
+        offset: error.offset,
+        why: error.cause.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_device::{DeviceOptions, Devices};
+
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_gpu_measures_its_disk_and_leaves_no_file() {
+        let spec = "host:1".parse().expect("a valid specification");
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let measured = measure(&devices.list()[0], folder.path(), &Stop::never());
+        let measured = measured.expect("the disk has room");
+        let ways: Vec<&str> = measured
+            .measurements
+            .rates
+            .iter()
+            .map(|rate| &*rate.way)
+            .collect();
+        assert!(ways.contains(&"staged-threads"), "{ways:?}");
+        let missing = measured
+            .missing
+            .iter()
+            .find(|(way, _)| way == "direct-sync");
+        assert_eq!(missing.map(|(_, why)| &**why), Some("it needs a GPU"));
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+        let picked =
+            measured
+                .measurements
+                .pick(Tier::File, FILE_BYTES, super::super::Pattern::Sequential);
+        assert!(picked.is_some_and(|choice| choice.bytes_per_s > 0.0));
+    }
+}
