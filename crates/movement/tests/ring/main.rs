@@ -204,12 +204,12 @@ fn an_unreadable_source_is_named_with_its_offset() {
             ..tricky(&data)
         };
         let error = fails_then_works(&source, Sum::default(), &Stop::never()).to_string();
-        let expected = if panics {
-            "tricky, at byte 0: the reader panicked"
-        } else {
-            "tricky, at byte 53248: cannot be read; try another disk"
+        // Three threads read: any of the chunks from 50,000 on may be the first to fail.
+        let (begin, end) = match panics {
+            true => ("tricky, at byte 0", "the reader panicked"),
+            false => ("tricky, at byte ", "cannot be read; try another disk"),
         };
-        assert_eq!(error, expected);
+        assert!(error.starts_with(begin) && error.ends_with(end), "{error}");
     }
 }
 

@@ -71,7 +71,7 @@ pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
         Command::Import(args) => import::run(args, stop).await,
         Command::Export(args) => export::run(&args, stop).await,
         Command::Devices(args) => devices::run(&args).await,
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => doctor::run(args, stop).await,
         Command::Kernels(args) => kernels::run(&args),
         Command::Debug(args) => debug::run(&args).await,
         Command::User(args) => user::run(&args).await,

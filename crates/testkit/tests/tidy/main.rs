@@ -85,6 +85,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "forebay-server",
         &[
+            "forebay-cancel",
             "forebay-documents",
             "forebay-documents-proxy",
             "forebay-movement",

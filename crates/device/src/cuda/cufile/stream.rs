@@ -1,7 +1,9 @@
 //! Reads and writes that run on a stream, in order with its copies and kernels.
 
 use std::ffi::c_long;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::handle::file_offset;
 use super::sys::{Asynchronous, STREAM_FIXED_ARGUMENTS};
@@ -16,8 +18,13 @@ pub struct CuFileStream {
     cufile: Arc<CuFile>,
 }
 
+/// The registrations of this process, by the driver's handle of the stream: the library refuses a second one.
+static REGISTERED: Mutex<Vec<(usize, Weak<CuFileStream>)>> = Mutex::new(Vec::new());
+/// Notified when a registration has ended.
+static ENDED: Condvar = Condvar::new();
+
 impl CuFileStream {
-    /// Registers a stream.
+    /// Registers a stream. Returns the present registration if there is one.
     ///
     /// # Errors
     /// If the library refuses the stream.
@@ -30,14 +37,24 @@ impl CuFileStream {
         stream: Stream,
     ) -> Result<Arc<CuFileStream>, CuFileError> {
         let raw = cuda.own_stream(&stream).raw();
+        let mut registered = REGISTERED.lock();
+        while let Some((_, known)) = registered.iter().find(|(of, _)| *of == raw.addr()) {
+            if let Some(known) = known.upgrade() {
+                return Ok(known);
+            }
+            // Another thread is dropping it.
+            ENDED.wait(&mut registered);
+        }
         // SAFETY: driver and stream are live, and the stream's context is current.
         let code = unsafe { (cufile.functions().stream_register)(raw, STREAM_FIXED_ARGUMENTS) };
         code.check()
             .map_err(CuFileError::call("cuFileStreamRegister"))?;
-        Ok(Arc::new(CuFileStream {
+        let new = Arc::new(CuFileStream {
             stream,
             cufile: Arc::clone(cufile),
-        }))
+        });
+        registered.push((raw.addr(), Arc::downgrade(&new)));
+        Ok(new)
     }
 
     /// Returns whether this is a registration of a stream.
@@ -53,8 +70,11 @@ impl CuFileStream {
 
 impl Drop for CuFileStream {
     fn drop(&mut self) {
+        let mut registered = REGISTERED.lock();
         // SAFETY: the stream is live, and was registered once; transfers in flight hold this value.
         let _ = unsafe { (self.cufile.functions().stream_deregister)(self.stream.raw()) };
+        registered.retain(|(of, _)| *of != self.stream.raw().addr());
+        ENDED.notify_all();
     }
 }
 

@@ -1,18 +1,34 @@
-//! `forebay doctor`: checks the machine, and suggests remedies for problems.
+//! `forebay doctor`: checks the machine, suggests remedies for problems, and measures storage and transfers.
+
+mod movement;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use forebay_cancel::Stop as Token;
 use forebay_device::cuda::{gpus, nvrtc_version};
+use tokio::task::spawn_blocking;
 
 use crate::descriptors;
 use crate::settings::Sources;
+use crate::stop::Stop;
 
-/// Check GPU, driver, NVRTC and limits, and suggest remedies
+/// Check GPU, driver, NVRTC, limits, storage and transfers, and suggest remedies
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Measure how fast this machine reads files and moves bytes to its GPU, and keep the rates in the data directory;
+    /// takes some seconds, and 256 MiB of disk meanwhile.
+    #[arg(long)]
+    measure: bool,
+    /// Data directory of the server, which keeps the measured rates.
+    #[arg(long, value_name = "DIR", default_value = "forebay-data")]
+    data: PathBuf,
+    /// Print what cuFile would do here, and nothing else.
+    #[arg(long, hide = true)]
+    probe_cufile: bool,
     /// Read this directory instead of the machine's root, for tests and containers.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
@@ -58,18 +74,47 @@ struct Finding {
 /// Prints the report.
 ///
 /// # Errors
-/// If something that the server needs is missing or wrong. Missing optional parts are no error.
-pub fn run(args: &DoctorArgs) -> Result<()> {
-    let findings = examine(&args.root);
+/// If something that the server needs is missing or wrong, or the measurement fails. Missing optional parts are no
+/// error.
+pub async fn run(args: DoctorArgs, stop: &Stop) -> Result<()> {
+    if args.probe_cufile {
+        movement::print_direct_support();
+        return Ok(());
+    }
+    let mut findings = examine(&args.root);
+    let has_gpu = |finding: &Finding| finding.what == "GPU" && finding.verdict == Verdict::Good;
+    let has_gpu = findings.iter().any(has_gpu);
+    findings.extend(movement::examine(has_gpu));
     findings.iter().for_each(print);
-    match findings
+    let failed = findings
         .iter()
         .filter(|finding| finding.verdict == Verdict::Bad)
-        .count()
-    {
+        .count();
+    if args.measure {
+        measure(args.data, stop).await?;
+    } else {
+        movement::print_rates(&args.data);
+    }
+    match failed {
         0 => Ok(()),
         count => bail!("{count} of {} checks failed", findings.len()),
     }
+}
+
+/// Measures on another thread, so that a request to stop ends the measurement and removes its file.
+async fn measure(data: PathBuf, stop: &Stop) -> Result<()> {
+    let token = Token::never();
+    let (measured, mut asked) = (token.clone(), stop.listen());
+    let mut work = spawn_blocking(move || movement::measure_and_keep(&data, &measured));
+    let kept = tokio::select! {
+        kept = &mut work => kept?,
+        _ = asked.changed() => {
+            token.cancelled.store(true, Ordering::Relaxed);
+            work.await?
+        }
+    };
+    movement::print_kept(&kept?);
+    Ok(())
 }
 
 fn print(finding: &Finding) {

@@ -1,0 +1,173 @@
+//! The section of `forebay doctor` on storage and transfers: what this machine has, its measured rates, and the ways
+//! that the engine picks.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use bson::{DateTime, doc};
+use forebay_cancel::Stop as Token;
+use forebay_device::cuda::cufile::DirectSupport;
+use forebay_device::cuda::{Gpu, gpus, nvrtc_version};
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_movement::Tier;
+use forebay_movement::pick::{Kept, Machine, Measurements, Pattern, measure};
+use forebay_movement::storage::FileReader;
+
+use super::{Finding, Verdict, flawed, good};
+use crate::cli::table;
+
+/// GPU memory for the measurement.
+const MEASURED_DEVICE_BYTES: u64 = 2 << 30;
+/// The size for which ways are picked in the report.
+const PICKED_BYTES: u64 = 1 << 30;
+
+/// Prints what cuFile would do on this machine. Runs in a child process, which a crash of libcufile may end.
+pub fn print_direct_support() {
+    println!("{}", DirectSupport::detect());
+}
+
+/// Checks what the reads of files and transfers need.
+pub fn examine(has_gpu: bool) -> Vec<Finding> {
+    let mut findings = vec![io_uring()];
+    if has_gpu {
+        findings.push(cufile());
+    }
+    findings
+}
+
+fn io_uring() -> Finding {
+    let what = "io_uring";
+    match (FileReader::Uring { depth: 1 }).check() {
+        Ok(()) => good(
+            what,
+            "allowed: one thread keeps many reads in flight".to_owned(),
+        ),
+        Err(cause) => flawed(
+            what,
+            Verdict::Absent,
+            format!("{cause}; files are read by several threads"),
+            "allow io_uring in the container's seccomp profile, or sysctl kernel.io_uring_disabled=0",
+        ),
+    }
+}
+
+fn cufile() -> Finding {
+    let what = "cuFile";
+    let asked = env::current_exe().and_then(|program| {
+        Command::new(program)
+            .args(["doctor", "--probe-cufile"])
+            .output()
+    });
+    let found = match asked {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        Ok(output) => format!(
+            "libcufile does not work here: its process ended with {}",
+            output.status
+        ),
+        Err(error) => format!("unknown: {error}"),
+    };
+    match found.contains("with nvidia-fs") || found.contains("peer-to-peer") {
+        true => good(what, found),
+        false => Finding {
+            what,
+            verdict: Verdict::Absent,
+            found,
+            remedy: Some(
+                "nothing is needed: files are read into pinned memory; for reads straight into the GPU, load nvidia-fs",
+            ),
+        },
+    }
+}
+
+/// Measures this machine, keeps the rates in the data directory, and returns them. Blocks for some seconds.
+///
+/// # Errors
+/// If the data directory cannot be written, a device does not start, or a way that the machine has fails.
+pub fn measure_and_keep(data: &Path, token: &Token) -> Result<Kept> {
+    fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
+    let (_devices, device) = device()?;
+    let measured = measure(&device, data, token)?;
+    for (way, why) in &measured.missing {
+        println!("{way}: not measured: {why}");
+    }
+    let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
+    let kept = Kept::new(date, Machine::this(device.details()), measured.measurements);
+    kept.save(data)?;
+    Ok(kept)
+}
+
+/// Starts the first GPU, or a host device if no GPU can be used.
+fn device() -> Result<(Devices, Arc<Device>)> {
+    let has_gpu = gpus().is_ok_and(|gpus| !gpus.is_empty()) && nvrtc_version().is_ok();
+    let spec = if has_gpu { "cuda:0" } else { "host:1" }.parse()?;
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(MEASURED_DEVICE_BYTES),
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&spec, options)?;
+    let Some(device) = devices.list().into_iter().next() else {
+        bail!("no device started");
+    };
+    Ok((devices, device))
+}
+
+/// Prints the rates of a data directory, and the way that is picked from each tier.
+pub fn print_rates(data: &Path) {
+    let gpu: Option<Gpu> = gpus().ok().and_then(|gpus| gpus.into_iter().next());
+    match Kept::load(data, &Machine::this(gpu.as_ref())) {
+        Some(kept) => print_kept(&kept),
+        None => super::print(&Finding {
+            what: "transfers",
+            verdict: Verdict::Absent,
+            found: format!("this machine's rates are not in {}", data.display()),
+            remedy: Some("forebay doctor --measure (some seconds, 256 MiB of disk)"),
+        }),
+    }
+}
+
+/// Prints rates and picks.
+pub fn print_kept(kept: &Kept) {
+    let machine = &kept.machine;
+    let gpu = machine.gpu.as_deref().unwrap_or("no GPU");
+    println!(
+        "\nmeasured {} on {}, {gpu}\n",
+        kept.date, machine.processors
+    );
+    print!("{}", rates(&kept.measurements));
+    println!();
+    for tier in [Tier::File, Tier::Pageable, Tier::Pinned] {
+        if let Some(choice) = kept
+            .measurements
+            .pick(tier, PICKED_BYTES, Pattern::Sequential)
+        {
+            println!("from {tier}: {} ({})", choice.way, choice.why);
+        }
+    }
+}
+
+fn rates(measurements: &Measurements) -> String {
+    let columns = [
+        ("FROM", "from"),
+        ("WAY", "way"),
+        ("BYTES AT A TIME", "chunk"),
+        ("GB/s", "rate"),
+        ("CPU s/GB", "cpu"),
+    ];
+    let row = |rate: &forebay_movement::pick::Rate| {
+        doc! {
+            "from": rate.source.name(),
+            "way": &rate.way,
+            "chunk": rate.chunk_bytes.to_string(),
+            "rate": format!("{:.2}", rate.bytes_per_s / 1e9),
+            "cpu": rate.cpu_s_per_gb.map_or_else(String::new, |cpu| format!("{cpu:.2}")),
+        }
+    };
+    let rows: Vec<bson::Document> = measurements.rates.iter().map(row).collect();
+    table::of(&columns, &rows)
+}
