@@ -4,11 +4,10 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::thread;
 
-use cudarc::driver::sys::{self, CUcontext, CUresult};
-use parking_lot::Mutex;
-
 use super::gpu;
 use super::library::{DriverError, check};
+use super::managed::ManagedBytes;
+use cudarc::driver::sys::{self, CUcontext, CUresult};
 
 /// A context on one GPU. All of its objects hold it by `Arc`, so it is destroyed last.
 ///
@@ -18,8 +17,8 @@ pub(crate) struct Context {
     raw: CUcontext,
     /// NUMA node for pinned memory; `None` leaves the choice to the driver.
     host_node: Option<u32>,
-    /// Bytes of managed memory that are allocated.
-    managed_bytes: Mutex<u64>,
+    /// Managed memory that is allocated.
+    pub(super) managed: ManagedBytes,
 }
 
 // SAFETY: the driver allows calls on a context from any thread; `raw` never changes.
@@ -46,7 +45,7 @@ impl Context {
         let context = Context {
             raw,
             host_node,
-            managed_bytes: Mutex::default(),
+            managed: ManagedBytes::default(),
         };
         pop()?;
         Ok(context)
@@ -101,23 +100,6 @@ impl Context {
             // On a failed context no work runs, so the error is ignored.
             let _ = self.synchronize();
         }
-    }
-
-    /// Counts `bytes` of managed memory, of which the card may have `free_bytes`. Returns the bytes that are left as an
-    /// error if they are too few. Managed memory on the card is counted twice, because it is not free either.
-    pub(super) fn reserve_managed(&self, bytes: u64, free_bytes: u64) -> Result<(), u64> {
-        let mut managed_bytes = self.managed_bytes.lock();
-        let left_bytes = free_bytes.saturating_sub(*managed_bytes);
-        if bytes > left_bytes {
-            return Err(left_bytes);
-        }
-        *managed_bytes += bytes;
-        Ok(())
-    }
-
-    /// Ends the count of managed memory that was freed.
-    pub(super) fn release_managed(&self, bytes: u64) {
-        *self.managed_bytes.lock() -= bytes;
     }
 
     /// Returns the free and total memory of the card.

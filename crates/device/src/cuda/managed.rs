@@ -6,6 +6,7 @@ use std::slice;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmem_advise, CUmemLocation, CUmemLocationType};
+use parking_lot::Mutex;
 
 use super::library::{DriverError, OUT_OF_MEMORY, check};
 use super::{Context, Cuda, DevicePointerMut, Gpu, Stream};
@@ -46,6 +47,31 @@ pub enum ManagedError {
     /// A call of the driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+}
+
+/// Bytes of managed memory that are allocated in a context.
+#[derive(Debug, Default)]
+pub(super) struct ManagedBytes {
+    bytes: Mutex<u64>,
+}
+
+impl ManagedBytes {
+    /// Counts `bytes` more, if all would fit in the `free_bytes` of the card; otherwise returns the bytes that are left
+    /// as an error. Pages that are on the card are counted twice, because they are not free either.
+    fn reserve(&self, bytes: u64, free_bytes: u64) -> Result<(), u64> {
+        let mut counted = self.bytes.lock();
+        let left_bytes = free_bytes.saturating_sub(*counted);
+        if bytes > left_bytes {
+            return Err(left_bytes);
+        }
+        *counted += bytes;
+        Ok(())
+    }
+
+    /// Ends the count of bytes that were freed.
+    fn release(&self, bytes: u64) {
+        *self.bytes.lock() -= bytes;
+    }
 }
 
 /// Where the pages of managed memory lie.
@@ -98,7 +124,7 @@ impl Managed {
         }
         let bytes = bytes.max(1);
         let free_bytes = context.memory()?.free_bytes.saturating_sub(RESERVED_BYTES);
-        let reserved = context.reserve_managed(bytes as u64, free_bytes);
+        let reserved = context.managed.reserve(bytes as u64, free_bytes);
         reserved.map_err(|free_bytes| ManagedError::TooLarge {
             wanted_bytes: bytes as u64,
             free_bytes,
@@ -111,7 +137,7 @@ impl Managed {
                 bytes,
             }),
             Err(error) => {
-                context.release_managed(bytes as u64);
+                context.managed.release(bytes as u64);
                 Err(error.into())
             }
         }
@@ -241,6 +267,27 @@ impl Drop for Managed {
             // SAFETY: the address came from `cuMemAllocManaged` in this context, and all work has ended.
             let _ = unsafe { sys::cuMemFree_v2(self.address()) };
         }
-        self.context.release_managed(self.bytes as u64);
+        self.context.managed.release(self.bytes as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_managed_memory_together_fits_in_the_free_memory() {
+        let managed = ManagedBytes::default();
+        assert_eq!(managed.reserve(101, 100), Err(100));
+        assert_eq!(managed.reserve(60, 100), Ok(()));
+        assert_eq!(managed.reserve(41, 100), Err(40));
+        assert_eq!(managed.reserve(u64::MAX, 100), Err(40));
+        assert_eq!(
+            managed.reserve(1, 50),
+            Err(0),
+            "another program took memory"
+        );
+        managed.release(60);
+        assert_eq!(managed.reserve(100, 100), Ok(()));
     }
 }

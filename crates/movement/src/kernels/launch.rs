@@ -185,6 +185,9 @@ const BULK_READ_THREADS: u32 = 512;
 /// multiprocessor's shared memory, because device memory needs many bytes in flight.
 const BULK_READ_PIECE_BYTES: u32 = 48 << 10;
 
+/// Bytes of shared memory that a block keeps for its barriers.
+const SHARED_BYTES_RESERVED: u32 = 1 << 10;
+
 /// Maximum blocks per multiprocessor that read at random: as many as fit.
 const RANDOM_BLOCKS: u64 = 8;
 
@@ -248,7 +251,9 @@ fn entry_and_shape(cuda: &Cuda, memory: &Memory, task: Task) -> (String, LaunchS
         Task::Read(Pattern::SequentialBulk, _) => {
             let (blocks, piece_bytes) = match memory {
                 Memory::Device(_) | Memory::Peer(_) => {
-                    (cuda.multiprocessors().into(), BULK_READ_PIECE_BYTES)
+                    let most = cuda.shared_bytes_per_block_max() - SHARED_BYTES_RESERVED;
+                    let piece_bytes = BULK_READ_PIECE_BYTES.min(most / BULK_STAGES / 128 * 128);
+                    (cuda.multiprocessors().into(), piece_bytes)
                 }
                 Memory::Host(_) => (BULK_BLOCKS, BULK_PIECE_BYTES),
             };

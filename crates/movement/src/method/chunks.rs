@@ -32,19 +32,25 @@ pub(super) struct Flight<M> {
 type Begin<M> =
     Box<dyn FnMut(&mut Cuda, Part<M>, DeviceView<u8>) -> Result<Flight<M>, JobError> + Send>;
 
+/// All parts, and the time from the first to the last.
+type Chunked<M> = (Vec<Part<M>>, Duration);
+
 /// The job.
 struct Chunks<M> {
     waiting: VecDeque<(Part<M>, DeviceView<u8>)>,
     flying: VecDeque<Flight<M>>,
     moved: Vec<Part<M>>,
     begin: Begin<M>,
-    reply: Reply<Vec<Part<M>>>,
+    /// When the first chunk was begun.
+    began: Option<Instant>,
+    reply: Reply<Chunked<M>>,
 }
 
 impl<M: Divisible> Chunks<M> {
     /// Begins chunks until enough are in flight or the step has taken long enough.
     fn begin_some(&mut self, cuda: &mut Cuda) -> Result<(), JobError> {
         let start = Instant::now();
+        self.began.get_or_insert(start);
         while self.flying.len() < FLYING_MAX && start.elapsed() < STEP_TIME {
             let Some((part, view)) = self.waiting.pop_front() else {
                 break;
@@ -94,7 +100,8 @@ impl<M: Divisible> Job for Chunks<M> {
         if let Some(flight) = middle {
             return Ok(Step::wait_for(Arc::clone(&flight.event)));
         }
-        self.reply.send(Ok(std::mem::take(&mut self.moved)));
+        let took = self.began.map_or(Duration::ZERO, |began| began.elapsed());
+        self.reply.send(Ok((std::mem::take(&mut self.moved), took)));
         Ok(Step::Done)
     }
 
@@ -103,13 +110,13 @@ impl<M: Divisible> Job for Chunks<M> {
     }
 }
 
-/// Moves all parts, and returns them. Blocks the calling thread.
+/// Moves all parts; returns them, and the time. Blocks the calling thread.
 pub(super) fn run<M: Divisible>(
     device: &Device,
     parts: Vec<Part<M>>,
     there: &DeviceView<u8>,
     begin: Begin<M>,
-) -> Result<Vec<Part<M>>, MoveError> {
+) -> Result<Chunked<M>, MoveError> {
     let (sender, receiver) = channel();
     let job = Chunks {
         waiting: parts
@@ -119,6 +126,7 @@ pub(super) fn run<M: Divisible>(
         flying: VecDeque::new(),
         moved: Vec::new(),
         begin,
+        began: None,
         reply: Reply::new(device, sender),
     };
     submit(device, Box::new(job))?;

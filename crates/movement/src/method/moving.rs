@@ -135,15 +135,21 @@ impl Target<'_> {
             TransferMethod::StagedCopy => self.chunk_bytes.min(options.buffer_bytes),
             _ => self.chunk_bytes,
         };
-        let parts = parts_of(bytes, chunk_bytes);
+        let parts = match method {
+            TransferMethod::DynamicPinning => whole_pages_of(bytes, chunk_bytes),
+            _ => parts_of(bytes, chunk_bytes),
+        };
         let start = Instant::now();
         let mut pinning = Duration::ZERO;
-        let parts = match method {
-            TransferMethod::StagedCopy => staged::run(device, parts, there, direction, options)?,
+        let (parts, took) = match method {
+            TransferMethod::StagedCopy => {
+                let parts = staged::run(device, parts, there, direction, options)?;
+                (parts, start.elapsed())
+            }
             TransferMethod::DynamicPinning => {
-                let (parts, took) = pinning::run(device, parts, there, direction)?;
-                pinning = took;
-                parts
+                let (parts, pinned) = pinning::run(device, parts, there, direction)?;
+                pinning = pinned;
+                (parts, start.elapsed())
             }
             TransferMethod::Coherence => {
                 chunks::run(device, parts, there, by_kernels(direction, Engine::Plain))?
@@ -151,7 +157,7 @@ impl Target<'_> {
             _ => chunks::run(device, parts, there, by_copies(direction))?,
         };
         Ok(Moved {
-            took: start.elapsed(),
+            took,
             pinning,
             host: HostBuffer::Pageable(Part::join(parts)),
         })
@@ -164,10 +170,9 @@ impl Target<'_> {
             _ => by_copies(self.direction),
         };
         let parts = parts_of(pinned, self.chunk_bytes);
-        let start = Instant::now();
-        let parts = chunks::run(self.device, parts, &self.there, begin)?;
+        let (parts, took) = chunks::run(self.device, parts, &self.there, begin)?;
         Ok(Moved {
-            took: start.elapsed(),
+            took,
             pinning: Duration::ZERO,
             host: HostBuffer::Pinned(Part::join(parts)),
         })
@@ -180,14 +185,15 @@ impl Target<'_> {
             _ => by_kernels(self.direction, Engine::Plain),
         };
         let parts = parts_of(managed, self.chunk_bytes);
-        let start = Instant::now();
-        let parts = chunks::run(self.device, parts, &self.there, begin)?;
+        let (parts, mut took) = chunks::run(self.device, parts, &self.there, begin)?;
         let managed = Part::join(parts);
         if (method, self.direction) == (TransferMethod::UnifiedMigration, Direction::ToHost) {
+            let start = Instant::now();
             touch(&managed);
+            took += start.elapsed();
         }
         Ok(Moved {
-            took: start.elapsed(),
+            took,
             pinning: Duration::ZERO,
             host: HostBuffer::Managed(managed),
         })
@@ -231,6 +237,20 @@ fn parts_of<M: Divisible + Deref<Target = [u8]>>(memory: M, chunk_bytes: usize) 
     Part::divide(memory, &cuts)
 }
 
+/// Divides memory into chunks of whole pages, and parts of the first and the last page, which other memory may share.
+fn whole_pages_of(memory: Box<[u8]>, chunk_bytes: usize) -> Vec<Part<Box<[u8]>>> {
+    let first = memory.as_ptr().align_offset(PAGE_BYTES).min(memory.len());
+    let last = memory.len() - (memory.len() - first) % PAGE_BYTES;
+    let mut cuts: Vec<usize> = (first..last).step_by(chunk_bytes).collect();
+    cuts.push(last);
+    Part::divide(memory, &cuts)
+}
+
+/// Returns whether memory consists of whole pages.
+pub(super) fn is_whole_pages(memory: &[u8]) -> bool {
+    memory.as_ptr().addr().is_multiple_of(PAGE_BYTES) && memory.len().is_multiple_of(PAGE_BYTES)
+}
+
 /// Returns the offsets at which chunks begin, except the first, in memory whose first page begins at offset
 /// `page_start`. Each chunk begins at a page, because pages are pinned whole.
 fn cuts(page_start: usize, len: usize, chunk_bytes: usize) -> Vec<usize> {
@@ -252,6 +272,26 @@ mod tests {
         assert_eq!(cuts(4080, 10_000, 4096), [4080, 8176]);
         assert_eq!(cuts(0, 8192, 8192), [0_usize; 0]);
         assert_eq!(cuts(16, 16, 4096), [0_usize; 0]);
+    }
+
+    #[test]
+    fn only_the_ends_are_not_whole_pages() {
+        for len in [1, 100, 4096, 8192, 100_000] {
+            let parts = whole_pages_of(vec![1_u8; len].into_boxed_slice(), 8192);
+            let [first, middle @ .., last] = &parts[..] else {
+                panic!("{len} bytes: too few parts");
+            };
+            assert!(
+                first.len() < PAGE_BYTES && last.len() < PAGE_BYTES,
+                "{len} bytes"
+            );
+            assert!(
+                middle
+                    .iter()
+                    .all(|part| is_whole_pages(part) && part.len() <= 8192)
+            );
+            assert_eq!(Part::join(parts).len(), len);
+        }
     }
 
     #[test]

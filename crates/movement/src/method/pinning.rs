@@ -1,4 +1,4 @@
-//! Dynamic pinning: pageable memory is pinned chunk by chunk.
+//! Dynamic pinning: pageable memory is pinned chunk by chunk. Pages that the memory does not fill are copied without.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use forebay_device::cuda::{DeviceView, HostRegistration, Part, Transfer};
 
 use super::Direction;
 use super::ask::{ask, lost};
-use super::chunks::{stream_of, with_view};
+use super::chunks::{self, by_copies, stream_of, with_view};
+use super::moving::is_whole_pages;
 use crate::MoveError;
 
 /// Maximum chunks that are pinned at the same time: one is copied while the next is pinned.
@@ -45,8 +46,8 @@ impl Flying {
     }
 }
 
-/// Pins, copies and unpins all parts. Returns them, and the time that pinning and unpinning took. Parts must not share
-/// pages. Blocks the calling thread.
+/// Pins, copies and unpins all parts that are whole pages, and copies the others. Returns them, and the time that pinning
+/// and unpinning took. Blocks the calling thread.
 pub(super) fn run(
     device: &Arc<Device>,
     parts: Vec<Part<Bytes>>,
@@ -55,7 +56,9 @@ pub(super) fn run(
 ) -> Result<(Vec<Part<Bytes>>, Duration), MoveError> {
     let (mut flying, mut moved) = (VecDeque::new(), Vec::new());
     let mut pinning = Duration::ZERO;
-    for part in parts {
+    let (pages, ends): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| is_whole_pages(part));
+    moved.extend(chunks::run(device, ends, there, by_copies(direction))?.0);
+    for part in pages {
         if flying.len() == PINNED_MAX {
             moved.extend(end(&mut flying, device, &mut pinning)?);
         }
