@@ -257,7 +257,7 @@ pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
 }
 
 /// Returns the bytes that a value takes in a document, without its type and name. May be a few bytes too many.
-pub(crate) fn encoded_bytes(value: RawBsonRef<'_>) -> usize {
+pub fn encoded_bytes(value: RawBsonRef<'_>) -> usize {
     match value {
         RawBsonRef::Document(document) => document.as_bytes().len(),
         RawBsonRef::Array(array) => array.as_bytes().len(),

@@ -9,11 +9,8 @@ use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
 use crate::compare::{Class, class};
 use crate::decimal::{self, Decimal, Digits};
-use crate::element::{Elements, array_elements, elements, value_bytes};
+use crate::element::{Elements, array_elements, bytes_of, elements, value_bytes};
 use crate::number::Number;
-
-/// Maximum bytes of a key, as a multiple of the bytes of its value. Bytes of strings may be escaped.
-pub const GROWTH: usize = 2;
 
 /// The sort direction of one part of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +23,14 @@ pub enum Direction {
 
 /// Marks the end of the elements of a document or an array. Every class byte is larger.
 const END: u8 = 0x00;
+
+/// Returns the maximum bytes of the key of one value. Keys escape each zero byte with a second byte.
+pub fn bytes_max(value: RawBsonRef<'_>) -> usize {
+    BYTES_MIN + 2 * bytes_of(value)
+}
+
+/// Maximum bytes of the key of a number or another value that is always small.
+const BYTES_MIN: usize = 32;
 
 /// Returns the ascending key of one value.
 pub fn encode(value: RawBsonRef<'_>) -> Vec<u8> {

@@ -1,11 +1,11 @@
 //! The limits of the query language.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bson::raw::{RawBson, RawBsonRef};
 use forebay_cancel::SharedStop;
-use forebay_memory::{Account, Share};
+use forebay_memory::{Account, Held};
+use parking_lot::Mutex;
 
 use crate::element;
 use crate::error::Error;
@@ -40,51 +40,69 @@ pub struct Limits {
     pub compilation: Compilation,
     /// Maximum bytes of memory that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
-    /// The memory account that all stages charge.
-    pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
-    /// The limits that all filters, projections, expressions and updates of the command share and refer to. Created by
-    /// the first use.
-    pub command: OnceLock<Arc<CommandLimits>>,
+    /// The limits that all filters, projections, expressions and updates of the command share and refer to.
+    pub command: Arc<CommandLimits>,
 }
 
 /// The cancellation token and the memory account of a command, and the memory that the command's parsed form holds.
 /// Each parsed filter, projection, expression and update refers to it, so the memory is released with the last of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CommandLimits {
     pub(crate) stop: Arc<SharedStop>,
     pub(crate) memory: Account,
-    /// Estimated bytes of the parsed form.
-    held_bytes: AtomicUsize,
-    /// Reserves `held_bytes`. Not set for small commands.
-    share: OnceLock<Share>,
+    held: Mutex<Held>,
 }
 
 impl CommandLimits {
+    fn new(stop: Arc<SharedStop>, memory: Account) -> CommandLimits {
+        CommandLimits {
+            stop,
+            held: Mutex::new(Held::new(&memory, HELD_STEP_BYTES)),
+            memory,
+        }
+    }
+
     /// Reserves memory for `bytes` more bytes of parsed form.
     fn hold(&self, bytes: usize) -> Result<(), Error> {
-        let before = self.held_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let held_bytes = before.saturating_add(bytes);
-        if before / HELD_STEP_BYTES == held_bytes / HELD_STEP_BYTES {
-            return Ok(());
+        let mut held = self.held.lock();
+        let step = held.bytes() / HELD_STEP_BYTES;
+        held.take(bytes)?;
+        if held.bytes() / HELD_STEP_BYTES != step {
+            self.stop.check()?;
         }
-        self.stop.check()?;
-        let share = self.share.get_or_init(|| self.memory.share());
-        Ok(share.try_cover(held_bytes.saturating_add(HELD_STEP_BYTES))?)
+        Ok(())
+    }
+}
+
+impl Default for CommandLimits {
+    fn default() -> CommandLimits {
+        CommandLimits::new(Arc::default(), Account::default())
     }
 }
 
 impl Limits {
-    /// Returns [`Limits::command`], which the first call creates.
-    pub(crate) fn command(&self) -> &Arc<CommandLimits> {
-        self.command.get_or_init(|| {
-            Arc::new(CommandLimits {
-                stop: self.stop().clone(),
-                memory: self.memory.clone(),
-                ..CommandLimits::default()
-            })
-        })
+    /// Returns MongoDB's own limits for a command that charges `memory`. Its cancellation token is that of the
+    /// `compilation`.
+    pub fn new(memory: Account, compilation: Compilation) -> Limits {
+        let stop = compilation.budget.stop().clone();
+        Limits {
+            filter_depth_max: 100,
+            expression_depth_max: 100,
+            document_bytes_max: 16 * 1024 * 1024,
+            pipeline_stages_max: 1000,
+            pattern: forebay_text::Limits::default(),
+            compilation,
+            stage_memory_bytes_max: 100 * 1024 * 1024,
+            variables: Variables::default(),
+            command: Arc::new(CommandLimits::new(stop, memory)),
+        }
+    }
+
+    /// Returns the memory account that the command charges.
+    pub fn memory(&self) -> &Account {
+        &self.command.memory
     }
 
     /// Reserves memory for a part of the command's parsed form, and checks the cancellation token. Parsers call this
@@ -93,7 +111,7 @@ impl Limits {
     /// # Errors
     /// `ExceededMemoryLimit` if the memory account has no room; `Interrupted` or `MaxTimeMSExpired`.
     pub(crate) fn hold(&self, bytes: usize) -> Result<(), Error> {
-        self.command().hold(bytes)
+        self.command.hold(bytes)
     }
 
     /// Reserves memory for a value that the parsed form holds; see [`Limits::hold`].
@@ -106,25 +124,14 @@ impl Limits {
 
     /// Returns the cancellation token of the command. Long evaluations check it.
     pub fn stop(&self) -> &Arc<SharedStop> {
-        self.compilation.budget.stop()
+        &self.command.stop
     }
 }
 
 impl Default for Limits {
     /// Returns MongoDB's own limits.
     fn default() -> Limits {
-        Limits {
-            filter_depth_max: 100,
-            expression_depth_max: 100,
-            document_bytes_max: 16 * 1024 * 1024,
-            pipeline_stages_max: 1000,
-            pattern: forebay_text::Limits::default(),
-            compilation: Compilation::default(),
-            stage_memory_bytes_max: 100 * 1024 * 1024,
-            memory: Account::default(),
-            variables: Variables::default(),
-            command: OnceLock::new(),
-        }
+        Limits::new(Account::default(), Compilation::default())
     }
 }
 
@@ -252,7 +259,7 @@ mod tests {
                 })
                 .collect();
             Variables::parse(&definitions, DateTime::MIN, limits)?;
-            Ok(Box::new(limits.command().clone()))
+            Ok(Box::new(limits.command.clone()))
         }),
         ("stage $set", |count, limits| {
             pipeline(rawdoc! { "$set": fields(count, 1) }, limits)
@@ -290,10 +297,7 @@ mod tests {
     ];
 
     fn limits(account: &Account) -> Limits {
-        Limits {
-            memory: account.clone(),
-            ..Limits::default()
-        }
+        Limits::new(account.clone(), Compilation::default())
     }
 
     #[test]

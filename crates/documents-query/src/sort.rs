@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use bson::raw::{RawBsonRef, RawDocument};
 
+use forebay_memory::{Full, Held};
+
 use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::key::{self, Direction};
@@ -61,11 +63,35 @@ impl Sort {
 
     /// Returns the sort key of a document. Keys compare byte by byte in the order of the documents.
     pub fn key(&self, document: &RawDocument) -> SortKey {
-        let mut out = Vec::with_capacity(self.parts.len() * 16);
-        for (path, direction) in &self.parts {
+        self.key_of(self.values(document))
+    }
+
+    /// Like [`Sort::key`], but charges the key to `held` before it is built.
+    ///
+    /// # Errors
+    /// [`Full`] if the memory account has no room.
+    pub fn charged_key(&self, document: &RawDocument, held: &mut Held) -> Result<SortKey, Full> {
+        let values: Vec<_> = self.values(document).collect();
+        let bytes_max = values.iter().map(|(value, _)| key::bytes_max(*value)).sum();
+        held.take(bytes_max)?;
+        let key = self.key_of(values.into_iter());
+        held.give_back(bytes_max.saturating_sub(key.capacity()));
+        Ok(key)
+    }
+
+    fn values<'d>(
+        &self,
+        document: &'d RawDocument,
+    ) -> impl Iterator<Item = (RawBsonRef<'d>, Direction)> {
+        self.parts.iter().map(|(path, direction)| {
             let value = path.sort_value(document, *direction == Direction::Descending);
-            key::append_directed(&mut out, value, *direction);
-        }
+            (value, *direction)
+        })
+    }
+
+    fn key_of<'d>(&self, values: impl Iterator<Item = (RawBsonRef<'d>, Direction)>) -> SortKey {
+        let mut out = Vec::with_capacity(self.parts.len() * 16);
+        values.for_each(|(value, direction)| key::append_directed(&mut out, value, direction));
         out
     }
 

@@ -13,7 +13,7 @@ use forebay_cancel::{SharedStop, Stop};
 use forebay_documents_query::filter::Match;
 use forebay_documents_query::{Filter, Update, UpdateContext};
 use forebay_documents_store::{Change, Changed, Document, RecordNumber, StoreError};
-use forebay_memory::Share;
+use forebay_memory::{Account, Held, Share};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -25,6 +25,10 @@ use crate::retry::{Keep, note};
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. The last document of a chunk may exceed this limit.
 const CHUNK_BYTES: usize = 8 << 20;
+/// Bytes up to which a chunk is not charged to the memory account.
+const FREE_BYTES: usize = 64 << 10;
+/// Copies of a document: itself, and one in the store's batch.
+const COPIES: usize = 2;
 /// Maximum time for computing changes before the write lock is released.
 const LOCKED_TIME: Duration = Duration::from_millis(20);
 
@@ -33,28 +37,33 @@ struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
     documents: usize,
-    bytes: usize,
+    /// Memory for the old and the new documents, and for their copies in the store's batch.
+    held: Held,
+    is_full: bool,
 }
 
 impl<'a> ChunkCursor<'a> {
-    fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
+    fn new(numbers: &'a [RecordNumber], first_only: bool, memory: &Account) -> ChunkCursor<'a> {
         ChunkCursor {
             numbers,
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
-            bytes: 0,
+            held: Held::new(memory, FREE_BYTES),
+            is_full: false,
         }
     }
 
     /// Begins the next chunk. Returns false if no document remains.
     fn begin(&mut self) -> bool {
-        (self.documents, self.bytes) = (0, 0);
+        (self.documents, self.is_full) = (0, false);
+        self.held.give_back(self.held.bytes());
         !self.numbers.is_empty()
     }
 
     /// Returns the next document's record number, or `None` at the end of the chunk.
     fn next(&mut self) -> Option<RecordNumber> {
-        if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
+        let is_full = self.is_full || self.held.bytes() >= COPIES * CHUNK_BYTES;
+        if is_full || self.documents >= self.documents_max {
             return None;
         }
         let (number, rest) = self.numbers.split_first()?;
@@ -63,9 +72,10 @@ impl<'a> ChunkCursor<'a> {
         Some(*number)
     }
 
-    /// Adds the size of a document to the bytes that the chunk holds in memory.
-    fn count_bytes(&mut self, document: &RawDocument) {
-        self.bytes += document.as_bytes().len();
+    /// Charges the copies of a document. Ends the chunk if there is no room, so that the chunk is written and released.
+    fn charge(&mut self, document: &RawDocument) {
+        let bytes = COPIES * document.as_bytes().len();
+        self.is_full |= self.held.take(bytes).is_err();
     }
 }
 
@@ -122,6 +132,7 @@ struct Writer<'a> {
     /// Both the filter and the update check this cancellation token. It has the deadline and the cancellation of
     /// `stop`; under the write lock, its deadline may be earlier.
     shared_stop: &'a SharedStop,
+    memory: &'a Account,
 }
 
 impl<'a> Writer<'a> {
@@ -130,6 +141,7 @@ impl<'a> Writer<'a> {
             collection,
             stop: request.stop(),
             shared_stop: &request.shared_stop,
+            memory: &request.documents.settings().memory,
         }
     }
 
@@ -146,7 +158,7 @@ impl<'a> Writer<'a> {
         judge: impl Fn(RecordNumber) -> Result<Option<Pending>, CommandError>,
         mut write: impl FnMut(Vec<Pending>) -> Result<usize, CommandError>,
     ) -> Result<(), CommandError> {
-        let mut left = ChunkCursor::new(numbers, first_only);
+        let mut left = ChunkCursor::new(numbers, first_only, self.memory);
         while left.begin() {
             self.stop.check()?;
             let (mut matched, slow) = {
@@ -182,9 +194,9 @@ impl<'a> Writer<'a> {
         while let Some(number) = left.next() {
             match judge(number) {
                 Ok(Some(pending)) => {
-                    left.count_bytes(&pending.old);
+                    left.charge(&pending.old);
                     if let Some(new) = &pending.new {
-                        left.count_bytes(new);
+                        left.charge(new);
                     }
                     chunk.push(pending);
                 }
@@ -486,6 +498,7 @@ mod tests {
             collection: &collection,
             stop: &stop,
             shared_stop: &shared_stop,
+            memory: &Account::default(),
         };
         // Computing the change of document 1 always takes long. Another client changes the document during the first
         // computation.
@@ -534,6 +547,7 @@ mod tests {
             collection: &collection,
             stop: &stop,
             shared_stop: &shared_stop,
+            memory: &Account::default(),
         };
         // Whenever the change is computed without the lock, another client changes the document meanwhile.
         let computed = Cell::new(0);
@@ -571,6 +585,7 @@ mod tests {
             collection: &collection,
             stop: &stop,
             shared_stop: &SharedStop::new(stop.clone()),
+            memory: &Account::default(),
         };
         let judged = Cell::new(0);
         let judge = |_| {
@@ -589,14 +604,19 @@ mod tests {
 
     /// Divides `numbers` into chunks, as if each document had `bytes` bytes. Returns the number of documents in each
     /// chunk.
-    fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
+    fn chunks(
+        numbers: &[RecordNumber],
+        first_only: bool,
+        bytes: usize,
+        memory: &Account,
+    ) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
-        let mut left = ChunkCursor::new(numbers, first_only);
+        let mut left = ChunkCursor::new(numbers, first_only, memory);
         let mut chunks = Vec::new();
         while left.begin() {
             let mut count = 0;
             while left.next().is_some() {
-                left.count_bytes(&document);
+                left.charge(&document);
                 count += 1;
             }
             chunks.push(count);
@@ -607,10 +627,21 @@ mod tests {
     #[test]
     fn a_chunk_is_bounded_by_documents_and_by_bytes() {
         let numbers: Vec<RecordNumber> = (1..=300).collect();
-        assert_eq!(chunks(&numbers, false, 10), [256, 44]);
-        assert_eq!(chunks(&numbers[..5], false, 4 << 20), [2, 2, 1]);
-        assert_eq!(chunks(&numbers[..2], false, 16 << 20), [1, 1]);
-        assert_eq!(chunks(&numbers[..2], true, 10), [1, 1]);
-        assert!(chunks(&[], false, 10).is_empty());
+        let chunks = |count: usize, first_only, bytes| {
+            chunks(&numbers[..count], first_only, bytes, &Account::default())
+        };
+        assert_eq!(chunks(300, false, 10), [256, 44]);
+        assert_eq!(chunks(5, false, 4 << 20), [2, 2, 1]);
+        assert_eq!(chunks(2, false, 16 << 20), [1, 1]);
+        assert_eq!(chunks(2, true, 10), [1, 1]);
+        assert!(chunks(0, false, 10).is_empty());
+    }
+
+    #[test]
+    fn a_chunk_ends_where_the_memory_does() {
+        let account = Account::new(8 << 20);
+        let numbers: Vec<RecordNumber> = (1..=10).collect();
+        assert_eq!(chunks(&numbers, false, 1 << 20, &account), [4, 4, 2]);
+        assert_eq!(account.figures().used_bytes, 0);
     }
 }

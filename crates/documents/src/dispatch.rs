@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
@@ -110,6 +110,7 @@ pub async fn run(
         command: &command,
         arguments,
         generic,
+        variables: OnceLock::new(),
         searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         given: Mutex::new(given),

@@ -65,10 +65,9 @@ impl CommandError {
     }
 
     /// Returns the entry of `writeErrors` for statement `index`.
-    pub fn to_write_error(&self, index: usize) -> RawDocumentBuf {
+    pub fn to_write_error(&self, index: usize, message: String) -> RawDocumentBuf {
         let index = i32::try_from(index).unwrap_or(i32::MAX);
-        let mut entry =
-            rawdoc! { "index": index, "code": self.code().number(), "errmsg": self.to_string() };
+        let mut entry = rawdoc! { "index": index, "code": self.code().number(), "errmsg": message };
         self.append_details(&mut entry);
         entry
     }

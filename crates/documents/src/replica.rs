@@ -81,15 +81,14 @@ impl Documents {
         let collection = self.collections().get(namespace)?;
         let settings = self.settings();
         let budget = Budget::new(settings.command_patterns_bytes_max, Arc::default());
+        let compilation = Compilation {
+            budget: Arc::new(budget),
+            programs: self.programs().clone(),
+            aside: places::compile,
+        };
         let limits = Limits {
-            memory: settings.memory.clone(),
             pattern: settings.pattern.clone(),
-            compilation: Compilation {
-                budget: Arc::new(budget),
-                programs: self.programs().clone(),
-                aside: places::compile,
-            },
-            ..Limits::default()
+            ..Limits::new(settings.memory.clone(), compilation)
         };
         let filter = Filter::parse(filter, &limits).ok()?;
         if !filter.is_cheap() {

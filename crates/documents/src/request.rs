@@ -1,11 +1,11 @@
 //! A command being executed: its client, arguments, time limit and write concern.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_cancel::{SharedStop, Stop};
-use forebay_documents_query::Code;
+use forebay_documents_query::{Code, Variables};
 use parking_lot::Mutex;
 
 use crate::api;
@@ -37,6 +37,8 @@ pub struct Request<'a> {
     pub retry: Option<Retry>,
     /// The guard of the command's entry in the list of operations in progress.
     pub operation: Running,
+    /// The variables of `let`, evaluated when a statement or a stage first needs them.
+    pub variables: OnceLock<Variables>,
     /// The current search.
     pub searches: Mutex<Searches>,
     /// The cancellation token of work that may continue in a cursor after the command.

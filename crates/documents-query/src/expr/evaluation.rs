@@ -46,7 +46,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Evaluation>> = const { RefCell::new(None) };
     /// Number of calls of operators on this thread.
     static CALLS: Cell<u32> = const { Cell::new(0) };
-    /// Number of bytes of values held during the current call of an operator, including its operands.
+    /// Number of bytes of values held, including the operands of the current call of an operator.
     static HELD_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -62,10 +62,10 @@ impl Drop for Entered {
 /// Does work for a command under the command's limits. The memory that the work reserves is released when the work
 /// ends. In a nested call, the memory is released when the work of the outermost call ends.
 pub(crate) fn under<T>(limits: &Arc<CommandLimits>, work: impl FnOnce() -> T) -> T {
-    HELD_BYTES.set(0);
     let _entered = CURRENT.with_borrow_mut(|current| match current {
         Some(_) => None,
         None => {
+            HELD_BYTES.set(0);
             *current = Some(Evaluation {
                 limits: Arc::clone(limits),
                 share: None,
@@ -86,6 +86,7 @@ fn with_current(reserve: impl FnOnce(&mut Evaluation) -> Result<(), Error>) -> R
 /// # Errors
 /// `ExceededMemoryLimit` if the memory account has no room.
 pub(crate) fn reserve(bytes: usize) -> Result<(), Error> {
+    HELD_BYTES.set(bytes);
     if bytes <= FREE_BYTES {
         return Ok(());
     }
@@ -126,15 +127,16 @@ pub(crate) fn items_bytes<'b>(
 /// `ExceededMemoryLimit` if the memory account has no room.
 pub(crate) fn keep(bytes: usize) -> Result<(), Error> {
     with_current(|current| {
-        current.kept_bytes = current.kept_bytes.saturating_add(bytes);
-        match current.kept_bytes > FREE_BYTES {
-            true => current.cover(0),
-            false => Ok(()),
+        if current.kept_bytes.saturating_add(bytes) > FREE_BYTES {
+            current.cover(bytes)?;
         }
+        current.kept_bytes += bytes;
+        Ok(())
     })
 }
 
-/// Sets the number of bytes of values that are held while an operator builds its result. They include its operands.
+/// Sets the number of bytes of values that are held while an operator builds its result, if the result's own bytes are
+/// among those of the last call of [`reserve`].
 pub(crate) fn set_held_bytes(bytes: usize) {
     HELD_BYTES.set(bytes);
 }
@@ -184,6 +186,7 @@ mod tests {
     use crate::element::Writer;
     use crate::error::Code;
     use crate::expr::{Expression, Scope, Value};
+    use crate::filter::Compilation;
     use crate::limits::Limits;
 
     /// Evaluates an expression without a document; returns the error's code.
@@ -225,32 +228,26 @@ mod tests {
 
     #[test]
     fn values_take_memory_from_the_account_until_the_evaluation_ends() {
-        let limits = Limits {
-            memory: Account::new(4 << 20),
-            ..Limits::default()
-        };
+        let limits = Limits::new(Account::new(4 << 20), Compilation::default());
         let numbers = |count: i32| rawdoc! { "$range": [0, count] };
         let joined =
             |count: i32| rawdoc! { "$size": { "$concatArrays": [numbers(count), numbers(count)] } };
         assert_eq!(error_of(&joined(10_000), &limits), None);
-        assert!(limits.memory.figures().peak_bytes > 0);
+        assert!(limits.memory().figures().peak_bytes > 0);
         let full = Some(Code::ExceededMemoryLimit);
         assert_eq!(error_of(&joined(200_000), &limits), full);
         let set = rawdoc! { "$size": { "$setUnion": [numbers(50_000)] } };
         assert_eq!(error_of(&set, &limits), full);
-        assert_eq!(limits.memory.figures().used_bytes, 0);
+        assert_eq!(limits.memory().figures().used_bytes, 0);
     }
 
     #[test]
     fn a_nested_evaluation_does_not_end_the_outer_one() {
-        let limits = Limits {
-            memory: Account::new(4 << 20),
-            ..Limits::default()
-        };
-        let used_bytes = || limits.memory.figures().used_bytes;
-        under(limits.command(), || {
+        let limits = Limits::new(Account::new(4 << 20), Compilation::default());
+        let used_bytes = || limits.memory().figures().used_bytes;
+        under(&limits.command, || {
             keep(1 << 20).expect("there is room");
-            under(limits.command(), || ());
+            under(&limits.command, || ());
             assert!(used_bytes() >= 1 << 20);
             keep(4 << 20).expect_err("there is no room");
         });
@@ -278,10 +275,7 @@ mod tests {
     #[test]
     fn temporaries_take_memory_before_they_are_built() {
         let document = dense_document(60_000);
-        let limits = Limits {
-            memory: Account::new(6 << 20),
-            ..Limits::default()
-        };
+        let limits = Limits::new(Account::new(6 << 20), Compilation::default());
         let codes = ["$code"; 6].into_iter().collect::<bson::RawArrayBuf>();
         for expression in [
             rawdoc! { "$mergeObjects": ["$fields"] },
@@ -298,7 +292,7 @@ mod tests {
             };
             let refused = evaluate(&limits).expect_err("the account is too small");
             assert_eq!(refused.code, Code::ExceededMemoryLimit, "{expression:?}");
-            assert_eq!(limits.memory.figures().used_bytes, 0);
+            assert_eq!(limits.memory().figures().used_bytes, 0);
             evaluate(&Limits::default()).expect("without a limit it fits");
         }
     }
@@ -307,10 +301,7 @@ mod tests {
     fn arrays_that_a_projection_numbers_take_memory() {
         let document = dense_document(200_000);
         let apply = |spec: &RawDocument, memory: Account| {
-            let limits = Limits {
-                memory,
-                ..Limits::default()
-            };
+            let limits = Limits::new(memory, Compilation::default());
             let projection = crate::Projection::parse(spec, &limits).expect("it parses");
             let context = crate::ProjectionContext {
                 now: DateTime::MIN,
@@ -331,18 +322,15 @@ mod tests {
 
     #[test]
     fn what_is_parsed_takes_memory_until_it_is_dropped() {
-        let limits = |bytes| Limits {
-            memory: Account::new(bytes),
-            ..Limits::default()
-        };
+        let limits = |bytes| Limits::new(Account::new(bytes), Compilation::default());
         let nulls: bson::RawArrayBuf = (0..20_000).map(|_| RawBsonRef::Null).collect();
         let parse = |limits: &Limits| Expression::parse(RawBsonRef::Array(&nulls), limits);
         let refused = parse(&limits(1 << 20)).expect_err("the account is too small");
         assert_eq!(refused.code, Code::ExceededMemoryLimit);
         let wide = limits(64 << 20);
         let parsed = parse(&wide).expect("it fits");
-        assert!(wide.memory.figures().used_bytes > 1 << 20);
-        let memory = wide.memory.clone();
+        assert!(wide.memory().figures().used_bytes > 1 << 20);
+        let memory = wide.memory().clone();
         drop((parsed, wide));
         assert_eq!(memory.figures().used_bytes, 0);
         let fields = dense_document(10_000);

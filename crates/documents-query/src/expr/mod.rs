@@ -217,7 +217,7 @@ impl Expression {
     pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
         Ok(Expression {
             root: parse::Parser::new(limits).expression(value)?,
-            limits: limits.command().clone(),
+            limits: limits.command.clone(),
         })
     }
 
@@ -267,10 +267,7 @@ impl Node {
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         match self {
             Node::Literal(value) => Ok(Value::Ref(value.as_raw_bson_ref())),
-            Node::Field(path) => {
-                evaluation::set_held_bytes(scope.held_bytes());
-                field(scope.document, path)
-            }
+            Node::Field(path) => field(scope.document, path),
             Node::Variable(variable, path) => variable_value(variable, path, scope),
             Node::Object(fields) => object(fields, scope),
             Node::Array(nodes) => list(nodes, scope),
@@ -334,7 +331,6 @@ impl Node {
 fn call<'s>(function: &Function, nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     let (operands, held) = evaluate_all(nodes, scope)?;
     evaluation::check_call(held.held_bytes() - scope.held_bytes())?;
-    evaluation::set_held_bytes(held.held_bytes());
     scope.accept(function.call(&operands)?)
 }
 
@@ -394,7 +390,6 @@ fn variable_value<'s>(
     path: &[Box<str>],
     scope: &Scope<'s>,
 ) -> Result<Value<'s>, Error> {
-    evaluation::set_held_bytes(scope.held_bytes());
     let value = match variable {
         Variable::Root => Some(RawBsonRef::Document(scope.document)),
         Variable::Now => Some(RawBsonRef::DateTime(scope.now)),
@@ -421,8 +416,7 @@ fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value
 }
 
 fn list<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-    let (values, held) = evaluate_all(nodes, scope)?;
-    evaluation::set_held_bytes(held.held_bytes());
+    let (values, _) = evaluate_all(nodes, scope)?;
     let made = value::array(values.iter().map(Value::or_null), 0)?;
     scope.accept(Value::Owned(made))
 }

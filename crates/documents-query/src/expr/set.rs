@@ -23,9 +23,6 @@ pub(super) const FUNCTIONS: &[Function] = &[
 /// half full, and the allocation of the key.
 const ENTRY_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBsonRef<'_>)>() + 32;
 
-/// Maximum ratio of a key's bytes to its value's bytes. Keys escape each zero byte with a second byte.
-const KEY_GROWTH: usize = 2;
-
 type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;
 
 fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>, Error> {
@@ -61,9 +58,9 @@ fn add_all<'b>(
 
 /// Reserves memory for the sets of all operands. Returns the bytes reserved.
 fn reserve_sets(operands: &[Value<'_>]) -> Result<usize, Error> {
-    let keys_bytes: usize = operands.iter().map(Value::bytes).sum();
     let arrays = operands.iter().filter_map(Value::get);
-    let bytes = evaluation::items_bytes(arrays, ENTRY_BYTES) + keys_bytes * KEY_GROWTH;
+    let keys_bytes: usize = arrays.clone().map(key::bytes_max).sum();
+    let bytes = evaluation::items_bytes(arrays, ENTRY_BYTES) + keys_bytes;
     evaluation::reserve_beside(bytes)?;
     Ok(bytes)
 }

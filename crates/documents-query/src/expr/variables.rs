@@ -10,7 +10,7 @@ use super::iterate::check_name;
 use super::{Expression, Scope, Value, Variable};
 use crate::element::elements;
 use crate::error::{Code, Error};
-use crate::limits::{Limits, value_bytes};
+use crate::limits::{CommandLimits, Limits, value_bytes};
 use crate::sort::ALLOCATION_BYTES;
 
 /// Bytes of a variable besides its name and its value, in a table that is half full.
@@ -20,6 +20,8 @@ const VARIABLE_BYTES: usize = 2 * size_of::<(Box<str>, Variable)>() + 2 * ALLOCA
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
     bound: Arc<HashMap<Box<str>, Variable>>,
+    /// Holds the memory of the values.
+    limits: Option<Arc<CommandLimits>>,
 }
 
 impl Variables {
@@ -32,9 +34,8 @@ impl Variables {
         now: DateTime,
         limits: &Limits,
     ) -> Result<Variables, Error> {
-        // Set `command` before the clone, so that the clone and the caller's limits reserve memory in the same place.
-        limits.command();
         let mut limits = limits.clone();
+        limits.variables.limits = Some(limits.command.clone());
         for element in elements(definitions) {
             check_name(element.key)?;
             let expression = Expression::parse(element.value(), &limits)?;

@@ -131,7 +131,7 @@ impl Filter {
 
     /// Builds a filter from its tree. The cancellation token in `limits` may stop its evaluation.
     pub fn from_node(root: Node, limits: &Limits) -> Filter {
-        let limits = limits.command().clone();
+        let limits = limits.command.clone();
         Filter { root, limits }
     }
 

@@ -59,7 +59,7 @@ pub(super) fn add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Err
         mode: Mode::Add,
         rules: Arc::new(builder.rules),
         positional: false,
-        limits: limits.command().clone(),
+        limits: limits.command.clone(),
     })
 }
 
@@ -76,7 +76,7 @@ pub(super) fn excluding<'p>(
         mode: Mode::Exclude,
         rules: Arc::new(rules),
         positional: false,
-        limits: limits.command().clone(),
+        limits: limits.command.clone(),
     })
 }
 
@@ -293,7 +293,7 @@ impl<'l> Builder<'l> {
             mode,
             rules: Arc::new(self.rules),
             positional: self.positional,
-            limits: self.limits.command().clone(),
+            limits: self.limits.command.clone(),
         })
     }
 }

@@ -13,8 +13,6 @@ use crate::key;
 
 /// Maximum bytes that a value takes in a document besides its contents: type, end of the name, and a number or length.
 const FIELD_BYTES: usize = 24;
-/// Maximum ratio of a key's bytes to its value's bytes. Keys escape each zero byte with a second byte.
-pub(super) const KEY_GROWTH: usize = 2;
 /// Maximum bytes of an array element besides its value: its type, and its index as the field name.
 const INDEX_BYTES: usize = 12;
 
@@ -246,7 +244,7 @@ pub(super) struct Distinct {
 
 impl Distinct {
     fn add(&mut self, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
-        evaluation::reserve_beside(KEY_GROWTH * bytes_of(value.or_null()))?;
+        evaluation::reserve_beside(key::bytes_max(value.or_null()))?;
         let key = key::encode(value.or_null());
         if self.seen.contains_key(&key[..]) {
             return Ok(());

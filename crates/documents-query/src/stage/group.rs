@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::accumulator::{Accumulator, AccumulatorKind, KEY_GROWTH};
+use super::accumulator::{Accumulator, AccumulatorKind};
 use super::memory::{Memory, block_bytes, compact, heap_bytes, table_bytes};
 use super::{Run, Stream};
 use crate::element::{Writer, bytes_of, check_depth, elements, encoded_bytes, type_name};
@@ -162,7 +162,7 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     run: &Run,
 ) -> Result<Stream<'a, E>, E> {
     let mut groups = Groups::new(Memory::new(run, too_large));
-    let limits = run.limits.command().clone();
+    let limits = run.limits.command.clone();
     for document in input {
         let document = document?;
         evaluation::under(&limits, || groups.add(&group, &document, run))?;
@@ -210,7 +210,7 @@ impl Groups {
 
     /// Returns the position of the group with this `_id`. Adds the group if it is new.
     fn place(&mut self, id: Value<'_>, group: &Group) -> Result<usize, Error> {
-        evaluation::reserve_beside(KEY_GROWTH * bytes_of(id.or_null()))?;
+        evaluation::reserve_beside(key::bytes_max(id.or_null()))?;
         self.key.clear();
         key::append(&mut self.key, id.or_null());
         let place = match self.places.get(&self.key[..]) {

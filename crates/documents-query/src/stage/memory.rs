@@ -4,15 +4,13 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_memory::Share;
+use forebay_memory::Held;
 
 use super::{Run, Stream};
 use crate::element::bytes_of;
 use crate::error::Error;
 use crate::expr::Value;
-
-/// Maximum bytes that the share may reserve beyond the memory held. A larger excess is released.
-const EXCESS_BYTES_MAX: usize = 1 << 20;
+use crate::sort::{Sort, SortKey};
 
 /// Bytes of a heap block besides its contents: the allocator's header.
 const HEADER_BYTES: usize = 8;
@@ -25,10 +23,7 @@ const CAPACITY_MIN: usize = 3;
 
 /// The memory that a stage holds. It is reserved in the memory account before it is allocated.
 pub(super) struct Memory {
-    share: Share,
-    bytes: usize,
-    /// Bytes that the share has reserved.
-    covered: usize,
+    held: Held,
     /// Bytes of the values held, without overhead.
     value_bytes: usize,
     limit: Option<Limit>,
@@ -57,9 +52,7 @@ impl Memory {
     /// Creates the account of a stage that has no limit of its own and holds nothing yet.
     pub fn without_limit(run: &Run) -> Memory {
         Memory {
-            share: run.limits.memory.share(),
-            bytes: 0,
-            covered: 0,
+            held: Held::new(run.limits.memory(), 0),
             value_bytes: 0,
             limit: None,
         }
@@ -93,33 +86,26 @@ impl Memory {
     /// `ExceededMemoryLimit` if the memory account has no room.
     #[inline]
     pub fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        match self.bytes > self.covered {
-            true => self.cover(),
-            false => Ok(()),
-        }
+        Ok(self.held.take(bytes)?)
+    }
+
+    /// Returns the sort key of a document, and charges it.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` if the memory account has no room.
+    pub fn sort_key(&mut self, sort: &Sort, document: &RawDocument) -> Result<SortKey, Error> {
+        Ok(sort.charged_key(document, &mut self.held)?)
     }
 
     /// Releases bytes that are no longer held.
     #[inline]
     pub fn give_back(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        if self.covered > self.bytes + EXCESS_BYTES_MAX {
-            self.share.shrink_to(self.bytes);
-            self.covered = self.bytes;
-        }
+        self.held.give_back(bytes);
     }
 
     /// Removes the stage's own limit, when the stage has read its input and only returns its output.
     pub fn remove_limit(&mut self) {
         self.limit = None;
-    }
-
-    #[cold]
-    fn cover(&mut self) -> Result<(), Error> {
-        self.share.try_cover(self.bytes)?;
-        self.covered = self.share.bytes() as usize;
-        Ok(())
     }
 
     /// Makes room for one more value, and charges the new buffer while the old one is still held.
@@ -244,6 +230,7 @@ mod tests {
 
     use super::*;
     use crate::error::Code;
+    use crate::filter::Compilation;
     use crate::limits::Limits;
     use crate::stage::Pipeline;
 
@@ -251,10 +238,7 @@ mod tests {
 
     /// Limits of a command whose account has room for [`ACCOUNT_BYTES`].
     fn limits() -> Limits {
-        Limits {
-            memory: Account::new(ACCOUNT_BYTES),
-            ..Limits::default()
-        }
+        Limits::new(Account::new(ACCOUNT_BYTES), Compilation::default())
     }
 
     fn run(
@@ -278,7 +262,7 @@ mod tests {
         let mut count = 0;
         let mut output = run(stage, input, &limits);
         let result = output.try_for_each(|document| document.map(|_| count += 1));
-        let memory = limits.memory.clone();
+        let memory = limits.memory().clone();
         drop((output, limits));
         assert_eq!(memory.figures().used_bytes, 0);
         result.map(|()| count).map_err(|error| error.code)
@@ -395,7 +379,7 @@ mod tests {
             let mut output = run(stage, documents(60, 60, 50_000), &limits);
             let mut used_bytes = || {
                 output.next().expect("a document").expect("no error");
-                limits.memory.figures().used_bytes
+                limits.memory().figures().used_bytes
             };
             assert!(used_bytes() > 2_900_000);
             assert!((0..40).map(|_| used_bytes()).last() < Some(2_100_000));
@@ -410,7 +394,7 @@ mod tests {
         let limits = limits();
         let mut output = run(stage.clone(), input(), &limits);
         output.next().expect("a document").expect("no error");
-        assert!(limits.memory.figures().used_bytes > 500_000);
+        assert!(limits.memory().figures().used_bytes > 500_000);
         assert_eq!(outcome(stage, input()), Ok(50_000));
     }
 

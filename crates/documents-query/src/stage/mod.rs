@@ -148,7 +148,7 @@ impl Stage {
                 Err(error) => Some(Err(error)),
             })),
             Stage::Transform(transform) => {
-                let mut grown = Grown::new(&run.limits.memory);
+                let mut grown = Grown::new(run.limits.memory());
                 Box::new(input.map(move |document| {
                     let document = document?;
                     grown.make(document.as_bytes().len(), || {
@@ -215,6 +215,7 @@ mod tests {
 
     use super::*;
     use crate::error::Code;
+    use crate::filter::Compilation;
 
     /// Runs a pipeline under a memory account of `limit_bytes`. Returns the account and the output.
     fn output(
@@ -222,14 +223,11 @@ mod tests {
         documents: Vec<RawDocumentBuf>,
         limit_bytes: u64,
     ) -> (Account, Stream<'static, Error>) {
-        let limits = Limits {
-            memory: Account::new(limit_bytes),
-            ..Limits::default()
-        };
+        let limits = Limits::new(Account::new(limit_bytes), Compilation::default());
         let stages: RawArrayBuf = stages.iter().cloned().collect();
         let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
         let input = Box::new(documents.into_iter().map(Ok));
-        let memory = limits.memory.clone();
+        let memory = limits.memory().clone();
         (
             memory,
             pipeline.run(input, &Run::new(DateTime::MIN, limits)),

@@ -21,12 +21,14 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     let mut key_bytes = 0;
     for document in input {
         let document = document?;
-        let key = sort.key(&document);
+        let key = memory.sort_key(sort, &document)?;
         if !kept.takes(&key) {
+            memory.give_back(key.capacity());
             continue;
         }
         let growth = kept.growth();
         memory.count(key.len() + document.as_bytes().len())?;
+        memory.give_back(key.capacity());
         memory.take(item_bytes(&key, &document) + block_bytes(growth.new_bytes))?;
         key_bytes += block_bytes(key.capacity());
         let dropped = kept.push(key, compact_document(document));

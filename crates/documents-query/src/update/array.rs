@@ -298,7 +298,7 @@ impl AddToSet {
 
 /// Returns the bytes of the keys of elements.
 fn keys_bytes(items: &[Tree<'_>]) -> usize {
-    key::GROWTH * items.iter().map(Tree::encoded_bytes).sum::<usize>()
+    2 * items.iter().map(Tree::encoded_bytes).sum::<usize>()
 }
 
 /// Returns the bytes of copies of operands in the changed document.

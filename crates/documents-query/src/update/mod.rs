@@ -43,8 +43,8 @@ pub use difference::describe;
 #[derive(Debug, Clone)]
 pub struct Update {
     kind: Kind,
-    limits: Limits,
-    command: Arc<CommandLimits>,
+    document_bytes_max: usize,
+    limits: Arc<CommandLimits>,
 }
 
 #[derive(Debug, Clone)]
@@ -116,8 +116,8 @@ impl Update {
         };
         Ok(Update {
             kind,
-            limits: limits.clone(),
-            command: limits.command().clone(),
+            document_bytes_max: limits.document_bytes_max,
+            limits: limits.command.clone(),
         })
     }
 
@@ -137,7 +137,7 @@ impl Update {
         document: &RawDocument,
         context: &UpdateContext,
     ) -> Result<Option<RawDocumentBuf>, Error> {
-        evaluation::under(&self.command, || self.change(document, context))
+        evaluation::under(&self.limits, || self.change(document, context))
     }
 
     fn change(
@@ -148,7 +148,7 @@ impl Update {
         let changed = match &self.kind {
             Kind::Replacement(replacement) => replace(document, replacement)?,
             Kind::Operators { changes, filters } => {
-                let stop = self.limits.stop();
+                let stop = &self.limits.stop;
                 change(document, (changes, filters), context, stop)?
             }
             Kind::Pipeline(transforms) => transform(document, transforms, context)?,
@@ -162,7 +162,7 @@ impl Update {
     }
 
     fn check_size(&self, changed: &RawDocument) -> Result<(), Error> {
-        let (bytes, bytes_max) = (changed.as_bytes().len(), self.limits.document_bytes_max);
+        let (bytes, bytes_max) = (changed.as_bytes().len(), self.document_bytes_max);
         if bytes > bytes_max {
             let message =
                 format!("BSONObj size: {bytes} is invalid. Size must be between 0 and {bytes_max}");
@@ -392,6 +392,7 @@ mod tests {
     use forebay_memory::Account;
 
     use super::*;
+    use crate::filter::Compilation;
 
     #[test]
     fn decoded_elements_take_memory() {
@@ -424,10 +425,7 @@ mod tests {
     }
 
     fn parsed(update: RawBsonRef<'_>, memory: &Account) -> Update {
-        let limits = Limits {
-            memory: memory.clone(),
-            ..Limits::default()
-        };
+        let limits = Limits::new(memory.clone(), Compilation::default());
         Update::parse(update, None, &limits).expect("it parses")
     }
 

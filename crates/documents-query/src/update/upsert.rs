@@ -27,7 +27,7 @@ impl Update {
             ..*context
         };
         let only_id = self.is_replacement();
-        let base = evaluation::under(&self.command, || document_of_query(filter, only_id))?;
+        let base = evaluation::under(&self.limits, || document_of_query(filter, only_id))?;
         let made = match (&self.kind, self.apply(&base, &context)?) {
             (_, Some(made)) => made,
             (Kind::Replacement(_) | Kind::Operators { .. } | Kind::Pipeline(_), None) => base,

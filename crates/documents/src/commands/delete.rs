@@ -33,7 +33,8 @@ fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
 
 async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "deletes", Statement::read)?;
-    let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
+    let mut done = Deleted::default();
+    let mut errors = WriteErrors::new(&request.documents.settings().memory);
     for (index, statement) in batch.statements.iter().enumerate() {
         let statement = Statement::read(statement)?;
         let outcome = statement.run(request, &batch.namespace, &mut done, index);
@@ -42,7 +43,7 @@ async fn run(request: &Request<'_>) -> Reply {
             break;
         }
     }
-    Ok(errors.reply(done.count))
+    errors.reply(done.count)
 }
 
 /// One entry of `deletes`, checked for unknown, missing and mistyped fields.

@@ -5,9 +5,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, rawdoc};
-use forebay_documents_query::element::Writer;
+use forebay_documents_query::element::encoded_bytes;
 use forebay_documents_query::{Code, Filter, Path, key};
-use forebay_memory::Share;
+use forebay_memory::{Account, Held};
 
 use super::read;
 use crate::arguments::Known;
@@ -38,8 +38,7 @@ fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
 async fn run(request: &Request<'_>) -> Reply {
     let path = Path::new(request.arguments.required_string("key")?)?;
     request.arguments.simple_collation()?;
-    let held = request.documents.settings().memory.share();
-    let mut found = Found::new(path, held);
+    let mut found = Found::new(path, &request.documents.settings().memory);
     let filter = read::filter(request, "query")?;
     if let Some(collection) = request.documents.collections().get(&request.namespace()?) {
         match cached(request, &collection, &filter, &found.path) {
@@ -101,35 +100,39 @@ struct Found {
     path: Path,
     values: BTreeMap<Vec<u8>, RawBson>,
     bytes: usize,
-    /// The share of the memory account that covers the values and the reply made of them.
-    held: Share,
+    /// The memory of the values and of the reply made of them.
+    held: Held,
 }
 
 /// Memory of a value besides its bytes: an entry in a half-full node of the tree, and two allocations.
 const VALUE_BYTES: usize = 2 * size_of::<(Vec<u8>, RawBson)>() + 64;
-/// Maximum ratio of the memory of the values to their bytes. A value is held once as it is and twice in the reply. Its
-/// key may take twice the bytes of the value, because bytes in a key may be escaped.
-const COPIES: usize = 5;
+/// Bytes of an element of the reply besides its value: its type, and its index as the name. Longer indexes are counted
+/// separately.
+const ELEMENT_BYTES: usize = 3;
+/// Copies of a value besides its key: one is held, and two are in the reply.
+const COPIES: usize = 3;
 
 impl Found {
-    fn new(path: Path, held: Share) -> Found {
+    fn new(path: Path, memory: &Account) -> Found {
         Found {
             path,
             values: BTreeMap::new(),
             bytes: 0,
-            held,
+            held: Held::new(memory, 0),
         }
     }
 
     fn add(&mut self, value: RawBsonRef<'_>) -> Result<(), CommandError> {
         let index = self.values.len();
-        if let Entry::Vacant(place) = self.values.entry(key::encode(value)) {
-            let mut element = Writer::new();
-            element.value(&index.to_string(), value);
-            self.bytes += element.len();
-            let memory_bytes = self.bytes * COPIES + index * VALUE_BYTES;
-            self.held.try_cover(memory_bytes)?;
-            place.insert(value.into());
+        let element_bytes = encoded_bytes(value) + ELEMENT_BYTES;
+        let memory_bytes = key::bytes_max(value) + COPIES * element_bytes + VALUE_BYTES;
+        self.held.take(memory_bytes)?;
+        match self.values.entry(key::encode(value)) {
+            Entry::Vacant(place) => {
+                self.bytes += element_bytes + index.checked_ilog10().unwrap_or(0) as usize;
+                place.insert(value.into());
+            }
+            Entry::Occupied(_) => self.held.give_back(memory_bytes),
         }
         if self.bytes > DOCUMENT_BYTES_MAX {
             return Err(CommandError::refused(

@@ -2,7 +2,7 @@
 //!
 //! The command is planned. For `executionStats`, its search runs and the documents are discarded; nothing is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
@@ -64,6 +64,7 @@ async fn run(request: &Request<'_>) -> Reply {
         command: &command,
         arguments,
         generic,
+        variables: OnceLock::new(),
         searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         retry: None,

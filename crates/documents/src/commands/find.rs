@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents_query::{Filter, Projection, Sort, key};
 use forebay_documents_store::Direction;
+use forebay_memory::Held;
 
 use super::read;
 use crate::arguments::Known;
@@ -253,12 +254,12 @@ impl<'a> Find<'a> {
         documents: Vec<RawDocumentBuf>,
     ) -> Result<Box<dyn Stream>, CommandError> {
         let filter = read::filter(request, "filter")?;
-        let held = request.documents.settings().memory.share();
+        let mut held = Held::new(&request.documents.settings().memory, 0);
         let matching = aside(request.stop(), || {
             let mut matching = Vec::new();
             for document in documents {
                 if filter.try_matches(&document)? {
-                    held.try_grow(document.as_bytes().len() + ROW_BYTES)?;
+                    held.take(document.as_bytes().len() + ROW_BYTES)?;
                     matching.push(Row::Built(document));
                 }
             }
@@ -308,7 +309,7 @@ impl<'a> Find<'a> {
     ) -> Result<List, CommandError> {
         let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
         let bytes_max = request.documents.settings().stage_memory_bytes_max;
-        let held = request.documents.settings().memory.share();
+        let held = Held::new(&request.documents.settings().memory, 0);
         sorted(stream, sort, keep, bytes_max, held, request.stop())
     }
 

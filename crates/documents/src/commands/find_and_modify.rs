@@ -176,10 +176,7 @@ impl Modification {
         update: &Update,
         keep: Option<&Keep<'_>>,
     ) -> Result<Option<(RawDocumentBuf, RawDocumentBuf)>, CommandError> {
-        while let Some(number) = plan
-            .first_number(self.sort.as_ref(), request.stop())
-            .await?
-        {
+        while let Some(number) = plan.first_number(self.sort.as_ref(), request).await? {
             let mut done = Updated::default();
             changes::update(
                 &plan.collection,
@@ -201,10 +198,7 @@ impl Modification {
         let plan = self.plan(request, collection)?;
         request.begin_search(Search::Documents(plan.clone()));
         let keep = self.keep(request);
-        while let Some(number) = plan
-            .first_number(self.sort.as_ref(), request.stop())
-            .await?
-        {
+        while let Some(number) = plan.first_number(self.sort.as_ref(), request).await? {
             let mut done = Deleted::default();
             changes::delete(
                 collection,

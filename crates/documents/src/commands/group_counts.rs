@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use bson::raw::CString;
 use bson::{DateTime, RawBson, RawBsonRef, RawDocumentBuf, cstr};
+use forebay_documents_query::element::encoded_bytes;
 use forebay_documents_query::stage::{AccumulatorKind, Group};
 use forebay_documents_query::{Expression, Filter, Scope, key};
-use forebay_memory::Share;
+use forebay_memory::Held;
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -111,16 +112,14 @@ fn weight(operand: &Expression) -> Option<i64> {
 struct Groups {
     places: HashMap<Vec<u8>, usize>,
     groups: Vec<(RawBson, u64)>,
-    /// Bytes of memory that the groups and their documents take.
-    bytes: usize,
-    held: Share,
+    /// The memory of the groups and of their documents.
+    held: Held,
 }
 
 /// Memory of a group and its document besides the bytes of its value.
 const GROUP_BYTES: usize = 384;
-/// Copies of a value: its key, counted twice because bytes in a key may be escaped; the group's value; and the group's
-/// document.
-const COPIES: usize = 4;
+/// Copies of a value besides its key: the group's value, and the group's document.
+const COPIES: usize = 2;
 
 impl Groups {
     /// Makes groups of the cache's counts, and adds the documents that the cache could not evaluate.
@@ -130,7 +129,7 @@ impl Groups {
         request: &Request<'_>,
     ) -> Result<Groups, CommandError> {
         let mut groups = Groups {
-            held: request.documents.settings().memory.share(),
+            held: Held::new(&request.documents.settings().memory, 0),
             ..Groups::default()
         };
         for string in &values.strings {
@@ -152,17 +151,16 @@ impl Groups {
         if count == 0 {
             return Ok(());
         }
+        let bytes = GROUP_BYTES + key::bytes_max(value) + COPIES * encoded_bytes(value);
+        self.held.take(bytes)?;
         let next = self.groups.len();
-        let key = key::encode(value);
-        let key_bytes = key.len();
-        let place = *self.places.entry(key).or_insert(next);
+        let place = *self.places.entry(key::encode(value)).or_insert(next);
         match self.groups.get_mut(place) {
-            Some((_, total)) => *total += count,
-            None => {
-                self.bytes += GROUP_BYTES + COPIES * key_bytes;
-                self.held.try_cover(self.bytes)?;
-                self.groups.push((RawBson::from(value), count));
+            Some((_, total)) => {
+                *total += count;
+                self.held.give_back(bytes);
             }
+            None => self.groups.push((RawBson::from(value), count)),
         }
         Ok(())
     }

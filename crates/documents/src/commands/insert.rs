@@ -62,7 +62,7 @@ async fn run(request: &Request<'_>) -> Reply {
         stop: request.stop(),
         retry: request.retry.as_ref(),
         count: 0,
-        errors: WriteErrors::default(),
+        errors: WriteErrors::new(&request.documents.settings().memory),
     };
     let mut write = || insertion.write_all(request, &documents);
     if are_few(&documents) {
@@ -77,7 +77,7 @@ async fn run(request: &Request<'_>) -> Reply {
         };
         all_aside(Kind::Write, request.stop(), write).await?
     };
-    Ok(insertion.errors.reply(insertion.count))
+    insertion.errors.reply(insertion.count)
 }
 
 fn are_few(documents: &[&RawDocument]) -> bool {
@@ -152,7 +152,7 @@ impl Insertion<'_> {
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }
-        Ok(went_on && (!self.ordered || self.errors.is_empty()))
+        Ok(went_on && (!self.ordered || self.errors.len() == 0))
     }
 
     /// Returns whether an earlier attempt of the command inserted the document.

@@ -9,6 +9,7 @@ use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentB
 use forebay_cancel::Stop;
 use forebay_documents_query::{Code, element};
 use forebay_documents_store::StoreError;
+use forebay_memory::Held;
 
 use super::aggregate::first_element;
 use super::{create_indexes, insert, update};
@@ -451,8 +452,8 @@ fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandErr
 fn all(mut documents: Box<dyn Stream>, request: &Request<'_>) -> Result<List, CommandError> {
     let settings = request.documents.settings();
     let bytes_max = settings.stage_memory_bytes_max;
-    let share = settings.memory.share();
-    let (mut held, mut bytes) = (Vec::new(), 0);
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    let mut held = Held::new(&settings.memory, 0);
     while let Some(document) = documents.next(request.stop())? {
         bytes += document.as_bytes().len();
         if bytes > bytes_max {
@@ -462,8 +463,8 @@ fn all(mut documents: Box<dyn Stream>, request: &Request<'_>) -> Result<List, Co
             );
             return Err(CommandError::refused(Code::ExceededMemoryLimit, message));
         }
-        share.try_cover(bytes + (held.len() + 1) * ROW_BYTES)?;
-        held.push(document.detached());
+        held.take(document.as_bytes().len() + ROW_BYTES)?;
+        rows.push(document.detached());
     }
-    Ok(List::holding(held, share))
+    Ok(List::holding(rows, held))
 }

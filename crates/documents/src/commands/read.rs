@@ -19,17 +19,21 @@ use crate::request::Request;
 /// An error for an invalid `let`.
 pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     let settings = request.documents.settings();
-    let mut limits = Limits {
+    let limits = Limits {
         stage_memory_bytes_max: settings.stage_memory_bytes_max,
-        memory: settings.memory.clone(),
         pattern: settings.pattern.clone(),
-        compilation: compilation(request),
-        ..Limits::default()
+        ..Limits::new(settings.memory.clone(), compilation(request))
     };
-    if let Some(definitions) = request.arguments.document("let")? {
-        limits.variables = Variables::parse(definitions, DateTime::now(), &limits)?;
-    }
-    Ok(limits)
+    let variables = match (request.variables.get(), request.arguments.document("let")?) {
+        (Some(evaluated), _) => evaluated.clone(),
+        (None, Some(definitions)) => Variables::parse(definitions, DateTime::now(), &limits)?,
+        (None, None) => Variables::default(),
+    };
+    let variables = request.variables.get_or_init(|| variables).clone();
+    Ok(Limits {
+        variables,
+        ..limits
+    })
 }
 
 /// Returns the options for compiling patterns. Patterns are compiled off the network threads, and compilation ends when

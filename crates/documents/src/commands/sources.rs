@@ -5,6 +5,7 @@ use bson::{
 };
 use forebay_documents_query::{Code, Expression, Scope};
 use forebay_documents_store::IndexStatus;
+use forebay_memory::Held;
 
 use super::aggregate::{after_first, first_stage};
 use super::{coll_stats, current_op, read};
@@ -13,7 +14,7 @@ use crate::error::CommandError;
 use crate::host;
 use crate::namespace::Namespace;
 use crate::request::Request;
-use crate::streams::{List, Row};
+use crate::streams::{List, ROW_BYTES, Row};
 
 /// Returns the documents that the pipeline's first stage generates, and the stages after it. Returns `None` if the
 /// first stage does not generate documents.
@@ -63,24 +64,19 @@ fn given_documents(request: &Request<'_>, given: RawBsonRef<'_>) -> Result<List,
     let expression = Expression::parse(given, &read::limits(request)?)?;
     let nothing = rawdoc! {};
     let value = expression.evaluate(&Scope::new(&nothing, DateTime::now()))?;
-    let held = request.documents.settings().memory.share();
-    // Bytes of the expression's value, and of the documents copied from it.
-    let mut bytes = value.bytes();
+    // The expression's value, and the documents copied from it.
+    let mut held = Held::new(&request.documents.settings().memory, 0);
+    held.take(value.bytes())?;
     let mut documents = Vec::new();
     for document in value.as_array().ok_or_else(wrong)? {
         let Ok(RawBsonRef::Document(document)) = document else {
             return Err(wrong());
         };
-        bytes += document.as_bytes().len() + GIVEN_DOCUMENT_BYTES;
-        held.try_cover(bytes)?;
+        held.take(document.as_bytes().len() + ROW_BYTES)?;
         documents.push(Row::Built(document.to_owned()));
     }
     Ok(List::holding(documents, held))
 }
-
-/// Memory of a document of `$documents` besides its bytes: two rows, because the list grows by doubling, and an
-/// allocation.
-const GIVEN_DOCUMENT_BYTES: usize = 2 * size_of::<Row>() + 32;
 
 fn index_stats(
     request: &Request<'_>,

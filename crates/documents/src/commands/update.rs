@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use bson::{DateTime, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{DateTime, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{cstr, rawdoc};
 use forebay_documents_query::{Code, Filter, Update, UpdateContext};
+use forebay_memory::Account;
 
 use super::read;
 use super::statements::{Batch, Query, Target};
@@ -18,7 +19,7 @@ use crate::places::room_for_growth;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::retry::{Keep, update_outcome};
-use crate::write_result::{WriteErrors, wire_count};
+use crate::write_result::{Entries, WriteErrors, wire_count};
 
 /// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
@@ -38,7 +39,7 @@ fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
 
 async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "updates", Statement::read)?;
-    let mut totals = Totals::default();
+    let mut totals = Totals::new(&request.documents.settings().memory);
     for (index, statement) in batch.statements.iter().enumerate() {
         let outcome = Statement::read(statement)?
             .run(request, &batch.namespace, &mut totals, index)
@@ -47,7 +48,7 @@ async fn run(request: &Request<'_>) -> Reply {
             break;
         }
     }
-    Ok(totals.reply())
+    totals.reply()
 }
 
 /// Runs one entry of `updates` for another command. Returns the number of documents that matched.
@@ -59,22 +60,30 @@ pub async fn run_one(
     namespace: &Namespace,
     entry: &RawDocument,
 ) -> Result<usize, CommandError> {
-    let mut totals = Totals::default();
+    let mut totals = Totals::new(&request.documents.settings().memory);
     let statement = Statement::read(entry)?;
     let run = statement.run(request, namespace, &mut totals, 0);
     run.await?;
     Ok(totals.matched)
 }
 
-#[derive(Default)]
 struct Totals {
     matched: usize,
     modified: usize,
-    upserted: Vec<RawDocumentBuf>,
+    upserted: Entries,
     errors: WriteErrors,
 }
 
 impl Totals {
+    fn new(memory: &Account) -> Totals {
+        Totals {
+            matched: 0,
+            modified: 0,
+            upserted: Entries::new(memory),
+            errors: WriteErrors::new(memory),
+        }
+    }
+
     /// Counts a statement that an earlier attempt of the command applied. `outcome` is the recorded outcome of the
     /// statement.
     fn count(&mut self, outcome: &RawDocument, index: usize) {
@@ -89,20 +98,15 @@ impl Totals {
 
     fn note_upsert(&mut self, index: usize, id: RawBson) {
         let entry = rawdoc! { "index": wire_count(index), "_id": id };
-        self.upserted.push(entry);
+        self.upserted.push(index, entry);
     }
 
-    fn reply(self) -> RawDocumentBuf {
+    fn reply(self) -> Reply {
         let mut reply = rawdoc! { "n": wire_count(self.matched + self.upserted.len()), "nModified": wire_count(self.modified) };
-        if !self.upserted.is_empty() {
-            reply.append(
-                cstr!("upserted"),
-                self.upserted.into_iter().collect::<RawArrayBuf>(),
-            );
-        }
-        self.errors.append_to(&mut reply);
+        self.upserted.append_to(cstr!("upserted"), &mut reply)?;
+        self.errors.append_to(&mut reply)?;
         reply.append(cstr!("ok"), 1.0);
-        reply
+        Ok(reply)
     }
 }
 

@@ -4,11 +4,12 @@ use forebay_cancel::Stop;
 use forebay_documents_query::Sort;
 use forebay_documents_query::filter::Node;
 use forebay_documents_store::RecordNumber;
-use forebay_memory::Share;
+use forebay_memory::Held;
 
 use super::{Access, Plan};
 use crate::error::CommandError;
 use crate::places::aside;
+use crate::request::Request;
 use crate::search::Wanted;
 use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, count_scan, sorted};
 
@@ -110,13 +111,15 @@ impl Plan {
     pub async fn first_number(
         &self,
         sort: Option<&Sort>,
-        stop: &Stop,
+        request: &Request<'_>,
     ) -> Result<Option<RecordNumber>, CommandError> {
+        let stop = request.stop();
         let Some(sort) = sort.filter(|_| !self.is_sorted) else {
             return Ok(self.numbers(Some(1), stop).await?.pop());
         };
         let stream = self.open(Wanted::All, stop).await?;
-        let sort = || sorted(stream, sort, Some(1), usize::MAX, Share::default(), stop);
+        let held = Held::new(&request.documents.settings().memory, 0);
+        let sort = || sorted(stream, sort, Some(1), usize::MAX, held, stop);
         let mut first = aside(stop, sort).await??;
         Ok(first.next(stop)?.and_then(|row| row.number()))
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bson::RawDocumentBuf;
 use forebay_cancel::Stop;
-use forebay_memory::Share;
+use forebay_memory::Held;
 
 use super::{Row, Stream};
 use crate::error::CommandError;
@@ -13,8 +13,8 @@ use crate::error::CommandError;
 #[derive(Debug, Default)]
 pub struct List {
     rows: VecDeque<Row>,
-    /// The documents' share of the memory account; `None` if they are small.
-    held: Option<Share>,
+    /// The documents' memory; `None` if they are small.
+    held: Option<Held>,
 }
 
 impl List {
@@ -26,9 +26,9 @@ impl List {
         }
     }
 
-    /// Returns a stream over documents, with their share of the memory account. The share is released when the stream
+    /// Returns a stream over documents, with their memory. The memory is released when the stream
     /// ends.
-    pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
+    pub fn holding(rows: impl IntoIterator<Item = Row>, held: Held) -> List {
         List {
             held: Some(held),
             ..List::new(rows)

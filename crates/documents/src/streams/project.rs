@@ -68,6 +68,7 @@ impl<S: Stream> Stream for Project<S> {
 mod tests {
     use bson::rawdoc;
     use forebay_documents_query::Limits;
+    use forebay_documents_query::filter::Compilation;
     use forebay_memory::Account;
 
     use super::*;
@@ -76,10 +77,7 @@ mod tests {
     #[test]
     fn the_growth_of_a_document_is_charged_until_the_next_one() {
         let memory = Account::default();
-        let limits = Limits {
-            memory: memory.clone(),
-            ..Limits::default()
-        };
+        let limits = Limits::new(memory.clone(), Compilation::default());
         let text = rawdoc! { "$concat": ["x".repeat(100_000), "$t"] };
         let projection = Projection::parse(&rawdoc! { "text": text }, &limits);
         let projection = projection.expect("it parses");

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use forebay_cancel::Stop;
 use forebay_documents_query::{Code, Sort};
-use forebay_memory::Share;
+use forebay_memory::Held;
 
 use super::{List, ROW_BYTES, Row, Stream};
 use crate::error::CommandError;
@@ -28,8 +28,14 @@ impl Keyed {
         }
     }
 
+    /// Returns the bytes of the values, which count towards the limit of a sort.
     fn bytes(&self) -> usize {
         size_of::<Keyed>() + self.key.len() + self.row.as_bytes().len()
+    }
+
+    /// Returns the bytes that the row and its places take in memory: in a heap that grows by doubling, and in a list.
+    fn row_bytes(&self) -> usize {
+        2 * size_of::<Keyed>() + self.row.as_bytes().len() + ROW_BYTES
     }
 }
 
@@ -67,7 +73,7 @@ pub fn sorted(
     sort: &Sort,
     keep: Option<u64>,
     bytes_max: usize,
-    held: Share,
+    mut held: Held,
     stop: &Stop,
 ) -> Result<List, CommandError> {
     let keep = keep
@@ -78,24 +84,26 @@ pub fn sorted(
     let mut place = 0;
     stream.begin_batch(u64::MAX);
     while let Some(row) = stream.next(stop)? {
-        let keyed = Keyed {
-            key: sort.key(&row),
-            place,
-            row,
-        };
+        let key = sort.charged_key(&row, &mut held)?;
+        let keyed = Keyed { key, place, row };
         place += 1;
+        let key_bytes = keyed.key.capacity();
         if kept.len() >= keep && kept.peek().is_none_or(|largest| keyed > *largest) {
+            held.give_back(key_bytes);
             continue;
         }
         bytes += keyed.bytes();
+        held.take(keyed.row_bytes())?;
         kept.push(keyed.detached());
-        if kept.len() > keep {
-            bytes -= kept.pop().map_or(0, |largest| largest.bytes());
+        if kept.len() > keep
+            && let Some(largest) = kept.pop()
+        {
+            bytes -= largest.bytes();
+            held.give_back(largest.key.capacity() + largest.row_bytes());
         }
         if bytes > bytes_max {
             return Err(too_large(bytes_max));
         }
-        held.try_cover(bytes + kept.len() * ROW_BYTES + kept.capacity() * size_of::<Keyed>())?;
     }
     let rows = kept.into_sorted_vec().into_iter().map(|keyed| keyed.row);
     Ok(List::holding(rows, held))
@@ -119,7 +127,14 @@ mod tests {
         let documents = List::built((0..count).map(|a| rawdoc! { "a": -a }));
         let sort = Sort::parse(&rawdoc! { "a": 1 }).expect("it parses");
         let stop = Stop::never();
-        sorted(documents, &sort, keep, usize::MAX, account.share(), &stop)
+        sorted(
+            documents,
+            &sort,
+            keep,
+            usize::MAX,
+            Held::new(account, 0),
+            &stop,
+        )
     }
 
     #[test]
@@ -136,7 +151,7 @@ mod tests {
         let documents = List::built((0..20).map(|a| rawdoc! { "a": a % 2, "b": a }));
         let sort = Sort::parse(&rawdoc! { "a": 1 }).expect("it parses");
         let stop = Stop::never();
-        let share = Account::default().share();
+        let share = Held::default();
         let list = sorted(documents, &sort, Some(12), usize::MAX, share, &stop);
         let mut list = list.unwrap_or_else(|_| panic!("it is sorted"));
         let mut found = Vec::new();

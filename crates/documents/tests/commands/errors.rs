@@ -1,8 +1,11 @@
 //! Invalid commands fail with MongoDB's error codes.
 
-use bson::{Document, doc};
+use bson::{Bson, Document, doc};
 
-use crate::door::door;
+use forebay_documents::Settings;
+use forebay_memory::Account;
+
+use crate::door::{self, door};
 
 /// Commands and the codes of their errors.
 type Cases = Vec<(Document, i32)>;
@@ -286,4 +289,30 @@ async fn documents_too_large_for_clients_are_refused() {
         .all(doc! { "aggregate": "c", "pipeline": [length], "cursor": {} })
         .await;
     assert_eq!(found, [doc! { "_id": 1, "n": 20 * 1024 * 1024 }]);
+}
+
+#[tokio::test]
+async fn write_errors_are_charged_and_their_messages_are_bounded() {
+    for (account_bytes, code) in [(8 << 20, 146), (64 << 20, 0)] {
+        let memory = Account::new(account_bytes);
+        let door = door::with(Settings {
+            memory: memory.clone(),
+            ..Settings::default()
+        });
+        let documents = vec![doc! { "_id": 1 }; 20_000];
+        let reply = door
+            .ask(doc! { "insert": "c", "documents": documents, "ordered": false })
+            .await;
+        assert_eq!(reply.get_i32("code").unwrap_or(0), code);
+        if let Ok(errors) = reply.get_array("writeErrors") {
+            let message = |error: &Bson| {
+                error
+                    .as_document()
+                    .map(|error| error.get_str("errmsg").unwrap().len())
+            };
+            assert!(message(&errors[0]) > Some(50));
+            assert_eq!(message(&errors[19_998]), Some(0));
+        }
+        assert_eq!(memory.figures().used_bytes, 0);
+    }
 }

@@ -84,3 +84,18 @@ async fn the_copies_of_a_document_that_an_update_enlarges_are_charged() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_variables_of_a_command_are_held_once() {
+    let memory = Account::default();
+    let door = door::with(Settings {
+        memory: memory.clone(),
+        ..Settings::default()
+    });
+    let variables = doc! { "x": { "$range": [0, 200_000] } };
+    let parsed = doc! { "q": { "_id": 1 }, "u": [{ "$set": { "x": { "$size": "$$x" } } }] };
+    door.ok(doc! { "update": "c", "updates": vec![parsed; 3], "let": variables })
+        .await;
+    // The value has 2.3 MB, and twice as much while it is evaluated.
+    assert!(memory.figures().peak_bytes < 6_000_000);
+}
