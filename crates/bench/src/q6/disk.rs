@@ -129,11 +129,10 @@ fn through_ring<S: Source>(
     source: impl Fn(&Session, usize) -> Result<S>,
 ) -> Result<()> {
     for buffer_bytes in session.buffers() {
-        let mut ring = session.lease(device, buffer_bytes)?;
-        let samples = session.repeat_cold(|session| {
-            let source = source(session, buffer_bytes)?;
-            session.run_ring(&mut ring, device, &source)
-        })?;
+        let mut ring = Session::lease(device, buffer_bytes)?;
+        let (source, reads) = (source(session, buffer_bytes)?, reads(buffer_bytes));
+        let samples =
+            session.repeat_cold(|_| Session::run_ring(&mut ring, device, &source, reads, 1))?;
         let case = Case {
             buffer_bytes: Some(buffer_bytes),
             ..session.case(name, devices)

@@ -12,7 +12,6 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use forebay_cancel::Stop;
 use forebay_device::Device;
 use forebay_device::cuda::{DeviceMemory, DeviceView, Pinned, PinnedPart, Transfer};
 use forebay_movement::method::ask;
@@ -53,21 +52,8 @@ pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
         bytes: &groups,
         threads,
     };
-    let overlapped = session.repeat(|| {
-        let query = Query::new(gpu, repeats)?;
-        let meter = Meter::start();
-        let report = ring.run(&source, &query, &Stop::never())?;
-        let sum = query.answer(gpu)?;
-        Ok(Sample {
-            usage: meter.stop(),
-            phases: Some(Phases {
-                io: report.fill / threads as u32,
-                transfer: report.copy,
-                compute: report.work,
-            }),
-            sum: Some(sum),
-        })
-    })?;
+    let overlapped =
+        session.repeat(|| Session::run_ring(&mut ring, gpu, &source, threads, repeats))?;
     let case = session.case("ring", gpu.name());
     session.report.add(case, &overlapped)
 }

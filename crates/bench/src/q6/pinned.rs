@@ -32,8 +32,8 @@ pub(super) fn by_ring(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     session.report.add(case, &copies)?;
     let source = PinnedSource { bytes };
     for buffer_bytes in session.buffers() {
-        let mut ring = session.lease(gpu, buffer_bytes)?;
-        let samples = session.repeat(|| session.run_ring(&mut ring, gpu, &source))?;
+        let mut ring = Session::lease(gpu, buffer_bytes)?;
+        let samples = session.repeat(|| Session::run_ring(&mut ring, gpu, &source, 1, 1))?;
         let case = Case {
             buffer_bytes: Some(buffer_bytes),
             ..session.case("q6-pinned", gpu.name())
@@ -45,25 +45,27 @@ pub(super) fn by_ring(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
 
 impl Session {
     /// Leases a ring with slots of this size.
-    pub(super) fn lease(&self, device: &Arc<Device>, slot_bytes: usize) -> Result<StagingRing> {
+    pub(super) fn lease(device: &Arc<Device>, slot_bytes: usize) -> Result<StagingRing> {
         Ok(StagingRing::lease(device, Session::slots(slot_bytes))?)
     }
 
-    /// Runs the query once over a source through a ring.
+    /// Runs the query once over a source through a ring. `reads` chunks are read at the same time; the time of I/O is
+    /// that of the reads divided by this number. The kernel runs `repeats` times over each chunk.
     pub(super) fn run_ring(
-        &self,
         ring: &mut StagingRing,
         device: &Arc<Device>,
         source: &dyn Source,
+        reads: usize,
+        repeats: u64,
     ) -> Result<Sample> {
-        let query = Query::new(device, 1)?;
+        let query = Query::new(device, repeats)?;
         let meter = Meter::start();
         let report = ring.run(source, &query, &Stop::never())?;
         let sum = query.answer(device)?;
         Ok(Sample {
             usage: meter.stop(),
             phases: Some(Phases {
-                io: report.fill,
+                io: report.fill / reads.max(1) as u32,
                 transfer: report.copy,
                 compute: report.work,
             }),

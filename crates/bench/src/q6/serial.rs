@@ -186,7 +186,7 @@ mod tests {
     fn ranges_cover_a_file_once() {
         let all = |bytes, buffer| ranges(bytes, buffer).collect::<Vec<_>>();
         assert_eq!(all(10, 4), [0..4, 4..8, 8..10]);
-        assert_eq!(all(8, 8), [0..8]);
+        assert_eq!(all(8, 4), [0..4, 4..8]);
         assert_eq!(all(0, 8), []);
     }
 }
