@@ -17,7 +17,15 @@ pub(super) fn in_device_memory(session: &mut Session, gpu: &Arc<Device>) -> Resu
     drop(host);
     kernel(session, gpu, "limit-device", Entry::Read, &groups)?;
     kernel(session, gpu, "q6-device", Entry::Query, &groups)?;
-    kernel(session, gpu, "q6-device-bulk", Entry::Bulk, &groups)
+    kernel(session, gpu, "q6-device-bulk", Entry::Bulk, &groups)?;
+    let peak = gpu.details().map_or(0, |gpu| gpu.memory_bytes_per_s);
+    let text = format!(
+        "{}: the peak of its memory is {} GB/s",
+        gpu.name(),
+        peak / 1_000_000_000
+    );
+    session.report.note(&text);
+    Ok(())
 }
 
 /// Measures the query over pinned host memory that the kernel reads over the bus.

@@ -10,8 +10,8 @@ use forebay_device::{Device, DeviceOptions, Devices};
 use forebay_movement::Source;
 use forebay_movement::storage::{DirectMode, DirectSource, FileReader, FileSource, StoragePath};
 
-use super::Session;
 use super::report::{Case, Sample};
+use super::{Session, serial};
 
 /// Reads in flight.
 const READS: usize = 16;
@@ -88,7 +88,8 @@ pub(super) fn staged(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     through_ring(session, gpu, ("q6-disk-uring", gpu.name()), uring)
 }
 
-/// Measures reads by cuFile into the ring's device memory, in each mode, and says which path they took.
+/// Measures reads by cuFile: one after another, and into the ring's device memory in each mode. Says which path they
+/// took.
 pub(super) fn direct(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
     let cufile = match CuFile::open() {
         Ok(cufile) => cufile,
@@ -97,6 +98,7 @@ pub(super) fn direct(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
             return Ok(());
         }
     };
+    serial::by_cufile(session, gpu, &cufile)?;
     for mode in [DirectMode::Sync, DirectMode::Async, DirectMode::Batch] {
         let before = cufile.counts().ok();
         let path = StoragePath::Direct(mode);

@@ -93,15 +93,12 @@ pub struct Q6Args {
 pub enum Variant {
     /// What `dd` reads past the page cache: the limit of the variants that read the disk.
     Dd,
-    /// One thread does one step after another, as in the paper: the CPU computes, the GPU computes after a staged read,
-    /// the GPU computes after a read by cuFile.
+    /// One thread does one step after another, as in the paper: the CPU reads, and the CPU or the GPU computes.
     Serial,
     /// The CPU reads the disk and computes on all cores; also from memory.
     Cpu,
     /// The CPU reads the disk into pinned memory, the GPU computes.
     Staged,
-    /// cuFile reads the disk, the GPU computes.
-    Direct,
     /// The GPU computes; pinned host memory passes through the ring.
     Pinned,
     /// Each transfer method moves the table from host memory to the GPU, which computes then.
@@ -112,20 +109,22 @@ pub enum Variant {
     ZeroCopy,
     /// The ring against a plain loop of read, copy and run, where the three take about equal time.
     Ring,
+    /// cuFile reads the disk, the GPU computes: one step after another, and through the ring.
+    Direct,
 }
 
-/// Every variant, in the order of a run.
+/// Every variant, in the order of a run. cuFile comes last, as it can crash a process.
 const VARIANTS: [Variant; 10] = [
     Variant::Dd,
     Variant::Serial,
     Variant::Cpu,
     Variant::Staged,
-    Variant::Direct,
     Variant::Pinned,
     Variant::Methods,
     Variant::Device,
     Variant::ZeroCopy,
     Variant::Ring,
+    Variant::Direct,
 ];
 
 /// A run: the table, the devices and the results so far.

@@ -134,8 +134,11 @@ fn move_and_run(
     };
     let moved = move_bytes(gpu, order)?;
     let timed = gpu::run(gpu, Entry::Query, &Resident::Device(Arc::clone(memory)))?;
+    let mut usage = meter.stop();
+    // Without the time before a move in which the pages of unified memory return to the host.
+    usage.elapsed = moved.took + timed.took;
     let sample = Sample {
-        usage: meter.stop(),
+        usage,
         phases: Some(Phases {
             transfer: moved.took,
             compute: timed.took,

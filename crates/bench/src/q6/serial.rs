@@ -20,36 +20,37 @@ use super::cpu;
 use super::report::{Case, Phases, Sample};
 use super::usage::Meter;
 
-/// Measures the three implementations for each buffer size. Without a GPU, only the first.
+/// Measures the implementations that read by `pread`, for each buffer size. Without a GPU, only the first.
 pub(super) fn measure(session: &mut Session, gpu: Option<&Arc<Device>>) -> Result<()> {
-    let add = |session: &mut Session, name: &str, devices: &str, bytes, samples: Vec<Sample>| {
+    for_each_buffer(session, "serial-cpu", "1 thread", on_cpu)?;
+    let Some(gpu) = gpu else { return Ok(()) };
+    let once = |session: &Session, bytes| staged(session, gpu, bytes);
+    for_each_buffer(session, "serial-staged", gpu.name(), once)
+}
+
+/// Measures the implementation that reads by cuFile, for each buffer size.
+pub(super) fn by_cufile(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    cufile: &Arc<CuFile>,
+) -> Result<()> {
+    let once = |session: &Session, bytes| direct(session, gpu, cufile, bytes);
+    for_each_buffer(session, "serial-direct", gpu.name(), once)
+}
+
+fn for_each_buffer(
+    session: &mut Session,
+    name: &str,
+    devices: &str,
+    once: impl Fn(&Session, usize) -> Result<Sample>,
+) -> Result<()> {
+    for buffer_bytes in session.buffers() {
+        let samples = session.repeat_cold(|session| once(session, buffer_bytes))?;
         let case = Case {
-            buffer_bytes: Some(bytes),
+            buffer_bytes: Some(buffer_bytes),
             ..session.case(name, devices)
         };
-        session.report.add(case, &samples)
-    };
-    for bytes in session.buffers() {
-        let samples = session.repeat_cold(|session| on_cpu(session, bytes))?;
-        add(session, "serial-cpu", "1 thread", bytes, samples)?;
-    }
-    let Some(gpu) = gpu else { return Ok(()) };
-    for bytes in session.buffers() {
-        let samples = session.repeat_cold(|session| staged(session, gpu, bytes))?;
-        add(session, "serial-staged", gpu.name(), bytes, samples)?;
-    }
-    let cufile = match CuFile::open() {
-        Ok(cufile) => cufile,
-        Err(why) => {
-            session
-                .report
-                .note(&format!("serial-direct: skipped, {why}"));
-            return Ok(());
-        }
-    };
-    for bytes in session.buffers() {
-        let samples = session.repeat_cold(|session| direct(session, gpu, &cufile, bytes))?;
-        add(session, "serial-direct", gpu.name(), bytes, samples)?;
+        session.report.add(case, &samples)?;
     }
     Ok(())
 }
