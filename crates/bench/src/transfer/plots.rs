@@ -23,6 +23,22 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(120, 120, 120),
 ];
 
+/// The figures of reads: file, whether rates or latencies, title and unit.
+const READS: [(&str, bool, &str, &str); 2] = [
+    (
+        "reads.svg",
+        true,
+        "Reads of each memory (figure 3 of Lutz et al.)",
+        "GB/s",
+    ),
+    (
+        "latency.svg",
+        false,
+        "Latency of dependent reads (figure 3 of Lutz et al.)",
+        "ns",
+    ),
+];
+
 /// A line: its label, and points of chunk bytes and rate.
 type Line = (String, Vec<(f64, f64)>);
 
@@ -51,13 +67,13 @@ pub(super) fn write(folder: &Path, results: &[Measurement]) -> Result<()> {
     save(&path, best.is_empty(), |root| {
         draw_bars(root, title, "GB/s", &best)
     })?;
-    let reads = reads(results);
-    let title = "Reads of each memory (figure 3 of Lutz et al.)";
-    let path = folder.join("reads.svg");
-    let unit = "GB/s, G reads/s, or ns (dependent)";
-    save(&path, reads.is_empty(), |root| {
-        draw_bars(root, title, unit, &reads)
-    })
+    for (file, is_rate, title, unit) in READS {
+        let bars = reads(results, is_rate);
+        save(&folder.join(file), bars.is_empty(), |root| {
+            draw_bars(root, title, unit, &bars)
+        })?;
+    }
+    Ok(())
 }
 
 /// Returns a line of rates by chunk size for each method.
@@ -99,12 +115,23 @@ fn best(results: &[Measurement]) -> Vec<Bar> {
     bars
 }
 
-fn reads(results: &[Measurement]) -> Vec<Bar> {
+/// Returns the measurements of reads with a metric. Random reads per second become gigabytes per second.
+fn reads(results: &[Measurement], is_rate: bool) -> Vec<Bar> {
     let bar = |result: &Measurement| {
         let label = result.case.strip_prefix("read/")?;
-        Some((label.to_owned(), result.median))
+        let value = match result.metric {
+            "giga_reads_per_s" => result.median * random_bytes(label)?,
+            _ => result.median,
+        };
+        ((result.metric != "latency_ns") == is_rate).then(|| (label.to_owned(), value))
     };
     results.iter().filter_map(bar).collect()
+}
+
+/// Returns the bytes of a read from a label such as `host-memory/random-8b`.
+fn random_bytes(label: &str) -> Option<f64> {
+    let (_, bytes) = label.split_once("random-")?;
+    bytes.strip_suffix('b')?.parse().ok()
 }
 
 /// Draws a figure into a file, unless there is nothing to draw.
@@ -231,6 +258,7 @@ mod tests {
             result("move/dynamic-pinning/to-host/4096", "pinning_s", 9.5),
             result("allocate/zero-copy/4096", "allocation_s", 9.5),
             result("read/host-memory/dependent", "latency_ns", 900.0),
+            result("read/host-memory/random-8b", "giga_reads_per_s", 0.5),
         ];
         let to_device = lines(&results, "to-device");
         assert_eq!(
@@ -248,7 +276,8 @@ mod tests {
             ("to-device.svg", "pinned-copy"),
             ("to-host.svg", "zero-copy"),
             ("methods.svg", "3.500"),
-            ("reads.svg", "host-memory/dependent: 900.000"),
+            ("reads.svg", "host-memory/random-8b: 4.000"),
+            ("latency.svg", "host-memory/dependent: 900.000"),
         ] {
             let drawn = fs::read_to_string(folder.path().join(file)).expect(file);
             assert!(drawn.contains(text), "{file}: {drawn}");

@@ -46,8 +46,8 @@ impl Flying {
     }
 }
 
-/// Pins, copies and unpins all parts that are whole pages, and copies the others. Returns them, and the time that pinning
-/// and unpinning took. Blocks the calling thread.
+/// Pins, copies and unpins all parts that are whole pages, and copies the others. Returns them, and the time that
+/// pinning and unpinning took. Blocks the calling thread.
 pub(super) fn run(
     device: &Arc<Device>,
     parts: Vec<Part<Bytes>>,
