@@ -123,9 +123,10 @@ fn copy_parts(
 }
 
 type Upload = Transfer<PinnedPart, DeviceView<u8>>;
-type Download = Transfer<DeviceView<u8>, PinnedPart>;
+/// A download, and where its bytes go from the pinned buffer.
+type Download = (Transfer<DeviceView<u8>, PinnedPart>, Part<Bytes>);
 
-/// Copies that were queued in order: their answers come in the same order.
+/// The answers to a thread's jobs, in the order in which the jobs ran.
 struct Queue<T> {
     sender: Sender<Result<T, MoveError>>,
     receiver: Receiver<Result<T, MoveError>>,
@@ -166,7 +167,7 @@ fn to_device(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>,
     Ok(moved)
 }
 
-/// Waits for the oldest upload of this thread, and returns its buffer.
+/// Waits for the next upload of this thread, and returns its buffer.
 fn uploaded(work: &Work<'_>, queue: &Queue<Upload>) -> Result<Pinned, MoveError> {
     let upload = answer(work.device, &queue.receiver)?;
     let (filled, _) = upload.finish().map_err(|fault| lost(work.device, &fault))?;
@@ -175,7 +176,7 @@ fn uploaded(work: &Work<'_>, queue: &Queue<Upload>) -> Result<Pinned, MoveError>
 
 fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, MoveError> {
     let queue: Queue<Download> = Queue::new();
-    let (mut flying, mut moved) = (VecDeque::new(), Vec::new());
+    let (mut flying, mut moved) = (0, Vec::new());
     loop {
         while let Some(buffer) = free.pop() {
             let Some(part) = work.next() else {
@@ -183,16 +184,17 @@ fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, M
             };
             let (part, view) = with_view(part, work.there);
             let empty = PinnedPart::new(buffer, 0..part.len());
-            flying.push_back(part);
             post(work.device, queue.sender.clone(), move |cuda| {
                 let stream = cuda.downloads();
-                Ok(Transfer::begin(cuda, view, empty, stream)?)
+                Ok((Transfer::begin(cuda, view, empty, stream)?, part))
             })?;
+            flying += 1;
         }
-        let Some(mut part) = flying.pop_front() else {
+        if flying == 0 {
             return Ok(moved);
-        };
-        let download = answer(work.device, &queue.receiver)?;
+        }
+        let (download, mut part) = answer(work.device, &queue.receiver)?;
+        flying -= 1;
         let finished = download.finish();
         let (_, filled) = finished.map_err(|fault| lost(work.device, &fault))?;
         let buffer = filled.into_buffer();
