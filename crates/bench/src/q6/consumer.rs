@@ -122,10 +122,11 @@ impl Consumer for Query {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::q6::gpu::tests::{gpu, random};
     use crate::q6::table::{DISCOUNT_MAX, GROUP_ROWS, Row, SHIP_BEGIN, encode};
     use forebay_cancel::Stop;
     use forebay_device::{DeviceOptions, Devices};
-    use forebay_movement::{Pageable, RingOptions, StagingRing};
+    use forebay_movement::{Pageable, PinnedSource, RingOptions, StagingRing};
 
     #[test]
     fn a_ring_on_the_cpu_gives_the_answer() {
@@ -159,6 +160,28 @@ mod tests {
                 query.answer(&device).expect("a host device"),
                 cpu::sum(&bytes)
             );
+        }
+    }
+    #[test]
+    fn a_ring_on_a_gpu_gives_the_answer() {
+        let Some(device) = gpu() else { return };
+        let bytes = random(37);
+        let answer = cpu::sum(&bytes);
+        let pinned = device.register(bytes).map_err(|(_, error)| error);
+        let source = PinnedSource {
+            bytes: Arc::new(pinned.expect("the memory can be pinned")),
+        };
+        for (slots, groups, repeats) in [(1, 1, 1), (3, 8, 1), (4, 5, 3)] {
+            let options = RingOptions {
+                slots,
+                slot_bytes: groups * GROUP_BYTES,
+            };
+            let mut ring = StagingRing::lease(&device, options).expect("memory");
+            for _ in 0..2 {
+                let query = Query::new(&device, repeats).expect("the kernel compiles");
+                ring.run(&source, &query, &Stop::never()).expect("it runs");
+                assert_eq!(query.answer(&device).expect("a GPU"), answer);
+            }
         }
     }
 }

@@ -17,23 +17,25 @@ use super::table::GROUP_BYTES;
 
 /// Bytes of pinned memory of a device: the largest ring.
 const PINNED_BYTES: u64 = 512 << 20;
+/// Bytes of device memory of a smoke run.
+const SMOKE_BYTES: u64 = 2 << 30;
 /// Bytes of a copy when a table is loaded into device memory.
 const LOAD_BYTES: usize = 64 << 20;
 
-/// Starts the first GPU; `None` if this machine has none.
+/// Starts the first GPU; `None` if this machine has none. A smoke run takes little of its memory.
 ///
 /// # Errors
 /// If there is a GPU but it does not start.
-pub(super) fn start() -> Result<Option<Arc<Device>>> {
+pub(super) fn start(smoke: bool) -> Result<Option<Devices>> {
     if gpus().is_err() {
         return Ok(None);
     }
     let options = DeviceOptions {
+        cuda_memory_budget_bytes: smoke.then_some(SMOKE_BYTES),
         pinned_pool_bytes: PINNED_BYTES,
         ..DeviceOptions::default()
     };
-    let devices = Devices::new(&"cuda:0".parse()?, options)?;
-    Ok(devices.list().into_iter().next())
+    Ok(Some(Devices::new(&"cuda:0".parse()?, options)?))
 }
 
 /// Row groups that a kernel can read.
@@ -165,13 +167,13 @@ impl Total {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::q6::table::{Row, encode};
     use crate::q6::{cpu, table};
 
     /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
-    fn gpu() -> Option<Arc<Device>> {
+    pub(crate) fn gpu() -> Option<Arc<Device>> {
         if let Err(error) = gpus() {
             let required =
                 std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
@@ -189,7 +191,7 @@ mod tests {
     }
 
     /// Returns row groups of random rows near the query's limits.
-    fn random(groups: usize) -> Vec<u8> {
+    pub(crate) fn random(groups: usize) -> Vec<u8> {
         let mut random = fastrand::Rng::with_seed(groups as u64);
         let begin = table::SHIP_BEGIN;
         let rows = (0..groups * table::GROUP_ROWS).map(|_| Row {

@@ -32,8 +32,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use forebay_device::Device;
 use forebay_device::cuda::HostRegistration;
+use forebay_device::{Device, Devices};
 use forebay_movement::RingOptions;
 use forebay_movement::storage::{Access, DataFile, PageCache};
 use forebay_peers::cache_folder;
@@ -130,7 +130,7 @@ const VARIANTS: [Variant; 10] = [
 /// A run: the table, the devices and the results so far.
 struct Session {
     file: TableFile,
-    gpu: Option<Arc<Device>>,
+    devices: Option<Devices>,
     threads: usize,
     rounds: usize,
     buffers: Vec<usize>,
@@ -168,6 +168,15 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        // CUDA's libraries are unloaded at the end of the process, before the threads of devices end.
+        if let Some(devices) = &self.devices {
+            devices.halt();
+        }
+    }
+}
+
 /// Returns the sizes of buffers that the options name.
 fn buffers(args: &Q6Args) -> Result<Vec<usize>> {
     let sizes = match (&args.buffer_bytes[..], args.smoke) {
@@ -197,6 +206,7 @@ impl Session {
     /// Makes or verifies the columns, and starts the first GPU if there is one.
     fn start(args: &Q6Args, scale_factor: f64) -> Result<Session> {
         let threads = forebay_device::cores();
+        let buffers = buffers(args)?;
         let folder = match &args.folder {
             Some(folder) => folder.clone(),
             None => cache_folder()?.join("q6"),
@@ -217,16 +227,20 @@ impl Session {
         }
         Ok(Session {
             file,
-            gpu: gpu::start()?,
+            devices: gpu::start(args.smoke)?,
             threads,
             rounds: if args.smoke { 1 } else { args.rounds.max(1) },
-            buffers: buffers(args)?,
+            buffers,
             report,
         })
     }
 
+    fn gpu(&self) -> Option<Arc<Device>> {
+        self.devices.as_ref()?.list().into_iter().next()
+    }
+
     fn measure(&mut self, variant: Variant, is_named: bool) -> Result<()> {
-        match (variant, self.gpu.clone()) {
+        match (variant, self.gpu()) {
             (Variant::Dd, _) => disk::by_dd(self),
             (Variant::Serial, gpu) => serial::measure(self, gpu.as_ref()),
             (Variant::Cpu, _) => {

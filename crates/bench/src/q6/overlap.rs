@@ -205,3 +205,26 @@ fn copy_and_run(
         Ok((buffers, copied, began.elapsed()))
     })?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::q6::cpu;
+    use crate::q6::gpu::tests::{gpu, random};
+    use crate::q6::table::GROUP_BYTES;
+
+    #[test]
+    fn the_plain_loop_gives_the_answer_of_several_chunks() {
+        let Some(device) = gpu() else { return };
+        // Three chunks, the last one incomplete.
+        let bytes = random(2 * CHUNK_BYTES / GROUP_BYTES + 3);
+        let memory = Arc::new(device.allocate(CHUNK_BYTES as u64).expect("it fits"));
+        for (threads, repeats) in [(1, 1), (3, 2)] {
+            let sample = plain(&device, &bytes, &memory, threads, repeats).expect("it runs");
+            assert_eq!(sample.sum, Some(cpu::sum(&bytes)));
+            let phases = sample.phases.expect("three phases");
+            assert!(phases.io > Duration::ZERO && phases.compute > Duration::ZERO);
+            assert!(phases.io + phases.transfer + phases.compute <= sample.usage.elapsed);
+        }
+    }
+}
