@@ -17,9 +17,12 @@ const TABLES: &str = "tables";
 /// Name of the subdirectory in which a Forebay proxy keeps its caches. It is a data directory too.
 const CACHES: &str = "upstream-caches";
 /// Names that a directory without a complete store may contain, besides `LOCK` and `CACHES`: files that the store
-/// creates before `FORMAT`, files of a Forebay proxy, and the folder that file systems create in the root of a disk.
-const NAMES_WITHOUT_STORE: [&str; 4] = [
+/// creates before `FORMAT`, files of a Forebay proxy, the rates that `forebay doctor --measure` keeps, and the folder
+/// that file systems create in the root of a disk.
+const NAMES_WITHOUT_STORE: [&str; 6] = [
     "FORMAT.new",
+    "movement.json",
+    "movement.json.new",
     "upstream-caches.jsonl",
     "upstream-caches.new",
     "lost+found",

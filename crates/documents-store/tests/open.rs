@@ -162,6 +162,7 @@ fn a_directory_without_another_programs_files_becomes_a_store() {
         &["LOCK"][..],
         &["LOCK", "FORMAT.new"],
         &["lost+found"],
+        &["movement.json"],
         &["upstream-caches", "upstream-caches.jsonl"],
     ] {
         let directory = tempfile::tempdir().expect("a temporary directory");
