@@ -331,10 +331,8 @@ impl Session {
 
     /// Compares the variants with the limits of the same run.
     fn compare(&mut self) -> Result<()> {
-        for name in ["q6-cpu", "q6-disk-uring", "q6-disk-threads"] {
-            self.report.compare(name, "limit-disk", 95.0)?;
-        }
         for name in ["q6-disk-uring", "q6-disk-threads"] {
+            self.report.compare(name, "limit-disk", 95.0)?;
             self.report.compare_cpu(name, "q6-cpu")?;
         }
         self.report.compare("q6-pinned", "limit-pinned", 95.0)?;
