@@ -261,3 +261,27 @@ impl<T> TopK<T> {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use forebay_memory::Account;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_charged_before_it_is_built() {
+        let document = rawdoc! { "a": { "a": { "a": "x".repeat(100_000) } } };
+        let sort = Sort::parse(&rawdoc! { "a": 1, "a.a": -1, "a.a.a": 1 }).expect("it parses");
+        let mut held = Held::new(&Account::new(400_000), 0);
+        sort.charged_key(&document, &mut held)
+            .expect_err("the key may have 600,000 bytes");
+        assert_eq!(held.bytes(), 0);
+        let mut held = Held::default();
+        let key = sort
+            .charged_key(&document, &mut held)
+            .expect("there is room");
+        assert_eq!(key, sort.key(&document));
+        assert_eq!(held.bytes(), key.capacity());
+    }
+}
