@@ -435,12 +435,14 @@ mod tests {
         let stages =
             ["a", "b"].map(|name| rawdoc! { "$set": RawDocumentBuf::from_iter([(bson::raw::CString::try_from(name).unwrap(), text.clone())]) });
         let pipeline: RawArrayBuf = stages.into_iter().collect();
-        let copies = rawdoc! { "$set": { "a": "x".repeat(1 << 20) } };
+        let put = rawdoc! { "$set": { "a": "x".repeat(1 << 20) } };
+        let pushed = rawdoc! { "$push": { "a": "x".repeat(1 << 20) } };
         for (update, used_bytes_min) in [
             // The first stage's document, and twice the second stage's.
             (RawBsonRef::Array(&pipeline), 5 << 20),
             // The copy of the operand, and the document.
-            (RawBsonRef::Document(&copies), 2 << 20),
+            (RawBsonRef::Document(&put), 2 << 20),
+            (RawBsonRef::Document(&pushed), 2 << 20),
         ] {
             let account = Account::default();
             let update = parsed(update, &account);
