@@ -44,6 +44,7 @@ smoke: build
 	$(FOREBAY) demo --once --json --memory --generated 20000 > $(CARGO_TARGET_DIR)/demo.jsonl
 	$(FOREBAY) bench documents --host --smoke
 	$(FOREBAY) bench documents --figure all --smoke --json --plot $(CARGO_TARGET_DIR)/figures > $(CARGO_TARGET_DIR)/figures.jsonl
+	$(FOREBAY) bench io --smoke --json --folder $(CARGO_TARGET_DIR)/io --plot $(CARGO_TARGET_DIR)/io > $(CARGO_TARGET_DIR)/io.jsonl
 	$(FOREBAY) bench q6 --smoke --json --folder $(CARGO_TARGET_DIR)/q6 > $(CARGO_TARGET_DIR)/q6.jsonl
 	$(FOREBAY) bench transfer --smoke --json --plot $(CARGO_TARGET_DIR)/transfer > $(CARGO_TARGET_DIR)/transfer.jsonl
 

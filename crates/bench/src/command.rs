@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use forebay_peers::{column, ferretdb};
 
 use crate::documents::{self, DocumentsArgs};
+use crate::io::{self, IoArgs};
 use crate::plot::{self, PlotArgs};
 use crate::q6::{self, Q6Args};
 use crate::transfer::{self, TransferArgs};
@@ -28,10 +29,18 @@ pub enum Bench {
     Q6(Q6Args),
     /// Measure every way of moving bytes between host memory and GPUs, and reads of every memory.
     Transfer(TransferArgs),
+    /// Measure reads and writes of files, into host memory and into the memory of a GPU.
+    Io(IoArgs),
     /// Draw the paper's figures from a record.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
     Ferretdb,
+    /// Read a page of a file by cuFile, in a process that may crash.
+    #[command(hide = true, name = io::probe::COMMAND)]
+    CufileProbe {
+        /// The file.
+        file: PathBuf,
+    },
     /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
     #[command(hide = true)]
     ColumnRegex {
@@ -45,6 +54,8 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         Bench::Documents(args) => documents::run(&args).await,
         Bench::Q6(args) => q6::run(&args),
         Bench::Transfer(args) => transfer::run(&args),
+        Bench::Io(args) => io::run(&args),
+        Bench::CufileProbe { file } => io::probe::run(&file),
         Bench::Plot(args) => plot::run(&args),
         Bench::Ferretdb => {
             println!("{}", ferretdb::binary()?.display());

@@ -9,6 +9,7 @@ mod command;
 pub mod data;
 pub mod demo;
 pub mod documents;
+pub mod io;
 pub mod plot;
 pub mod q6;
 pub mod record;

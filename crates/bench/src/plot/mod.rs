@@ -1,7 +1,7 @@
 //! Plots and tables of the paper's figures, from records.
 
-mod draw;
-mod figures;
+pub(crate) mod draw;
+pub(crate) mod figures;
 mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,20 +27,20 @@ pub struct PlotArgs {
 
 /// One measured point.
 #[derive(Clone, Debug)]
-struct Point {
-    x: u64,
-    median: f64,
-    min: f64,
-    max: f64,
-    n: usize,
+pub(crate) struct Point {
+    pub(crate) x: u64,
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) n: usize,
 }
 
 /// A plot, such as `figure-12-regex`, with one line for each program.
 #[derive(Debug)]
-struct Plot {
-    name: String,
-    about: &'static About,
-    series: Vec<(String, Vec<Point>)>,
+pub(crate) struct Plot {
+    pub(crate) name: String,
+    pub(crate) about: &'static About,
+    pub(crate) series: Vec<(String, Vec<Point>)>,
 }
 
 /// Draws the figures that are recorded in files.
@@ -152,7 +152,7 @@ fn point(record: &Record, x: u64, about: &About) -> Point {
 }
 
 impl Plot {
-    fn add(&mut self, label: &str, point: Point) {
+    pub(crate) fn add(&mut self, label: &str, point: Point) {
         let known = self.series.iter_mut().find(|(known, _)| known == label);
         match known {
             None => self.series.push((label.to_owned(), vec![point])),

@@ -23,7 +23,7 @@ mod plot;
 mod report;
 mod serial;
 mod table;
-mod usage;
+pub(crate) mod usage;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,0 +1,254 @@
+//! The host path, and the staged paths on a machine without a GPU: they end in CPU memory.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use forebay_movement::checksum;
+use forebay_movement::storage::{AlignedBytes, DataFile, IoQueue, PageCache, StoragePath};
+
+use super::cell::{Cache, Cell, Operation};
+use super::content::{self, Files};
+use super::measure::{Clock, Found, Trace, on_threads};
+
+/// A buffer, and the offset of the operation that used it last.
+pub(super) type Used<B> = (B, u64);
+
+/// Opens the file of a cell, and brings the page cache into the state that the cell asks for.
+pub(super) fn open(cell: &Cell, files: &Files) -> Result<DataFile> {
+    let cache = match cell.cache {
+        Cache::Bypass => PageCache::Bypass,
+        Cache::Cold | Cache::Hot => PageCache::Use,
+    };
+    let file = match cell.operation {
+        Operation::Read => DataFile::open(&files.read, cache)?,
+        Operation::Write => DataFile::create(&files.write, cache)?,
+    };
+    match cell.cache {
+        Cache::Bypass => {}
+        Cache::Cold => file.evict()?,
+        Cache::Hot => warm(&file)?,
+    }
+    Ok(file)
+}
+
+/// Reads the whole file into the page cache.
+fn warm(file: &DataFile) -> Result<()> {
+    let mut buffer = vec![0; 8 << 20];
+    let mut offset = 0;
+    while offset < file.bytes() {
+        let read = file.read_at(offset, &mut buffer)?;
+        ensure!(read > 0, "{} has become shorter", file.path().display());
+        offset += read as u64;
+    }
+    Ok(())
+}
+
+/// Measures a cell between the file and CPU memory.
+///
+/// # Errors
+/// If an operation fails, or moves wrong bytes.
+pub(super) fn measure(cell: &Cell, files: &Files, budget: Duration, seed: u64) -> Result<Found> {
+    let file = open(cell, files)?;
+    let buffer = |_| {
+        let mut buffer = AlignedBytes::zeroed(cell.bytes);
+        if cell.operation == Operation::Write {
+            content::fill(&mut buffer, seed, 0);
+        }
+        Ok(buffer)
+    };
+    let (traces, used, usage) = match cell.path {
+        StoragePath::StagedUring => on_threads(
+            1,
+            budget,
+            |_| (0..cell.parallel).map(buffer).collect::<Result<Vec<_>>>(),
+            |_, buffers, clock| queue(cell, &file, files.bytes, buffers, clock),
+        )?,
+        _ => on_threads(cell.parallel, budget, buffer, |thread, buffer, clock| {
+            let mut offsets = cell.offsets(files.bytes, thread, cell.parallel);
+            calls(cell.operation, &file, &mut offsets, buffer, clock)
+        })?,
+    };
+    for (buffer, offset) in used.iter().flatten() {
+        check(cell, &buffer[..cell.bytes], *offset)?;
+    }
+    check_written(cell, &files.write, &traces, seed)?;
+    Found::new(&traces, usage, cell.bytes)
+}
+
+/// One operation at a time.
+fn calls(
+    operation: Operation,
+    file: &DataFile,
+    offsets: &mut impl Iterator<Item = u64>,
+    mut buffer: AlignedBytes,
+    clock: Clock,
+) -> Result<(Trace, Vec<Used<AlignedBytes>>)> {
+    let mut trace = Trace::default();
+    let mut last = 0;
+    while clock.continues(trace.latencies.len()) {
+        let Some(offset) = offsets.next() else { break };
+        let began = Instant::now();
+        match operation {
+            Operation::Read => file.read_exact_at(offset, &mut buffer)?,
+            Operation::Write => file.write_all_at(offset, &buffer)?,
+        }
+        trace.latencies.push(began.elapsed());
+        if operation == Operation::Write {
+            trace.written.insert(offset);
+        }
+        last = offset;
+    }
+    Ok((trace, vec![(buffer, last)]))
+}
+
+/// As many operations in flight as there are buffers.
+fn queue(
+    cell: &Cell,
+    file: &DataFile,
+    file_bytes: u64,
+    mut buffers: Vec<AlignedBytes>,
+    clock: Clock,
+) -> Result<(Trace, Vec<Used<AlignedBytes>>)> {
+    let mut queue = IoQueue::new(file, cell.parallel)?;
+    let mut offsets = cell.offsets(file_bytes, 0, 1);
+    let mut flights = Flights::default();
+    let (mut trace, mut used) = (Trace::default(), Vec::new());
+    loop {
+        while let Some(buffer) = buffers.pop() {
+            let next = match clock.continues(flights.begun()) {
+                true => offsets.next(),
+                false => None,
+            };
+            // In random order, a block may still be in flight.
+            let Some(offset) = next else { break };
+            let tag = flights.begin(offset);
+            match cell.operation {
+                Operation::Read => queue.read(offset, buffer, 0..cell.bytes, tag)?,
+                Operation::Write => queue.write(offset, buffer, 0..cell.bytes, tag)?,
+            }
+        }
+        let Some(done) = queue.wait()? else { break };
+        done.result?;
+        let offset = flights.end(done.tag, &mut trace);
+        if cell.operation == Operation::Write {
+            trace.written.insert(offset);
+        }
+        match clock.continues(flights.begun()) {
+            true => buffers.push(done.buffer),
+            false => used.push((done.buffer, offset)),
+        }
+    }
+    Ok((trace, used))
+}
+
+/// The beginnings and offsets of operations, by their tags.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    begun: Vec<(Instant, u64)>,
+}
+
+impl Flights {
+    /// Returns the number of operations so far.
+    pub(super) fn begun(&self) -> usize {
+        self.begun.len()
+    }
+
+    /// Begins an operation and returns its tag.
+    pub(super) fn begin(&mut self, offset: u64) -> u64 {
+        self.begun.push((Instant::now(), offset));
+        self.begun.len() as u64 - 1
+    }
+
+    /// Ends an operation, and returns its offset.
+    pub(super) fn end(&self, tag: u64, trace: &mut Trace) -> u64 {
+        let (began, offset) = self.begun[tag as usize];
+        trace.latencies.push(began.elapsed());
+        offset
+    }
+}
+
+/// Checks the bytes that an operation read.
+fn check(cell: &Cell, bytes: &[u8], offset: u64) -> Result<()> {
+    if cell.operation == Operation::Read {
+        let right = content::expected_of_file(bytes.len(), offset);
+        ensure!(
+            checksum(bytes) == right,
+            "{}: wrong bytes at offset {offset}",
+            cell.case()
+        );
+    }
+    Ok(())
+}
+
+/// Checks the blocks that were written.
+pub(super) fn check_written(cell: &Cell, path: &Path, traces: &[Trace], seed: u64) -> Result<()> {
+    let written = traces.iter().flat_map(|trace| &trace.written);
+    let written: Vec<u64> = written.copied().collect();
+    content::check_written(path, &written, cell.bytes, seed).with_context(|| cell.case())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::{Pattern, Sweep};
+    use super::*;
+
+    #[test]
+    fn every_cell_of_the_host_moves_the_right_bytes() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::make(folder.path(), 1 << 20).expect("room");
+        let mut seed = 1;
+        for path in [
+            StoragePath::Host,
+            StoragePath::StagedThreads,
+            StoragePath::StagedUring,
+        ] {
+            for (operation, cache) in [
+                (Operation::Read, Cache::Bypass),
+                (Operation::Read, Cache::Cold),
+                (Operation::Read, Cache::Hot),
+                (Operation::Write, Cache::Bypass),
+            ] {
+                for pattern in [Pattern::Sequential, Pattern::Random] {
+                    let cell = Cell {
+                        sweep: Sweep::Threads,
+                        path,
+                        cache,
+                        pattern,
+                        operation,
+                        bytes: 16_384,
+                        parallel: 3,
+                    };
+                    seed += 1;
+                    let found = measure(&cell, &files, Duration::from_millis(3), seed);
+                    let found = match found {
+                        Err(error) if error.to_string().contains("io_uring") => {
+                            println!("skipped: {error}");
+                            continue;
+                        }
+                        found => found.unwrap_or_else(|error| panic!("{}: {error:#}", cell.case())),
+                    };
+                    assert!(found.operations() >= 1 && found.mb_per_s() > 0.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_bytes_are_found() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::make(folder.path(), 65_536).expect("room");
+        std::fs::write(&files.read, vec![1; 65_536]).expect("room");
+        let cell = Cell {
+            sweep: Sweep::Buffers,
+            path: StoragePath::Host,
+            cache: Cache::Bypass,
+            pattern: Pattern::Sequential,
+            operation: Operation::Read,
+            bytes: 4096,
+            parallel: 1,
+        };
+        let error = measure(&cell, &files, Duration::ZERO, 1).expect_err("other content");
+        assert!(error.to_string().contains("wrong bytes"), "{error}");
+    }
+}

@@ -1,0 +1,182 @@
+//! What a measurement found.
+
+use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::q6::usage::{Meter, Usage};
+
+/// Latencies and offsets of one thread.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    /// Latency of each operation.
+    pub(super) latencies: Vec<Duration>,
+    /// Offsets that were written.
+    pub(super) written: BTreeSet<u64>,
+}
+
+/// The result of a measurement.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) usage: Usage,
+    /// Latencies, sorted.
+    latencies: Vec<Duration>,
+    /// Bytes of an operation.
+    bytes: usize,
+    /// Path that cuFile took, if it counts.
+    pub(super) taken: Option<String>,
+}
+
+impl Found {
+    /// # Errors
+    /// If no operation was measured.
+    pub(super) fn new(traces: &[Trace], usage: Usage, bytes: usize) -> Result<Found> {
+        let all = traces.iter().flat_map(|trace| &trace.latencies);
+        let mut latencies: Vec<Duration> = all.copied().collect();
+        latencies.sort_unstable();
+        latencies.first().context("no operation was measured")?;
+        Ok(Found {
+            usage,
+            latencies,
+            bytes,
+            taken: None,
+        })
+    }
+
+    pub(super) fn operations(&self) -> usize {
+        self.latencies.len()
+    }
+
+    pub(super) fn operations_per_s(&self) -> f64 {
+        self.operations() as f64 / self.usage.elapsed.as_secs_f64()
+    }
+
+    pub(super) fn mb_per_s(&self) -> f64 {
+        self.operations_per_s() * self.bytes as f64 / 1e6
+    }
+
+    /// Returns the latency in microseconds that a share of the operations does not exceed.
+    pub(super) fn latency_us(&self, share: f64) -> f64 {
+        let last = self.latencies.len() - 1;
+        let index = (last as f64 * share).ceil() as usize;
+        self.latencies[index.min(last)].as_secs_f64() * 1e6
+    }
+
+    /// Returns a CPU time in percent of one core.
+    pub(super) fn percent(&self, time: Duration) -> f64 {
+        100.0 * time.as_secs_f64() / self.usage.elapsed.as_secs_f64()
+    }
+}
+
+/// Decides when a measurement ends: after a time, but not before the first operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    began: Instant,
+    budget: Duration,
+}
+
+impl Clock {
+    pub(super) fn start(budget: Duration) -> Clock {
+        Clock {
+            began: Instant::now(),
+            budget,
+        }
+    }
+
+    /// Returns whether another operation begins after `done` operations.
+    pub(super) fn continues(&self, done: usize) -> bool {
+        done == 0 || self.began.elapsed() < self.budget
+    }
+}
+
+/// Runs `prepare` and then `work` on each of several threads, and measures `work` alone. Returns what each thread
+/// kept, such as its buffer, so that it is checked and freed outside of the measurement.
+///
+/// # Errors
+/// The first error of a thread.
+pub(super) fn on_threads<P, K: Send>(
+    threads: usize,
+    budget: Duration,
+    prepare: impl Fn(usize) -> Result<P> + Sync,
+    work: impl Fn(usize, P, Clock) -> Result<(Trace, K)> + Sync,
+) -> Result<(Vec<Trace>, Vec<K>, Usage)> {
+    let ready = Barrier::new(threads + 1);
+    let run = |thread| {
+        let prepared = prepare(thread);
+        ready.wait();
+        prepared.and_then(|prepared| work(thread, prepared, Clock::start(budget)))
+    };
+    let (ended, usage) = std::thread::scope(|scope| {
+        let spawned = (0..threads).map(|thread| {
+            let run = &run;
+            scope.spawn(move || run(thread))
+        });
+        let spawned: Vec<_> = spawned.collect();
+        ready.wait();
+        let meter = Meter::start();
+        let ended: Vec<_> = spawned.into_iter().map(|thread| thread.join()).collect();
+        (ended, meter.stop())
+    });
+    let mut traces = Vec::new();
+    let mut kept = Vec::new();
+    for result in ended {
+        let (trace, keeps) = result.map_err(|_| anyhow!("a thread panicked"))??;
+        traces.push(trace);
+        kept.push(keeps);
+    }
+    Ok((traces, kept, usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_latencies_are_those_of_all_threads() {
+        let trace = |ms: &[u64]| Trace {
+            latencies: ms.iter().copied().map(Duration::from_millis).collect(),
+            ..Trace::default()
+        };
+        let usage = Usage {
+            elapsed: Duration::from_secs(2),
+            user: Duration::from_secs(1),
+            ..Usage::default()
+        };
+        let found = Found::new(&[trace(&[4, 1]), trace(&[2, 3])], usage, 1_000_000);
+        let found = found.expect("four operations");
+        assert_eq!((found.operations_per_s(), found.mb_per_s()), (2.0, 2.0));
+        assert_eq!(
+            (found.latency_us(0.0), found.latency_us(0.99)),
+            (1000.0, 4000.0)
+        );
+        assert_eq!(found.percent(found.usage.user), 50.0);
+        assert!(Found::new(&[trace(&[])], usage, 1).is_err());
+    }
+
+    #[test]
+    fn each_thread_works_once_even_without_time() {
+        let ran = on_threads(
+            3,
+            Duration::ZERO,
+            |thread| Ok(thread * 10),
+            |thread, prepared, clock| {
+                assert!(clock.continues(0) && !clock.continues(1));
+                Ok((Trace::default(), thread + prepared))
+            },
+        );
+        let (traces, kept, _) = ran.expect("no thread fails");
+        assert_eq!((traces.len(), kept), (3, vec![0, 11, 22]));
+        let failed = on_threads(
+            2,
+            Duration::ZERO,
+            |thread| {
+                anyhow::ensure!(thread == 0, "thread 1 fails");
+                Ok(())
+            },
+            |_, (), _| Ok((Trace::default(), ())),
+        );
+        assert!(failed.is_err());
+    }
+}
