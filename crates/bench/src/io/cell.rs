@@ -51,8 +51,8 @@ pub(super) struct Cell {
     pub(super) operation: Operation,
     /// Bytes of a buffer, a multiple of pages.
     pub(super) bytes: usize,
-    /// Operations in flight: threads of the host path, of the staged path by threads and of synchronous cuFile; depth of
-    /// the others.
+    /// Operations in flight: the number of threads for the paths host, staged-threads and direct-sync, otherwise that
+    /// of operations of one thread.
     pub(super) parallel: usize,
 }
 

@@ -103,12 +103,16 @@ pub(super) fn on_threads<P, K: Send>(
     work: impl Fn(usize, P, Clock) -> Result<(Trace, K)> + Sync,
 ) -> Result<(Vec<Trace>, Vec<K>, Usage)> {
     let ready = Barrier::new(threads + 1);
+    let go = Barrier::new(threads + 1);
     let run = |thread| {
         let prepared = prepare(thread);
         ready.wait();
-        prepared.and_then(|prepared| work(thread, prepared, Clock::start(budget)))
+        go.wait();
+        let clock = Clock::start(budget);
+        let worked = prepared.and_then(|prepared| work(thread, prepared, clock));
+        worked.map(|(trace, kept)| (trace, kept, clock.began, Instant::now()))
     };
-    let (ended, usage) = std::thread::scope(|scope| {
+    let (ended, mut usage) = std::thread::scope(|scope| {
         let spawned = (0..threads).map(|thread| {
             let run = &run;
             scope.spawn(move || run(thread))
@@ -116,15 +120,24 @@ pub(super) fn on_threads<P, K: Send>(
         let spawned: Vec<_> = spawned.collect();
         ready.wait();
         let meter = Meter::start();
+        go.wait();
         let ended: Vec<_> = spawned.into_iter().map(|thread| thread.join()).collect();
         (ended, meter.stop())
     });
     let mut traces = Vec::new();
     let mut kept = Vec::new();
+    let mut times = Vec::new();
     for result in ended {
-        let (trace, keeps) = result.map_err(|_| anyhow!("a thread panicked"))??;
+        let (trace, keeps, began, ended) = result.map_err(|_| anyhow!("a thread panicked"))??;
         traces.push(trace);
         kept.push(keeps);
+        times.push((began, ended));
+    }
+    // On a busy machine, this thread begins and ends later than those that work.
+    let began = times.iter().map(|(began, _)| *began).min();
+    let ended = times.iter().map(|(_, ended)| *ended).max();
+    if let (Some(began), Some(ended)) = (began, ended) {
+        usage.elapsed = ended - began;
     }
     Ok((traces, kept, usage))
 }

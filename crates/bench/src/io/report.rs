@@ -110,7 +110,7 @@ impl Report {
     fn head(&mut self) {
         if !self.has_head {
             self.has_head = true;
-            println!("{HEAD}");
+            println!("{}", head());
         }
     }
 
@@ -159,8 +159,23 @@ impl Report {
     }
 }
 
-const HEAD: &str = "path                 cache access          buffer in flight       MB/s         op/s  median us     p99 us  \
-                    user%  sys% wait%";
+/// Head of the table; its columns are those of [`numbers`] and [`row`].
+fn head() -> String {
+    format!(
+        "{:26} {:16} {:>8} {:>9} {:>10} {:>12} {:>10} {:>10}  {:>5} {:>5} {:>5}  (CPU use in percent of one core)",
+        "path",
+        "access",
+        "buffer",
+        "in flight",
+        "MB/s",
+        "operations/s",
+        "median us",
+        "p99 us",
+        "user",
+        "sys",
+        "wait"
+    )
+}
 
 /// Formats the cell and its rates and latencies.
 fn numbers(cell: &Cell, line: &str, [mb, ops, p50, p99]: [f64; 4]) -> String {

@@ -49,7 +49,7 @@ mod tests {
         for (asked, given) in [(0, 0), (1, 4096), (4096, 4096), (4097, 8192)] {
             let memory = AlignedBytes::zeroed(asked);
             assert_eq!(memory.len(), given, "{asked} bytes");
-            assert!(memory.is_empty() || memory.as_ptr().addr() % PAGE_BYTES == 0);
+            assert!(memory.is_empty() || memory.as_ptr().addr().is_multiple_of(PAGE_BYTES));
         }
     }
 }

@@ -113,8 +113,11 @@ impl<'f, B: StableBytes> IoQueue<'f, B> {
         tag: u64,
     ) -> Result<(), FileError> {
         let all = buffer.stable_bytes();
-        let is_aligned =
-            offset % PAGE_BYTES as u64 == 0 && all[range.clone()].as_ptr().addr() % PAGE_BYTES == 0;
+        let is_aligned = offset.is_multiple_of(PAGE_BYTES as u64)
+            && all[range.clone()]
+                .as_ptr()
+                .addr()
+                .is_multiple_of(PAGE_BYTES);
         // A read may fill the rest of the buffer's last page; a write may not write it.
         let padded = range.start..range.end.next_multiple_of(PAGE_BYTES);
         let whole = match kind {
