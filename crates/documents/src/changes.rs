@@ -37,7 +37,8 @@ struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
     documents: usize,
-    /// Memory for the old and the new documents, and for their copies in the store's batch.
+    bytes: usize,
+    /// Memory for the copies of the documents after the first. The command has memory for one document.
     held: Held,
     is_full: bool,
 }
@@ -48,6 +49,7 @@ impl<'a> ChunkCursor<'a> {
             numbers,
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
+            bytes: 0,
             held: Held::new(memory, FREE_BYTES),
             is_full: false,
         }
@@ -55,14 +57,14 @@ impl<'a> ChunkCursor<'a> {
 
     /// Begins the next chunk. Returns false if no document remains.
     fn begin(&mut self) -> bool {
-        (self.documents, self.is_full) = (0, false);
+        (self.documents, self.bytes, self.is_full) = (0, 0, false);
         self.held.give_back(self.held.bytes());
         !self.numbers.is_empty()
     }
 
     /// Returns the next document's record number, or `None` at the end of the chunk.
     fn next(&mut self) -> Option<RecordNumber> {
-        let is_full = self.is_full || self.held.bytes() >= COPIES * CHUNK_BYTES;
+        let is_full = self.is_full || self.bytes >= CHUNK_BYTES;
         if is_full || self.documents >= self.documents_max {
             return None;
         }
@@ -74,8 +76,11 @@ impl<'a> ChunkCursor<'a> {
 
     /// Charges the copies of a document. Ends the chunk if there is no room, so that the chunk is written and released.
     fn charge(&mut self, document: &RawDocument) {
-        let bytes = COPIES * document.as_bytes().len();
-        self.is_full |= self.held.take(bytes).is_err();
+        let bytes = document.as_bytes().len();
+        self.bytes += bytes;
+        if self.documents > 1 {
+            self.is_full |= self.held.take(COPIES * bytes).is_err();
+        }
     }
 }
 
@@ -641,7 +646,7 @@ mod tests {
     fn a_chunk_ends_where_the_memory_does() {
         let account = Account::new(8 << 20);
         let numbers: Vec<RecordNumber> = (1..=10).collect();
-        assert_eq!(chunks(&numbers, false, 1 << 20, &account), [4, 4, 2]);
+        assert_eq!(chunks(&numbers, false, 1 << 20, &account), [5, 5]);
         assert_eq!(account.figures().used_bytes, 0);
     }
 }

@@ -329,7 +329,7 @@ fn change(
             operator.apply(place, &scene)
         })?;
     }
-    root.into_document()
+    root.into_document(document.as_bytes().len())
 }
 
 /// Checks resolved paths for conflicts: positional operators may resolve two paths to the same element.

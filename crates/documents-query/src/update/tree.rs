@@ -303,14 +303,14 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the document, with `_id` first.
+    /// Returns the document, with `_id` first. Charges its growth: the caller has memory for a document of `given_bytes`.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` if the server has no memory for the fields or the document.
-    pub fn into_document(mut self) -> Result<RawDocumentBuf, Error> {
+    pub fn into_document(mut self, given_bytes: usize) -> Result<RawDocumentBuf, Error> {
         self.open()?;
         let bytes = self.encoded_bytes();
-        evaluation::keep(bytes)?;
+        evaluation::keep(bytes.saturating_sub(given_bytes))?;
         let mut writer = Writer::with_capacity(bytes);
         if let Tree::Document(fields) = &self {
             let (id, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| name == "_id");

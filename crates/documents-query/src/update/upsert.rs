@@ -55,7 +55,7 @@ fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, E
             Ok(Outcome::Put(value.clone().into()))
         })?;
     }
-    root.into_document()
+    root.into_document(0)
 }
 
 fn with_id_first(document: &RawDocument) -> RawDocumentBuf {
