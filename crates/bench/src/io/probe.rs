@@ -80,7 +80,12 @@ fn last_line(log: &Path) -> String {
 /// # Errors
 /// If cuFile does not work.
 pub(crate) fn run(path: &Path) -> Result<()> {
-    let devices = Devices::new(&"cuda:0".parse()?, DeviceOptions::default())?;
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(16 << 20),
+        pinned_pool_bytes: 4 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&"cuda:0".parse()?, options)?;
     let device = devices.list().remove(0);
     let cufile = CuFile::open()?;
     let file = File::options().read(true).write(true).open(path);

@@ -1,8 +1,9 @@
 //! A range of a file as a source of the staging ring, read into the slots' device memory by cuFile.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 use forebay_device::JobError;
 use forebay_device::cuda::cufile::{
@@ -97,8 +98,15 @@ impl DirectSource {
 
     /// Returns an error unless a chunk was read as a whole.
     fn check(&self, chunk: &Chunk, read: Result<usize, CuFileError>) -> Result<(), Unread> {
-        let read = read.map_err(|error| unread(chunk, error))?;
-        let whole = self.file.check_whole(self.offset(chunk), read, chunk.bytes);
+        let offset = self.offset(chunk);
+        let read = read.map_err(|error| {
+            // cuFile does not say that a file ends before the range.
+            match self.file.ends_before(offset + chunk.bytes as u64) {
+                Some(cause) => unread(chunk, cause),
+                None => unread(chunk, error),
+            }
+        })?;
+        let whole = self.file.check_whole(offset, read, chunk.bytes);
         whole.map_err(|error| Unread {
             offset: chunk.offset + read as u64,
             why: error.cause.into(),
@@ -136,7 +144,17 @@ impl DirectSource {
             };
             let operations = taken.iter().map(|slot| self.operation(slot));
             let read = batch.run(operations.collect::<Result<_, Unread>>()?);
-            let read = read.map_err(|error| unread(&first, error))?;
+            let read = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    let last = taken.last().map_or(first, Slot::chunk);
+                    let end = self.offset(&last) + last.bytes as u64;
+                    return Err(match self.file.ends_before(end) {
+                        Some(cause) => unread(&first, cause),
+                        None => unread(&first, error),
+                    });
+                }
+            };
             for (slot, bytes) in taken.into_iter().zip(read) {
                 self.check(&slot.chunk(), Ok(bytes))?;
                 slots.filled(slot, Feed::Device);
@@ -153,17 +171,22 @@ impl DirectSource {
         })
     }
 
-    /// Queues the reads on the ring's stream of copies. Their results are known only when they are done: they are
-    /// checked at the end.
+    /// Queues the reads on the ring's stream of copies. Their results are known only when they are done.
     fn fill_on_stream(&self, slots: &Slots<'_>) -> Result<(), Unread> {
         let (sender, queued) = channel();
+        let mut flying = VecDeque::new();
         while let Some(slot) = slots.next() {
             let enqueue = self.enqueue(&slot, sender.clone())?;
             slots.filled(slot, enqueue);
-            self.check_done(queued.try_iter().take(1))?;
+            flying.extend(queued.try_iter());
+            while let Some(done) = flying.pop_front_if(|queued| is_done(queued)) {
+                self.check_done(done)?;
+            }
         }
         drop(sender);
-        self.check_all(queued)
+        // The channel ends when no job can queue a read any more.
+        let mut rest = flying.into_iter().chain(queued);
+        rest.try_for_each(|queued| self.check_done(queued))
     }
 
     fn enqueue(&self, slot: &Slot<'_>, sender: Sender<Queued>) -> Result<Feed, Unread> {
@@ -183,17 +206,16 @@ impl DirectSource {
         Ok(Feed::Enqueue(Box::new(enqueue)))
     }
 
-    fn check_done(&self, queued: impl Iterator<Item = Queued>) -> Result<(), Unread> {
-        for (chunk, read) in queued {
-            self.check(&chunk, read.and_then(CuFileTransfer::finish))?;
-        }
-        Ok(())
+    /// Waits for a read, and returns an error unless it read the whole chunk.
+    fn check_done(&self, (chunk, read): Queued) -> Result<(), Unread> {
+        self.check(&chunk, read.and_then(CuFileTransfer::finish))
     }
+}
 
-    /// Waits for the reads that are left. The channel ends when no job can send any more.
-    fn check_all(&self, queued: Receiver<Queued>) -> Result<(), Unread> {
-        self.check_done(queued.into_iter())
-    }
+/// Returns whether a read needs no waiting: it is done or failed.
+fn is_done((_, read): &Queued) -> bool {
+    read.as_ref()
+        .map_or(true, |transfer| transfer.event().is_done().unwrap_or(true))
 }
 
 /// Returns the registration of a stream, which is made at its first use.

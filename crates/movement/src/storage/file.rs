@@ -206,12 +206,20 @@ impl DataFile {
             return Ok(());
         }
         let unread = offset + read as u64;
-        let now = self.buffered.metadata();
-        let cause = FileCause::Shrunk {
-            end: now.map_or(unread, |now| now.len().min(unread)),
+        let cause = self.ends_before(unread + 1).unwrap_or(FileCause::Shrunk {
+            end: unread,
             bytes: self.bytes,
-        };
+        });
         Err(FileError::new(&self.path, unread, cause))
+    }
+
+    /// Returns the cause of a read that failed because the file now ends before `end`; `None` if it does not.
+    pub(super) fn ends_before(&self, end: u64) -> Option<FileCause> {
+        let now = self.buffered.metadata().ok()?.len();
+        (now < end).then_some(FileCause::Shrunk {
+            end: now,
+            bytes: self.bytes,
+        })
     }
 
     /// Writes a buffer at an offset.
