@@ -30,12 +30,17 @@ impl Gpu {
     /// # Errors
     /// The reason, if there is no GPU or it does not start.
     pub(super) fn start(file: &Path) -> Result<Gpu, String> {
+        Gpu::start_after(|| probe::try_in_child(file))
+    }
+
+    /// Starts the first GPU. Opens cuFile if a trial succeeds.
+    fn start_after(tried: impl Fn() -> Result<()>) -> Result<Gpu, String> {
         gpus().map_err(|error| error.to_string())?;
         let text = |error: &dyn std::error::Error| error.to_string();
         let spec = "cuda:0".parse().map_err(|error| text(&error))?;
         let devices =
             Devices::new(&spec, DeviceOptions::default()).map_err(|error| text(&error))?;
-        let cufile = probe::try_in_child(file)
+        let cufile = tried()
             .map_err(|error| format!("{error:#}"))
             .and_then(|()| CuFile::open().map_err(|error| text(&error)));
         Ok(Gpu {
@@ -124,5 +129,75 @@ impl Gpu {
             );
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::super::cell::{Cache, Pattern, Sweep};
+    use super::*;
+
+    /// Returns whether an environment variable asks for what is missing.
+    fn is_required(name: &str) -> bool {
+        env::var_os(name).is_some_and(|value| value == "1")
+    }
+
+    fn cells(path: StoragePath) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for operation in [Operation::Read, Operation::Write] {
+            for pattern in [Pattern::Sequential, Pattern::Random] {
+                for parallel in [1, 4] {
+                    cells.push(Cell {
+                        sweep: Sweep::Threads,
+                        path,
+                        cache: Cache::Bypass,
+                        pattern,
+                        operation,
+                        bytes: 65_536,
+                        parallel,
+                    });
+                }
+            }
+        }
+        cells
+    }
+
+    #[test]
+    fn every_path_moves_the_right_bytes_to_and_from_the_gpu() {
+        let gpu = match Gpu::start_after(|| Ok(())) {
+            Ok(gpu) => gpu,
+            Err(why) => {
+                assert!(!is_required("FOREBAY_REQUIRE_GPU"), "{why}");
+                println!("skipped: {why}");
+                return;
+            }
+        };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::make(folder.path(), 4 << 20).expect("room");
+        let paths = StoragePath::ALL
+            .into_iter()
+            .filter(|path| *path != StoragePath::Host);
+        let mut seed = 0;
+        for cell in paths.flat_map(cells) {
+            if let Some(why) = gpu.lacks(cell.path) {
+                assert!(!is_required("FOREBAY_REQUIRE_CUFILE"), "{why}");
+                println!("skipped: {why}");
+                continue;
+            }
+            seed += 1;
+            match gpu.measure(&cell, &files, Duration::from_millis(20), seed) {
+                Ok(found) => assert!(found.operations() >= 1, "{}", cell.case()),
+                Err(error) => {
+                    // Without an entry in udev's database, cuFile refuses every file.
+                    let is_refused = error.to_string().contains("cuFile cannot use");
+                    let may_skip = is_refused && !is_required("FOREBAY_REQUIRE_CUFILE");
+                    assert!(may_skip, "{}: {error:#}", cell.case());
+                    println!("skipped: {error}");
+                }
+            }
+        }
+        assert_eq!(gpu.device.memory_used_bytes(), 0, "all memory is free");
     }
 }
