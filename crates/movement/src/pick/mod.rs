@@ -16,7 +16,7 @@ pub use kept::{FILE_NAME, Kept, Machine, SaveError};
 pub use measure::{Measured, measure};
 
 /// Two ways whose rates differ by less than this share are equally fast: then the one that takes less time of the CPU
-/// is picked.
+/// is picked, and otherwise a copy before a kernel.
 const EQUAL: f64 = 0.05;
 
 /// How a consumer reads the bytes.
@@ -80,12 +80,12 @@ pub enum Reason {
         /// Rate of the next way in bytes per second.
         bytes_per_s: f64,
     },
-    /// It was as fast as another way, and took less processor time.
-    LessCpu {
+    /// It was as fast as another way, but takes less time of the CPU, or leaves the GPU's processors free.
+    AsFast {
         /// Name of the other way.
         than: String,
     },
-    /// So few words are read that copying all bytes would take longer.
+    /// Few words are read and copying all bytes would take longer.
     FewAccesses,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Reason {
             Reason::Faster { than, bytes_per_s } => {
                 write!(f, "{than} gave {:.1} GB/s", bytes_per_s / 1e9)
             }
-            Reason::LessCpu { than } => write!(f, "as fast as {than}, with less processor time"),
+            Reason::AsFast { than } => write!(f, "as fast as {than}, and cheaper"),
             Reason::FewAccesses => {
                 f.write_str("few words are read, so copying all would take longer")
             }
@@ -140,19 +140,19 @@ impl Measurements {
                 None => ways.push(rate),
             }
         }
-        ways.sort_by(|one, other| other.bytes_per_s.total_cmp(&one.bytes_per_s));
-        let first = *ways.first()?;
-        let cpu = |rate: &Rate| rate.cpu_s_per_gb.unwrap_or(f64::INFINITY);
-        let equal = ways
+        let faster = |one: &&Rate, other: &&Rate| other.bytes_per_s.total_cmp(&one.bytes_per_s);
+        let first = ways
             .iter()
-            .filter(|rate| rate.bytes_per_s >= first.bytes_per_s * (1.0 - EQUAL));
-        let best = equal
-            .min_by(|one, other| cpu(one).total_cmp(&cpu(other)))
             .copied()
-            .filter(|rate| cpu(rate) < cpu(first))
-            .unwrap_or(first);
+            .min_by(|one, other| faster(one, other))?;
+        let cpu = |rate: &Rate| rate.cpu_s_per_gb.unwrap_or(f64::INFINITY);
+        let is_equal = |rate: &&Rate| rate.bytes_per_s >= first.bytes_per_s * (1.0 - EQUAL);
+        // Of ways that are equal in this too, the first in the order of measurement: copies come before kernels.
+        let equal = ways.iter().copied().filter(is_equal);
+        let best = equal.min_by(|one, other| cpu(one).total_cmp(&cpu(other)))?;
+        ways.sort_by(faster);
         let why = match ways.get(1) {
-            _ if best.way != first.way => Reason::LessCpu {
+            _ if best.way != first.way => Reason::AsFast {
                 than: first.way.clone(),
             },
             Some(next) => Reason::Faster {
@@ -203,6 +203,7 @@ mod tests {
                 rate(Tier::Pageable, "staged-copy", 64 << 10, 2.0, None),
                 rate(Tier::Pageable, "staged-copy", 64 << 20, 42.0, None),
                 rate(Tier::Pinned, "pinned-copy", 64 << 20, 54.0, None),
+                rate(Tier::Pinned, "zero-copy", 64 << 20, 55.0, None),
                 rate(Tier::File, "staged-io-uring", 1 << 20, 1.40, Some(0.1)),
                 rate(Tier::File, "direct-sync", 1 << 20, 1.42, Some(0.4)),
                 rate(Tier::File, "host", 1 << 20, 1.1, Some(0.3)),
@@ -235,7 +236,16 @@ mod tests {
     fn of_equally_fast_ways_the_one_with_less_cpu_time_is_picked() {
         let (way, why) = picked(Tier::File, 1 << 30, Pattern::Sequential);
         assert_eq!(way, "staged-io-uring");
-        assert_eq!(why, "as fast as direct-sync, with less processor time");
+        assert_eq!(why, "as fast as direct-sync, and cheaper");
+    }
+
+    #[test]
+    fn a_copy_is_picked_before_a_kernel_that_is_as_fast() {
+        let (way, why) = picked(Tier::Pinned, 1 << 30, Pattern::Sequential);
+        assert_eq!(
+            (&*way, &*why),
+            ("pinned-copy", "as fast as zero-copy, and cheaper")
+        );
     }
 
     #[test]

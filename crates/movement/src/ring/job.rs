@@ -84,7 +84,8 @@ impl ChunkJob {
             return Ok(());
         };
         let view = device.view(0..bytes);
-        let copying = shared.times.begin(cuda, &streams.copies)?;
+        let is_measured = shared.times.samples(self.chunk);
+        let copying = shared.times.begin(cuda, &streams.copies, is_measured)?;
         let mut flying = match feed {
             Feed::Host(range) => match memory.host {
                 HostBytes::Pinned(pinned) => {
@@ -104,7 +105,7 @@ impl ChunkJob {
             }
         };
         shared.times.copied(cuda, &streams.copies, copying)?;
-        let working = shared.times.begin(cuda, &streams.kernels)?;
+        let working = shared.times.begin(cuda, &streams.kernels, is_measured)?;
         let queued = shared
             .consumer
             .enqueue(cuda, &streams.kernels, self.chunk, &view);

@@ -8,6 +8,8 @@ use forebay_device::DeviceFault;
 use forebay_device::cuda::{Cuda, Event, Stream};
 use parking_lot::Mutex;
 
+use super::Chunk;
+
 /// What a move did. The times of the stages overlap; each is a sum over all chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingReport {
@@ -21,11 +23,15 @@ pub struct RingReport {
     pub fill: Duration,
     /// Time that readers waited for a free slot, summed over the readers.
     pub wait: Duration,
-    /// Time that the device copied chunks; zero on a host device.
+    /// Time that the device copied chunks, from a sample of them; zero on a host device.
     pub copy: Duration,
-    /// Time of the consumer's work: on the device, or summed over the CPU workers.
+    /// Time of the consumer's work: on the device, from a sample of the chunks; or summed over the CPU workers.
     pub work: Duration,
 }
+
+/// The device's times are measured for the first chunks and then for one of this many, because events cost the device's
+/// thread as much as the rest of a small chunk.
+const SAMPLE: u64 = 16;
 
 /// Sums of times, in nanoseconds.
 #[derive(Debug, Default)]
@@ -40,6 +46,8 @@ pub(super) struct Times {
 struct DeviceTimes {
     copies: Intervals,
     kernels: Intervals,
+    /// Bytes of the chunks that were measured.
+    bytes: u64,
 }
 
 /// Intervals on one stream: their sum, and those that are not over yet, oldest first.
@@ -81,36 +89,53 @@ impl Times {
         add(&self.work, time);
     }
 
-    /// Begins an interval on a stream.
-    pub(super) fn begin(&self, cuda: &Cuda, stream: &Stream) -> Result<Event, DeviceFault> {
-        let begin = cuda.event()?;
-        cuda.record(&begin, stream)?;
-        Ok(begin)
+    /// Returns whether the device's times of a chunk are measured.
+    pub(super) fn samples(&self, chunk: Chunk) -> bool {
+        let sampled = chunk.index < SAMPLE || chunk.index.is_multiple_of(SAMPLE);
+        if sampled {
+            self.device.lock().bytes += chunk.bytes as u64;
+        }
+        sampled
     }
 
-    /// Ends the interval of a copy.
+    /// Begins an interval on a stream if the chunk is measured.
+    pub(super) fn begin(
+        &self,
+        cuda: &Cuda,
+        stream: &Stream,
+        is_measured: bool,
+    ) -> Result<Option<Event>, DeviceFault> {
+        if !is_measured {
+            return Ok(None);
+        }
+        let begin = cuda.event()?;
+        cuda.record(&begin, stream)?;
+        Ok(Some(begin))
+    }
+
+    /// Ends the interval of a copy, if one began.
     pub(super) fn copied(
         &self,
         cuda: &Cuda,
         stream: &Stream,
-        begin: Event,
+        begin: Option<Event>,
     ) -> Result<(), DeviceFault> {
-        let end = self.begin(cuda, stream)?;
+        let end = self.begin(cuda, stream, begin.is_some())?;
         let copies = &mut self.device.lock().copies;
-        copies.open.push_back((begin, end));
+        copies.open.extend(begin.zip(end));
         copies.settle()
     }
 
-    /// Ends the interval of a consumer's work.
+    /// Ends the interval of a consumer's work, if one began.
     pub(super) fn worked(
         &self,
         cuda: &Cuda,
         stream: &Stream,
-        begin: Event,
+        begin: Option<Event>,
     ) -> Result<(), DeviceFault> {
-        let end = self.begin(cuda, stream)?;
+        let end = self.begin(cuda, stream, begin.is_some())?;
         let kernels = &mut self.device.lock().kernels;
-        kernels.open.push_back((begin, end));
+        kernels.open.extend(begin.zip(end));
         kernels.settle()
     }
 
@@ -120,6 +145,7 @@ impl Times {
         // After a fault the times of the device are not complete.
         let _ = device.copies.settle();
         let _ = device.kernels.settle();
+        let scale = bytes as f64 / device.bytes.max(1) as f64;
         let sum = |from: &AtomicU64| Duration::from_nanos(from.load(Ordering::Relaxed));
         RingReport {
             chunks,
@@ -127,8 +153,8 @@ impl Times {
             elapsed,
             fill: sum(&self.fill),
             wait: sum(&self.wait),
-            copy: device.copies.sum,
-            work: device.kernels.sum + sum(&self.work),
+            copy: device.copies.sum.mul_f64(scale),
+            work: device.kernels.sum.mul_f64(scale) + sum(&self.work),
         }
     }
 }
