@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::raw::{RawBson, RawBsonRef};
 use forebay_cancel::SharedStop;
-use forebay_memory::{Account, Held};
+use forebay_memory::{Account, FREE_BYTES, Held};
 use parking_lot::Mutex;
 
 use crate::element;
@@ -13,8 +13,7 @@ use crate::expr::Variables;
 use crate::filter::Compilation;
 use crate::sort::ALLOCATION_BYTES;
 
-/// Number of bytes of parsed form between two checks of the cancellation token and of the memory account. A command
-/// with a smaller parsed form needs no reservation.
+/// Number of bytes of parsed form between two checks of the cancellation token.
 const HELD_STEP_BYTES: usize = 64 << 10;
 
 /// Maximum nesting of documents and arrays, including the outermost document. Applies to everything that is read from a
@@ -59,7 +58,7 @@ impl CommandLimits {
     fn new(stop: Arc<SharedStop>, memory: Account) -> CommandLimits {
         CommandLimits {
             stop,
-            held: Mutex::new(Held::new(&memory, HELD_STEP_BYTES)),
+            held: Mutex::new(Held::new(&memory, FREE_BYTES)),
             memory,
         }
     }

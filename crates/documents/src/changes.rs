@@ -13,7 +13,7 @@ use forebay_cancel::{SharedStop, Stop};
 use forebay_documents_query::filter::Match;
 use forebay_documents_query::{Filter, Update, UpdateContext};
 use forebay_documents_store::{Change, Changed, Document, RecordNumber, StoreError};
-use forebay_memory::{Account, Held, Share};
+use forebay_memory::{Account, FREE_BYTES, Held, Share};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -25,8 +25,6 @@ use crate::retry::{Keep, note};
 const CHUNK_DOCUMENTS: usize = 256;
 /// Bytes of old and new documents at which a chunk ends. The last document of a chunk may exceed this limit.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Bytes up to which a chunk is not charged to the memory account.
-const FREE_BYTES: usize = 64 << 10;
 /// Copies of a document: itself, and one in the store's batch.
 const COPIES: usize = 2;
 /// Maximum time for computing changes before the write lock is released.

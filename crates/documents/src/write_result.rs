@@ -2,12 +2,10 @@
 
 use bson::raw::CStr;
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_memory::{Account, Full, Held};
+use forebay_memory::{Account, FREE_BYTES, Full, Held};
 
 use crate::error::CommandError;
 
-/// Maximum bytes of entries that are not charged to the memory account.
-const FREE_BYTES: usize = 64 << 10;
 /// Memory of an entry besides its bytes: two places in a list that grows by doubling, and an allocation.
 const ENTRY_BYTES: usize = 2 * size_of::<(usize, RawDocumentBuf)>() + 64;
 /// Copies of an entry: the entry, its copy in an array, and its copy in the reply.

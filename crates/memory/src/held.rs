@@ -5,6 +5,9 @@ use crate::{Account, Full, Share};
 /// Maximum bytes that the share may have beyond the bytes held. A larger excess is released.
 const EXCESS_BYTES_MAX: usize = 64 << 10;
 
+/// Bytes that a consumer with few bytes usually holds without a charge.
+pub const FREE_BYTES: usize = 64 << 10;
+
 /// A count of the bytes that a consumer holds, and the share of an account that covers them.
 ///
 /// The consumer takes bytes before it allocates them. The share grows in steps, so that most calls do not access the
@@ -74,8 +77,6 @@ impl Held {
 mod tests {
     use super::*;
 
-    const FREE_BYTES: usize = 1000;
-
     #[test]
     fn a_refused_take_changes_nothing() {
         let account = Account::new(1 << 20);
@@ -84,12 +85,12 @@ mod tests {
         assert_eq!(account.figures().used_bytes, 0);
         held.take(500_000).expect("there is room");
         let used_bytes = account.figures().used_bytes;
-        assert!(used_bytes >= 501_000);
+        assert!(used_bytes >= 565_536);
         held.take(600_000).expect_err("there is no room");
         held.set(usize::MAX).expect_err("there is no room");
         assert_eq!(
             (held.bytes(), account.figures().used_bytes),
-            (501_000, used_bytes)
+            (565_536, used_bytes)
         );
     }
 
@@ -97,7 +98,7 @@ mod tests {
     fn the_share_follows_the_bytes() {
         let account = Account::default();
         let mut held = Held::new(&account, FREE_BYTES);
-        for bytes in [0, 1001, 700_000, 699_000, 20, 300_000, 0] {
+        for bytes in [0, 65_537, 700_000, 699_000, 20, 300_000, 0] {
             held.set(bytes).expect("there is no limit");
             assert_eq!(held.bytes(), bytes);
             let charged = account.figures().used_bytes as usize;

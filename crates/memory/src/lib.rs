@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::line::{Line, Ticket};
 use crate::outside::Outside;
 
-pub use held::Held;
+pub use held::{FREE_BYTES, Held};
 pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 
 /// Maximum bytes of a share that may use the reserve.

@@ -7,14 +7,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use bson::raw::RawBsonRef;
-use forebay_memory::Share;
+use forebay_memory::{FREE_BYTES, Share};
 
 use crate::element;
 use crate::error::Error;
 use crate::limits::CommandLimits;
 
-/// Number of bytes of values that an evaluation may hold without a reservation in the memory account.
-const FREE_BYTES: usize = 64 << 10;
 /// Minimum number of bytes of an element of a document or an array: a type, an empty name, and a value without bytes.
 const ELEMENT_BYTES_MIN: usize = 2;
 /// Maximum memory used while a value is built, as a multiple of the value's bytes. Buffers grow by doubling.

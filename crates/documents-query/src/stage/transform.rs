@@ -3,7 +3,7 @@
 use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use forebay_memory::{Account, Held};
+use forebay_memory::{Account, FREE_BYTES, Held};
 
 use crate::display;
 use crate::error::{Code, Error};
@@ -37,9 +37,6 @@ impl Transform {
         }
     }
 }
-
-/// Number of bytes that a document may grow by without a reservation in the memory account.
-const FREE_BYTES: usize = 64 << 10;
 
 /// Memory for the bytes that stages or a projection have added to a document, reserved until they make the next
 /// document. The bytes of their input are reserved where it was read.
