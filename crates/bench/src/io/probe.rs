@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use forebay_device::cuda::DeviceView;
 use forebay_device::cuda::cufile::{CuFile, DirectSupport};
 use forebay_device::{DeviceOptions, Devices};
@@ -45,13 +45,19 @@ pub(super) fn try_in_child(file: &Path) -> Result<()> {
     if let Some(mut errors) = child.stderr.take() {
         std::io::Read::read_to_string(&mut errors, &mut text).ok();
     }
-    let why = text.trim().trim_start_matches("Error: ").to_owned();
-    ensure!(
-        !why.is_empty() && status.code().is_some(),
-        "cuFile crashed a child process ({status}); {}",
-        last_line(log.path())
-    );
-    bail!("{why}")
+    match reason(&text) {
+        Some(why) if status.code().is_some() => bail!("{why}"),
+        _ => bail!(
+            "cuFile crashed a child process ({status}); {}",
+            last_line(log.path())
+        ),
+    }
+}
+
+/// Returns this program's error in the text of the child, in which the library may have written too.
+fn reason(text: &str) -> Option<&str> {
+    let mut lines = text.lines().rev();
+    lines.find_map(|line| line.strip_prefix("forebay: "))
 }
 
 /// Waits for the child; `None` if it takes too long.
@@ -96,4 +102,24 @@ pub(crate) fn run(path: &Path) -> Result<()> {
     let read = handle.read(0, &memory)?;
     println!("{read} bytes by {}", DirectSupport::detect());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_childs_error_is_found_among_the_librarys_messages() {
+        let text = "dlopen error libcuda.so.1\nforebay: cuFileDriverOpen failed\n";
+        assert_eq!(reason(text), Some("cuFileDriverOpen failed"));
+        assert_eq!(reason("Segmentation fault\n"), None);
+    }
+
+    #[test]
+    fn the_last_line_of_the_log_is_quoted() {
+        let log = tempfile::NamedTempFile::new().expect("a temporary file");
+        assert_eq!(last_line(log.path()), "its log is empty");
+        std::fs::write(log.path(), "first\nERROR no such entry\n\n").expect("room");
+        assert!(last_line(log.path()).ends_with(": ERROR no such entry"));
+    }
 }
