@@ -303,7 +303,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Returns the document, with `_id` first. Charges its growth: the caller has memory for a document of `given_bytes`.
+    /// Returns the document, with `_id` first. Charges its growth: the caller has memory for a document of
+    /// `given_bytes`.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` if the server has no memory for the fields or the document.
