@@ -3,9 +3,10 @@
 # benchmarks.
 #
 #   tools/gpu-check.sh collect FOLDER     builds all binaries on this machine and copies them, stripped, to FOLDER
-#   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device text cache
-#                                         memcheck racecheck initcheck demo scan policy documents figures two. The last
-#                                         four run only if named. sanitizer means memcheck racecheck initcheck
+#   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device movement text
+#                                         cache memcheck racecheck initcheck demo scan policy transfer q6 q6-disk io
+#                                         documents figures two. The last seven run only if named. sanitizer means
+#                                         memcheck racecheck initcheck
 #
 # Appends figures to $OUT/<date>-<device>.jsonl, and for each check a line with outcome, device and commit to
 # $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both files belong in bench/record/. NAMES may name a
@@ -20,13 +21,15 @@ collect() {
     # A single call, because crates built alone would be rebuilt with different features.
     local built
     built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
-        --test values --test storm --bench scan --bench policy --message-format json)
+        --test values --test storm --test ring --test methods --test measure --test storage --bench scan --bench policy \
+        --message-format json)
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
     # Entries `name=crate:target`; cargo's messages name the path of each binary.
     local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
         test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
-        bench-policy=text-gpu:policy)
+        bench-policy=text-gpu:policy test-ring=movement:ring test-methods=movement:methods test-measure=movement:measure
+        test-storage=movement:storage)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
@@ -66,6 +69,8 @@ sanitize() {
     [[ $tool != initcheck ]] || text=(--skip searches_that_share_a_pass)
     check "$tool-device" "${run[@]}" ./test-device --test-threads=1 --skip lost --skip loses --skip loss \
         --skip fail_or_panic || all_passed=false
+    check "$tool-ring" "${run[@]}" ./test-ring --test-threads=1 --skip lost gpu:: || all_passed=false
+    check "$tool-methods" "${run[@]}" ./test-methods --test-threads=1 || all_passed=false
     check "$tool-text" env FOREBAY_GPU_PAIRS="${PAIRS:-20000}" \
         FOREBAY_GPU_ROWS="${BLOCK_ROWS:-100000}" "${run[@]}" ./test-text --test-threads=1 "${text[@]}" || all_passed=false
     check "$tool-cache" env FOREBAY_TEST_DEVICES=cuda:0,host:1 FOREBAY_TEST_SEEDS="${SEEDS:-2}" "${run[@]}" ./test-model \
@@ -78,6 +83,13 @@ part() {
     echo "== $1"
     case $1 in
     device) check device ./test-device --test-threads=1 && check device-fault ./test-device-fault ;;
+    movement)
+        check movement-ring ./test-ring --test-threads=1 &&
+            check movement-methods ./test-methods --test-threads=1 &&
+            check movement-measure ./test-measure --test-threads=1 &&
+            check movement-storage ./test-storage --test-threads=1 &&
+            ./forebay doctor --measure --data measured
+        ;;
     text) check text ./test-text --test-threads=1 ;;
     cache)
         check cache-model "${cache[@]}" FOREBAY_TEST_SEEDS=40 ./test-model &&
@@ -95,12 +107,30 @@ part() {
     demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
     scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
     policy) ./bench-policy --record "$record" ;;
+    transfer)
+        ./forebay bench transfer --only cpu,reads --record "$record"
+        ./forebay bench transfer --only methods,both --chunk-bytes "${CHUNKS:-65536,1048576,16777216,268435456,1073741824}" \
+            --record "$record" --plot transfer
+        ;;
+    q6)
+        ./forebay bench q6 --scale-factor "${SCALE:-100}" --folder "${MEMORY_FOLDER:-/dev/shm/q6}" \
+            --only pinned,methods,device,zero-copy,ring --buffer-bytes 1048576,8388608,67108864 --record "$record"
+        ;;
+    q6-disk)
+        ./forebay bench q6 --scale-factor "${DISK_SCALE:-10}" --folder "${FOLDER:-q6}" --rounds "${ROUNDS:-3}" \
+            --only dd,serial,cpu,staged,direct --buffer-bytes "${BUFFERS:-65536,1048576,8388608,67108864}" \
+            --record "$record" --plot q6-plots
+        ;;
+    io)
+        ./forebay bench io --folder "${FOLDER:-io}" --seconds "${SECONDS_EACH:-0.5}" --record "$record" --plot io-plots
+        ;;
     documents) ./forebay bench documents --cuda --rows "${ROWS:-100000000}" --record "$record" ;;
     figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
         --record "$record" ;;
     two)
         check two-storm env FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm &&
-            ./bench-scan --only none --device cuda:0,cuda:1 --record "$record"
+            ./bench-scan --only none --device cuda:0,cuda:1 --record "$record" &&
+            ./forebay bench transfer --devices cuda:0,cuda:1 --only reads,peers --record "$record"
         ;;
     *) echo "no such part: $1" >&2 && return 2 ;;
     esac
@@ -119,7 +149,7 @@ record=${OUT:-$PWD}/$(date -u +%F)-$device.jsonl
 checks=${record%.jsonl}-checks.jsonl
 failed=()
 parts=("$@")
-((${#parts[@]})) || parts=(device text cache sanitizer demo scan)
+((${#parts[@]})) || parts=(device movement text cache sanitizer demo scan)
 for name in "${parts[@]}"; do
     part "$name" || failed+=("$name")
 done
