@@ -57,21 +57,7 @@ fn io_uring() -> Finding {
 
 fn cufile() -> Finding {
     let what = "cuFile";
-    let asked = env::current_exe().and_then(|program| {
-        Command::new(program)
-            .args(["doctor", "--probe-cufile"])
-            .output()
-    });
-    let found = match asked {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-        Ok(output) => format!(
-            "libcufile does not work here: its process ended with {}",
-            output.status
-        ),
-        Err(error) => format!("unknown: {error}"),
-    };
+    let found = direct_support().unwrap_or_else(|why| why);
     match found.contains("with nvidia-fs") || found.contains("peer-to-peer") {
         true => good(what, found),
         false => Finding {
@@ -85,6 +71,24 @@ fn cufile() -> Finding {
     }
 }
 
+/// Asks a child process what cuFile would do. An error says why cuFile must not be opened in this process.
+fn direct_support() -> Result<String, String> {
+    let child = env::current_exe().and_then(|program| {
+        let mut child = Command::new(program);
+        child.args(["doctor", "--probe-cufile"]).output()
+    });
+    match child {
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        Ok(output) => Err(format!(
+            "libcufile does not work here: its process ended with {}",
+            output.status
+        )),
+        Err(error) => Err(format!("unknown: {error}")),
+    }
+}
+
 /// Measures this machine, keeps the rates in the data directory, and returns them. Blocks for some seconds.
 ///
 /// # Errors
@@ -92,7 +96,7 @@ fn cufile() -> Finding {
 pub fn measure_and_keep(data: &Path, token: &Token) -> Result<Kept> {
     fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
     let (_devices, device) = device()?;
-    let measured = measure(&device, data, token)?;
+    let measured = measure(&device, data, direct_support().is_ok(), token)?;
     for (way, why) in &measured.missing {
         println!("{way}: not measured: {why}");
     }
