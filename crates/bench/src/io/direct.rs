@@ -1,4 +1,4 @@
-//! The direct paths: cuFile, called synchronously, on streams and in batches.
+//! The direct paths: cuFile, called synchronously, on a stream and in batches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use forebay_device::JobError;
 use forebay_device::cuda::cufile::{
-    CuFile, CuFileBatch, CuFileError, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream,
-    CuFileTransfer, Direction,
+    CuFile, CuFileBatch, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream, CuFileTransfer,
+    Direction,
 };
 use forebay_device::cuda::{Cuda, Priority};
 use forebay_movement::method::ask;
@@ -62,7 +62,7 @@ pub(super) fn measure(
             let cufile = Arc::clone(cufile);
             let parts = parts.clone();
             ask(&gpu.device, move |cuda| {
-                on_streams(cuda, &cell, &cufile, &handle, file_bytes, parts, budget)
+                on_a_stream(cuda, &cell, &cufile, &handle, file_bytes, parts, budget)
             })??
         }
         DirectMode::Batch => on_threads(
@@ -166,8 +166,10 @@ fn batches(
     Ok((trace, used))
 }
 
-/// One operation in flight on each of several streams. Runs on the device's thread.
-fn on_streams(
+/// Several operations in flight on one stream. Runs on the device's thread.
+///
+/// With a stream for each operation, libcufile 1.15 in compat mode read wrong bytes on an H100 (decision 0024).
+fn on_a_stream(
     cuda: &Cuda,
     cell: &Cell,
     cufile: &Arc<CuFile>,
@@ -176,21 +178,14 @@ fn on_streams(
     parts: Vec<CuFileMemory>,
     budget: Duration,
 ) -> Result<Result<Measured>, JobError> {
-    let streams = parts.iter().map(|_| cuda.stream(Priority::Normal));
-    let streams = streams.collect::<Result<Vec<_>, _>>()?;
-    let registered = streams
-        .into_iter()
-        .map(|stream| CuFileStream::register(cuda, cufile, stream));
-    let lanes: Result<Vec<Lane>, CuFileError> = parts
-        .into_iter()
-        .zip(registered)
-        .map(|(memory, stream)| {
-            Ok(Lane {
-                memory,
-                stream: stream?,
-            })
-        })
-        .collect();
+    let stream = CuFileStream::register(cuda, cufile, cuda.stream(Priority::Normal)?);
+    let lanes = stream.map(|stream| {
+        let lane = |memory| Lane {
+            memory,
+            stream: Arc::clone(&stream),
+        };
+        parts.into_iter().map(lane).collect()
+    });
     Ok(lanes.map_err(Into::into).and_then(|lanes| {
         let meter = Meter::start();
         let (trace, used) = flow(cuda, cell, handle, file_bytes, lanes, Clock::start(budget))?;
@@ -198,7 +193,7 @@ fn on_streams(
     }))
 }
 
-/// A stream and the memory of its operations.
+/// The memory of an operation, and its stream.
 struct Lane {
     memory: CuFileMemory,
     stream: Arc<CuFileStream>,

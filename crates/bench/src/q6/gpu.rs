@@ -244,6 +244,6 @@ pub(super) mod tests {
             .map_err(|(_, error)| error);
         let host = Arc::new(host.expect("the memory can be pinned"));
         let error = load(&device, &host).expect_err("the budget is smaller");
-        assert!(error.to_string().contains("memory"), "{error}");
+        assert!(error.to_string().contains("are needed"), "{error}");
     }
 }
