@@ -4,7 +4,7 @@ use std::error::Error;
 
 use forebay_cancel::Stopped;
 use forebay_device::cuda::{ManagedError, RegisterError};
-use forebay_device::{JobFailure, OutOfMemory, SubmitError};
+use forebay_device::{Device, JobFailure, OutOfMemory, SubmitError};
 
 use crate::method::{Missing, TransferMethod};
 
@@ -40,8 +40,8 @@ pub enum MoveError {
         /// The fault.
         why: String,
     },
-    /// The device has too little free memory for the ring.
-    #[error("{0}; use a ring of fewer or smaller slots")]
+    /// The device has too little free memory.
+    #[error("{0}; move less at a time, or use fewer or smaller slots")]
     DeviceMemory(#[from] OutOfMemory),
     /// The device's pool of pinned memory is smaller than the ring.
     #[error(
@@ -98,4 +98,14 @@ pub enum MoveError {
     /// The move was cancelled, or its deadline passed.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+impl MoveError {
+    /// Returns the error of a device that has failed.
+    pub(crate) fn lost(device: &Device, why: impl ToString) -> MoveError {
+        MoveError::DeviceLost {
+            device: device.name().to_owned(),
+            why: why.to_string(),
+        }
+    }
 }

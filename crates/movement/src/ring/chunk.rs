@@ -34,6 +34,14 @@ impl Split {
         }
     }
 
+    /// Returns the number of chunks.
+    pub(super) fn count(&self) -> u64 {
+        match self.bytes {
+            0 => 0,
+            bytes => (bytes + self.lead_bytes).div_ceil(self.slot_bytes),
+        }
+    }
+
     /// Returns a chunk; `None` if the source ends before it.
     pub(super) fn chunk(&self, index: u64) -> Option<Chunk> {
         let begin = (index * self.slot_bytes).saturating_sub(self.lead_bytes);
@@ -52,8 +60,12 @@ mod tests {
 
     fn ranges(bytes: u64, slot_bytes: usize, lead_bytes: usize) -> Vec<(u64, usize)> {
         let split = Split::new(bytes, slot_bytes, lead_bytes);
-        let chunks = (0..).map_while(|index| split.chunk(index));
-        chunks.map(|chunk| (chunk.offset, chunk.bytes)).collect()
+        let chunks: Vec<Chunk> = (0..).map_while(|index| split.chunk(index)).collect();
+        assert_eq!(split.count(), chunks.len() as u64);
+        chunks
+            .iter()
+            .map(|chunk| (chunk.offset, chunk.bytes))
+            .collect()
     }
 
     #[test]

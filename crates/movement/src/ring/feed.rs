@@ -20,8 +20,8 @@ type Enqueue = Box<dyn FnOnce(&Cuda, &Stream, &DeviceView<u8>) -> Result<Kept, J
 pub enum Feed {
     /// In the slot's host memory, at this range.
     Host(Range<usize>),
-    /// In the slot's device memory, from its first byte. The reader has waited for the slot
-    /// ([`Slot::device`](super::Slot::device)).
+    /// In the slot's device memory, from its first byte. Before it wrote there, the reader called
+    /// [`Slot::device`](super::Slot::device), which waits for the consumer's earlier work.
     Device,
     /// Nowhere yet: this queues work that brings them to the slot's device memory. It runs on the device's thread.
     Enqueue(Enqueue),

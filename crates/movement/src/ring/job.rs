@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_device::cuda::{Cuda, PinnedPart, Transfer};
-use forebay_device::{Class, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
+use forebay_device::{Class, DeviceContext, Job, JobError, JobFailure, Step};
 
 use super::Chunk;
 use super::feed::Feed;
@@ -86,22 +86,30 @@ impl ChunkJob {
         let view = device.view(0..bytes);
         let is_measured = shared.times.samples(self.chunk);
         let copying = shared.times.begin(cuda, &streams.copies, is_measured)?;
-        let mut flying = match feed {
+        let mut in_flight = match feed {
             Feed::Host(range) => match memory.host {
                 HostBytes::Pinned(pinned) => {
                     let part = PinnedPart::new(pinned, range);
                     let transfer = Transfer::begin(cuda, part, view.clone(), &streams.copies)?;
                     cuda.wait(&streams.kernels, transfer.event())?;
-                    Flying::Staged(transfer)
+                    InFlight::Staged(transfer)
                 }
                 HostBytes::Heap(_) => return Ok(()),
             },
-            Feed::Device => Flying::No(memory),
+            Feed::Device => InFlight::No(memory),
             Feed::Enqueue(enqueue) => {
-                let kept = enqueue(cuda, &streams.copies, &view)?;
+                let kept = match enqueue(cuda, &streams.copies, &view) {
+                    Ok(kept) => kept,
+                    Err(error) => {
+                        // Part of the work may be queued.
+                        cuda.synchronize(&streams.copies)?;
+                        self.ticket.give_back(Returned::Free(memory));
+                        return Err(error);
+                    }
+                };
                 let copied = cuda.mark(&streams.copies)?;
                 cuda.wait(&streams.kernels, &copied)?;
-                Flying::Queued(memory, kept, copied)
+                InFlight::Queued(memory, kept, copied)
             }
         };
         shared.times.copied(cuda, &streams.copies, copying)?;
@@ -111,28 +119,31 @@ impl ChunkJob {
             .enqueue(cuda, &streams.kernels, self.chunk, &view);
         shared.times.worked(cuda, &streams.kernels, working)?;
         let consumed = cuda.mark(&streams.kernels)?;
-        if let Flying::No(memory) | Flying::Queued(memory, ..) = &mut flying {
+        if let InFlight::No(memory) | InFlight::Queued(memory, ..) = &mut in_flight {
             memory.consumed = Some(Arc::clone(&consumed));
         }
-        self.ticket.give_back(match flying {
-            Flying::No(memory) => Returned::Free(memory),
-            Flying::Staged(transfer) => Returned::Staged {
+        self.ticket.give_back(match in_flight {
+            InFlight::No(memory) => Returned::Free(memory),
+            InFlight::Staged(transfer) => Returned::Staged {
                 transfer,
                 device,
                 consumed,
             },
-            Flying::Queued(memory, kept, copied) => Returned::Queued {
+            InFlight::Queued(memory, kept, copied) => Returned::Queued {
                 memory,
                 kept,
                 copied,
             },
         });
+        if queued.is_ok() {
+            shared.count_consumed();
+        }
         queued
     }
 }
 
 /// The copy of a chunk, if there is one.
-enum Flying {
+enum InFlight {
     No(SlotMemory),
     Staged(Transfer<PinnedPart, forebay_device::cuda::DeviceView<u8>>),
     Queued(
@@ -155,15 +166,11 @@ impl Job for ChunkJob {
             Ok(()) => Ok(Step::Done),
             Err(JobError::Failed(failure)) => {
                 self.ticket.shared.fail(self.failed(failure));
-                // Work of this chunk may be in flight on memory that this job drops.
-                if let Some(streams) = &self.ticket.shared.streams {
-                    cuda.synchronize(&streams.copies)?;
-                    cuda.synchronize(&streams.kernels)?;
-                }
                 Ok(Step::Done)
             }
             Err(JobError::Fault(fault)) => {
-                self.lose(&fault);
+                let shared = &self.ticket.shared;
+                shared.fail(MoveError::lost(&shared.device, &fault));
                 Err(fault.into())
             }
         }
@@ -171,14 +178,5 @@ impl Job for ChunkJob {
 
     fn fail(&mut self, failure: &JobFailure) {
         self.ticket.shared.fail(self.failed(failure.clone()));
-    }
-}
-
-impl ChunkJob {
-    fn lose(&self, fault: &DeviceFault) {
-        self.ticket.shared.fail(MoveError::DeviceLost {
-            device: self.ticket.shared.device.name().to_owned(),
-            why: fault.to_string(),
-        });
     }
 }

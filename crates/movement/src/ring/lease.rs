@@ -2,13 +2,14 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use forebay_device::cuda::{DeviceView, Event, Pinned, Priority, Stream};
-use forebay_device::{Class, Device, DeviceContext, DeviceKind, Job, JobError, JobFailure, Step};
+use forebay_device::{Device, DeviceKind};
 
-use super::{PAGE_BYTES, RingOptions};
+use super::RingOptions;
 use crate::MoveError;
+use crate::method::ask;
+use crate::storage::AlignedBytes;
 
 /// The slots of a ring, and its streams on a GPU.
 #[derive(Debug)]
@@ -39,28 +40,7 @@ pub(super) struct SlotMemory {
 #[derive(Debug)]
 pub(super) enum HostBytes {
     Pinned(Pinned),
-    Heap(PageAligned),
-}
-
-/// Heap memory that begins at a page.
-#[derive(Debug)]
-pub(super) struct PageAligned {
-    allocation: Vec<u8>,
-    begin: usize,
-    bytes: usize,
-}
-
-impl PageAligned {
-    fn zeroed(bytes: usize) -> PageAligned {
-        let allocation = vec![0; bytes + PAGE_BYTES - 1];
-        let begin =
-            allocation.as_ptr().addr().next_multiple_of(PAGE_BYTES) - allocation.as_ptr().addr();
-        PageAligned {
-            allocation,
-            begin,
-            bytes,
-        }
-    }
+    Heap(AlignedBytes),
 }
 
 impl Deref for HostBytes {
@@ -69,7 +49,7 @@ impl Deref for HostBytes {
     fn deref(&self) -> &[u8] {
         match self {
             HostBytes::Pinned(pinned) => pinned,
-            HostBytes::Heap(heap) => &heap.allocation[heap.begin..heap.begin + heap.bytes],
+            HostBytes::Heap(heap) => heap,
         }
     }
 }
@@ -78,7 +58,7 @@ impl DerefMut for HostBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             HostBytes::Pinned(pinned) => pinned,
-            HostBytes::Heap(heap) => &mut heap.allocation[heap.begin..heap.begin + heap.bytes],
+            HostBytes::Heap(heap) => heap,
         }
     }
 }
@@ -93,7 +73,7 @@ impl Lease {
 
     fn on_host(options: RingOptions) -> Lease {
         let slot = |_| SlotMemory {
-            host: HostBytes::Heap(PageAligned::zeroed(options.slot_bytes)),
+            host: HostBytes::Heap(AlignedBytes::zeroed(options.slot_bytes)),
             device: None,
             consumed: None,
         };
@@ -132,45 +112,17 @@ impl Lease {
 
 /// Returns the error of a lost device; `None` while the device works.
 pub(super) fn lost(device: &Device) -> Option<MoveError> {
-    device.is_lost().then(|| MoveError::DeviceLost {
-        device: device.name().to_owned(),
-        why: device.state().to_string(),
-    })
+    device
+        .is_lost()
+        .then(|| MoveError::lost(device, device.state()))
 }
 
 /// Creates the streams of a ring on the device's thread.
 fn streams(device: &Device) -> Result<Streams, MoveError> {
-    let (sender, receiver) = channel();
-    let submitted = device.submit(Box::new(OpenStreams { sender }));
-    let streams = submitted.ok().and_then(|()| receiver.recv().ok());
-    streams.ok_or_else(|| MoveError::DeviceLost {
-        device: device.name().to_owned(),
-        why: device.state().to_string(),
+    ask(device, |cuda| {
+        Ok(Streams {
+            copies: cuda.stream(Priority::Normal)?,
+            kernels: cuda.stream(Priority::Normal)?,
+        })
     })
-}
-
-struct OpenStreams {
-    sender: std::sync::mpsc::Sender<Streams>,
-}
-
-impl Job for OpenStreams {
-    fn class(&self) -> Class {
-        Class::Load
-    }
-
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
-        if let Some(cuda) = context.parts().cuda {
-            let streams = Streams {
-                copies: cuda.stream(Priority::Normal)?,
-                kernels: cuda.stream(Priority::Normal)?,
-            };
-            // The receiver waits until this job is dropped.
-            let _ = self.sender.send(streams);
-        }
-        Ok(Step::Done)
-    }
-
-    fn fail(&mut self, failure: &JobFailure) {
-        tracing::warn!(%failure, "a ring has no streams");
-    }
 }

@@ -82,6 +82,9 @@ pub struct Unread {
 }
 
 /// Work on the chunks of a source. Chunks arrive in no particular order.
+///
+/// If a read fails, the consumer may have been called with bytes that are not the source's; the move then returns an
+/// error.
 pub trait Consumer: Send + Sync + 'static {
     /// Queues work on a stream of a GPU that reads `bytes`, the chunk in device memory. The memory is reused when the
     /// work that this call queued on the stream is done. Runs on the device's thread and must not block.

@@ -45,18 +45,21 @@ pub(super) fn run<C: Consumer>(
         }
     });
     let slots = shared.collect(count);
-    let report = shared
-        .times
-        .report(shared.chunks(), source.bytes(), began.elapsed());
     let is_whole = slots.len() == count;
     let lease = Lease {
         slots,
         slot_bytes,
         streams,
     };
-    let result = match lost(device).or_else(|| shared.take_error()) {
-        Some(error) => Err(error),
-        None => Ok(report),
+    let error = lost(device).or_else(|| shared.take_error());
+    let result = match (error, shared.all_consumed()) {
+        (Some(error), _) => Err(error),
+        (None, Some(chunks)) => Ok(shared.times.report(chunks, source.bytes(), began.elapsed())),
+        (None, None) => Err(MoveError::Source {
+            source_name: source.name(),
+            offset: 0,
+            why: "the reader left chunks out".into(),
+        }),
     };
     (is_whole.then_some(lease), result)
 }
@@ -107,8 +110,9 @@ fn process(shared: &Arc<Shared>) {
             let processed =
                 catch_unwind(work).unwrap_or_else(|_| Err("the consumer panicked".into()));
             shared.times.processed(began.elapsed());
-            if let Err(why) = processed {
-                shared.fail(failed(shared, chunk.offset, why));
+            match processed {
+                Ok(()) => shared.count_consumed(),
+                Err(why) => shared.fail(failed(shared, chunk.offset, why)),
             }
         }
         shared.give_back(Returned::Free(memory));

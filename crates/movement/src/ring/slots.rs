@@ -41,6 +41,8 @@ struct State {
     split: Split,
     /// Number of the next chunk to read.
     next: u64,
+    /// Chunks that the consumer has taken.
+    consumed: u64,
     /// Readers that still run.
     readers: usize,
     /// Slots that were lost with a failed job.
@@ -123,6 +125,7 @@ impl Shared {
             filled: VecDeque::new(),
             split,
             next: 0,
+            consumed: 0,
             readers: 0,
             lost: 0,
             error: None,
@@ -171,18 +174,21 @@ impl Shared {
         }
     }
 
-    /// Returns the number of chunks that readers have taken.
-    pub(super) fn chunks(&self) -> u64 {
-        self.state.lock().next
+    /// Counts a chunk that the consumer has taken.
+    pub(super) fn count_consumed(&self) {
+        self.state.lock().consumed += 1;
+    }
+
+    /// Returns the number of chunks; `None` if the consumer has not taken all of them.
+    pub(super) fn all_consumed(&self) -> Option<u64> {
+        let state = self.state.lock();
+        (state.consumed == state.split.count()).then_some(state.consumed)
     }
 
     /// Records a fault of the device and a lost slot.
     fn lose(&self, fault: &DeviceFault) {
         self.lose_slot();
-        self.fail(MoveError::DeviceLost {
-            device: self.device.name().to_owned(),
-            why: fault.to_string(),
-        });
+        self.fail(MoveError::lost(&self.device, fault));
     }
 
     /// Waits until all `count` slots are back or lost, and returns those that are back.
@@ -303,10 +309,8 @@ impl<'a> Slots<'a> {
             Some(Ok(true)) => state.free.pop_front(),
             Some(Err(fault)) => {
                 drop(state);
-                self.shared.fail(MoveError::DeviceLost {
-                    device: self.shared.device.name().to_owned(),
-                    why: fault.to_string(),
-                });
+                let error = MoveError::lost(&self.shared.device, fault);
+                self.shared.fail(error);
                 return Next::End;
             }
         };
@@ -330,15 +334,17 @@ impl<'a> Slots<'a> {
     /// Passes a filled slot on: to the device's queue, or to the CPU workers of a host device.
     ///
     /// # Panics
-    /// If the feed's range is not as long as the slot's chunk.
+    /// If the feed's range is not as long as the slot's chunk, or exceeds the slot.
     pub fn filled(&self, mut slot: Slot<'a>, feed: Feed) {
+        if let Feed::Host(range) = &feed {
+            let (chunk, slot_bytes) = (slot.chunk, slot.host().len());
+            let fits = range.len() == chunk.bytes && range.end <= slot_bytes;
+            assert!(fits, "{range:?} of {slot_bytes} bytes for {chunk:?}");
+        }
         self.shared.times.filled(slot.taken.elapsed());
         let Some(memory) = slot.memory.take() else {
             return;
         };
-        if let Feed::Host(range) = &feed {
-            assert_eq!(range.len(), slot.chunk.bytes, "of chunk {:?}", slot.chunk);
-        }
         match (&self.shared.streams, feed) {
             (Some(_), feed) => self.submit(memory, slot.chunk, feed),
             (None, Feed::Host(range)) => {
@@ -366,10 +372,8 @@ impl<'a> Slots<'a> {
         let job = ChunkJob::new(self.shared, memory, chunk, feed);
         // A job that is not queued counts its slot as lost when it is dropped.
         if let Err(error) = self.shared.device.submit_when_free(Box::new(job)) {
-            self.shared.fail(MoveError::DeviceLost {
-                device: self.shared.device.name().to_owned(),
-                why: error.to_string(),
-            });
+            self.shared
+                .fail(MoveError::lost(&self.shared.device, error));
         }
     }
 }

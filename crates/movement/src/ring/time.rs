@@ -29,8 +29,8 @@ pub struct RingReport {
     pub work: Duration,
 }
 
-/// The device's times are measured for the first chunks and then for one of this many, because events cost the device's
-/// thread as much as the rest of a small chunk.
+/// The device's times are measured for the first chunks and then for one of this many, because the events take the
+/// device's thread about as long as all other work for a small chunk.
 const SAMPLE: u64 = 16;
 
 /// Sums of times, in nanoseconds.

@@ -245,7 +245,62 @@ fn a_move_can_be_cancelled() {
     assert!(matches!(error, MoveError::Stopped(_)), "{error}");
 }
 
-/// A reader that leaves its slot when the move has ended otherwise: its chunk is not moved, and nothing hangs.
+/// What a wrong source does with its second chunk.
+#[derive(Clone, Copy)]
+enum Wrong {
+    /// Drops the slot.
+    Drops,
+    /// Names more bytes than the chunk has.
+    TooLong,
+    /// Names bytes behind the slot's end.
+    Outside,
+}
+
+struct WrongSource(Wrong);
+
+impl Source for WrongSource {
+    fn name(&self) -> String {
+        "wrong".to_owned()
+    }
+
+    fn bytes(&self) -> u64 {
+        20_000
+    }
+
+    fn threads(&self) -> usize {
+        2
+    }
+
+    fn fill(&self, slots: &Slots<'_>) -> Result<(), Unread> {
+        while let Some(slot) = slots.next() {
+            let bytes = slot.chunk().bytes;
+            match (slot.chunk().index, self.0) {
+                (1, Wrong::Drops) => drop(slot),
+                (1, Wrong::TooLong) => slots.filled(slot, Feed::Host(0..bytes - 1)),
+                (1, Wrong::Outside) => slots.filled(slot, Feed::Host(4096..4096 + bytes)),
+                _ => slots.filled(slot, Feed::Host(0..bytes)),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_chunk_that_is_left_out_or_of_another_length_is_an_error() {
+    let (_devices, device) = host();
+    let mut ring = ring(&device, 2);
+    for (wrong, why) in [
+        (Wrong::Drops, "the reader left chunks out"),
+        (Wrong::TooLong, "the reader panicked"),
+        (Wrong::Outside, "the reader panicked"),
+    ] {
+        let sum = Arc::new(Sum::default());
+        let moved = ring.run(&WrongSource(wrong), &sum, &Stop::never());
+        let error = moved.expect_err("a chunk is missing").to_string();
+        assert!(error.ends_with(why), "{error}");
+    }
+}
+
 #[test]
 fn a_source_for_gpus_is_refused_on_a_host_device() {
     struct Direct;
