@@ -1,7 +1,7 @@
 //! `fio` as the yardstick of the host path.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -30,26 +30,26 @@ pub(super) fn version() -> Option<String> {
 /// # Errors
 /// If `fio` fails or prints something else.
 pub(super) fn measure(cell: &Cell, files: &Files, seconds: f64) -> Result<FioFound> {
+    let path = match cell.operation {
+        Operation::Read => &files.read,
+        Operation::Write => &files.write,
+    };
     let output = Command::new("fio")
-        .args(arguments(cell, files, seconds))
+        .args(arguments(cell, path, files.bytes, seconds))
         .output();
     let output = output.context("running fio")?;
     if !output.status.success() {
-        bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr));
+        bail!("{}: fio failed: {}", cell.case(), cause(&output));
     }
     parse(&String::from_utf8(output.stdout)?, cell.operation)
 }
 
-fn arguments(cell: &Cell, files: &Files, seconds: f64) -> Vec<String> {
-    let path: &Path = match cell.operation {
-        Operation::Read => &files.read,
-        Operation::Write => &files.write,
-    };
+fn arguments(cell: &Cell, path: &Path, file_bytes: u64, seconds: f64) -> Vec<String> {
     let random = match cell.pattern {
         Pattern::Sequential => "",
         Pattern::Random => "rand",
     };
-    let part = files.bytes / cell.parallel as u64 / cell.bytes as u64 * cell.bytes as u64;
+    let part = file_bytes / cell.parallel as u64 / cell.bytes as u64 * cell.bytes as u64;
     vec![
         "--name=forebay".to_owned(),
         format!("--filename={}", path.display()),
@@ -67,6 +67,17 @@ fn arguments(cell: &Cell, files: &Files, seconds: f64) -> Vec<String> {
         "--percentile_list=50:99".to_owned(),
         "--output-format=json".to_owned(),
     ]
+}
+
+/// Returns why `fio` failed. It prints errors of files to standard output, before or after its JSON.
+fn cause(output: &Output) -> String {
+    let texts = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
+    let said = texts.iter().flat_map(|text| text.lines()).map(str::trim);
+    let said: Vec<&str> = said.filter(|line| line.starts_with("fio")).collect();
+    match said.is_empty() {
+        true => format!("it ended with {} and gave no reason", output.status),
+        false => format!("{}: {}", output.status, said.join("; ")),
+    }
 }
 
 fn parse(text: &str, operation: Operation) -> Result<FioFound> {
@@ -90,6 +101,9 @@ fn parse(text: &str, operation: Operation) -> Result<FioFound> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
     use forebay_movement::storage::StoragePath;
 
     use super::super::cell::{Cache, Sweep};
@@ -116,6 +130,19 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_of_fio_has_a_cause() {
+        let output = |stdout: &str, stderr: &str| Output {
+            status: ExitStatus::from_raw(1 << 8),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        };
+        let found = cause(&output("fio: file is too small\n{\"fio version\": 3}", ""));
+        assert_eq!(found, "exit status: 1: fio: file is too small");
+        assert!(cause(&output("{}", "fio: no room")).ends_with("fio: no room"));
+        assert!(cause(&output("", "")).contains("exit status: 1"));
+    }
+
+    #[test]
     fn each_job_of_fio_has_its_own_part_of_the_file() {
         let cell = Cell {
             sweep: Sweep::Threads,
@@ -126,12 +153,7 @@ mod tests {
             bytes: 4096,
             parallel: 3,
         };
-        let files = Files {
-            read: "/r".into(),
-            write: "/w".into(),
-            bytes: 100_000,
-        };
-        let all = arguments(&cell, &files, 0.5).join(" ");
+        let all = arguments(&cell, Path::new("/w"), 100_000, 0.5).join(" ");
         for part in [
             "--filename=/w",
             "--rw=randwrite",

@@ -1,6 +1,7 @@
 //! What a measurement found.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,9 @@ pub(super) fn on_threads<P, K: Send>(
     let ready = Barrier::new(threads + 1);
     let go = Barrier::new(threads + 1);
     let run = |thread| {
-        let prepared = prepare(thread);
+        // A panic before the barriers would let the other threads wait for ever.
+        let prepared = catch_unwind(AssertUnwindSafe(|| prepare(thread)));
+        let prepared = prepared.unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
         ready.wait();
         go.wait();
         let clock = Clock::start(budget);
@@ -191,5 +194,20 @@ mod tests {
             |_, (), _| Ok((Trace::default(), ())),
         );
         assert!(failed.is_err());
+    }
+
+    #[test]
+    fn a_panic_before_the_start_ends_the_measurement() {
+        let failed = on_threads(
+            3,
+            Duration::ZERO,
+            |thread| {
+                assert_ne!(thread, 1, "the test's panic");
+                Ok(())
+            },
+            |_, (), _| Ok((Trace::default(), ())),
+        );
+        let error = failed.map(|_| ()).expect_err("thread 1 panicked");
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

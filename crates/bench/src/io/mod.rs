@@ -54,6 +54,8 @@ const RANDOM_BYTES: usize = 4 << 10;
 /// Bytes of each file of a smoke run, and seconds of its measurements.
 const SMOKE_FILE_BYTES: u64 = 16 << 20;
 const SMOKE_SECONDS: f64 = 0.01;
+/// Maximum seconds of each measurement: an hour.
+const SECONDS_MAX: f64 = 3600.0;
 
 /// Options of `forebay bench io`.
 #[derive(Args, Clone, Debug)]
@@ -65,8 +67,8 @@ pub struct IoArgs {
     /// Size of each of the two files, such as 512M or 4G.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub file_size: Size,
-    /// Draw only this figure of the paper: 2 varies the size of the buffer; 3 the operations in flight, and with it the
-    /// CPU use of figure 4.
+    /// Measure only what this figure of the paper shows: 2 varies the size of the buffer; 3 and 4 vary the operations in
+    /// flight.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..=4))]
     pub figure: Option<u32>,
     /// Measure only these paths: host, staged-uring, staged-threads, direct-sync, direct-async, direct-batch. Staged
@@ -137,9 +139,10 @@ struct Session {
 /// # Errors
 /// If the files cannot be made, an operation fails or moves wrong bytes, or a named path does not work.
 pub(crate) fn run(args: &IoArgs) -> Result<()> {
+    let is_time = args.seconds > 0.0 && args.seconds <= SECONDS_MAX;
     ensure!(
-        args.seconds > 0.0 && args.seconds.is_finite(),
-        "--seconds must be a positive number"
+        is_time,
+        "--seconds must be above 0 and at most {SECONDS_MAX}"
     );
     let cells = cells(args)?;
     let mut session = Session::start(args)?;
@@ -239,8 +242,12 @@ impl Session {
             report.note(&format!("{folder}: reads go through the page cache: {why}"));
         }
         let fio = if args.smoke { None } else { fio::version() };
-        if fio.is_none() && !args.smoke {
-            report.note("fio is not installed: there is no yardstick (Debian: apt install fio)");
+        match &fio {
+            Some(version) => report.note(&format!("{version} is measured beside the host path")),
+            None if args.smoke => {}
+            None => {
+                report.note("fio is not installed: there is no yardstick (Debian: apt install fio)")
+            }
         }
         Ok(Session {
             gpu: Gpu::start(&files.read),
@@ -436,6 +443,16 @@ mod tests {
 
     #[test]
     fn sizes_and_counts_have_limits() {
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let wrong = IoArgs {
+                seconds,
+                smoke: false,
+                ..args(folder.path().to_owned())
+            };
+            let error = run(&wrong).expect_err("no time");
+            assert!(error.to_string().contains("--seconds"), "{error:#}");
+        }
         let wrong_size = IoArgs {
             buffers: vec![Size(5000)],
             ..args(PathBuf::new())

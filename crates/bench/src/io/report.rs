@@ -1,8 +1,9 @@
 //! The results of a run: printed, recorded and drawn.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::cell::{Cell, Sweep};
 use super::fio::FioFound;
@@ -45,7 +46,8 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        eprintln!("{text}");
+        // Without standard error, a note has no reader.
+        let _ = writeln!(io::stderr(), "{text}");
     }
 
     /// Prints and records a measurement.
@@ -69,8 +71,7 @@ impl Report {
             ("cpu_wait_percent", found.percent(usage.wait)),
         ];
         if !self.json {
-            self.head();
-            println!("{}", row(cell, &cell.line(), found, &devices));
+            self.print(&row(cell, &cell.line(), found, &devices))?;
         }
         let by = Measured {
             engine: "forebay",
@@ -92,11 +93,7 @@ impl Report {
             ("latency_us_p99", found.p99_us),
         ];
         if !self.json {
-            self.head();
-            println!(
-                "{}",
-                numbers(cell, version, metrics.map(|(_, value)| value))
-            );
+            self.print(&numbers(cell, version, metrics.map(|(_, value)| value)))?;
         }
         let threads = format!("{} threads", cell.parallel);
         let by = Measured {
@@ -107,11 +104,13 @@ impl Report {
         self.keep(cell, version, by, &metrics, 1)
     }
 
-    fn head(&mut self) {
+    /// Prints a row of the table, the first time after its head.
+    fn print(&mut self, row: &str) -> Result<()> {
         if !self.has_head {
             self.has_head = true;
-            println!("{}", head());
+            print(&mut io::stdout(), &head())?;
         }
+        print(&mut io::stdout(), row)
     }
 
     fn keep(
@@ -141,7 +140,7 @@ impl Report {
         }
         if self.json {
             for record in &records {
-                println!("{}", serde_json::to_string(record)?);
+                print(&mut io::stdout(), &serde_json::to_string(record)?)?;
             }
         }
         Ok(())
@@ -157,6 +156,15 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Prints a line.
+///
+/// # Errors
+/// If the output is closed or full. `println!` would panic.
+fn print(to: &mut impl Write, line: &str) -> Result<()> {
+    let written = writeln!(to, "{line}").and_then(|()| to.flush());
+    written.context("writing the results to standard output")
 }
 
 /// Head of the table; its columns are those of [`numbers`] and [`row`].
@@ -293,6 +301,13 @@ mod tests {
             let svg = std::fs::read_to_string(folder.path().join(name)).expect(name);
             assert!(svg.contains("</svg>"), "{name}");
         }
+    }
+
+    #[test]
+    fn an_output_that_is_full_is_an_error() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let error = print(&mut full.expect("a device of Linux"), "row").expect_err("it is full");
+        assert!(error.to_string().contains("standard output"), "{error}");
     }
 
     #[test]
