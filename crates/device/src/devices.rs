@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -141,8 +142,8 @@ impl Devices {
     }
 
     /// Halts the thread of every GPU after its current step. Blocks until all are halted or a timeout passes; a step
-    /// that compiles a kernel takes seconds. The server calls this before the process ends, because CUDA's libraries
-    /// are unloaded before the threads end.
+    /// that compiles a kernel takes seconds. Programs call this before the process ends, or use [`HaltingDevices`],
+    /// because CUDA's libraries are unloaded before the threads end.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (report, halted) = sync_channel(1);
@@ -214,5 +215,30 @@ impl Devices {
         let mut members = self.members.write();
         let index = members.iter().position(|device| device.id() == id)?;
         Some(members.remove(index))
+    }
+}
+
+/// Devices that [halt](Devices::halt) when this value is dropped: for programs that start GPUs and end. Values that need
+/// a GPU's thread, such as an open cuFile, are dropped before.
+#[derive(Debug)]
+pub struct HaltingDevices(Devices);
+
+impl From<Devices> for HaltingDevices {
+    fn from(devices: Devices) -> HaltingDevices {
+        HaltingDevices(devices)
+    }
+}
+
+impl Deref for HaltingDevices {
+    type Target = Devices;
+
+    fn deref(&self) -> &Devices {
+        &self.0
+    }
+}
+
+impl Drop for HaltingDevices {
+    fn drop(&mut self) {
+        self.0.halt();
     }
 }

@@ -34,7 +34,7 @@ mod state;
 
 pub use allocator::{give_back_large_blocks, return_free_memory};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
-pub use devices::{DeviceOptions, Devices};
+pub use devices::{DeviceOptions, Devices, HaltingDevices};
 pub use error::{
     DeviceError, DeviceFault, JobError, JobFailure, KernelError, OutOfMemory, SubmitError,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use forebay_device::cuda::cufile::CuFile;
 use forebay_device::cuda::{DeviceView, Pinned, Transfer, gpus};
-use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_movement::method::{ask, checksum_on};
 use forebay_movement::storage::StoragePath;
 
@@ -21,7 +21,8 @@ pub(super) struct Gpu {
     /// Dropped before the device: closing the library's driver needs the device's context.
     pub(super) cufile: Result<Arc<CuFile>, String>,
     pub(super) device: Arc<Device>,
-    _devices: Devices,
+    /// Dropped last.
+    _devices: HaltingDevices,
 }
 
 impl Gpu {
@@ -46,7 +47,7 @@ impl Gpu {
         Ok(Gpu {
             cufile,
             device: devices.list().remove(0),
-            _devices: devices,
+            _devices: devices.into(),
         })
     }
 

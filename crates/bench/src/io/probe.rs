@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use forebay_device::cuda::DeviceView;
 use forebay_device::cuda::cufile::{CuFile, DirectSupport};
-use forebay_device::{DeviceOptions, Devices};
+use forebay_device::{DeviceOptions, Devices, HaltingDevices};
 
 /// Name of the hidden subcommand of `forebay bench` that the child runs.
 pub(crate) const COMMAND: &str = "cufile-probe";
@@ -91,7 +91,7 @@ pub(crate) fn run(path: &Path) -> Result<()> {
         pinned_pool_bytes: 4 << 20,
         ..DeviceOptions::default()
     };
-    let devices = Devices::new(&"cuda:0".parse()?, options)?;
+    let devices = HaltingDevices::from(Devices::new(&"cuda:0".parse()?, options)?);
     let device = devices.list().remove(0);
     let cufile = CuFile::open()?;
     let file = File::options().read(true).write(true).open(path);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use forebay_device::cuda::HostRegistration;
-use forebay_device::{Device, Devices};
+use forebay_device::{Device, HaltingDevices};
 use forebay_movement::RingOptions;
 use forebay_movement::storage::{Access, DataFile, PageCache};
 use forebay_peers::cache_folder;
@@ -130,7 +130,7 @@ const VARIANTS: [Variant; 10] = [
 /// A run: the table, the devices and the results so far.
 struct Session {
     file: TableFile,
-    devices: Option<Devices>,
+    devices: Option<HaltingDevices>,
     threads: usize,
     rounds: usize,
     buffers: Vec<usize>,
@@ -165,15 +165,6 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
     match &args.plot {
         Some(folder) => plot::write(folder, session.report.outcomes()),
         None => Ok(()),
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // CUDA's libraries are unloaded at the end of the process, before the threads of devices end.
-        if let Some(devices) = &self.devices {
-            devices.halt();
-        }
     }
 }
 
@@ -227,7 +218,7 @@ impl Session {
         }
         Ok(Session {
             file,
-            devices: gpu::start(args.smoke)?,
+            devices: gpu::start(args.smoke)?.map(HaltingDevices::from),
             threads,
             rounds: if args.smoke { 1 } else { args.rounds.max(1) },
             buffers,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use forebay_device::cuda::gpus;
-use forebay_device::{Device, DeviceOptions, DeviceSpec, Devices};
+use forebay_device::{Device, DeviceOptions, DeviceSpec, Devices, HaltingDevices};
 use forebay_movement::measure::Plan;
 use forebay_movement::method::{StagedOptions, TransferMethod};
 
@@ -128,8 +128,8 @@ struct Session {
 /// If a named section needs a GPU and there is none, bytes are moved or read wrongly, or a file cannot be written.
 pub(crate) fn run(args: &TransferArgs) -> Result<()> {
     let report = Report::begin(args.json, args.record.clone());
-    let devices = start(args, &report)?;
-    let gpus = devices.as_ref().map(Devices::list).unwrap_or_default();
+    let devices = start(args, &report)?.map(HaltingDevices::from);
+    let gpus = devices.as_ref().map(|devices| devices.list()).unwrap_or_default();
     let methods = match gpus.first() {
         Some(gpu) => methods::available(gpu, &args.methods, &report),
         None => Vec::new(),

@@ -57,7 +57,7 @@ pub(super) struct ManagedBytes {
 
 impl ManagedBytes {
     /// Counts `bytes` more, if all would fit in the `free_bytes` of the card; otherwise returns the bytes that are left
-    /// as an error. Pages that are on the card are counted twice, because they are not free either.
+    /// as an error. Allocated pages that are already on the card count twice: here, and as memory that is not free.
     fn reserve(&self, bytes: u64, free_bytes: u64) -> Result<(), u64> {
         let mut counted = self.bytes.lock();
         let left_bytes = free_bytes.saturating_sub(*counted);
@@ -122,14 +122,14 @@ impl Managed {
             let device = device.to_owned();
             return Err(ManagedError::NotConcurrent { device });
         }
-        let bytes = bytes.max(1);
         let free_bytes = context.memory()?.free_bytes.saturating_sub(RESERVED_BYTES);
         let reserved = context.managed.reserve(bytes as u64, free_bytes);
         reserved.map_err(|free_bytes| ManagedError::TooLarge {
             wanted_bytes: bytes as u64,
             free_bytes,
         })?;
-        match allocate(context, bytes) {
+        // The driver refuses 0 bytes.
+        match allocate(context, bytes.max(1)) {
             Ok(pointer) => Ok(Managed {
                 context: Arc::clone(context),
                 ordinal: gpu.ordinal,
@@ -172,8 +172,10 @@ impl Managed {
         if bytes == 0 {
             return Ok(());
         }
+        assert!(stream.is_of(&self.context), "stream of another device");
         let stream = cuda.own_stream(stream).raw();
-        // SAFETY: the range lies in this memory, which is freed only after all work of the device; the stream is live.
+        // SAFETY: the range lies in this memory, which is freed only after all work of its device, to which the stream
+        // belongs; the stream is live.
         let code =
             unsafe { sys::cuMemPrefetchAsync_v2(address, bytes, self.location(place), 0, stream) };
         Ok(check("cuMemPrefetchAsync", code)?)
