@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUmem_advise, CUmemLocation, CUmemLocationType};
+use cudarc::driver::sys::{self, CUmemLocation, CUmemLocationType};
 use parking_lot::Mutex;
 
 use super::library::{DriverError, OUT_OF_MEMORY, check};
@@ -81,15 +81,6 @@ pub enum Place {
     Device,
     /// In host memory.
     Host,
-}
-
-/// Advice to the driver about managed memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Advice {
-    /// Keep the pages in this place if possible.
-    PreferredLocation(Place),
-    /// Keep the pages mapped for this processor, so that its accesses cause no page faults.
-    AccessedBy(Place),
 }
 
 /// Managed memory. It is freed on drop, after all work of the device; its initial content is zeros.
@@ -179,30 +170,6 @@ impl Managed {
         let code =
             unsafe { sys::cuMemPrefetchAsync_v2(address, bytes, self.location(place), 0, stream) };
         Ok(check("cuMemPrefetchAsync", code)?)
-    }
-
-    /// Gives the driver advice about the pages of `range`.
-    ///
-    /// # Errors
-    /// A fault of the device.
-    ///
-    /// # Panics
-    /// If the range exceeds the memory.
-    pub fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), DeviceFault> {
-        let (address, bytes) = self.checked(range);
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (kind, place) = match advice {
-            Advice::PreferredLocation(place) => {
-                (CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place)
-            }
-            Advice::AccessedBy(place) => (CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY, place),
-        };
-        let _entered = self.context.enter()?;
-        // SAFETY: a context is current, and the range lies in this memory.
-        let code = unsafe { sys::cuMemAdvise_v2(address, bytes, kind, self.location(place)) };
-        Ok(check("cuMemAdvise", code)?)
     }
 
     /// Returns the address and the length of a range of the memory.

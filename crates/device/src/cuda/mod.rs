@@ -48,7 +48,7 @@ pub use gpu::{Gpu, gpus};
 pub use header::device_header;
 pub use kernel::{Kernel, LaunchShape};
 pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
-pub use managed::{Advice, Managed, ManagedError, Place};
+pub use managed::{Managed, ManagedError, Place};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use part::{Divisible, Part};

@@ -1,7 +1,7 @@
 //! Managed memory, and copies of parts of host memory.
 
 use forebay_device::cuda::{
-    Advice, Cuda, Divisible, Managed, ManagedError, Part, Place, Priority, Transfer,
+    Cuda, Divisible, Managed, ManagedError, Part, Place, Priority, Transfer,
 };
 use forebay_device::{Device, Devices, JobError};
 
@@ -31,12 +31,11 @@ fn the_cpu_and_kernels_use_the_same_memory() {
         return;
     };
     assert!(memory.iter().all(|byte| *byte == 0));
+    assert!(managed(&device, 0).is_some_and(|empty| empty.is_empty()));
     let mut memory = Some(memory);
     let written = ask(&device, move |cuda| {
         let mut memory = memory.take().expect("one step");
         let stream = cuda.stream(Priority::Normal)?;
-        memory.advise(0..BYTES, Advice::AccessedBy(Place::Device))?;
-        memory.advise(0..BYTES, Advice::PreferredLocation(Place::Device))?;
         memory.prefetch(cuda, 0..BYTES, Place::Device, &stream)?;
         cuda.synchronize(&stream)?;
         number(cuda, memory.device_pointer(), BYTES as u64 / 4)?;

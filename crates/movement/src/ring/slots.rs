@@ -415,6 +415,16 @@ impl Slot<'_> {
     }
 }
 
+impl Slot<'_> {
+    /// Loses the slot: its memory is never used again or freed, because the kernel or a library may still write it.
+    pub(crate) fn abandon(mut self) {
+        if let Some(memory) = self.memory.take() {
+            std::mem::forget(memory);
+            self.shared.lose_slot();
+        }
+    }
+}
+
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {

@@ -149,6 +149,9 @@ impl DirectSource {
                 Err(error) => {
                     let last = taken.last().map_or(first, Slot::chunk);
                     let end = self.offset(&last) + last.bytes as u64;
+                    if batch.is_abandoned() {
+                        taken.into_iter().for_each(Slot::abandon);
+                    }
                     return Err(match self.file.ends_before(end) {
                         Some(cause) => unread(&first, cause),
                         None => unread(&first, error),

@@ -40,8 +40,23 @@ pub enum FileCause {
     #[error("it is not a regular file; copy its content to one")]
     NotRegular,
     /// The file may not be opened.
-    #[error("permission denied; let the user of this process read it (to write: write it)")]
+    #[error(
+        "permission denied; give the user of this process read permission, or write permission to write it"
+    )]
     Denied,
+    /// The file system is mounted read-only.
+    #[error(
+        "its file system is read-only; choose a folder of another file system, or mount it writable"
+    )]
+    ReadOnly,
+    /// The process or the machine has no descriptor left.
+    #[error("too many files are open ({0}); raise the limit of open files (`ulimit -n`)")]
+    TooManyOpen(io::Error),
+    /// The file system or the user's limit allows no file of this size.
+    #[error(
+        "the file cannot grow ({0}); raise the limit of file sizes (`ulimit -f`), or choose another file system"
+    )]
+    TooLarge(io::Error),
     /// The file ended before its bytes were read.
     #[error(
         "the file ends at byte {end}, and had {bytes} bytes when it was opened; let its writer finish, then read it again"
@@ -52,7 +67,15 @@ pub enum FileCause {
         /// Bytes when it was opened.
         bytes: u64,
     },
-    /// The file system has no room, or the user's quota or the largest size of a file is reached.
+    /// Bytes were not read, although the file has them.
+    #[error(
+        "{missing} bytes were not read, although the file has them; read it again, by another path if it stays so"
+    )]
+    Short {
+        /// Number of bytes that were not read.
+        missing: usize,
+    },
+    /// The file system has no room, or the user's quota is reached.
     #[error("no space is left for it ({0}); free some, or choose a folder of another file system")]
     Full(io::Error),
     /// The drive or the file system failed.
@@ -74,8 +97,11 @@ impl FileCause {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => FileCause::Missing,
             Some(libc::EISDIR) => FileCause::Folder,
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => FileCause::Denied,
-            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => FileCause::Full(error),
+            Some(libc::EACCES | libc::EPERM) => FileCause::Denied,
+            Some(libc::EROFS) => FileCause::ReadOnly,
+            Some(libc::EMFILE | libc::ENFILE) => FileCause::TooManyOpen(error),
+            Some(libc::EFBIG) => FileCause::TooLarge(error),
+            Some(libc::ENOSPC | libc::EDQUOT) => FileCause::Full(error),
             Some(libc::EIO | libc::ENXIO | libc::ENODEV) => FileCause::Drive(error),
             _ => FileCause::Other(error),
         }
@@ -91,10 +117,12 @@ mod tests {
         let text = |code| FileCause::of(io::Error::from_raw_os_error(code)).to_string();
         assert!(text(libc::ENOENT).contains("check the path"));
         assert!(text(libc::EISDIR).contains("name a file"));
-        assert!(text(libc::EACCES).contains("let the user"));
+        assert!(text(libc::EACCES).contains("read permission"));
         assert!(text(libc::ENOSPC).contains("free some"));
         assert!(text(libc::EIO).contains("dmesg"));
-        assert!(text(libc::EMFILE).contains("open files"));
+        assert!(text(libc::EMFILE).contains("ulimit -n"));
+        assert!(text(libc::EFBIG).contains("ulimit -f"));
+        assert!(text(libc::EROFS).contains("mount it writable"));
     }
 
     #[test]

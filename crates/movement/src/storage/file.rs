@@ -2,11 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 
 use super::{FileCause, FileError};
 use crate::ring::PAGE_BYTES;
@@ -87,11 +88,16 @@ impl DataFile {
         }
         let (direct, why) = match cache {
             PageCache::Use => (None, "asked for".to_owned()),
-            PageCache::Bypass => match options.custom_flags(libc::O_DIRECT).open(path) {
+            PageCache::Bypass => match reopen(&buffered, options, libc::O_DIRECT) {
                 Ok(file) => (Some(file), String::new()),
                 Err(error) => (None, format!("the file system refuses O_DIRECT: {error}")),
             },
         };
+        // Some kernels would refuse io_uring's reads through the page cache.
+        let flags = fcntl(&buffered, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
+        let blocking =
+            FcntlArg::F_SETFL(flags.map_err(|error| failed(error.into()))? - OFlag::O_NONBLOCK);
+        fcntl(&buffered, blocking).map_err(|error| failed(error.into()))?;
         Ok(DataFile {
             path: path.to_owned(),
             buffered,
@@ -206,9 +212,9 @@ impl DataFile {
             return Ok(());
         }
         let unread = offset + read as u64;
-        let cause = self.ends_before(unread + 1).unwrap_or(FileCause::Shrunk {
-            end: unread,
-            bytes: self.bytes,
+        let cause = self.ends_before(unread + 1);
+        let cause = cause.unwrap_or_else(|| FileCause::Short {
+            missing: wanted - read,
         });
         Err(FileError::new(&self.path, unread, cause))
     }
@@ -288,9 +294,16 @@ impl DataFile {
     }
 }
 
+/// Opens an open file again with other flags. The path could name another file by now.
+fn reopen(file: &File, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+    let options = options.custom_flags(flags);
+    options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     use super::super::AlignedBytes;
     use super::*;
@@ -385,6 +398,44 @@ mod tests {
         let error = error.expect_err("it is shorter");
         let is_right = matches!(error.cause, FileCause::Shrunk { end: 5000, .. });
         assert!(is_right && error.offset == 5000, "{error}");
+    }
+
+    #[test]
+    fn a_short_read_of_a_file_that_goes_on_is_not_its_end() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        fs::write(&path, bytes(100)).expect("room");
+        let file = DataFile::open(&path, PageCache::Use).expect("just written");
+        let error = file
+            .check_whole(10, 5, 20)
+            .expect_err("15 bytes are missing");
+        assert!(
+            matches!(error.cause, FileCause::Short { missing: 15 }),
+            "{error}"
+        );
+        assert_eq!(error.offset, 15);
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_while_it_is_opened_stays_one_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        fs::write(&path, "first").expect("room");
+        let first = File::open(&path).expect("just written");
+        fs::write(folder.path().join("other"), "second").expect("room");
+        fs::rename(folder.path().join("other"), &path).expect("one file system");
+        let again = reopen(&first, OpenOptions::new().read(true), 0).expect("it is open");
+        let inode = |file: &File| file.metadata().expect("it is open").ino();
+        assert_eq!(inode(&first), inode(&again));
+    }
+
+    #[test]
+    fn an_open_file_blocks() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = DataFile::create(&folder.path().join("table"), PageCache::Bypass);
+        let file = file.expect("a new file");
+        let flags = fcntl(&file.buffered, FcntlArg::F_GETFL).expect("it is open");
+        assert!(!OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::queue::uring_works;
-use super::{Access, DataFile, FileCause, FileError, IoQueue};
+use super::{DataFile, FileCause, FileError, IoQueue};
 use crate::ring::{Chunk, Feed, Next, PAGE_BYTES, Slot, Slots, Source, Unread};
 
 /// How a file is read into slots.
@@ -23,14 +23,6 @@ pub enum FileReader {
 }
 
 impl FileReader {
-    /// Returns io_uring if this process can use it, otherwise threads; the same number of reads is in flight.
-    pub fn best(depth: usize) -> FileReader {
-        match uring_works() {
-            Ok(()) => FileReader::Uring { depth },
-            Err(_) => FileReader::Threads { threads: depth },
-        }
-    }
-
     /// Returns whether this process can read this way.
     ///
     /// # Errors
@@ -65,11 +57,6 @@ impl FileSource {
             range: range.start..range.end.max(range.start),
             reader,
         }
-    }
-
-    /// Returns how the file is accessed.
-    pub fn access(&self) -> Access {
-        self.file.access()
     }
 
     /// Returns the place of a chunk: the aligned offset in the file, and the bytes in the slot.
@@ -127,7 +114,8 @@ impl FileSource {
     }
 }
 
-/// Returns a slot: waits for one if nothing else is to be done. `None` means: none now.
+/// Returns a free slot; with `waits`, blocks until there is one. Returns `None` if no slot is free now, or if there are no
+/// more chunks.
 pub(super) fn next_slot<'a>(slots: &Slots<'a>, waits: bool) -> Option<Slot<'a>> {
     if waits {
         return slots.next();

@@ -5,6 +5,7 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::thread;
 
 use forebay_device::cuda::Pinned;
 use io_uring::{IoUring, opcode, types};
@@ -20,6 +21,14 @@ use crate::ring::Slot;
 pub unsafe trait StableBytes {
     /// Returns the bytes, always the same ones.
     fn stable_bytes(&mut self) -> &mut [u8];
+
+    /// Gives the memory up for ever, because the kernel may still access it.
+    fn abandon(self)
+    where
+        Self: Sized,
+    {
+        mem::forget(self);
+    }
 }
 
 // SAFETY: the bytes are in a heap allocation that the value owns.
@@ -40,6 +49,10 @@ unsafe impl StableBytes for Pinned {
 unsafe impl StableBytes for Slot<'_> {
     fn stable_bytes(&mut self) -> &mut [u8] {
         self.host()
+    }
+
+    fn abandon(self) {
+        Slot::abandon(self);
     }
 }
 
@@ -70,6 +83,11 @@ impl<B: StableBytes> Uring<B> {
             lent: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
         })
+    }
+
+    /// Returns the maximum number of operations in flight.
+    pub(super) fn depth(&self) -> usize {
+        self.lent.len()
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -118,9 +136,12 @@ impl<B: StableBytes> Uring<B> {
         entry
     }
 
-    /// Tells the kernel of the queued operations.
+    /// Tells the kernel of the queued operations. If it has no room now, it learns of them at the next [`Uring::wait`].
     pub(super) fn submit(&mut self) -> io::Result<()> {
-        retry(|| self.ring.submit()).map(|_| ())
+        match retry(|| self.ring.submit()) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+            result => result.map(|_| ()),
+        }
     }
 
     /// Blocks until an operation is done, and returns its buffer and entry. Returns `None` if none is in flight.
@@ -129,7 +150,13 @@ impl<B: StableBytes> Uring<B> {
             if let Some(completed) = self.take() {
                 return Ok(Some(completed));
             }
-            retry(|| self.ring.submit_and_wait(1))?;
+            match retry(|| self.ring.submit_and_wait(1)) {
+                // Full completions are taken first.
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EBUSY)
+                        && !self.ring.completion().is_empty() => {}
+                result => drop(result?),
+            }
         }
         Ok(None)
     }
@@ -148,11 +175,22 @@ impl<B: StableBytes> Uring<B> {
     }
 }
 
-/// Calls again what a signal interrupted.
+/// Maximum calls of [`retry`]. The kernel needs a few at most, unless it has no memory left.
+const RETRIES: usize = 10_000;
+
+/// Calls again what a signal interrupted, or what the kernel had no memory or no room for at that time.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut calls = 1;
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error)
+                if calls < RETRIES
+                    && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) =>
+            {
+                calls += 1;
+                thread::yield_now();
+            }
             result => return result,
         }
     }
@@ -166,10 +204,101 @@ impl<B: StableBytes> Drop for Uring<B> {
                 Ok(None) => return,
                 Err(_) => {
                     // The kernel may still access the buffers, so they are never freed.
-                    mem::forget(mem::take(&mut self.lent));
+                    self.lent.drain(..).flatten().for_each(B::abandon);
                     return;
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Memory that counts how it ends.
+    struct Counted {
+        bytes: AlignedBytes,
+        dropped: Arc<AtomicUsize>,
+        abandoned: Arc<AtomicUsize>,
+    }
+
+    // SAFETY: as for `AlignedBytes`.
+    unsafe impl StableBytes for Counted {
+        fn stable_bytes(&mut self) -> &mut [u8] {
+            self.bytes.stable_bytes()
+        }
+
+        fn abandon(self) {
+            self.abandoned.fetch_add(1, Ordering::Relaxed);
+            mem::forget(self);
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops a ring with four reads of `bytes` bytes in flight, after `change` changed it. Returns the numbers of dropped
+    /// and of abandoned buffers; `None` without io_uring.
+    fn end(change: impl FnOnce(&mut Uring<Counted>)) -> Option<(usize, usize)> {
+        let mut ring = match Uring::new(4) {
+            Ok(ring) => ring,
+            Err(error) => {
+                println!("skipped: no io_uring: {error}");
+                return None;
+            }
+        };
+        let file = tempfile::tempfile().expect("a temporary file");
+        let (dropped, abandoned) = (Arc::default(), Arc::default());
+        for _ in 0..4 {
+            let buffer = Counted {
+                bytes: AlignedBytes::zeroed(4096),
+                dropped: Arc::clone(&dropped),
+                abandoned: Arc::clone(&abandoned),
+            };
+            ring.push(Kind::Read, &file, 0, buffer, 0..4096);
+        }
+        ring.submit().expect("a working queue");
+        change(&mut ring);
+        drop(ring);
+        let count = |of: Arc<AtomicUsize>| of.load(Ordering::Relaxed);
+        Some((count(dropped), count(abandoned)))
+    }
+
+    #[test]
+    fn a_dropped_ring_waits_and_drops_its_buffers() {
+        assert!(end(|_| {}).is_none_or(|ended| ended == (4, 0)));
+    }
+
+    #[test]
+    fn a_ring_that_fails_abandons_its_buffers() {
+        // A descriptor that is no ring makes every further call fail.
+        let ended = end(|ring| {
+            let other = File::open("/dev/null").expect("a device of Linux");
+            // SAFETY: both descriptors are open; the ring's memory stays mapped.
+            let replaced = unsafe { libc::dup2(other.as_raw_fd(), ring.ring.as_raw_fd()) };
+            assert!(replaced >= 0);
+            while ring.ring.completion().next().is_some() {}
+        });
+        assert!(ended.is_none_or(|ended| ended == (0, 4)), "{ended:?}");
+    }
+
+    #[test]
+    fn calls_without_room_are_made_again() {
+        let codes = [libc::EAGAIN, libc::EBUSY, libc::EINTR];
+        let mut left = codes.iter();
+        let called = retry(|| match left.next() {
+            Some(code) => Err(io::Error::from_raw_os_error(*code)),
+            None => Ok(5),
+        });
+        assert_eq!(called.expect("the fourth call succeeds"), 5);
+        let never = retry(|| -> io::Result<()> { Err(io::Error::from_raw_os_error(libc::EAGAIN)) });
+        assert!(never.is_err());
     }
 }

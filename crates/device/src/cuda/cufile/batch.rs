@@ -2,6 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use std::{mem, ptr};
 
 use super::handle::file_offset;
@@ -10,6 +11,9 @@ use super::sys::{
     BatchOperation,
 };
 use super::{CuFile, CuFileCause, CuFileCode, CuFileError, CuFileHandle, CuFileMemory};
+
+/// Maximum time to wait for cancelled operations.
+const CANCEL_TIME: Duration = Duration::from_secs(5);
 
 /// Direction of an operation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct CuFileBatch {
     parameters: Vec<BatchOperation>,
     /// Operations in flight.
     operations: Vec<CuFileOperation>,
+    /// Whether the library may still use the files and the memory of a failed round.
+    is_abandoned: bool,
     cufile: Arc<CuFile>,
 }
 
@@ -65,6 +71,7 @@ impl CuFileBatch {
             capacity,
             parameters: Vec::new(),
             operations: Vec::new(),
+            is_abandoned: false,
             cufile: Arc::clone(cufile),
         })
     }
@@ -75,7 +82,8 @@ impl CuFileBatch {
     /// The error of the first operation that failed, after all are done; a fault of the device.
     ///
     /// # Panics
-    /// If there are more operations than the batch's capacity.
+    /// If there are more operations than the batch's capacity, or an earlier round was
+    /// [abandoned](CuFileBatch::is_abandoned).
     pub fn run(&mut self, operations: Vec<CuFileOperation>) -> Result<Vec<usize>, CuFileError> {
         assert!(
             operations.len() <= self.capacity,
@@ -83,6 +91,7 @@ impl CuFileBatch {
             operations.len(),
             self.capacity
         );
+        assert!(!self.is_abandoned, "a round on an abandoned batch");
         let Some(first) = operations.first() else {
             return Ok(Vec::new());
         };
@@ -91,10 +100,23 @@ impl CuFileBatch {
         let parameters = operations.iter().enumerate().map(parameters_of);
         self.parameters = parameters.collect::<Result<_, CuFileError>>()?;
         self.operations = operations;
-        let results = self.submit().and_then(|()| self.collect());
-        let results = results.inspect_err(|_| self.abandon())?;
+        let mut results: Vec<Option<Result<usize, CuFileError>>> = Vec::new();
+        results.resize_with(self.operations.len(), || None);
+        let ran = self
+            .submit()
+            .and_then(|()| self.collect(&mut results, None));
+        if let Err(error) = ran {
+            self.cancel(&mut results);
+            return Err(error);
+        }
         self.operations.clear();
-        results.into_iter().collect()
+        results.into_iter().flatten().collect()
+    }
+
+    /// Returns whether a round failed in such a way that the library may still write to its memory. The caller must never
+    /// use that memory again; the batch keeps it for ever.
+    pub fn is_abandoned(&self) -> bool {
+        self.is_abandoned
     }
 
     fn submit(&mut self) -> Result<(), CuFileError> {
@@ -107,13 +129,21 @@ impl CuFileBatch {
             .map_err(CuFileError::call("cuFileBatchIOSubmit"))
     }
 
-    /// Waits for all operations and returns their results in order.
-    fn collect(&self) -> Result<Vec<Result<usize, CuFileError>>, CuFileError> {
-        let mut results: Vec<Option<Result<usize, CuFileError>>> = Vec::new();
-        results.resize_with(self.operations.len(), || None);
-        let mut left = results.len();
+    /// Waits for all operations, and puts their results in order. With an end, fails if it passes before all are done.
+    fn collect(
+        &self,
+        results: &mut [Option<Result<usize, CuFileError>>],
+        end: Option<Instant>,
+    ) -> Result<(), CuFileError> {
+        let mut left = results.iter().filter(|result| result.is_none()).count();
         while left > 0 {
-            for event in self.wait(left)? {
+            let limit = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if limit.is_some_and(|limit| limit.is_zero()) {
+                return Err(CuFileError::call("cuFileBatchIOGetStatus")(
+                    CuFileCode::IO_ERROR,
+                ));
+            }
+            for event in self.wait(left, limit)? {
                 let index = event.cookie.addr().wrapping_sub(1);
                 let is_known = results.get(index).is_some_and(Option::is_none);
                 if is_known && !matches!(event.state, BATCH_WAITING | BATCH_PENDING) {
@@ -122,11 +152,11 @@ impl CuFileBatch {
                 }
             }
         }
-        Ok(results.into_iter().flatten().collect())
+        Ok(())
     }
 
-    /// Waits for at least one event, and returns at most `max`.
-    fn wait(&self, max: usize) -> Result<Vec<BatchEvent>, CuFileError> {
+    /// Waits for at least one event, at most for the limit if there is one. Returns at most `max` events.
+    fn wait(&self, max: usize, limit: Option<Duration>) -> Result<Vec<BatchEvent>, CuFileError> {
         let none = BatchEvent {
             cookie: ptr::null_mut(),
             state: 0,
@@ -134,14 +164,20 @@ impl CuFileBatch {
         };
         let mut events = vec![none; max];
         let mut count = max as c_uint;
-        // SAFETY: the batch is live, and there is room for `count` events. Without a time limit the call waits.
+        let mut limit = limit.map(|limit| libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let limit = limit.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        // SAFETY: the batch is live, there is room for `count` events, and the limit outlives the call. Without a limit
+        // the call waits.
         let code = unsafe {
             (self.cufile.functions().batch_status)(
                 self.raw,
                 1,
                 &mut count,
                 events.as_mut_ptr(),
-                ptr::null_mut(),
+                limit,
             )
         };
         code.check()
@@ -166,18 +202,24 @@ impl CuFileBatch {
         match CuFileCause::of(event.result, errno) {
             Ok(bytes) if event.state == BATCH_COMPLETE => Ok(bytes),
             // The operation ended without moving bytes, and the library gives no reason.
-            Ok(_) => failed(CuFileCause::Code(CuFileCode(5044))),
+            Ok(_) => failed(CuFileCause::Code(CuFileCode::IO_ERROR)),
             Err(cause) => failed(cause),
         }
     }
 
-    /// Cancels the operations of a round that the library failed. It may still use files and memory, so they are never
-    /// released.
-    fn abandon(&mut self) {
+    /// Cancels the operations of a round that the library failed, and waits until they have ended. If they do not end,
+    /// the library may still use files and memory, so they are never released.
+    fn cancel(&mut self, results: &mut [Option<Result<usize, CuFileError>>]) {
         // SAFETY: the batch is live.
         let _ = unsafe { (self.cufile.functions().batch_cancel)(self.raw) };
-        mem::forget(mem::take(&mut self.operations));
-        mem::forget(mem::take(&mut self.parameters));
+        match self.collect(results, Some(Instant::now() + CANCEL_TIME)) {
+            Ok(()) => self.operations.clear(),
+            Err(_) => {
+                self.is_abandoned = true;
+                mem::forget(mem::take(&mut self.operations));
+                mem::forget(mem::take(&mut self.parameters));
+            }
+        }
     }
 }
 
@@ -210,6 +252,9 @@ fn parameters_of(
 
 impl Drop for CuFileBatch {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         // SAFETY: this was the only user of the batch, and no operation is in flight.
         unsafe { (self.cufile.functions().batch_destroy)(self.raw) };
     }

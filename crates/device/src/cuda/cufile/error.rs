@@ -50,7 +50,7 @@ pub enum CuFileError {
         path: PathBuf,
         /// cuFile's code.
         code: CuFileCode,
-        /// What to do; empty if unknown.
+        /// What to do.
         remedy: FileRemedy,
     },
     /// A read or write failed.
@@ -180,6 +180,8 @@ impl CuFileCode {
     pub const INVALID_FILE_TYPE: CuFileCode = CuFileCode(5018);
     /// The file's handle could not be registered.
     pub const HANDLE_NOT_REGISTERED: CuFileCode = CuFileCode(5027);
+    /// A read or write failed.
+    pub const IO_ERROR: CuFileCode = CuFileCode(5044);
 
     /// Returns cuFile's name of the code, as in `CU_FILE_INVALID_VALUE`; `None` if the code is newer than this program.
     pub fn name(self) -> Option<&'static str> {
