@@ -17,12 +17,13 @@ const TABLES: &str = "tables";
 /// Name of the subdirectory in which a Forebay proxy keeps its caches. It is a data directory too.
 const CACHES: &str = "upstream-caches";
 /// Names that a directory without a complete store may contain, besides `LOCK` and `CACHES`: files that the store
-/// creates before `FORMAT`, files of a Forebay proxy, the rates that `forebay doctor --measure` keeps, and the folder
+/// creates before `FORMAT`, files of a Forebay proxy, those of `forebay doctor --measure`, and the folder
 /// that file systems create in the root of a disk.
-const NAMES_WITHOUT_STORE: [&str; 6] = [
+const NAMES_WITHOUT_STORE: [&str; 7] = [
     "FORMAT.new",
     "movement.json",
     "movement.json.new",
+    "movement.json.scratch",
     "upstream-caches.jsonl",
     "upstream-caches.new",
     "lost+found",

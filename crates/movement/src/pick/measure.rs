@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use forebay_device::cuda::{Cuda, DeviceView, Stream};
 use forebay_device::{Device, DeviceKind, JobError};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::{Measurements, Rate};
+use super::{Measurements, Rate, Way};
 use crate::measure::{Pattern, Plan, rate_methods, read_by_device};
 use crate::storage::{
     AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource, PageCache,
@@ -24,6 +24,8 @@ use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, Staging
 const TRANSFER_BYTES: [usize; 2] = [1 << 20, 256 << 20];
 /// Bytes of the measured file.
 const FILE_BYTES: u64 = 256 << 20;
+/// Name of that file until it is open.
+const SCRATCH_NAME: &str = "movement.json.scratch";
 /// The ring through which the file is read.
 const RING: RingOptions = RingOptions {
     slots: 8,
@@ -42,8 +44,8 @@ const DIRECT_PATHS: [StoragePath; 3] = [
 pub struct Measured {
     /// The rates.
     pub measurements: Measurements,
-    /// Names of the ways that are missing on this machine, each with the reason.
-    pub missing: Vec<(String, String)>,
+    /// The ways that are missing on this machine, each with the reason.
+    pub missing: Vec<(Way, String)>,
 }
 
 /// Measures transfers to a device, and reads of a file in `folder`, which must have room for 256 MiB. Blocks for some
@@ -78,7 +80,7 @@ impl Measured {
         for (index, bytes) in TRANSFER_BYTES.into_iter().enumerate() {
             stop.check()?;
             for rate in rate_methods(device, bytes)? {
-                let way = rate.method.name().to_owned();
+                let way = Way::Method(rate.method);
                 match rate.bytes_per_s {
                     Ok([bytes_per_s, _]) => self.measurements.rates.push(Rate {
                         source: rate.method.tier(),
@@ -109,25 +111,25 @@ impl Measured {
         paths: &[StoragePath],
         stop: &Stop,
     ) -> Result<(), MoveError> {
-        let file = Scratch::write(folder, FILE_BYTES).map_err(unwritten)?;
+        let file = scratch(folder, FILE_BYTES)?;
         let mut ring = StagingRing::lease(device, RING)?;
         for &path in paths {
-            let source = match source(path, &file) {
-                Ok(source) => source,
-                Err(why) => {
-                    self.missing.push((path.name().to_owned(), why.to_string()));
-                    continue;
-                }
-            };
-            let (report, cpu) = read(&mut ring, &*source, stop)?;
-            self.measurements.rates.push(Rate {
-                source: Tier::File,
-                way: path.name().to_owned(),
-                chunk_bytes: RING.slot_bytes as u64,
-                bytes_per_s: FILE_BYTES as f64 / report.elapsed.as_secs_f64(),
-                cpu_s_per_gb: Some(cpu.as_secs_f64() * 1e9 / FILE_BYTES as f64),
-            });
+            stop.check()?;
+            let way = Way::Path(path);
+            let read = source(path, &file).and_then(|source| Ok(read(&mut ring, &*source, stop)?));
+            match read {
+                Ok((report, cpu)) => self.measurements.rates.push(Rate {
+                    source: Tier::File,
+                    way,
+                    chunk_bytes: RING.slot_bytes as u64,
+                    bytes_per_s: FILE_BYTES as f64 / report.elapsed.as_secs_f64(),
+                    cpu_s_per_gb: Some(cpu.as_secs_f64() * 1e9 / FILE_BYTES as f64),
+                }),
+                // A path may be refused only when it is used, such as batches in the compat mode of cuFile.
+                Err(why) => self.missing.push((way, why.to_string())),
+            }
         }
+        stop.check()?;
         Ok(())
     }
 }
@@ -156,7 +158,7 @@ fn processor_time() -> Duration {
 /// Returns a source that reads the file by a path, or why this machine lacks the path.
 fn source(
     path: StoragePath,
-    file: &Scratch,
+    file: &Arc<DataFile>,
 ) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
     let depth = RING.slots;
     let reader = match path {
@@ -165,16 +167,19 @@ fn source(
         StoragePath::Direct(mode) => return direct(mode, file),
     };
     reader.check()?;
-    Ok(Box::new(FileSource::new(Arc::clone(&file.file), reader)))
+    Ok(Box::new(FileSource::range(
+        Arc::clone(file),
+        0..FILE_BYTES,
+        reader,
+    )))
 }
 
 fn direct(
     mode: DirectMode,
-    file: &Scratch,
+    file: &Arc<DataFile>,
 ) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
     let cufile = CuFile::open()?;
-    let whole = 0..file.file.bytes();
-    let source = DirectSource::range(&cufile, Arc::clone(&file.file), whole, (mode, RING.slots))?;
+    let source = DirectSource::range(&cufile, Arc::clone(file), 0..FILE_BYTES, (mode, RING.slots))?;
     Ok(Box::new(source))
 }
 
@@ -197,50 +202,28 @@ impl Consumer for Discard {
     }
 }
 
-/// A file that is removed when this value is dropped.
-struct Scratch {
-    file: Arc<DataFile>,
-    _removed: Removed,
-}
-
-impl Scratch {
-    /// Writes a file of bytes that do not compress, and opens it for reads past the page cache.
-    fn write(folder: &Path, bytes: u64) -> Result<Scratch, FileError> {
-        let path = folder.join(format!(".forebay-measure-{}", std::process::id()));
-        let removed = Removed { path };
-        let path = &removed.path;
-        let file = DataFile::create(path, PageCache::Bypass)?;
-        let mut block = AlignedBytes::zeroed(RING.slot_bytes);
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        for offset in (0..bytes).step_by(block.len()) {
-            for word in block.as_chunks_mut::<8>().0 {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                *word = state.to_le_bytes();
-            }
-            file.write_all_at(offset, &block)?;
+/// Returns a file of bytes that do not compress. It has no name, so it ends with this process at the latest.
+fn scratch(folder: &Path, bytes: u64) -> Result<Arc<DataFile>, MoveError> {
+    let path = folder.join(SCRATCH_NAME);
+    let file = DataFile::create(&path, PageCache::Bypass).map_err(unwritten)?;
+    fs::remove_file(&path).map_err(|error| MoveError::Source {
+        source_name: path.display().to_string(),
+        offset: 0,
+        why: error.into(),
+    })?;
+    let mut block = AlignedBytes::zeroed(RING.slot_bytes);
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    for offset in (0..bytes).step_by(block.len()) {
+        for word in block.as_chunks_mut::<8>().0 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *word = state.to_le_bytes();
         }
-        file.sync()?;
-        drop(file);
-        let file = Arc::new(DataFile::open(path, PageCache::Bypass)?);
-        Ok(Scratch {
-            file,
-            _removed: removed,
-        })
+        file.write_all_at(offset, &block).map_err(unwritten)?;
     }
-}
-
-/// Removes a file when it is dropped.
-struct Removed {
-    path: PathBuf,
-}
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        // A file that could not be created does not exist.
-        let _ = fs::remove_file(&self.path);
-    }
+    file.sync().map_err(unwritten)?;
+    Ok(Arc::new(file))
 }
 
 fn unwritten(error: FileError) -> MoveError {
@@ -268,7 +251,7 @@ mod tests {
             .measurements
             .rates
             .iter()
-            .map(|rate| &*rate.way)
+            .map(|rate| rate.way.name())
             .collect();
         assert!(ways.contains(&"staged-threads"), "{ways:?}");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);

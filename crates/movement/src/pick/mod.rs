@@ -3,17 +3,19 @@
 //! No model predicts a rate: [`Measurements::pick`] compares what was measured at the nearest size, and says by how
 //! much the picked way was ahead.
 
-mod kept;
 mod measure;
+mod saved;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Tier;
+use crate::method::TransferMethod;
+use crate::storage::StoragePath;
 
-pub use kept::{FILE_NAME, Kept, Machine, SaveError};
 pub use measure::{Measured, measure};
+pub use saved::{FILE_NAME, Machine, SaveError, SavedMeasurements};
 
 /// Two ways whose rates differ by less than this share are equally fast: then the one that takes less time of the CPU
 /// is picked, and otherwise a copy before a kernel.
@@ -31,13 +33,60 @@ pub enum Pattern {
     },
 }
 
+/// A way to bring bytes to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Way {
+    /// A transfer method, from host memory.
+    Method(TransferMethod),
+    /// A storage path, from a file.
+    Path(StoragePath),
+}
+
+impl Way {
+    /// Returns the name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Method(method) => method.name(),
+            Way::Path(path) => path.name(),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<Way> for String {
+    fn from(way: Way) -> String {
+        way.name().to_owned()
+    }
+}
+
+/// A name that is neither of a transfer method nor of a storage path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is neither a transfer method nor a storage path")]
+pub struct UnknownWay(String);
+
+impl TryFrom<String> for Way {
+    type Error = UnknownWay;
+
+    fn try_from(name: String) -> Result<Way, UnknownWay> {
+        let method = name.parse().map(Way::Method);
+        let way = method.or_else(|_| name.parse().map(Way::Path));
+        way.map_err(|_| UnknownWay(name))
+    }
+}
+
 /// One measured rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// Where the bytes come from.
     pub source: Tier,
-    /// Name of the transfer method or the storage path.
-    pub way: String,
+    /// The transfer method or the storage path.
+    pub way: Way,
     /// Bytes of each transfer or read.
     pub chunk_bytes: u64,
     /// Bytes per second.
@@ -58,8 +107,8 @@ pub struct Measurements {
 /// The picked way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// Name of the transfer method or the storage path.
-    pub way: String,
+    /// The transfer method or the storage path.
+    pub way: Way,
     /// Bytes of each transfer or read.
     pub chunk_bytes: u64,
     /// The rate that was measured, in bytes per second.
@@ -75,15 +124,15 @@ pub enum Reason {
     Only,
     /// It was faster than the next.
     Faster {
-        /// Name of the next way.
-        than: String,
+        /// The next way.
+        than: Way,
         /// Rate of the next way in bytes per second.
         bytes_per_s: f64,
     },
     /// It was as fast as another way, but takes less time of the CPU, or leaves the GPU's processors free.
     AsFast {
-        /// Name of the other way.
-        than: String,
+        /// The other way.
+        than: Way,
     },
     /// Few words are read and copying all bytes would take longer.
     FewAccesses,
@@ -117,7 +166,7 @@ impl Measurements {
                 .map(|choice| bytes as f64 / choice.bytes_per_s);
             if copy_s.is_none_or(|copy_s| in_place_s < copy_s) {
                 return Some(Choice {
-                    way: "zero-copy".to_owned(),
+                    way: Way::Method(TransferMethod::ZeroCopy),
                     chunk_bytes: bytes,
                     bytes_per_s: 8.0 * per_s,
                     why: Reason::FewAccesses,
@@ -152,17 +201,15 @@ impl Measurements {
         let best = equal.min_by(|one, other| cpu(one).total_cmp(&cpu(other)))?;
         ways.sort_by(faster);
         let why = match ways.get(1) {
-            _ if best.way != first.way => Reason::AsFast {
-                than: first.way.clone(),
-            },
+            _ if best.way != first.way => Reason::AsFast { than: first.way },
             Some(next) => Reason::Faster {
-                than: next.way.clone(),
+                than: next.way,
                 bytes_per_s: next.bytes_per_s,
             },
             None => Reason::Only,
         };
         Some(Choice {
-            way: best.way.clone(),
+            way: best.way,
             chunk_bytes: best.chunk_bytes,
             bytes_per_s: best.bytes_per_s,
             why,
@@ -185,10 +232,10 @@ impl Measurements {
 mod tests {
     use super::*;
 
-    fn rate(source: Tier, way: &str, chunk_bytes: u64, gb_per_s: f64, cpu: Option<f64>) -> Rate {
+    fn rate(source: Tier, name: &str, chunk_bytes: u64, gb_per_s: f64, cpu: Option<f64>) -> Rate {
         Rate {
             source,
-            way: way.to_owned(),
+            way: Way::try_from(name.to_owned()).expect("a way"),
             chunk_bytes,
             bytes_per_s: gb_per_s * 1e9,
             cpu_s_per_gb: cpu,
@@ -204,7 +251,7 @@ mod tests {
                 rate(Tier::Pageable, "staged-copy", 64 << 20, 42.0, None),
                 rate(Tier::Pinned, "pinned-copy", 64 << 20, 54.0, None),
                 rate(Tier::Pinned, "zero-copy", 64 << 20, 55.0, None),
-                rate(Tier::File, "staged-io-uring", 1 << 20, 1.40, Some(0.1)),
+                rate(Tier::File, "staged-uring", 1 << 20, 1.40, Some(0.1)),
                 rate(Tier::File, "direct-sync", 1 << 20, 1.42, Some(0.4)),
                 rate(Tier::File, "host", 1 << 20, 1.1, Some(0.3)),
             ],
@@ -214,7 +261,7 @@ mod tests {
 
     fn picked(source: Tier, bytes: u64, pattern: Pattern) -> (String, String) {
         let choice = measured().pick(source, bytes, pattern).expect("measured");
-        (choice.way, choice.why.to_string())
+        (choice.way.to_string(), choice.why.to_string())
     }
 
     #[test]
@@ -235,7 +282,7 @@ mod tests {
     #[test]
     fn of_equally_fast_ways_the_one_with_less_cpu_time_is_picked() {
         let (way, why) = picked(Tier::File, 1 << 30, Pattern::Sequential);
-        assert_eq!(way, "staged-io-uring");
+        assert_eq!(way, "staged-uring");
         assert_eq!(why, "as fast as direct-sync, and cheaper");
     }
 

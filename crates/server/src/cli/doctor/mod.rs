@@ -106,14 +106,14 @@ async fn measure(data: PathBuf, stop: &Stop) -> Result<()> {
     let token = Token::never();
     let (measured, mut asked) = (token.clone(), stop.listen());
     let mut work = spawn_blocking(move || movement::measure_and_keep(&data, &measured));
-    let kept = tokio::select! {
-        kept = &mut work => kept?,
+    let saved = tokio::select! {
+        saved = &mut work => saved?,
         _ = asked.changed() => {
             token.cancelled.store(true, Ordering::Relaxed);
             work.await?
         }
     };
-    movement::print_kept(&kept?);
+    movement::print_saved(&saved?);
     Ok(())
 }
 

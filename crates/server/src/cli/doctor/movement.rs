@@ -2,19 +2,19 @@
 //! that the engine picks.
 
 use std::env;
-use std::fs;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bson::{DateTime, doc};
 use forebay_cancel::Stop as Token;
 use forebay_device::cuda::cufile::DirectSupport;
 use forebay_device::cuda::{Gpu, gpus, nvrtc_version};
-use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_device::{DeviceOptions, Devices};
 use forebay_movement::Tier;
-use forebay_movement::pick::{Kept, Machine, Measurements, Pattern, measure};
+use forebay_movement::pick::{Machine, Measurements, Pattern, SavedMeasurements, measure};
 use forebay_movement::storage::FileReader;
 
 use super::{Finding, Verdict, flawed, good};
@@ -22,6 +22,8 @@ use crate::cli::table;
 
 /// GPU memory for the measurement.
 const MEASURED_DEVICE_BYTES: u64 = 2 << 30;
+/// Mode of a data directory that the command creates.
+const OWNER_ONLY: u32 = 0o700;
 /// The size for which ways are picked in the report.
 const PICKED_BYTES: u64 = 1 << 30;
 
@@ -93,60 +95,82 @@ fn direct_support() -> Result<String, String> {
 ///
 /// # Errors
 /// If the data directory cannot be written, a device does not start, or a way that the machine has fails.
-pub fn measure_and_keep(data: &Path, token: &Token) -> Result<Kept> {
-    fs::create_dir_all(data).with_context(|| format!("creating {}", data.display()))?;
-    let (_devices, device) = device()?;
-    let measured = measure(&device, data, direct_support().is_ok(), token)?;
-    for (way, why) in &measured.missing {
-        println!("{way}: not measured: {why}");
-    }
-    let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
-    let kept = Kept::new(date, Machine::this(device.details()), measured.measurements);
-    kept.save(data)?;
-    Ok(kept)
-}
-
-/// Starts the first GPU, or a host device if no GPU can be used.
-fn device() -> Result<(Devices, Arc<Device>)> {
-    let has_gpu = gpus().is_ok_and(|gpus| !gpus.is_empty()) && nvrtc_version().is_ok();
-    let spec = if has_gpu { "cuda:0" } else { "host:1" }.parse()?;
+pub fn measure_and_keep(data: &Path, token: &Token) -> Result<SavedMeasurements> {
+    let mut folder = DirBuilder::new();
+    let folder = folder.recursive(true).mode(OWNER_ONLY);
+    folder
+        .create(data)
+        .with_context(|| format!("creating {}", data.display()))?;
+    let gpu = measured_gpu();
+    let spec = if gpu.is_some() { "cuda:0" } else { "host:1" }.parse()?;
     let options = DeviceOptions {
         cuda_memory_budget_bytes: Some(MEASURED_DEVICE_BYTES),
         ..DeviceOptions::default()
     };
     let devices = Devices::new(&spec, options)?;
-    let Some(device) = devices.list().into_iter().next() else {
-        bail!("no device started");
+    let measured = match devices.list().first() {
+        Some(device) => measure(device, data, direct_support().is_ok(), token),
+        None => bail!("no device started"),
     };
-    Ok((devices, device))
+    devices.halt();
+    if token.check().is_err() {
+        bail!("the measurement was stopped; nothing was kept");
+    }
+    let measured = measured?;
+    for (way, why) in &measured.missing {
+        println!("{way}: not measured: {why}");
+    }
+    let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
+    let machine = Machine::this(gpu.as_ref());
+    let saved = SavedMeasurements::new(date, machine, measured.measurements);
+    saved.save(data)?;
+    Ok(saved)
+}
+
+/// Returns the GPU that is measured: the first one, if kernels can be compiled for it.
+fn measured_gpu() -> Option<Gpu> {
+    nvrtc_version().ok()?;
+    gpus().ok()?.into_iter().next()
 }
 
 /// Prints the rates of a data directory, and the way that is picked from each tier.
 pub fn print_rates(data: &Path) {
-    let gpu: Option<Gpu> = gpus().ok().and_then(|gpus| gpus.into_iter().next());
-    match Kept::load(data, &Machine::this(gpu.as_ref())) {
-        Some(kept) => print_kept(&kept),
+    let what = "transfers";
+    if data.exists() && !data.is_dir() {
+        let found = format!("{} is not a directory", data.display());
+        return super::print(&flawed(
+            what,
+            Verdict::Limited,
+            found,
+            "name the server's data directory by --data",
+        ));
+    }
+    match SavedMeasurements::load(data, &Machine::this(measured_gpu().as_ref())) {
+        Some(saved) => print_saved(&saved),
         None => super::print(&Finding {
-            what: "transfers",
+            what,
             verdict: Verdict::Absent,
-            found: format!("this machine's rates are not in {}", data.display()),
-            remedy: Some("forebay doctor --measure (some seconds, 256 MiB of disk)"),
+            found: format!(
+                "this machine's rates are not in {0}; `forebay doctor --measure --data {0}` measures them in some seconds",
+                data.display()
+            ),
+            remedy: None,
         }),
     }
 }
 
 /// Prints rates and picks.
-pub fn print_kept(kept: &Kept) {
-    let machine = &kept.machine;
+pub fn print_saved(saved: &SavedMeasurements) {
+    let machine = &saved.machine;
     let gpu = machine.gpu.as_deref().unwrap_or("no GPU");
     println!(
         "\nmeasured {} on {}, {gpu}\n",
-        kept.date, machine.processors
+        saved.date, machine.processors
     );
-    print!("{}", rates(&kept.measurements));
+    print!("{}", rates(&saved.measurements));
     println!();
     for tier in [Tier::File, Tier::Pageable, Tier::Pinned] {
-        if let Some(choice) = kept
+        if let Some(choice) = saved
             .measurements
             .pick(tier, PICKED_BYTES, Pattern::Sequential)
         {
@@ -166,7 +190,7 @@ fn rates(measurements: &Measurements) -> String {
     let row = |rate: &forebay_movement::pick::Rate| {
         doc! {
             "from": rate.source.name(),
-            "way": &rate.way,
+            "way": rate.way.name(),
             "chunk": rate.chunk_bytes.to_string(),
             "rate": format!("{:.2}", rate.bytes_per_s / 1e9),
             "cpu": rate.cpu_s_per_gb.map_or_else(String::new, |cpu| format!("{cpu:.2}")),

@@ -1,4 +1,4 @@
-//! Measurements on disk, with the machine and the date they are of.
+//! Measurements on disk, with their machine and date.
 
 use std::fs;
 use std::io;
@@ -7,15 +7,19 @@ use std::path::{Path, PathBuf};
 use forebay_device::cuda::Gpu;
 use serde::{Deserialize, Serialize};
 
-use super::Measurements;
+use super::{Measurements, Rate, Way};
+use crate::storage::{FileReader, StoragePath};
 
 /// Name of the file in the data directory.
 pub const FILE_NAME: &str = "movement.json";
 
+/// Maximum bytes of the file.
+const BYTES_MAX: u64 = 1 << 20;
+
 /// Version of the file's content.
 const VERSION: u32 = 1;
 
-/// The hardware that rates are of.
+/// The hardware on which rates were measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model and number of the processors.
@@ -45,9 +49,9 @@ impl Machine {
     }
 }
 
-/// Measurements with their origin.
+/// Measurements with their machine and date.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SavedMeasurements {
     version: u32,
     /// Date and time of the measurements in UTC, as in `2026-11-23T23:30:00Z`.
     pub date: String,
@@ -65,10 +69,10 @@ pub struct SaveError {
     why: io::Error,
 }
 
-impl Kept {
+impl SavedMeasurements {
     /// Returns measurements of a machine.
-    pub fn new(date: String, machine: Machine, measurements: Measurements) -> Kept {
-        Kept {
+    pub fn new(date: String, machine: Machine, measurements: Measurements) -> SavedMeasurements {
+        SavedMeasurements {
             version: VERSION,
             date,
             machine,
@@ -76,12 +80,25 @@ impl Kept {
         }
     }
 
-    /// Reads the measurements of a data directory. Returns `None` if there are none of this hardware, or the file is
-    /// damaged or of another version; they are then measured again.
-    pub fn load(folder: &Path, machine: &Machine) -> Option<Kept> {
-        let text = fs::read_to_string(folder.join(FILE_NAME)).ok()?;
-        let kept: Kept = serde_json::from_str(&text).ok()?;
-        (kept.version == VERSION && kept.machine == *machine).then_some(kept)
+    /// Reads the measurements of a data directory, without the ways that this process may not use. Returns `None` if
+    /// there are none of this hardware, or the file is damaged or of another version: then measure again.
+    pub fn load(folder: &Path, machine: &Machine) -> Option<SavedMeasurements> {
+        let path = folder.join(FILE_NAME);
+        let found = fs::metadata(&path).ok()?;
+        if !found.is_file() || found.len() > BYTES_MAX {
+            return None;
+        }
+        let text = fs::read_to_string(path).ok()?;
+        let mut saved: SavedMeasurements = serde_json::from_str(&text).ok()?;
+        let rates = &mut saved.measurements.rates;
+        let is_sound = |rate: &Rate| rate.bytes_per_s > 0.0 && rate.chunk_bytes > 0;
+        if saved.version != VERSION || saved.machine != *machine || !rates.iter().all(is_sound) {
+            return None;
+        }
+        if (FileReader::Uring { depth: 1 }).check().is_err() {
+            rates.retain(|rate| rate.way != Way::Path(StoragePath::StagedUring));
+        }
+        Some(saved)
     }
 
     /// Writes the measurements to a data directory in one step: a reader sees the old file or the new one.
@@ -94,43 +111,70 @@ impl Kept {
         let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
         let written = text.and_then(|text| fs::write(&new, text + "\n"));
         let renamed = written.and_then(|()| fs::rename(&new, &path));
-        renamed.map_err(|why| SaveError { path, why })
+        renamed.map_err(|why| {
+            // The new file may not exist.
+            let _ = fs::remove_file(&new);
+            SaveError { path, why }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Tier;
 
     #[test]
     fn measurements_are_read_back_on_the_same_hardware_only() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let machine = Machine::this(None);
-        assert_eq!(Kept::load(folder.path(), &machine), None);
+        assert_eq!(SavedMeasurements::load(folder.path(), &machine), None);
         let measurements = Measurements {
             random_zero_copy_per_s: Some(6e7),
-            ..Measurements::default()
+            rates: vec![Rate {
+                source: Tier::File,
+                way: Way::Path(StoragePath::Host),
+                chunk_bytes: 4096,
+                bytes_per_s: 1.5,
+                cpu_s_per_gb: None,
+            }],
         };
-        let kept = Kept::new(
+        let saved = SavedMeasurements::new(
             "2026-11-23T23:30:00Z".to_owned(),
             machine.clone(),
             measurements,
         );
-        kept.save(folder.path()).expect("a writable folder");
-        assert_eq!(Kept::load(folder.path(), &machine), Some(kept));
+        saved.save(folder.path()).expect("a writable folder");
+        let text = fs::read_to_string(folder.path().join(FILE_NAME)).expect("it was written");
+        assert_eq!(
+            SavedMeasurements::load(folder.path(), &machine),
+            Some(saved)
+        );
         let other = Machine {
             gpu: Some("NVIDIA H100".to_owned()),
             ..machine.clone()
         };
-        assert_eq!(Kept::load(folder.path(), &other), None);
-        fs::write(folder.path().join(FILE_NAME), "{").expect("a writable folder");
-        assert_eq!(Kept::load(folder.path(), &machine), None, "a damaged file");
+        assert_eq!(SavedMeasurements::load(folder.path(), &other), None);
+        let path = folder.path().join(FILE_NAME);
+        for damaged in [
+            "{",
+            &text.replace("1.5", "-5.0"),
+            &text.replace("host", "warp-drive"),
+        ] {
+            fs::write(&path, damaged).expect("a writable folder");
+            assert_eq!(
+                SavedMeasurements::load(folder.path(), &machine),
+                None,
+                "{damaged}"
+            );
+        }
     }
 
     #[test]
     fn a_folder_that_does_not_exist_is_named() {
-        let kept = Kept::new(String::new(), Machine::this(None), Measurements::default());
-        let error = kept
+        let saved =
+            SavedMeasurements::new(String::new(), Machine::this(None), Measurements::default());
+        let error = saved
             .save(Path::new("/nowhere"))
             .expect_err("no such folder");
         assert!(
