@@ -129,7 +129,10 @@ struct Session {
 pub(crate) fn run(args: &TransferArgs) -> Result<()> {
     let report = Report::begin(args.json, args.record.clone());
     let devices = start(args, &report)?.map(HaltingDevices::from);
-    let gpus = devices.as_ref().map(|devices| devices.list()).unwrap_or_default();
+    let gpus = devices
+        .as_ref()
+        .map(|devices| devices.list())
+        .unwrap_or_default();
     let methods = match gpus.first() {
         Some(gpu) => methods::available(gpu, &args.methods, &report),
         None => Vec::new(),

@@ -1,5 +1,6 @@
 //! cuFile's driver: the library's state in this process.
 
+use std::env;
 use std::ffi::c_int;
 use std::fs::File;
 use std::path::Path;
@@ -12,6 +13,9 @@ use super::sys::{Functions, Properties, functions};
 use super::{CuFileError, CuFileHandle, CuFileMemory, CuFileUnavailable};
 use crate::cuda::DeviceView;
 use crate::cuda::library::start_driver;
+
+/// Variable that names the library's log.
+pub(super) const LOG_VARIABLE: &str = "CUFILE_LOGFILE_PATH";
 
 /// State of the library in this process.
 #[derive(Debug)]
@@ -39,8 +43,9 @@ pub struct CuFile {
 impl CuFile {
     /// Loads libcufile and opens its driver. The first call takes more than half a second.
     ///
-    /// The library writes `cufile.log` in the working directory unless the variable `CUFILE_LOGFILE_PATH` names another
-    /// file. If in doubt whether the library works on a machine, open it in a child process first.
+    /// The library writes its log into the file that the variable `CUFILE_LOGFILE_PATH` names. If it is unset, this
+    /// function sets it to `/dev/null`, because the library would write `cufile.log` in the working directory.
+    /// [`try_in_child`](super::try_in_child) finds out whether the library works on a machine.
     ///
     /// # Errors
     /// If the library is missing or too old, there is no GPU, or the driver does not open.
@@ -49,6 +54,7 @@ impl CuFile {
         start_driver()?;
         let mut process = PROCESS.lock();
         if process.opens == 0 {
+            set_log();
             // SAFETY: the library is loaded and its driver is closed.
             let opened = unsafe { (functions.driver_open)() }.check();
             opened.map_err(|code| CuFileUnavailable::Failed { code })?;
@@ -130,7 +136,16 @@ impl Drop for CuFile {
     }
 }
 
-/// Returns the version of the library, as in `1.15.0`; empty if it does not say.
+/// Keeps the library from writing a log in the working directory, unless a variable names the log.
+fn set_log() {
+    if env::var_os(LOG_VARIABLE).is_none() {
+        // SAFETY: Rust's own uses of the environment exclude each other, and the driver of CUDA, which is started, has
+        // read its variables. The caller holds the lock of this module, so no cuFile driver starts at the same time.
+        unsafe { env::set_var(LOG_VARIABLE, "/dev/null") };
+    }
+}
+
+/// Returns the version of the library, as in `1.15`; empty if it does not say.
 fn version(functions: &Functions) -> String {
     let mut number: c_int = 0;
     // SAFETY: the library is loaded, and `number` outlives the call.

@@ -30,8 +30,8 @@ pub enum CuFileUnavailable {
     Cuda(#[from] CudaUnavailable),
     /// cuFile's driver does not open.
     #[error(
-        "cuFileDriverOpen failed: {code}; cuFile's log says why: the file of the variable CUFILE_LOGFILE_PATH, or \
-         cufile.log in the working directory"
+        "cuFileDriverOpen failed: {code}; set the variable CUFILE_LOGFILE_PATH to the name of a file, in which cuFile \
+         logs why"
     )]
     Failed {
         /// cuFile's code.

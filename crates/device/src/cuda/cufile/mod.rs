@@ -12,6 +12,7 @@ mod statistics;
 mod stream;
 mod support;
 mod sys;
+mod trial;
 
 pub use batch::{CuFileBatch, CuFileOperation, Direction};
 pub use driver::{CuFile, CuFileProperties};
@@ -20,3 +21,4 @@ pub use handle::{CuFileHandle, CuFileMemory};
 pub use statistics::{CuFileCounts, PathCounts, PathTaken};
 pub use stream::{CuFileStream, CuFileTransfer};
 pub use support::DirectSupport;
+pub use trial::{CuFileTrialError, try_in_child};

@@ -243,9 +243,4 @@ mod tests {
         assert_eq!((after - after).path(), PathTaken::Unknown);
         assert_eq!((after - before).reads.posix, 3);
     }
-
-    #[test]
-    fn a_read_through_host_memory_is_not_called_direct() {
-        assert_eq!(PathTaken::Posix.to_string(), "direct API, POSIX path");
-    }
 }

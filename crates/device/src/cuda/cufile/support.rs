@@ -21,12 +21,23 @@ pub enum DirectSupport {
 }
 
 impl DirectSupport {
-    /// Opens cuFile and asks it. The library can crash on some machines, so call this in a child process.
+    /// Opens cuFile and asks it. The library can crash on some machines, so call this in a child process; see
+    /// [`try_in_child`](super::try_in_child).
     pub fn detect() -> DirectSupport {
         match CuFile::open().map(|cufile| cufile.properties()) {
             Ok(properties) => DirectSupport::new(properties),
             Err(error) => DirectSupport::unavailable(&error),
         }
+    }
+
+    /// Returns whether cuFile works, directly or through host memory.
+    pub fn is_available(&self) -> bool {
+        !matches!(self, DirectSupport::Unavailable { .. })
+    }
+
+    /// Returns whether cuFile may move data between drives and GPUs.
+    pub fn is_direct(&self) -> bool {
+        matches!(self, DirectSupport::Direct(_))
     }
 
     fn unavailable(error: &CuFileUnavailable) -> DirectSupport {
@@ -112,6 +123,7 @@ mod tests {
         };
         let found = DirectSupport::new(Ok(off));
         assert!(found.to_string().contains("allow_compat_mode"), "{found}");
+        assert!(!found.is_available());
     }
 
     #[test]
@@ -122,14 +134,19 @@ mod tests {
         };
         let found = DirectSupport::new(Ok(with));
         assert_eq!(found.to_string(), "libcufile 1.15 with nvidia-fs 2.26");
+        assert!(found.is_available() && found.is_direct());
     }
 
     #[test]
-    fn without_a_library_or_a_gpu_the_reason_names_the_remedy() {
-        // Machines with a GPU may have the library; there, `tests/cuda` covers it.
-        if let Err(error) = CuFile::open() {
-            let text = error.to_string();
-            assert!(text.contains("install") || text.contains("log"), "{text}");
-        }
+    fn without_a_library_the_reason_names_the_remedy() {
+        let error = CuFileUnavailable::NoLibrary {
+            why: "no such file".to_owned(),
+        };
+        let found = DirectSupport::unavailable(&error);
+        assert!(!found.is_available() && !found.is_direct());
+        assert!(
+            found.to_string().contains("install GPUDirect Storage"),
+            "{found}"
+        );
     }
 }
