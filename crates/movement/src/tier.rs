@@ -18,8 +18,6 @@ pub enum Tier {
     Managed,
     /// In the memory of the device that uses the bytes.
     Device,
-    /// In the memory of another device.
-    OtherDevice,
 }
 
 impl Tier {
@@ -31,7 +29,6 @@ impl Tier {
             Tier::Pinned => "pinned host memory",
             Tier::Managed => "unified memory",
             Tier::Device => "device memory",
-            Tier::OtherDevice => "memory of another device",
         }
     }
 }

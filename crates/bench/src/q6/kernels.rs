@@ -7,6 +7,7 @@ use forebay_device::cuda::{
     ProgramSpec, device_header,
 };
 use forebay_device::{JobError, kernel_arguments};
+use forebay_movement::has_bulk;
 
 use super::table::{
     COLUMNS, DISCOUNT_MAX, DISCOUNT_MIN, GROUP_BYTES, GROUP_ROWS, QUANTITY_END, SHIP_BEGIN,
@@ -65,7 +66,7 @@ static BULK: LazyLock<Program> = LazyLock::new(|| Program::new(bulk()));
 impl Entry {
     /// Returns whether a GPU of this architecture can run the kernel.
     pub(super) fn runs_on(self, arch: Arch) -> bool {
-        self != Entry::Bulk || arch.major >= 9
+        self != Entry::Bulk || has_bulk(arch)
     }
 
     /// Returns the loaded kernel; the first call blocks while it is compiled.

@@ -19,7 +19,7 @@ pub(crate) const BULK_ARCH_MIN: u32 = 9;
 pub(crate) const BULK_STAGES: u32 = 4;
 
 /// Returns whether kernels of an architecture can use the bulk copy engine.
-pub(crate) fn has_bulk(arch: Arch) -> bool {
+pub fn has_bulk(arch: Arch) -> bool {
     arch.major >= BULK_ARCH_MIN
 }
 

@@ -43,11 +43,6 @@ impl Pattern {
         Pattern::Dependent,
     ];
 
-    /// Returns whether the pattern reads all of the memory.
-    pub fn is_sequential(self) -> bool {
-        matches!(self, Pattern::Sequential | Pattern::SequentialBulk)
-    }
-
     /// Returns the sum of what is read from memory of `bytes` bytes that was filled for the pattern.
     pub(crate) fn sum(self, bytes: usize, accesses: u64) -> u64 {
         match self {

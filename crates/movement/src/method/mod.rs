@@ -18,7 +18,7 @@ use std::str::FromStr;
 pub use ask::{ask, checksum_on};
 pub use available::{Missing, available, lacks};
 pub use host_buffer::HostBuffer;
-pub use moving::{Moved, Order, move_bytes, start};
+pub use moving::{Moved, Order, move_bytes};
 pub use peer::{PeerLink, copy_between, link};
 pub use staged::StagedOptions;
 

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_device::Device;
@@ -15,9 +14,7 @@ use super::staged::StagedOptions;
 use super::{Direction, HostBuffer, TransferMethod, pinning, staged};
 use crate::MoveError;
 use crate::kernels::launch::Engine;
-
-/// Bytes of a page of the host.
-const PAGE_BYTES: usize = 4096;
+use crate::ring::PAGE_BYTES;
 
 /// A move: all bytes of host memory to or from as much device memory.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ pub struct Moved {
 }
 
 /// Moves bytes, and returns when all have arrived. Blocks the calling thread, which must not be an async worker or the
-/// device's own; [`start`] does not block.
+/// device's own.
 ///
 /// # Errors
 /// [`MoveError`]; the host memory is then dropped.
@@ -70,7 +67,8 @@ pub fn move_bytes(device: &Arc<Device>, order: Order) -> Result<Moved, MoveError
         there.len(),
         "both ends of a move have one length"
     );
-    let chunk_bytes = chunk_bytes.max(1).next_multiple_of(PAGE_BYTES);
+    // A chunk is no larger than the memory, so rounding it up does not overflow.
+    let chunk_bytes = whole_pages(chunk_bytes.min(host.len()));
     let to = Target {
         device,
         there,
@@ -82,22 +80,6 @@ pub fn move_bytes(device: &Arc<Device>, order: Order) -> Result<Moved, MoveError
         HostBuffer::Pinned(pinned) => to.pinned(method, pinned),
         HostBuffer::Managed(managed) => to.managed(method, managed),
     }
-}
-
-/// Moves bytes on a thread of its own, and calls `done` there with the result. Returns at once.
-///
-/// # Errors
-/// [`MoveError::Thread`] if the system cannot start the thread.
-pub fn start(
-    device: &Arc<Device>,
-    order: Order,
-    done: impl FnOnce(Result<Moved, MoveError>) + Send + 'static,
-) -> Result<(), MoveError> {
-    let device = Arc::clone(device);
-    let spawned = thread::Builder::new()
-        .name("move".to_owned())
-        .spawn(move || done(move_bytes(&device, order)));
-    spawned.map(drop).map_err(MoveError::Thread)
 }
 
 /// Returns an error if the device lacks the method.
@@ -131,9 +113,9 @@ impl Target<'_> {
         options: &StagedOptions,
     ) -> Result<Moved, MoveError> {
         let (device, there, direction) = (self.device, &self.there, self.direction);
-        let chunk_bytes = match method {
-            TransferMethod::StagedCopy => self.chunk_bytes.min(options.buffer_bytes),
-            _ => self.chunk_bytes,
+        let (chunk_bytes, options) = match method {
+            TransferMethod::StagedCopy => staged_shape(self.chunk_bytes, options),
+            _ => (self.chunk_bytes, *options),
         };
         let parts = match method {
             TransferMethod::DynamicPinning => whole_pages_of(bytes, chunk_bytes),
@@ -143,7 +125,7 @@ impl Target<'_> {
         let mut pinning = Duration::ZERO;
         let (parts, took) = match method {
             TransferMethod::StagedCopy => {
-                let parts = staged::run(device, parts, there, direction, options)?;
+                let parts = staged::run(device, parts, there, direction, &options)?;
                 (parts, start.elapsed())
             }
             TransferMethod::DynamicPinning => {
@@ -227,6 +209,22 @@ fn touch(bytes: &[u8]) {
     std::hint::black_box(sum);
 }
 
+/// Returns a number of bytes rounded up to whole pages, at least one.
+fn whole_pages(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(PAGE_BYTES)
+}
+
+/// Returns the chunk size of a staged copy and its shape: buffers of whole pages that are no larger than a chunk, as
+/// each chunk passes through one buffer.
+fn staged_shape(chunk_bytes: usize, options: &StagedOptions) -> (usize, StagedOptions) {
+    let buffer_bytes = whole_pages(options.buffer_bytes.min(chunk_bytes));
+    let options = StagedOptions {
+        buffer_bytes,
+        ..*options
+    };
+    (buffer_bytes, options)
+}
+
 /// Divides memory into chunks.
 fn parts_of<M: Divisible + Deref<Target = [u8]>>(memory: M, chunk_bytes: usize) -> Vec<Part<M>> {
     let cuts = cuts(
@@ -272,6 +270,30 @@ mod tests {
         assert_eq!(cuts(4080, 10_000, 4096), [4080, 8176]);
         assert_eq!(cuts(0, 8192, 8192), [0_usize; 0]);
         assert_eq!(cuts(16, 16, 4096), [0_usize; 0]);
+    }
+
+    #[test]
+    fn chunks_and_buffers_of_any_size_are_whole_pages() {
+        assert_eq!(
+            [0, 1, 4096, 4097].map(whole_pages),
+            [4096, 4096, 4096, 8192]
+        );
+        let shape = |chunk_bytes, buffer_bytes| {
+            let options = StagedOptions {
+                buffer_bytes,
+                ..StagedOptions::default()
+            };
+            let (chunk_bytes, options) = staged_shape(chunk_bytes, &options);
+            assert_eq!(chunk_bytes, options.buffer_bytes, "a chunk fits a buffer");
+            chunk_bytes
+        };
+        for buffer_bytes in [0, 10, 4095] {
+            let chunk_bytes = shape(1 << 20, buffer_bytes);
+            assert_eq!(chunk_bytes, 4096);
+            assert_eq!(cuts(4080, 9000, chunk_bytes), [4080, 8176]);
+        }
+        assert_eq!(shape(8192, usize::MAX), 8192);
+        assert_eq!(shape(1 << 20, 5000), 8192);
     }
 
     #[test]
