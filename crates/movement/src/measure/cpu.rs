@@ -14,43 +14,42 @@ const FACTOR: u64 = 16;
 /// Words of a line.
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u32>();
 
-/// Measures reads of pageable host memory by all cores; dependent reads, by one. Blocks.
-///
-/// # Errors
-/// [`MoveError::WrongSum`] if a read took other bytes.
-pub fn read_by_cpu(plan: Plan) -> Result<Vec<Reading>, MoveError> {
+/// Measures reads of pageable host memory by all cores; dependent reads, by one. Each step of the iterator measures one
+/// pattern, and blocks; it gives [`MoveError::WrongSum`] if a read took other bytes.
+pub fn read_by_cpu(plan: Plan) -> impl Iterator<Item = Result<Reading, MoveError>> {
     let mut words = vec![0_u32; plan.host_bytes / size_of::<u32>()];
-    let mut readings = Vec::new();
-    for pattern in Pattern::ALL {
-        match pattern {
-            Pattern::SequentialBulk => continue,
-            Pattern::Sequential => fill_words(&mut words),
-            Pattern::Dependent => fill_cycle(&mut words),
-            Pattern::Random { .. } => {}
-        }
-        let random = (plan.accesses / FACTOR).max(1);
-        let (accesses, access_bytes) =
-            accesses_of(pattern, plan.host_bytes, random, plan.dependent);
-        let expected = pattern.sum(plan.host_bytes, accesses);
-        let mut times = Vec::new();
-        for round in 0..=plan.repeat {
-            let start = Instant::now();
-            let sum = black_box(read(&words, pattern, accesses));
-            times.extend((round > 0).then_some(start.elapsed().max(Duration::from_nanos(1))));
-            if sum != expected {
-                return Err(MoveError::WrongSum {
-                    what: format!("{pattern} reads by the processor"),
-                });
-            }
-        }
-        readings.push(Reading {
-            pattern,
-            accesses,
-            access_bytes,
-            times,
-        });
+    let patterns = Pattern::ALL.into_iter();
+    let patterns = patterns.filter(|pattern| *pattern != Pattern::SequentialBulk);
+    patterns.map(move |pattern| measure(&mut words, pattern, plan))
+}
+
+/// Measures one pattern. The first pattern of each filling fills the memory.
+fn measure(words: &mut [u32], pattern: Pattern, plan: Plan) -> Result<Reading, MoveError> {
+    match pattern {
+        Pattern::Sequential => fill_words(words),
+        Pattern::Dependent => fill_cycle(words),
+        Pattern::SequentialBulk | Pattern::Random { .. } => {}
     }
-    Ok(readings)
+    let random = (plan.accesses / FACTOR).max(1);
+    let (accesses, access_bytes) = accesses_of(pattern, plan.host_bytes, random, plan.dependent);
+    let expected = pattern.sum(plan.host_bytes, accesses);
+    let mut times = Vec::new();
+    for round in 0..=plan.repeat {
+        let start = Instant::now();
+        let sum = black_box(read(words, pattern, accesses));
+        times.extend((round > 0).then_some(start.elapsed().max(Duration::from_nanos(1))));
+        if sum != expected {
+            return Err(MoveError::WrongSum {
+                what: format!("{pattern} reads by the processor"),
+            });
+        }
+    }
+    Ok(Reading {
+        pattern,
+        accesses,
+        access_bytes,
+        times,
+    })
 }
 
 /// Writes its index to each word, with all cores.

@@ -53,8 +53,9 @@ impl Memory {
     }
 }
 
-/// Measures reads by kernels of a GPU: of its own memory if `of_host` is false, otherwise of pinned host memory.
-/// Blocks; each read runs alone on the device's thread.
+/// Measures reads by kernels of a GPU: of its own memory if `of_host` is false, otherwise of pinned host memory. Each
+/// step of the iterator measures one pattern, and blocks; each read runs alone on the device's thread. Nothing follows
+/// an error.
 ///
 /// # Errors
 /// [`MoveError`] if there is too little memory, or [`MoveError::WrongSum`] if a read took other bytes.
@@ -62,16 +63,16 @@ pub fn read_by_device(
     device: &Arc<Device>,
     of_host: bool,
     plan: Plan,
-) -> Result<Vec<Reading>, MoveError> {
+) -> Result<impl Iterator<Item = Result<Reading, MoveError>>, MoveError> {
     let memory = match of_host {
         true => Memory::Host(device.pinned(plan.host_bytes)?),
         false => Memory::Device(allocate(device, plan.device_bytes)?),
     };
-    read(device, memory, plan)
+    Ok(read(device, memory, plan))
 }
 
 /// Measures reads of the memory of `peer` by kernels of `device`; `None` if the cards cannot access each other's
-/// memory. Blocks.
+/// memory. Blocks as [`read_by_device`].
 ///
 /// # Errors
 /// As for [`read_by_device`].
@@ -79,12 +80,12 @@ pub fn read_peer(
     device: &Arc<Device>,
     peer: &Arc<Device>,
     plan: Plan,
-) -> Result<Option<Vec<Reading>>, MoveError> {
+) -> Result<Option<impl Iterator<Item = Result<Reading, MoveError>>>, MoveError> {
     if link(peer, device) != Some(PeerLink::Direct) {
         return Ok(None);
     }
     let memory = Memory::Peer(allocate(peer, plan.device_bytes)?);
-    read(device, memory, plan).map(Some)
+    Ok(Some(read(device, memory, plan)))
 }
 
 fn allocate(device: &Arc<Device>, bytes: usize) -> Result<DeviceView<u8>, MoveError> {
@@ -92,39 +93,59 @@ fn allocate(device: &Arc<Device>, bytes: usize) -> Result<DeviceView<u8>, MoveEr
     Ok(DeviceView::of(&Arc::new(memory), 0..bytes))
 }
 
-fn read(device: &Arc<Device>, mut memory: Memory, plan: Plan) -> Result<Vec<Reading>, MoveError> {
-    let bulk = device.details().is_some_and(|gpu| has_bulk(gpu.arch));
+/// Measures one pattern after another, until one fails.
+fn read(
+    device: &Arc<Device>,
+    memory: Memory,
+    plan: Plan,
+) -> impl Iterator<Item = Result<Reading, MoveError>> {
+    let device = Arc::clone(device);
+    let has_bulk = device.details().is_some_and(|gpu| has_bulk(gpu.arch));
     let random = memory.accesses(&plan);
-    let mut readings = Vec::new();
-    for pattern in Pattern::ALL {
-        if pattern == Pattern::SequentialBulk && !bulk {
-            continue;
-        }
-        // The first pattern of each filling fills the memory.
-        if matches!(pattern, Pattern::Sequential | Pattern::Dependent) {
-            (memory, _) = run(device, memory, Task::Fill(pattern))?;
-        }
-        let (accesses, access_bytes) = accesses_of(pattern, memory.len(), random, plan.dependent);
-        let expected = pattern.sum(memory.len(), accesses);
-        let mut times = Vec::new();
-        for round in 0..=plan.repeat {
-            let (back, (took, sum)) = run(device, memory, Task::Read(pattern, accesses))?;
-            memory = back;
-            if sum != expected {
-                return Err(MoveError::WrongSum {
-                    what: format!("{pattern} reads by device {}", device.name()),
-                });
-            }
-            times.extend((round > 0).then_some(took));
-        }
-        readings.push(Reading {
-            pattern,
-            accesses,
-            access_bytes,
-            times,
-        });
+    let patterns = Pattern::ALL.into_iter();
+    let patterns = patterns.filter(move |pattern| *pattern != Pattern::SequentialBulk || has_bulk);
+    let mut memory = Some(memory);
+    patterns.map_while(move |pattern| {
+        let measured = measure(&device, memory.take()?, pattern, random, plan);
+        Some(measured.map(|(back, reading)| {
+            memory = Some(back);
+            reading
+        }))
+    })
+}
+
+/// Measures one pattern; returns the memory too.
+fn measure(
+    device: &Device,
+    mut memory: Memory,
+    pattern: Pattern,
+    random: u64,
+    plan: Plan,
+) -> Result<(Memory, Reading), MoveError> {
+    // The first pattern of each filling fills the memory.
+    if matches!(pattern, Pattern::Sequential | Pattern::Dependent) {
+        (memory, _) = run(device, memory, Task::Fill(pattern))?;
     }
-    Ok(readings)
+    let (accesses, access_bytes) = accesses_of(pattern, memory.len(), random, plan.dependent);
+    let expected = pattern.sum(memory.len(), accesses);
+    let mut times = Vec::new();
+    for round in 0..=plan.repeat {
+        let (back, (took, sum)) = run(device, memory, Task::Read(pattern, accesses))?;
+        memory = back;
+        if sum != expected {
+            return Err(MoveError::WrongSum {
+                what: format!("{pattern} reads by device {}", device.name()),
+            });
+        }
+        times.extend((round > 0).then_some(took));
+    }
+    let reading = Reading {
+        pattern,
+        accesses,
+        access_bytes,
+        times,
+    };
+    Ok((memory, reading))
 }
 
 /// Runs a kernel over memory; returns the memory, the kernel's time, and the sum of what it read.

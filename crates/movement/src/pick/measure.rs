@@ -13,7 +13,7 @@ use forebay_device::{Device, DeviceKind, JobError};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{Measurements, Rate, Way};
-use crate::measure::{Pattern, Plan, rate_methods, read_by_device};
+use crate::measure::{Pattern, Plan, Reading, rate_methods, read_by_device};
 use crate::storage::{
     AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource, PageCache,
     StoragePath,
@@ -95,6 +95,7 @@ impl Measured {
             }
         }
         let readings = read_by_device(device, true, Plan::short())?;
+        let readings: Vec<Reading> = readings.collect::<Result<_, _>>()?;
         let random = readings
             .iter()
             .find(|reading| reading.pattern == Pattern::Random { bytes: 8 });
