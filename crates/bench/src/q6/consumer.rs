@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use forebay_device::cuda::{Cuda, DevicePointer, DeviceView, Stream};
 use forebay_device::{Device, DeviceKind, JobError};
 use forebay_movement::method::ask;
@@ -49,7 +49,7 @@ impl Query {
     /// Returns the answer of all chunks. All work must be done.
     ///
     /// # Errors
-    /// If the device is lost.
+    /// If the device is lost, or the repeated kernel gave different answers.
     pub(super) fn answer(self: &Arc<Self>, device: &Device) -> Result<u64> {
         let sum = if self.total.is_some() {
             let query = Arc::clone(self);
@@ -63,6 +63,11 @@ impl Query {
         } else {
             self.sum.load(Ordering::Relaxed)
         };
+        ensure!(
+            sum.is_multiple_of(self.repeats),
+            "{} runs of the kernel add up to {sum}, so they gave different answers; this is a bug",
+            self.repeats
+        );
         Ok(sum / self.repeats)
     }
 
@@ -162,6 +167,23 @@ mod tests {
             );
         }
     }
+    #[test]
+    fn repeats_that_differ_are_an_error() {
+        let query = |sum| {
+            Arc::new(Query {
+                total: None,
+                sum: AtomicU64::new(sum),
+                repeats: 3,
+            })
+        };
+        let spec = "host:1".parse().expect("a device");
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
+        let device = devices.list().remove(0);
+        assert_eq!(query(9).answer(&device).expect("three times 3"), 3);
+        let error = query(10).answer(&device).expect_err("no multiple of 3");
+        assert!(error.to_string().contains("different answers"), "{error}");
+    }
+
     #[test]
     fn a_ring_on_a_gpu_gives_the_answer() {
         let Some(device) = gpu() else { return };

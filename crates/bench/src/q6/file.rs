@@ -1,7 +1,7 @@
 //! The file of row groups, and the small file beside it that says what it holds.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,10 +10,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::generate;
-use super::table::{self, GROUP_BYTES};
+use super::new_file::{NewFile, refuse_other_than_files};
+use super::table::{self, GROUP_BYTES, GROUP_ROWS};
 
 /// Version of the layout; files of other versions are made again.
 const VERSION: u32 = 1;
+/// Maximum bytes of a description.
+const ABOUT_BYTES_MAX: u64 = 64 << 10;
 /// Row groups that a thread reads at once when it verifies a file.
 const VERIFY_GROUPS: usize = 64;
 
@@ -54,10 +57,11 @@ impl TableFile {
     /// version, and verifies it otherwise.
     ///
     /// # Errors
-    /// If the file cannot be written or read, or its bytes are not those that were written.
+    /// If the file cannot be written or read, its bytes are not those that were written, or there is no room for it.
     pub fn open_or_make(folder: &Path, scale_factor: f64, threads: usize) -> Result<TableFile> {
         let path = folder.join(format!("lineitem-{scale_factor}.groups"));
-        let found = about_of(&path).filter(|about| {
+        refuse_other_than_files(&path)?;
+        let found = about_of(&path)?.filter(|about| {
             let bytes = fs::metadata(&path).map(|found| found.len()).ok();
             about.version == VERSION
                 && about.scale_factor == scale_factor
@@ -70,6 +74,11 @@ impl TableFile {
         let file = TableFile { path, about };
         file.verify(threads)?;
         Ok(file)
+    }
+
+    /// Returns the path of the file that says what this one holds.
+    pub fn about_path(&self) -> PathBuf {
+        about_path(&self.path)
     }
 
     /// Reads all row groups into memory and verifies them.
@@ -160,23 +169,35 @@ fn about_path(path: &Path) -> PathBuf {
 }
 
 /// Returns the description; `None` if it is missing or not one.
-fn about_of(path: &Path) -> Option<About> {
-    let text = fs::read_to_string(about_path(path)).ok()?;
-    serde_json::from_str(&text).ok()
+fn about_of(path: &Path) -> Result<Option<About>> {
+    let path = about_path(path);
+    refuse_other_than_files(&path)?;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| {
+        let mut start = file.take(ABOUT_BYTES_MAX);
+        start.read_to_string(&mut text)
+    });
+    Ok(read.ok().and_then(|_| serde_json::from_str(&text).ok()))
+}
+
+/// Returns about how many bytes the row groups have; seldom fewer than they will have.
+fn bytes_expected(scale_factor: f64) -> u64 {
+    let groups = generate::rows_expected(scale_factor).div_ceil(GROUP_ROWS as u64);
+    groups * GROUP_BYTES as u64
 }
 
 /// Makes a file. The description is written last, so an unfinished file has none.
 fn make(path: &Path, scale_factor: f64, threads: usize) -> Result<About> {
-    let writing = || format!("writing {}", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }
+    let mut file = NewFile::create(path, bytes_expected(scale_factor))?;
     let _ = fs::remove_file(about_path(path));
-    let mut file = File::create(path).with_context(writing)?;
     let totals = generate::table(scale_factor, threads, |groups| {
-        file.write_all(groups).with_context(writing)
+        let written = file.write_all(groups);
+        written.with_context(|| file.writing())
     })?;
-    file.sync_all().with_context(writing)?;
+    file.complete()?;
     let about = About {
         version: VERSION,
         scale_factor,
@@ -186,7 +207,11 @@ fn make(path: &Path, scale_factor: f64, threads: usize) -> Result<About> {
         checksum: totals.checksum,
     };
     let text = serde_json::to_string_pretty(&about)?;
-    fs::write(about_path(path), text + "\n").with_context(writing)?;
+    let text = text + "\n";
+    let mut file = NewFile::create(&about_path(path), text.len() as u64)?;
+    let written = file.write_all(text.as_bytes());
+    written.with_context(|| file.writing())?;
+    file.complete()?;
     Ok(about)
 }
 
@@ -245,6 +270,30 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn pipes_in_place_of_the_files_are_refused() {
+        for name in ["lineitem-0.003.groups", "lineitem-0.003.json"] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let mode = nix::sys::stat::Mode::S_IRWXU;
+            nix::unistd::mkfifo(&folder.path().join(name), mode).expect("a pipe");
+            let text = open(folder.path()).expect_err("no file").to_string();
+            assert!(
+                text.contains(name) && text.contains("not a regular file"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_table_larger_than_the_disk_is_refused_before_it_is_made() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let huge = generate::SCALE_FACTOR_MAX * 1e6;
+        let error = TableFile::open_or_make(folder.path(), huge, 2).expect_err("exabytes");
+        assert!(error.to_string().contains("free some"), "{error}");
+        let left = fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 0, "nothing is left");
     }
 
     #[test]

@@ -35,6 +35,18 @@ struct Part {
     revenue: u64,
 }
 
+/// Minimum scale factor: `tpchgen` makes no rows, or panics, far below it.
+pub const SCALE_FACTOR_MIN: f64 = 0.001;
+/// Maximum scale factor, the largest of TPC-H.
+pub const SCALE_FACTOR_MAX: f64 = 100_000.0;
+/// Rows of an order, a little above the average.
+const ORDER_ROWS: f64 = 4.2;
+
+/// Returns about how many rows a table has; seldom fewer than it will have.
+pub fn rows_expected(scale_factor: f64) -> u64 {
+    (f64::from(OrderGenerator::SCALE_BASE) * scale_factor * ORDER_ROWS) as u64
+}
+
 /// Makes the table, and calls `write` with its row groups, in order, some groups at a time.
 ///
 /// # Errors
@@ -203,6 +215,16 @@ mod tests {
         assert!(rows.len() > GROUP_ROWS);
         for (row, fields) in rows.into_iter().enumerate() {
             assert_eq!((word(1, row), word(2, row), word(3, row)), fields);
+        }
+    }
+
+    #[test]
+    fn the_expected_rows_are_a_little_more_than_the_real_ones() {
+        for scale_factor in [SCALE_FACTOR_MIN, 0.003, 0.01, 0.1] {
+            let (totals, _) = made(scale_factor, 2);
+            let expected = rows_expected(scale_factor);
+            let range = totals.rows..=totals.rows + totals.rows / 10;
+            assert!(range.contains(&expected), "{expected} rows, {totals:?}");
         }
     }
 

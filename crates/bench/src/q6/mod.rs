@@ -17,6 +17,7 @@ mod kernels;
     reason = "launches of kernels, and a loop for vectors that the processor may lack"
 )]
 mod launch;
+mod new_file;
 mod overlap;
 mod pinned;
 mod plot;
@@ -25,12 +26,12 @@ mod serial;
 mod table;
 pub(crate) mod usage;
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use forebay_device::cuda::HostRegistration;
 use forebay_device::{Device, HaltingDevices};
@@ -39,6 +40,8 @@ use forebay_movement::storage::{Access, DataFile, PageCache};
 use forebay_peers::cache_folder;
 
 use file::TableFile;
+use generate::{SCALE_FACTOR_MAX, SCALE_FACTOR_MIN};
+use new_file::NewFile;
 use report::{Case, Report, Sample};
 use table::GROUP_BYTES;
 use usage::Meter;
@@ -49,14 +52,20 @@ const BUFFER_BYTES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 2
 const SMOKE_BUFFER_BYTES: [usize; 2] = [64 << 10, 256 << 10];
 /// Bytes of all slots of a ring, if that gives it a useful number of slots.
 const RING_BYTES: usize = 256 << 20;
+/// Maximum size of a buffer.
+const BUFFER_BYTES_MAX: usize = 1 << 30;
+/// Maximum number of rounds.
+const ROUNDS_MAX: u64 = 1 << 20;
+/// Bytes of a row in the text format of TPC-H, a little above the average.
+const TEXT_ROW_BYTES: u64 = 130;
 /// Scale factor of a smoke run.
 const SMOKE_SCALE_FACTOR: f64 = 0.01;
 
 /// Options of `forebay bench q6`.
 #[derive(Args, Clone, Debug)]
 pub struct Q6Args {
-    /// Scale factor of TPC-H; the columns have 96 MB for each unit.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    /// Scale factor of TPC-H, from 0.001 to 100000; the columns have 96 MB for each unit.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = scale_factor)]
     pub scale_factor: f64,
     /// Folder of the columns, on the disk to measure. They are made once and used again. The default is a folder in the
     /// user's cache folder.
@@ -65,17 +74,17 @@ pub struct Q6Args {
     /// Measure only these variants.
     #[arg(long, value_name = "VARIANT", value_delimiter = ',')]
     pub only: Vec<Variant>,
-    /// Runs of each measurement.
-    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    /// Runs of each measurement, at least 1.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
-    /// Run quickly on a small table, to check that every variant works; the measured times mean nothing.
-    #[arg(long)]
+    /// Run once on a table of scale factor 0.01, to check that every variant works; the measured times mean nothing.
+    #[arg(long, conflicts_with_all = ["scale_factor", "rounds"])]
     pub smoke: bool,
     /// Write the table as text, in the format of TPC-H, to this file, and measure nothing.
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Sizes of the buffers, in bytes: multiples of 65536. The default is 64 KiB to 64 MiB.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    /// Sizes of the buffers, in bytes: multiples of 65536, at most 1 GiB. The default is 64 KiB to 64 MiB.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = buffer_bytes)]
     pub buffer_bytes: Vec<usize>,
     /// Print JSON lines.
     #[arg(long)]
@@ -148,10 +157,6 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
     } else {
         args.scale_factor
     };
-    ensure!(
-        scale_factor > 0.0 && scale_factor.is_finite(),
-        "--scale-factor must be a positive number"
-    );
     if let Some(path) = &args.export {
         return export(scale_factor, path);
     }
@@ -168,42 +173,70 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
     }
 }
 
+/// Returns the parser of a number of runs.
+fn rounds() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
+}
+
+/// Parses a scale factor.
+fn scale_factor(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let range = SCALE_FACTOR_MIN..=SCALE_FACTOR_MAX;
+    let number = number.filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("use a number from {SCALE_FACTOR_MIN} to {SCALE_FACTOR_MAX}"))
+}
+
+/// Parses the size of a buffer.
+fn buffer_bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok();
+    let is_whole = |bytes: &usize| {
+        (GROUP_BYTES..=BUFFER_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(GROUP_BYTES)
+    };
+    bytes.filter(is_whole).ok_or_else(|| {
+        format!(
+            "use multiples of {GROUP_BYTES}, the bytes of a row group, up to {BUFFER_BYTES_MAX}"
+        )
+    })
+}
+
 /// Returns the sizes of buffers that the options name.
-fn buffers(args: &Q6Args) -> Result<Vec<usize>> {
-    let sizes = match (&args.buffer_bytes[..], args.smoke) {
+fn buffers(args: &Q6Args) -> Vec<usize> {
+    match (&args.buffer_bytes[..], args.smoke) {
         ([], false) => BUFFER_BYTES.to_vec(),
         ([], true) => SMOKE_BUFFER_BYTES.to_vec(),
         (named, _) => named.to_vec(),
-    };
-    let is_whole = |bytes: &usize| *bytes > 0 && bytes.is_multiple_of(GROUP_BYTES);
-    ensure!(
-        sizes.iter().all(is_whole),
-        "--buffer-bytes must be multiples of {GROUP_BYTES}, the bytes of a row group"
-    );
-    Ok(sizes)
+    }
 }
 
 /// Writes the table in the text format of TPC-H.
-fn export(scale_factor: f64, path: &std::path::Path) -> Result<()> {
-    let writing = || format!("writing {}", path.display());
-    let mut out = BufWriter::new(File::create(path).with_context(writing)?);
+fn export(scale_factor: f64, path: &Path) -> Result<()> {
+    let bytes = generate::rows_expected(scale_factor) * TEXT_ROW_BYTES;
+    let mut file = NewFile::create(path, bytes)?;
+    let writing = file.writing();
+    let mut out = BufWriter::new(&mut file);
     generate::lines(scale_factor, |line| {
-        writeln!(out, "{line}").with_context(writing)
+        writeln!(out, "{line}").with_context(|| writing.clone())
     })?;
-    out.flush().with_context(writing)
+    out.flush().context(writing)?;
+    drop(out);
+    file.complete()
 }
 
 impl Session {
     /// Makes or verifies the columns, and starts the first GPU if there is one.
     fn start(args: &Q6Args, scale_factor: f64) -> Result<Session> {
         let threads = forebay_device::cores();
-        let buffers = buffers(args)?;
+        let buffers = buffers(args);
         let folder = match &args.folder {
             Some(folder) => folder.clone(),
             None => cache_folder()?.join("q6"),
         };
         let file = TableFile::open_or_make(&folder, scale_factor, threads)?;
-        let report = Report::begin(args.json, args.record.clone(), file.about.revenue);
+        let report = Report::begin(
+            args.json,
+            args.record.clone(),
+            (file.about.revenue, &file.about_path()),
+        );
         report.note(&format!(
             "{}: {} rows, revenue {}.{:04}",
             file.path.display(),
@@ -220,7 +253,7 @@ impl Session {
             file,
             devices: gpu::start(args.smoke)?.map(HaltingDevices::from),
             threads,
-            rounds: if args.smoke { 1 } else { args.rounds.max(1) },
+            rounds: if args.smoke { 1 } else { args.rounds },
             buffers,
             report,
         })
@@ -275,6 +308,13 @@ impl Session {
     /// Opens the columns for reads that bypass the page cache, if the file system allows it.
     fn data_file(&self) -> Result<Arc<DataFile>> {
         let file = DataFile::open(&self.file.path, PageCache::Bypass)?;
+        ensure!(
+            file.bytes() == self.file.about.bytes(),
+            "{} has {} bytes, and had {} when this run began; let nothing write to it, and run again",
+            file.path().display(),
+            file.bytes(),
+            self.file.about.bytes()
+        );
         Ok(Arc::new(file))
     }
 
@@ -338,20 +378,23 @@ mod tests {
     use crate::record::Record;
     use clap::Parser;
     use forebay_device::cuda::gpus;
-    use std::path::Path;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
         args: Q6Args,
     }
 
-    fn args(folder: &Path, more: &[&str]) -> Q6Args {
+    fn parsed(folder: &Path, more: &[&str]) -> Result<Line, clap::Error> {
         let folder = folder.to_str().expect("UTF-8");
         let line = ["q6", "--folder", folder]
             .into_iter()
             .chain(more.iter().copied());
-        Line::try_parse_from(line).expect("right flags").args
+        Line::try_parse_from(line)
+    }
+
+    fn args(folder: &Path, more: &[&str]) -> Q6Args {
+        parsed(folder, more).expect("right flags").args
     }
 
     #[test]
@@ -392,14 +435,48 @@ mod tests {
     fn options_that_cannot_be_measured_are_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let refused = |more: &[&str]| {
-            let error = run(&args(folder.path(), more)).expect_err("it is refused");
+            let error = parsed(folder.path(), more).expect_err("it is refused");
             error.to_string()
         };
-        assert!(refused(&["--scale-factor", "0"]).contains("--scale-factor"));
-        assert!(refused(&["--smoke", "--buffer-bytes", "65537"]).contains("multiples of 65536"));
-        if gpus().is_err() {
-            assert!(refused(&["--smoke", "--only", "device"]).contains("needs a GPU"));
+        for number in ["0", "-1", "0.00099", "100001", "1e15", "NaN", "inf", "x"] {
+            let text = refused(&[&format!("--scale-factor={number}")]);
+            assert!(text.contains("from 0.001 to 100000"), "{text}");
         }
+        for bytes in ["0", "65537", "1073807360", "9223372036854710272", "x"] {
+            let text = refused(&["--smoke", "--buffer-bytes", bytes]);
+            assert!(text.contains("multiples of 65536"), "{text}");
+        }
+        assert!(refused(&["--rounds", "0"]).contains("0 is not in 1..="));
+        for more in [["--rounds", "2"], ["--scale-factor", "1"]] {
+            let text = refused(&["--smoke", more[0], more[1]]);
+            assert!(text.contains("cannot be used with"), "{text}");
+        }
+        if gpus().is_err() {
+            let error = run(&args(folder.path(), &["--smoke", "--only", "device"]));
+            let error = error.expect_err("there is none");
+            assert!(error.to_string().contains("needs a GPU"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_of_every_variant_that_reads_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut session = Session::start(&args(folder.path(), &["--smoke"]), 0.001).expect("room");
+        let file = std::fs::File::options()
+            .write(true)
+            .open(&session.file.path);
+        let file = file.expect("it is there");
+        file.set_len(session.file.about.bytes() - 1000)
+            .expect("room");
+        for measured in [
+            disk::by_dd(&mut session),
+            disk::on_cpu(&mut session),
+            serial::measure(&mut session, None),
+        ] {
+            let text = measured.expect_err("the file is too short").to_string();
+            assert!(text.contains("bytes, and had 131072"), "{text}");
+        }
+        session.cpu().expect_err("the file is too short");
     }
 
     #[test]
@@ -407,6 +484,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("lineitem.tbl");
         let mut args = args(folder.path(), &["--scale-factor", "0.001"]);
+        std::fs::write(&path, "an older export").expect("room");
         args.export = Some(path.clone());
         run(&args).expect("room");
         let text = std::fs::read_to_string(path).expect("just written");

@@ -1,11 +1,12 @@
 //! The results of a run: checked, printed, recorded and kept for the plots.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::usage::Usage;
+use crate::output;
 use crate::record::{self, Measured, Record, Run};
 use crate::statistics::Summary;
 
@@ -79,16 +80,24 @@ pub(super) struct Report {
     run: Run,
     /// Exact answer, which every variant must give.
     revenue: u64,
+    /// The file that holds the exact answer.
+    about: PathBuf,
     outcomes: Vec<Outcome>,
 }
 
 impl Report {
-    pub(super) fn begin(json: bool, file: Option<PathBuf>, revenue: u64) -> Report {
+    /// Starts a report, which is appended to `file`. Every answer must be `revenue`, as the file `about` says.
+    pub(super) fn begin(
+        json: bool,
+        file: Option<PathBuf>,
+        (revenue, about): (u64, &Path),
+    ) -> Report {
         Report {
             json,
             file,
             run: Run::begin("q6"),
             revenue,
+            about: about.to_owned(),
             outcomes: Vec::new(),
         }
     }
@@ -96,13 +105,15 @@ impl Report {
     /// Checks the answers of all samples, then prints and records the case.
     ///
     /// # Errors
-    /// If an answer is wrong, or the record cannot be written.
+    /// If an answer is wrong, or the record cannot be written or printed.
     pub(super) fn add(&mut self, case: Case<'_>, samples: &[Sample]) -> Result<()> {
         for sum in samples.iter().filter_map(|sample| sample.sum) {
             ensure!(
                 sum == self.revenue,
-                "{}: the answer is {sum}, but {} is right",
+                "{}: the answer is {sum}, but {} says that {} is right; if that file was edited, remove it, and the \
+                 columns are made again; otherwise this is a bug",
                 case.name,
+                self.about.display(),
                 self.revenue
             );
         }
@@ -122,7 +133,7 @@ impl Report {
             }
         }
         if !self.json {
-            println!("{}", line(&name, case, &typical, records[0].median));
+            output::print(&line(&name, case, &typical, records[0].median))?;
         }
         self.outcomes.push(Outcome {
             name: case.name.to_owned(),
@@ -192,7 +203,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        eprintln!("{text}");
+        output::note(text);
     }
 
     /// Returns the measured cases.
@@ -224,7 +235,7 @@ impl Report {
         }
         if self.json {
             for record in records {
-                println!("{}", serde_json::to_string(record)?);
+                output::print(&serde_json::to_string(record)?)?;
             }
         }
         Ok(())
@@ -326,7 +337,7 @@ mod tests {
     fn a_case_is_recorded_with_its_times() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("q6.jsonl");
-        let mut report = Report::begin(false, Some(file.clone()), 7);
+        let mut report = Report::begin(false, Some(file.clone()), (7, Path::new("a.json")));
         report
             .add(CASE, &[1, 4, 2].map(|seconds| sample(seconds, 7)))
             .expect("right");
@@ -371,11 +382,16 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_is_refused() {
-        let mut report = Report::begin(true, None, 7);
+        let mut report = Report::begin(true, None, (7, Path::new("a.json")));
         let error = report
             .add(CASE, &[sample(1, 7), sample(1, 8)])
             .expect_err("8 is wrong");
-        assert!(error.to_string().contains("the answer is 8"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the answer is 8"), "{text}");
+        assert!(
+            text.contains("a.json") && text.contains("remove it"),
+            "{text}"
+        );
         assert!(report.outcomes().is_empty());
     }
 }

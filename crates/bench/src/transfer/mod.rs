@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, DeviceSpec, Devices, HaltingDevices};
@@ -38,6 +39,10 @@ const CHUNK_BYTES: [usize; 10] = [
 const SMOKE_CHUNK_BYTES: [usize; 2] = [4 << 10, 64 << 10];
 /// Bytes of device memory of a run. The rest of the card is left to unified memory.
 const BUDGET_BYTES: u64 = 12 << 30;
+/// Minimum bytes of a move and of a chunk: a page.
+const BYTES_MIN: u64 = 4096;
+/// Maximum of an option that is a count.
+const COUNT_MAX: u64 = 1 << 20;
 /// Bytes of the pinned pool, from which staged copies take their buffers.
 const POOL_BYTES: u64 = 512 << 20;
 /// Bytes of device memory and of the pinned pool of a smoke run.
@@ -55,23 +60,24 @@ pub struct TransferArgs {
     /// Measure only these methods.
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     pub methods: Vec<TransferMethod>,
-    /// Bytes of a chunk: of one copy, prefetch or kernel.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    /// Bytes of a chunk: of one copy, prefetch or kernel; from 4096 to 12 GiB.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = bytes())]
     pub chunk_bytes: Vec<usize>,
-    /// Bytes of each move; small chunks move less.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    /// Bytes of each move, from 4096 to 12 GiB; small chunks move less.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = bytes())]
     pub bytes: usize,
-    /// Runs of each measurement.
-    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    /// Runs of each measurement of a transfer, at least 1.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = count())]
     pub rounds: usize,
     /// Threads of the staged copy; three quarters of the cores by default.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count())]
     pub staged_threads: Option<usize>,
     /// Pinned buffers of each thread of the staged copy.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count())]
     pub staged_buffers: Option<usize>,
-    /// Run quickly on little data, to check that every measurement works; the measured times mean nothing.
-    #[arg(long)]
+    /// Run quickly on little data, to check that every measurement works; the measured times mean nothing. Moves have
+    /// 1 MiB.
+    #[arg(long, conflicts_with = "bytes")]
     pub smoke: bool,
     /// Print JSON lines.
     #[arg(long)]
@@ -82,6 +88,16 @@ pub struct TransferArgs {
     /// Append the results to this file of JSON lines.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+}
+
+/// Returns the parser of a number of bytes that are moved.
+fn bytes() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(BYTES_MIN..=BUDGET_BYTES)
+}
+
+/// Returns the parser of a number of which there is at least one.
+fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=COUNT_MAX)
 }
 
 /// The sections of a run, in order.
@@ -143,7 +159,7 @@ pub(crate) fn run(args: &TransferArgs) -> Result<()> {
         methods,
         chunk_bytes: chunks(args),
         bytes: if args.smoke { 1 << 20 } else { args.bytes },
-        rounds: args.rounds.max(1),
+        rounds: args.rounds,
         staged: staged(args),
         report,
     };
@@ -245,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
         args: TransferArgs,
@@ -297,6 +313,27 @@ mod tests {
             error.to_string().contains("host:1 are not all GPUs"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        let refused = |arguments: &[&str]| {
+            let all = ["bench"].iter().chain(arguments);
+            let error = Command::try_parse_from(all).expect_err("it is refused");
+            error.to_string()
+        };
+        for option in ["--chunk-bytes", "--bytes"] {
+            for value in ["0", "10", "4095", "12884901889"] {
+                let text = refused(&[option, value]);
+                assert!(text.contains("is not in 4096..=12884901888"), "{text}");
+            }
+        }
+        for option in ["--rounds", "--staged-threads", "--staged-buffers"] {
+            let text = refused(&[option, "0"]);
+            assert!(text.contains("0 is not in 1..="), "{text}");
+        }
+        let text = refused(&["--smoke", "--bytes", "8192"]);
+        assert!(text.contains("cannot be used with"), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use crate::output;
 use crate::record::{self, Measured, Record, Run};
 use crate::statistics::Summary;
 
@@ -40,7 +41,7 @@ impl Report {
     /// Prints, records and keeps a measurement. `devices` are those that took part.
     ///
     /// # Errors
-    /// If there is no sample, or the record cannot be written.
+    /// If there is no sample, or the record cannot be written or printed.
     pub(super) fn add(
         &mut self,
         case: String,
@@ -59,9 +60,9 @@ impl Report {
             record::append(file, std::slice::from_ref(&record))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string(&record)?);
+            output::print(&serde_json::to_string(&record)?)?;
         } else {
-            println!("{}", line(&record, devices));
+            output::print(&line(&record, devices))?;
         }
         let median = summary.median;
         self.results.push(Measurement {
@@ -74,7 +75,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        eprintln!("{text}");
+        output::note(text);
     }
 
     /// Returns all results.
