@@ -1,9 +1,9 @@
 //! The ring against a plain loop of read, copy and run, where the three take about equal time.
 //!
 //! No disk here is as fast as the bus, and no kernel of the query as slow. So the bytes are read from pageable memory,
-//! by so many threads that reading is as fast as the copy, and the kernel is repeated over each chunk until that takes
-//! as long as the chunk's copy. Then a loop that does one of the three at a time takes three times as long as one of them. A ring
-//! that does all three at once could take a third of that.
+//! by the number of threads that is as fast as the copy, and the kernel is repeated over each chunk until that takes
+//! as long as the chunk's copy. Then a loop that does one of the three at a time takes three times as long as one of
+//! them. A ring that does all three at once could take a third of that.
 
 use std::ops::Range;
 use std::sync::Arc;
