@@ -97,7 +97,7 @@ pub(super) fn refuse_other_than_files(path: &Path) -> Result<()> {
     let is_other = fs::metadata(path).is_ok_and(|found| !found.is_file());
     ensure!(
         !is_other,
-        "{} is not a regular file; remove it, or choose another name or folder",
+        "{} is not a regular file; name a regular file, or choose another folder",
         path.display()
     );
     Ok(())
