@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use forebay_device::JobError;
 use forebay_device::cuda::cufile::{
     CuFile, CuFileBatch, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream, CuFileTransfer,
-    Direction,
+    Direction, PathTaken,
 };
 use forebay_device::cuda::{Cuda, Priority};
 use forebay_movement::method::ask;
@@ -42,9 +42,9 @@ pub(super) fn measure(
     let file = host::open(cell, files)?;
     let handle = Arc::new(cufile.register(file.descriptor()?, file.path())?);
     let (all, _) = gpu.buffers((cell, seed), cell.parallel)?;
-    let all = match cufile.register_memory(all.clone()) {
-        Ok(registered) => registered,
-        Err(_) => CuFileMemory::unregistered(all),
+    let (all, unregistered) = match cufile.register_memory(all.clone()) {
+        Ok(registered) => (registered, None),
+        Err(why) => (CuFileMemory::unregistered(all), Some(why.to_string())),
     };
     let parts: Vec<CuFileMemory> = (0..cell.parallel)
         .map(|index| all.part(index * cell.bytes..(index + 1) * cell.bytes))
@@ -84,6 +84,12 @@ pub(super) fn measure(
         (Some(before), Some(after)) => Some((after - before).path().to_string()),
         _ => None,
     };
+    if let Some(why) = unregistered {
+        let path = found
+            .taken
+            .unwrap_or_else(|| PathTaken::Unknown.to_string());
+        found.taken = Some(format!("{path}, through cuFile's own buffers: {why}"));
+    }
     Ok(found)
 }
 
@@ -211,7 +217,7 @@ fn flow(
     let mut offsets = cell.offsets(file_bytes, 0, 1);
     let mut free: VecDeque<(Lane, Option<u64>)> =
         lanes.into_iter().map(|lane| (lane, None)).collect();
-    let mut flying: VecDeque<(Lane, u64, Instant, CuFileTransfer)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Lane, u64, Instant, CuFileTransfer)> = VecDeque::new();
     let (mut used, mut begun) = (Vec::new(), 0);
     loop {
         while let Some((lane, last)) = free.pop_front() {
@@ -231,9 +237,9 @@ fn flow(
                 }
             };
             begun += 1;
-            flying.push_back((lane, offset, began, transfer?));
+            in_flight.push_back((lane, offset, began, transfer?));
         }
-        let Some((lane, offset, began, transfer)) = flying.pop_front() else {
+        let Some((lane, offset, began, transfer)) = in_flight.pop_front() else {
             return Ok((trace, used));
         };
         let moved = transfer.finish()?;

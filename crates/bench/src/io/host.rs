@@ -190,6 +190,8 @@ pub(super) fn check_written(cell: &Cell, path: &Path, traces: &[Trace], seed: u6
 
 #[cfg(test)]
 mod tests {
+    use forebay_movement::storage::FileReader;
+
     use super::super::cell::{Pattern, Sweep};
     use super::*;
 
@@ -203,6 +205,11 @@ mod tests {
             StoragePath::StagedThreads,
             StoragePath::StagedUring,
         ] {
+            let uring = FileReader::Uring { depth: 1 }.check();
+            if let (StoragePath::StagedUring, Err(why)) = (path, uring) {
+                println!("skipped: {why}");
+                continue;
+            }
             for (operation, cache) in [
                 (Operation::Read, Cache::Bypass),
                 (Operation::Read, Cache::Cold),
@@ -221,13 +228,7 @@ mod tests {
                     };
                     seed += 1;
                     let found = measure(&cell, &files, Duration::from_millis(3), seed);
-                    let found = match found {
-                        Err(error) if error.to_string().contains("io_uring") => {
-                            println!("skipped: {error}");
-                            continue;
-                        }
-                        found => found.unwrap_or_else(|error| panic!("{}: {error:#}", cell.case())),
-                    };
+                    let found = found.unwrap_or_else(|error| panic!("{}: {error:#}", cell.case()));
                     assert!(found.operations() >= 1 && found.mb_per_s() > 0.0);
                 }
             }

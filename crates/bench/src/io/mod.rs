@@ -60,8 +60,8 @@ const SECONDS_MAX: f64 = 3600.0;
 /// Options of `forebay bench io`.
 #[derive(Args, Clone, Debug)]
 pub struct IoArgs {
-    /// Folder on the disk to measure; two files are made there once and used again. The default is a folder in the
-    /// user's cache folder.
+    /// Folder on the disk to measure; files named forebay-io-* are made there once and used again. The default is a
+    /// folder in the user's cache folder.
     #[arg(long, value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
     /// Size of each of the two files, such as 512M or 4G.

@@ -53,15 +53,17 @@ pub(super) fn measure(
         views.into_iter().map(pair).collect::<Result<Vec<_>>>()
     };
     let (traces, used, usage) = on_threads(threads, budget, prepare, |thread, pairs, clock| {
-        let line = Line::new(&gpu.device, &file, clock);
+        let worker = Worker::new(&gpu.device, &file, clock);
         let offsets = cell.offsets(files.bytes, thread, threads);
         match (cell.path, cell.operation) {
-            (StoragePath::StagedUring, Operation::Read) => line.queued_reads(cell, offsets, pairs),
-            (StoragePath::StagedUring, Operation::Write) => {
-                line.queued_writes(cell, offsets, pairs)
+            (StoragePath::StagedUring, Operation::Read) => {
+                worker.queued_reads(cell, offsets, pairs)
             }
-            (_, Operation::Read) => line.reads(offsets, pairs),
-            (_, Operation::Write) => line.writes(offsets, pairs),
+            (StoragePath::StagedUring, Operation::Write) => {
+                worker.queued_writes(cell, offsets, pairs)
+            }
+            (_, Operation::Read) => worker.reads(offsets, pairs),
+            (_, Operation::Write) => worker.writes(offsets, pairs),
         }
     })?;
     for pair in used.into_iter().flatten() {
@@ -74,7 +76,7 @@ pub(super) fn measure(
 }
 
 /// A thread of a measurement, and its copies in flight.
-struct Line<'a> {
+struct Worker<'a> {
     device: &'a Device,
     file: &'a DataFile,
     clock: Clock,
@@ -87,10 +89,10 @@ struct Line<'a> {
     used: Vec<Pair>,
 }
 
-impl<'a> Line<'a> {
-    fn new(device: &'a Device, file: &'a DataFile, clock: Clock) -> Line<'a> {
+impl<'a> Worker<'a> {
+    fn new(device: &'a Device, file: &'a DataFile, clock: Clock) -> Worker<'a> {
         let (sender, arrived) = channel();
-        Line {
+        Worker {
             device,
             file,
             clock,

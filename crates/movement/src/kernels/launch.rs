@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use forebay_device::cuda::{
-    Cuda, DevicePointer, DeviceType, DeviceView, Divisible, Event, Fill, LaunchShape, Part, Stream,
-    Transfer,
+    Cuda, DeviceBuffer, DevicePointer, DeviceType, DeviceView, Divisible, Event, Fill, LaunchShape,
+    Part, Stream, Transfer,
 };
 use forebay_device::{DeviceFault, JobError};
 
@@ -153,14 +153,14 @@ fn bulk_shape(bytes: u64) -> LaunchShape {
     }
 }
 
-/// Returns the checksum of device memory, after the earlier work of the stream. Blocks until it is there.
+/// Returns the checksum of device memory that begins at a multiple of 8 bytes, after the earlier work of the stream. Blocks
+/// until it is there.
 pub(crate) fn checksum(
     cuda: &mut Cuda,
     from: &DeviceView<u8>,
     stream: &Stream,
 ) -> Result<u64, JobError> {
-    let sum = cuda.buffer::<u64>(1)?;
-    Transfer::begin(cuda, Fill(0), sum.all(), stream)?.finish()?;
+    let sum = zero(cuda, stream)?;
     let kernel = cuda.kernel(bytes_program(cuda), "checksum")?;
     let shape = plain_shape(cuda, from.len() as u64);
     let arguments = Summing {
@@ -171,10 +171,21 @@ pub(crate) fn checksum(
     // SAFETY: the kernel takes `Summing`, reads the bytes of the view and adds to one number; both live until the
     // transfer below has waited for the stream. If that fails, the device is lost and waits for its work.
     unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }?;
-    let host = vec![0; size_of::<u64>()].into_boxed_slice();
-    let parts = Part::divide(host, &[]);
-    let part = parts.into_iter().next().expect("one part");
-    let (_, part) = Transfer::begin(cuda, sum.all(), part, stream)?.finish()?;
+    read(cuda, &sum, stream)
+}
+
+/// Returns a number of device memory that is 0.
+fn zero(cuda: &mut Cuda, stream: &Stream) -> Result<DeviceBuffer<u64>, JobError> {
+    let number = cuda.buffer::<u64>(1)?;
+    Transfer::begin(cuda, Fill(0), number.all(), stream)?.finish()?;
+    Ok(number)
+}
+
+/// Reads a number of device memory, after the earlier work of the stream. Blocks until it is there.
+fn read(cuda: &mut Cuda, number: &DeviceBuffer<u64>, stream: &Stream) -> Result<u64, JobError> {
+    let host = Part::divide(vec![0; size_of::<u64>()].into_boxed_slice(), &[]);
+    let part = host.into_iter().next().expect("one part");
+    let (_, part) = Transfer::begin(cuda, number.all(), part, stream)?.finish()?;
     Ok(u64::read(&part))
 }
 
@@ -212,8 +223,7 @@ pub(crate) fn run(
     let bytes = memory.len() as u64;
     assert!(bytes.is_power_of_two() && bytes >= 128, "{bytes} bytes");
     let stream = cuda.downloads().clone();
-    let sum = cuda.buffer::<u64>(1)?;
-    Transfer::begin(cuda, Fill(0), sum.all(), &stream)?.finish()?;
+    let sum = zero(cuda, &stream)?;
     let (entry, shape) = entry_and_shape(cuda, memory, task);
     let kernel = cuda.kernel(reads(cuda.arch()), &entry)?;
     let arguments = Reading {
@@ -231,12 +241,10 @@ pub(crate) fn run(
     // SAFETY: the kernels take `Reading`, access `bytes` bytes of memory that the GPU can access, and add to one
     // number. The caller's borrow of the memory outlives the wait below; if that fails, the device is lost.
     let launched = unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) };
-    launched.and_then(|()| Ok(cuda.record(&ended, &stream)?))?;
+    let recorded = launched.and_then(|()| Ok(cuda.record(&ended, &stream)?));
     cuda.synchronize(&stream)?;
-    let host = Part::divide(vec![0; size_of::<u64>()].into_boxed_slice(), &[]);
-    let part = host.into_iter().next().expect("one part");
-    let (_, part) = Transfer::begin(cuda, sum.all(), part, &stream)?.finish()?;
-    Ok((ended.elapsed_ms(&began)?.into(), u64::read(&part)))
+    recorded?;
+    Ok((ended.elapsed_ms(&began)?.into(), read(cuda, &sum, &stream)?))
 }
 
 /// Returns the kernel of a task and its launch shape.

@@ -148,7 +148,15 @@ where
 ///
 /// # Errors
 /// As for [`ask`].
+///
+/// # Panics
+/// If the memory does not begin at a multiple of 8 bytes.
 pub fn checksum_on(device: &Device, view: DeviceView<u8>) -> Result<u64, MoveError> {
+    let address = view.pointer().address();
+    assert!(
+        address.is_multiple_of(8),
+        "a checksum of memory at {address:#x}"
+    );
     ask(device, move |cuda| {
         let stream = cuda.downloads().clone();
         launch::checksum(cuda, &view, &stream)

@@ -84,7 +84,10 @@ impl DirectSource {
             None => {
                 // Memory that cannot be registered is read through cuFile's own buffers.
                 let registered = self.cufile.register_memory(view.clone());
-                let memory = registered.unwrap_or_else(|_| CuFileMemory::unregistered(view));
+                let memory = registered.unwrap_or_else(|why| {
+                    tracing::warn!(%why, "cuFile reads through its own buffers");
+                    CuFileMemory::unregistered(view)
+                });
                 known.push(memory.clone());
                 memory
             }
@@ -177,18 +180,18 @@ impl DirectSource {
     /// Queues the reads on the ring's stream of copies. Their results are known only when they are done.
     fn fill_on_stream(&self, slots: &Slots<'_>) -> Result<(), Unread> {
         let (sender, queued) = channel();
-        let mut flying = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         while let Some(slot) = slots.next() {
             let enqueue = self.enqueue(&slot, sender.clone())?;
             slots.filled(slot, enqueue);
-            flying.extend(queued.try_iter());
-            while let Some(done) = flying.pop_front_if(|queued| is_done(queued)) {
+            in_flight.extend(queued.try_iter());
+            while let Some(done) = in_flight.pop_front_if(|queued| is_done(queued)) {
                 self.check_done(done)?;
             }
         }
         drop(sender);
         // The channel ends when no job can queue a read any more.
-        let mut rest = flying.into_iter().chain(queued);
+        let mut rest = in_flight.into_iter().chain(queued);
         rest.try_for_each(|queued| self.check_done(queued))
     }
 

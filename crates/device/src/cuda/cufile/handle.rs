@@ -18,7 +18,8 @@ use crate::cuda::DeviceView;
 #[derive(Debug)]
 pub struct CuFileHandle {
     raw: *mut c_void,
-    file: File,
+    /// Open as long as the library uses it.
+    _file: File,
     path: PathBuf,
     cufile: Arc<CuFile>,
 }
@@ -56,7 +57,7 @@ impl CuFileHandle {
         code.check().map_err(refused)?;
         Ok(CuFileHandle {
             raw,
-            file,
+            _file: file,
             path: path.to_owned(),
             cufile,
         })
@@ -68,11 +69,6 @@ impl CuFileHandle {
 
     pub(super) fn cufile(&self) -> &Arc<CuFile> {
         &self.cufile
-    }
-
-    /// Returns the file.
-    pub fn file(&self) -> &File {
-        &self.file
     }
 
     /// Fills GPU memory with bytes of the file; blocks until they are there. Returns the number of bytes read, which is
