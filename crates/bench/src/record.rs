@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -149,7 +150,13 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         serde_json::to_writer(&mut lines, record)?;
         lines.push(b'\n');
     }
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    let mut options = OpenOptions::new();
+    // A pipe without a reader is an error; opening it would wait for ever.
+    let options = options
+        .create(true)
+        .append(true)
+        .custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path);
     file.and_then(|mut file| file.write_all(&lines))
         .with_context(|| format!("writing {}", path.display()))
 }
@@ -204,6 +211,16 @@ fn processor() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_without_a_reader_is_an_error() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("a tool of every system").success());
+        let error = append(&path, &[]).expect_err("nothing reads it");
+        assert!(error.to_string().contains("writing"), "{error}");
+    }
 
     #[test]
     fn records_are_appended_a_line_each() {

@@ -180,10 +180,11 @@ fn write(path: &Path, bytes: u64) -> Result<()> {
     Ok(file.sync()?)
 }
 
-/// Allocates the blocks of a file, so that a disk without room refuses it before anything is written.
+/// Allocates the blocks of a file, so that a disk without room refuses it before anything is written. The file's length
+/// stays 0, so that an interrupted run leaves no file that looks whole.
 fn allocate(file: &File, bytes: u64) -> Result<()> {
     let bytes = i64::try_from(bytes).context("it is larger than any file")?;
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
         // Not every file system can; there, a write fails when the disk is full.
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
         Err(error) => Err(error.into()),
