@@ -86,13 +86,13 @@ pub(super) fn load(
         let memory = Arc::new(cuda.allocate(groups.len() as u64)?);
         let stream = cuda.stream(Priority::Normal)?;
         let (began, ended) = (cuda.event()?, cuda.event()?);
-        let mut flying = Vec::new();
+        let mut in_flight = Vec::new();
         cuda.record(&began, &stream)?;
         for begin in (0..groups.len()).step_by(LOAD_BYTES) {
             let range = begin..(begin + LOAD_BYTES).min(groups.len());
             let to = DeviceView::of(&memory, range.clone());
             let part = RegisteredPart::new(&groups, range);
-            flying.push(Transfer::begin(cuda, part, to, &stream)?);
+            in_flight.push(Transfer::begin(cuda, part, to, &stream)?);
         }
         cuda.record(&ended, &stream)?;
         cuda.synchronize(&stream)?;

@@ -181,11 +181,11 @@ fn copy_and_run(
     Ok(ask(gpu, move |cuda| {
         let stream = cuda.uploads().clone();
         let began = Instant::now();
-        let mut flying = Vec::new();
+        let mut in_flight = Vec::new();
         for (buffer, range) in filled {
             let to = range.start - chunk.start..range.end - chunk.start;
             let part = PinnedPart::new(buffer, 0..range.len());
-            flying.push(Transfer::begin(
+            in_flight.push(Transfer::begin(
                 cuda,
                 part,
                 DeviceView::of(&memory, to),
@@ -193,7 +193,7 @@ fn copy_and_run(
             )?);
         }
         let mut buffers = Vec::new();
-        for copy in flying {
+        for copy in in_flight {
             buffers.push(copy.finish()?.0.into_buffer());
         }
         let copied = began.elapsed();

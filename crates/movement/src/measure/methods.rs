@@ -16,6 +16,9 @@ use crate::{MoveError, checksum};
 /// Minimum bytes that a thread fills.
 const FILL_BYTES_MIN: usize = 1 << 20;
 
+/// Why [`Prepared`] can have no host memory.
+const NO_HOST_MEMORY: &str = "an earlier move failed, and dropped the host memory";
+
 /// Host and device memory between which a method moves bytes, again and again.
 #[derive(Debug)]
 pub struct Prepared {
@@ -55,7 +58,10 @@ impl Prepared {
     /// Moves all bytes; returns the time, and the time within it for pinning.
     ///
     /// # Errors
-    /// [`MoveError`] if the move fails, or an earlier one failed.
+    /// [`MoveError`] if the move fails.
+    ///
+    /// # Panics
+    /// If an earlier move failed.
     pub fn run(
         &mut self,
         device: &Arc<Device>,
@@ -64,10 +70,7 @@ impl Prepared {
         staged: StagedOptions,
     ) -> Result<(Duration, Duration), MoveError> {
         let method = self.method;
-        let host = self
-            .host
-            .take()
-            .ok_or_else(|| self.wrong("an earlier move failed"))?;
+        let host = self.host.take().expect(NO_HOST_MEMORY);
         let order = Order {
             method,
             direction,
@@ -96,15 +99,19 @@ impl Prepared {
     ///
     /// # Errors
     /// [`MoveError::WrongSum`].
+    ///
+    /// # Panics
+    /// If an earlier move failed.
     pub fn verify(&self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
-        let sum = match (direction, &self.host) {
-            (Direction::ToDevice, _) => checksum_on(device, self.there.all())?,
-            (Direction::ToHost, Some(host)) => checksum(host),
-            (Direction::ToHost, None) => return Err(self.wrong("an earlier move failed")),
+        let sum = match direction {
+            Direction::ToDevice => checksum_on(device, self.there.all())?,
+            Direction::ToHost => checksum(self.host.as_ref().expect(NO_HOST_MEMORY)),
         };
         match sum == self.sum {
             true => Ok(()),
-            false => Err(self.wrong(direction.name())),
+            false => Err(MoveError::WrongSum {
+                what: format!("{}, {direction}", self.method),
+            }),
         }
     }
 
@@ -112,27 +119,24 @@ impl Prepared {
     ///
     /// # Errors
     /// [`MoveError`] if the device fails.
+    ///
+    /// # Panics
+    /// If an earlier move failed.
     pub fn forget(&mut self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
         let all = self.there.all();
-        match (direction, &mut self.host) {
-            (Direction::ToDevice, Some(host)) => {
+        let host = self.host.as_mut().expect(NO_HOST_MEMORY);
+        match direction {
+            Direction::ToDevice => {
                 fill(host);
                 ask(device, move |cuda| {
                     Transfer::begin(cuda, Fill(0), all, cuda.uploads())?.finish()?;
                     Ok(())
                 })
             }
-            (Direction::ToHost, Some(host)) => {
+            Direction::ToHost => {
                 with_all_cores(host, |_, part| part.fill(0));
                 Ok(())
             }
-            (_, None) => Err(self.wrong("an earlier move failed")),
-        }
-    }
-
-    fn wrong(&self, what: &str) -> MoveError {
-        MoveError::WrongSum {
-            what: format!("{}, {what}", self.method),
         }
     }
 }

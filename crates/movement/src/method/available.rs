@@ -40,10 +40,10 @@ pub enum Missing {
     #[error("{0} has no bulk copy engine; sm_90 is the first that has one")]
     NoBulk(Arch),
     /// A move was tried and failed.
-    #[error("a try failed: {0}")]
+    #[error("a trial move failed: {0}")]
     Failed(String),
     /// A move was tried, and other bytes arrived.
-    #[error("a try {0} moved wrong bytes")]
+    #[error("a trial move ({0}) delivered wrong bytes")]
     WrongBytes(Direction),
 }
 

@@ -17,7 +17,7 @@ use crate::kernels;
 use crate::kernels::launch::{Engine, KernelCopy};
 
 /// Maximum chunks in flight.
-const FLYING_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 
 /// Time after which a step that begins chunks lets other jobs run.
 const STEP_TIME: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ type Chunked<M> = (Vec<Part<M>>, Duration);
 /// The job.
 struct Chunks<M> {
     waiting: VecDeque<(Part<M>, DeviceView<u8>)>,
-    flying: VecDeque<Flight<M>>,
+    in_flight: VecDeque<Flight<M>>,
     moved: Vec<Part<M>>,
     begin: Begin<M>,
     /// When the first chunk was begun.
@@ -51,23 +51,23 @@ impl<M: Divisible> Chunks<M> {
     fn begin_some(&mut self, cuda: &mut Cuda) -> Result<(), JobError> {
         let start = Instant::now();
         self.began.get_or_insert(start);
-        while self.flying.len() < FLYING_MAX && start.elapsed() < STEP_TIME {
+        while self.in_flight.len() < IN_FLIGHT_MAX && start.elapsed() < STEP_TIME {
             let Some((part, view)) = self.waiting.pop_front() else {
                 break;
             };
             let flight = (self.begin)(cuda, part, view)?;
-            self.flying.push_back(flight);
+            self.in_flight.push_back(flight);
         }
         Ok(())
     }
 
     /// Ends the chunks that have arrived; they arrive in order.
     fn end_some(&mut self) -> Result<(), JobError> {
-        while let Some(first) = self.flying.front() {
+        while let Some(first) = self.in_flight.front() {
             if !first.event.is_done()? {
                 break;
             }
-            if let Some(flight) = self.flying.pop_front() {
+            if let Some(flight) = self.in_flight.pop_front() {
                 self.moved.push((flight.end)()?);
             }
         }
@@ -89,13 +89,13 @@ impl<M: Divisible> Job for Chunks<M> {
         }
         self.end_some()?;
         self.begin_some(cuda)?;
-        // Half of the chunks in flight are left when the job continues, so that the device never waits for it.
+        // The job continues when half of the chunks are done; the other half keeps the device busy.
         let middle = if self.waiting.is_empty() {
-            self.flying.back()
-        } else if self.flying.len() < FLYING_MAX {
+            self.in_flight.back()
+        } else if self.in_flight.len() < IN_FLIGHT_MAX {
             return Ok(Step::Again);
         } else {
-            self.flying.get(FLYING_MAX / 2)
+            self.in_flight.get(IN_FLIGHT_MAX / 2)
         };
         if let Some(flight) = middle {
             return Ok(Step::wait_for(Arc::clone(&flight.event)));
@@ -123,7 +123,7 @@ pub(super) fn run<M: Divisible>(
             .into_iter()
             .map(|part| with_view(part, there))
             .collect(),
-        flying: VecDeque::new(),
+        in_flight: VecDeque::new(),
         moved: Vec::new(),
         begin,
         began: None,

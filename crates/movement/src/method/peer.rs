@@ -47,13 +47,13 @@ pub fn copy_between(
     );
     ask(to, move |cuda| {
         let start = Instant::now();
-        let mut flying = Vec::new();
+        let mut in_flight = Vec::new();
         for offset in (0..from.len()).step_by(chunk_bytes.max(1)) {
             let range = offset..from.len().min(offset + chunk_bytes.max(1));
             let (source, target) = (from.view(range.clone()), there.view(range));
-            flying.push(Transfer::begin(cuda, source, target, cuda.uploads())?);
+            in_flight.push(Transfer::begin(cuda, source, target, cuda.uploads())?);
         }
-        for transfer in flying {
+        for transfer in in_flight {
             transfer.finish()?;
         }
         Ok(start.elapsed())

@@ -1,4 +1,5 @@
-//! Dynamic pinning: pageable memory is pinned chunk by chunk. Pages that the memory does not fill are copied without.
+//! Dynamic pinning: pageable memory is pinned chunk by chunk. Pages that the memory
+//! fills only in part are copied without pinning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ type Bytes = Box<[u8]>;
 type Registered = HostRegistration<Part<Bytes>>;
 
 /// A copy in either direction.
-enum Flying {
+enum CopyInFlight {
     ToDevice(Transfer<Registered, DeviceView<u8>>),
     ToHost(Transfer<DeviceView<u8>, Registered>),
 }
 
-impl Flying {
+impl CopyInFlight {
     /// Waits for the copy.
     fn wait(&self, device: &Device) -> Result<(), MoveError> {
         let event = match self {
-            Flying::ToDevice(transfer) => transfer.event(),
-            Flying::ToHost(transfer) => transfer.event(),
+            CopyInFlight::ToDevice(transfer) => transfer.event(),
+            CopyInFlight::ToHost(transfer) => transfer.event(),
         };
         event.wait().map_err(|fault| lost(device, &fault))
     }
@@ -38,8 +39,8 @@ impl Flying {
     /// Waits for the copy, and unpins the memory.
     fn finish(self, device: &Device) -> Result<Part<Bytes>, MoveError> {
         let registered = match self {
-            Flying::ToDevice(transfer) => transfer.finish().map(|(registered, _)| registered),
-            Flying::ToHost(transfer) => transfer.finish().map(|(_, registered)| registered),
+            CopyInFlight::ToDevice(transfer) => transfer.finish().map(|(registered, _)| registered),
+            CopyInFlight::ToHost(transfer) => transfer.finish().map(|(_, registered)| registered),
         };
         let registered = registered.map_err(|fault| lost(device, &fault))?;
         Ok(registered.into_inner())
@@ -54,22 +55,22 @@ pub(super) fn run(
     there: &DeviceView<u8>,
     direction: Direction,
 ) -> Result<(Vec<Part<Bytes>>, Duration), MoveError> {
-    let (mut flying, mut moved) = (VecDeque::new(), Vec::new());
+    let (mut in_flight, mut moved) = (VecDeque::new(), Vec::new());
     let mut pinning = Duration::ZERO;
     let (pages, ends): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| is_whole_pages(part));
     moved.extend(chunks::run(device, ends, there, by_copies(direction))?.0);
     for part in pages {
-        if flying.len() == PINNED_MAX {
-            moved.extend(end(&mut flying, device, &mut pinning)?);
+        if in_flight.len() == PINNED_MAX {
+            moved.extend(end(&mut in_flight, device, &mut pinning)?);
         }
         let (part, view) = with_view(part, there);
         let start = Instant::now();
         let registered = device.register(part).map_err(|(_, error)| error)?;
         pinning += start.elapsed();
-        flying.push_back(begin(device, registered, view, direction)?);
+        in_flight.push_back(begin(device, registered, view, direction)?);
     }
-    while !flying.is_empty() {
-        moved.extend(end(&mut flying, device, &mut pinning)?);
+    while !in_flight.is_empty() {
+        moved.extend(end(&mut in_flight, device, &mut pinning)?);
     }
     Ok((moved, pinning))
 }
@@ -79,25 +80,27 @@ fn begin(
     registered: Registered,
     view: DeviceView<u8>,
     direction: Direction,
-) -> Result<Flying, MoveError> {
+) -> Result<CopyInFlight, MoveError> {
     ask(device, move |cuda| {
         let stream = stream_of(cuda, direction);
         Ok(match direction {
             Direction::ToDevice => {
-                Flying::ToDevice(Transfer::begin(cuda, registered, view, &stream)?)
+                CopyInFlight::ToDevice(Transfer::begin(cuda, registered, view, &stream)?)
             }
-            Direction::ToHost => Flying::ToHost(Transfer::begin(cuda, view, registered, &stream)?),
+            Direction::ToHost => {
+                CopyInFlight::ToHost(Transfer::begin(cuda, view, registered, &stream)?)
+            }
         })
     })
 }
 
 /// Ends the oldest copy, and counts the time of unpinning.
 fn end(
-    flying: &mut VecDeque<Flying>,
+    in_flight: &mut VecDeque<CopyInFlight>,
     device: &Device,
     pinning: &mut Duration,
 ) -> Result<Option<Part<Bytes>>, MoveError> {
-    let Some(oldest) = flying.pop_front() else {
+    let Some(oldest) = in_flight.pop_front() else {
         return Ok(None);
     };
     oldest.wait(device)?;

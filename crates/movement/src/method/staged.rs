@@ -141,12 +141,12 @@ impl<T> Queue<T> {
 
 fn to_device(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, MoveError> {
     let queue: Queue<Upload> = Queue::new();
-    let (mut flying, mut moved) = (0, Vec::new());
+    let (mut in_flight, mut moved) = (0, Vec::new());
     while let Some(part) = work.next() {
         let mut buffer = match free.pop() {
             Some(buffer) => buffer,
             None => {
-                flying -= 1;
+                in_flight -= 1;
                 uploaded(work, &queue)?
             }
         };
@@ -159,9 +159,9 @@ fn to_device(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>,
             let stream = cuda.uploads();
             Ok(Transfer::begin(cuda, filled, view, stream)?)
         })?;
-        flying += 1;
+        in_flight += 1;
     }
-    for _ in 0..flying {
+    for _ in 0..in_flight {
         uploaded(work, &queue)?;
     }
     Ok(moved)
@@ -176,7 +176,7 @@ fn uploaded(work: &Work<'_>, queue: &Queue<Upload>) -> Result<Pinned, MoveError>
 
 fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, MoveError> {
     let queue: Queue<Download> = Queue::new();
-    let (mut flying, mut moved) = (0, Vec::new());
+    let (mut in_flight, mut moved) = (0, Vec::new());
     loop {
         while let Some(buffer) = free.pop() {
             let Some(part) = work.next() else {
@@ -188,13 +188,13 @@ fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, M
                 let stream = cuda.downloads();
                 Ok((Transfer::begin(cuda, view, empty, stream)?, part))
             })?;
-            flying += 1;
+            in_flight += 1;
         }
-        if flying == 0 {
+        if in_flight == 0 {
             return Ok(moved);
         }
         let (download, mut part) = answer(work.device, &queue.receiver)?;
-        flying -= 1;
+        in_flight -= 1;
         let finished = download.finish();
         let (_, filled) = finished.map_err(|fault| lost(work.device, &fault))?;
         let buffer = filled.into_buffer();
