@@ -1,28 +1,23 @@
 //! The query as the consumer of a staging ring: each chunk is some row groups.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
-use forebay_device::cuda::{Cuda, DevicePointer, DeviceView, Stream};
-use forebay_device::{Device, DeviceKind, JobError};
+use forebay_device::{Device, DeviceKind};
 use forebay_movement::method::ask;
-use forebay_movement::{Chunk, Consumer};
 
 use super::gpu::Total;
-use super::kernels::{Entry, Groups, Place};
-use super::table::GROUP_BYTES;
-use super::{cpu, launch};
+use super::kernels::Entry;
 
-/// Adds up the answers of chunks, on a GPU or on the CPU.
+/// Adds up the answers of chunks, on a GPU or on the CPU. Its work on chunks is in `launch`, as it launches kernels.
 pub(super) struct Query {
     /// The sum on the GPU; `None` on the CPU.
-    total: Option<Total>,
+    pub(super) total: Option<Total>,
     /// The sum on the CPU.
-    sum: AtomicU64,
+    pub(super) sum: AtomicU64,
     /// How many times the kernel runs over each chunk.
-    repeats: u64,
+    pub(super) repeats: u64,
 }
 
 impl Query {
@@ -70,65 +65,14 @@ impl Query {
         );
         Ok(sum / self.repeats)
     }
-
-    /// Queues the kernel over row groups in device memory. The caller keeps them, and this consumer, until the stream
-    /// has run the kernel.
-    ///
-    /// # Errors
-    /// If the kernel cannot be launched.
-    ///
-    /// # Panics
-    /// If this is a consumer for the CPU, or the bytes are not whole groups.
-    pub(super) fn queue(
-        &self,
-        cuda: &mut Cuda,
-        stream: &Stream,
-        bytes: &DeviceView<u8>,
-    ) -> Result<(), JobError> {
-        let total = self.total.as_ref().expect("a consumer for a GPU");
-        assert!(
-            bytes.len().is_multiple_of(GROUP_BYTES),
-            "{} bytes",
-            bytes.len()
-        );
-        let kernel = Entry::Query.load(cuda)?;
-        let arguments = Groups {
-            words: DevicePointer::new(bytes.pointer().address()),
-            count: (bytes.len() / GROUP_BYTES) as u64,
-            total: total.number.pointer_mut(),
-        };
-        let shape = Entry::Query.shape(&kernel, arguments.count, Place::Device)?;
-        for _ in 0..self.repeats {
-            launch::query(cuda, &kernel, &shape, &arguments, stream)?;
-        }
-        Ok(())
-    }
-}
-
-impl Consumer for Query {
-    fn enqueue(
-        &self,
-        cuda: &mut Cuda,
-        stream: &Stream,
-        _: Chunk,
-        bytes: &DeviceView<u8>,
-    ) -> Result<(), JobError> {
-        self.queue(cuda, stream, bytes)
-    }
-
-    fn process(&self, _: Chunk, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
-        for _ in 0..self.repeats {
-            self.sum.fetch_add(cpu::sum(bytes), Ordering::Relaxed);
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::q6::cpu;
     use crate::q6::gpu::tests::{gpu, random};
-    use crate::q6::table::{DISCOUNT_MAX, GROUP_ROWS, Row, SHIP_BEGIN, encode};
+    use crate::q6::table::{DISCOUNT_MAX, GROUP_BYTES, GROUP_ROWS, Row, SHIP_BEGIN, encode};
     use forebay_cancel::Stop;
     use forebay_device::{DeviceOptions, Devices};
     use forebay_movement::{Pageable, PinnedSource, RingOptions, StagingRing};

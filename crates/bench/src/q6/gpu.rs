@@ -11,7 +11,7 @@ use forebay_device::cuda::{
 use forebay_device::{Device, DeviceOptions, Devices, JobError};
 use forebay_movement::method::ask;
 
-use super::kernels::{Entry, Groups, Place};
+use super::kernels::{Entry, Place};
 use super::launch;
 use super::table::GROUP_BYTES;
 
@@ -48,7 +48,8 @@ pub(super) enum Resident {
 }
 
 impl Resident {
-    fn words(&self) -> DevicePointer<u32> {
+    /// Returns the address of the row groups.
+    pub(super) fn words(&self) -> DevicePointer<u32> {
         match self {
             Resident::Device(memory) => DevicePointer::new(memory.address()),
             Resident::Host(memory) => memory.device_pointer(),
@@ -56,7 +57,7 @@ impl Resident {
     }
 
     /// Returns the number of row groups.
-    fn groups(&self) -> u64 {
+    pub(super) fn groups(&self) -> u64 {
         let bytes = match self {
             Resident::Device(memory) => memory.bytes(),
             Resident::Host(memory) => memory.len() as u64,
@@ -64,7 +65,8 @@ impl Resident {
         bytes / GROUP_BYTES as u64
     }
 
-    fn place(&self) -> Place {
+    /// Returns where the row groups are.
+    pub(super) fn place(&self) -> Place {
         match self {
             Resident::Device(_) => Place::Device,
             Resident::Host(_) => Place::Host,
@@ -122,24 +124,10 @@ pub(super) struct Timed {
 pub(super) fn run(device: &Device, entry: Entry, groups: &Resident) -> Result<Timed> {
     let groups = groups.clone();
     Ok(ask(device, move |cuda| {
-        let kernel = entry.load(cuda)?;
-        let shape = entry.shape(&kernel, groups.groups(), groups.place())?;
         let stream = cuda.stream(Priority::Normal)?;
         let total = Total::new(cuda, &stream)?;
-        let arguments = Groups {
-            words: groups.words(),
-            count: groups.groups(),
-            total: total.number.pointer_mut(),
-        };
-        let (began, ended) = (cuda.event()?, cuda.event()?);
-        cuda.record(&began, &stream)?;
-        let launched = launch::query(cuda, &kernel, &shape, &arguments, &stream);
-        let recorded = cuda.record(&ended, &stream);
-        // The kernel reads memory that this function holds.
-        cuda.synchronize(&stream)?;
-        launched.and(recorded.map_err(JobError::from))?;
         Ok(Timed {
-            took: duration(&began, &ended)?,
+            took: launch::run(cuda, entry, &groups, &total, &stream)?,
             sum: total.read(cuda, &stream)?,
         })
     })?)

@@ -198,10 +198,7 @@ fn copy_and_run(
         }
         let copied = began.elapsed();
         let began = Instant::now();
-        let queued = query.queue(cuda, &stream, &DeviceView::of(&memory, 0..chunk.len()));
-        // The kernel reads memory that this job holds.
-        cuda.synchronize(&stream)?;
-        queued?;
+        query.run(cuda, &stream, &DeviceView::of(&memory, 0..chunk.len()))?;
         Ok((buffers, copied, began.elapsed()))
     })?)
 }

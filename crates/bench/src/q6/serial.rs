@@ -106,10 +106,7 @@ impl Loop {
     /// Runs the kernel over the first bytes of the memory and waits.
     fn run(&self, cuda: &mut Cuda, bytes: usize) -> Result<(), JobError> {
         let view = DeviceView::of(&self.memory, 0..bytes);
-        let queued = self.query.queue(cuda, &self.stream, &view);
-        // The kernel reads the memory of this loop.
-        cuda.synchronize(&self.stream)?;
-        queued
+        self.query.run(cuda, &self.stream, &view)
     }
 
     /// Ends a measurement: copies the answer to the host, which counts as transfer.
