@@ -1,14 +1,14 @@
 //! The results of a run: printed, recorded and drawn.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::cell::{Cell, Sweep};
 use super::fio::FioFound;
 use super::measure::Found;
 use super::plots;
+use crate::output;
 use crate::record::{self, Measured, Record, Run};
 use crate::statistics::Summary;
 
@@ -46,8 +46,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        // Without standard error, a note has no reader.
-        let _ = writeln!(io::stderr(), "{text}");
+        output::note(text);
     }
 
     /// Prints and records a measurement.
@@ -108,9 +107,9 @@ impl Report {
     fn print(&mut self, row: &str) -> Result<()> {
         if !self.has_head {
             self.has_head = true;
-            print(&mut io::stdout(), &head())?;
+            output::print(&head())?;
         }
-        print(&mut io::stdout(), row)
+        output::print(row)
     }
 
     fn keep(
@@ -140,7 +139,7 @@ impl Report {
         }
         if self.json {
             for record in &records {
-                print(&mut io::stdout(), &serde_json::to_string(record)?)?;
+                output::print(&serde_json::to_string(record)?)?;
             }
         }
         Ok(())
@@ -156,15 +155,6 @@ impl Report {
         }
         Ok(())
     }
-}
-
-/// Prints a line.
-///
-/// # Errors
-/// If the output is closed or full. `println!` would panic.
-fn print(to: &mut impl Write, line: &str) -> Result<()> {
-    let written = writeln!(to, "{line}").and_then(|()| to.flush());
-    written.context("writing the results to standard output")
 }
 
 /// Head of the table; its columns are those of [`numbers`] and [`row`].
@@ -301,13 +291,6 @@ mod tests {
             let svg = std::fs::read_to_string(folder.path().join(name)).expect(name);
             assert!(svg.contains("</svg>"), "{name}");
         }
-    }
-
-    #[test]
-    fn an_output_that_is_full_is_an_error() {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
-        let error = print(&mut full.expect("a device of Linux"), "row").expect_err("it is full");
-        assert!(error.to_string().contains("standard output"), "{error}");
     }
 
     #[test]
