@@ -218,8 +218,8 @@ impl Devices {
     }
 }
 
-/// Devices that [halt](Devices::halt) when this value is dropped: for programs that start GPUs and end. Values that need
-/// a GPU's thread, such as an open cuFile, are dropped before.
+/// Devices that [halt](Devices::halt) when this value is dropped: for programs that start GPUs and end. Values that
+/// need a GPU's thread, such as an open cuFile, are dropped before.
 #[derive(Debug)]
 pub struct HaltingDevices(Devices);
 

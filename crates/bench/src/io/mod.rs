@@ -67,8 +67,8 @@ pub struct IoArgs {
     /// Size of each of the two files, such as 512M or 4G.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub file_size: Size,
-    /// Measure only what this figure of the paper shows: 2 varies the size of the buffer; 3 and 4 vary the operations in
-    /// flight.
+    /// Measure only what this figure of the paper shows: 2 varies the size of the buffer; 3 and 4 vary the operations
+    /// in flight.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..=4))]
     pub figure: Option<u32>,
     /// Measure only these paths: host, staged-uring, staged-threads, direct-sync, direct-async, direct-batch. Staged

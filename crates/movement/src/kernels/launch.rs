@@ -153,8 +153,8 @@ fn bulk_shape(bytes: u64) -> LaunchShape {
     }
 }
 
-/// Returns the checksum of device memory that begins at a multiple of 8 bytes, after the earlier work of the stream. Blocks
-/// until it is there.
+/// Returns the checksum of device memory that begins at a multiple of 8 bytes, after the earlier work of the stream.
+/// Blocks until it is there.
 pub(crate) fn checksum(
     cuda: &mut Cuda,
     from: &DeviceView<u8>,

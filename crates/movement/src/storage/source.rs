@@ -114,8 +114,8 @@ impl FileSource {
     }
 }
 
-/// Returns a free slot; with `waits`, blocks until there is one. Returns `None` if no slot is free now, or if there are no
-/// more chunks.
+/// Returns a free slot; with `waits`, blocks until there is one. Returns `None` if no slot is free now, or if there are
+/// no more chunks.
 pub(super) fn next_slot<'a>(slots: &Slots<'a>, waits: bool) -> Option<Slot<'a>> {
     if waits {
         return slots.next();

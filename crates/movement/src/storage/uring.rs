@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Drops a ring with four reads of `bytes` bytes in flight, after `change` changed it. Returns the numbers of dropped
-    /// and of abandoned buffers; `None` without io_uring.
+    /// Drops a ring with four reads of `bytes` bytes in flight, after `change` changed it. Returns the numbers of
+    /// dropped and of abandoned buffers; `None` without io_uring.
     fn end(change: impl FnOnce(&mut Uring<Counted>)) -> Option<(usize, usize)> {
         let mut ring = match Uring::new(4) {
             Ok(ring) => ring,

@@ -113,8 +113,8 @@ impl CuFileBatch {
         results.into_iter().flatten().collect()
     }
 
-    /// Returns whether a round failed in such a way that the library may still write to its memory. The caller must never
-    /// use that memory again; the batch keeps it for ever.
+    /// Returns whether a round failed in such a way that the library may still write to its memory. The caller must
+    /// never use that memory again; the batch keeps it for ever.
     pub fn is_abandoned(&self) -> bool {
         self.is_abandoned
     }

@@ -42,8 +42,8 @@ pub enum CuFileTrialError {
     Silent,
 }
 
-/// Runs this program with other arguments as a child process that tries cuFile, and returns what the child prints. It has
-/// a time limit, and its log of cuFile is a temporary file.
+/// Runs this program with other arguments as a child process that tries cuFile, and returns what the child prints. It
+/// has a time limit, and its log of cuFile is a temporary file.
 ///
 /// # Errors
 /// If the child fails, crashes or does not end.
@@ -57,7 +57,7 @@ pub fn try_in_child<A: AsRef<OsStr>>(
 
 fn run(mut command: Command, limit: Duration) -> Result<String, CuFileTrialError> {
     let log = tempfile::NamedTempFile::new()?;
-    // Files, because the library could fill a pipe that nobody reads meanwhile.
+    // Files, because the library could fill a pipe, which is read only at the end.
     let (mut printed, mut errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
         .env(LOG_VARIABLE, log.path())
