@@ -2,20 +2,8 @@
 
 #include "device.cuh"
 #include "bulk.cuh"
+#include "threads.cuh"
 #include "arguments.cuh"
-
-// Returns the index of this thread in the grid, and the number of threads of the grid.
-__device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
-__device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x); }
-
-// Reads 16 bytes once: they are not kept in the L1 cache.
-__device__ inline uint4 read_once(const uint4* from) {
-    uint4 value;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from));
-    return value;
-}
 
 // Copies the bytes of `a` from the byte `done` on, one byte a thread.
 __device__ inline void copy_rest(const Copying& a, u64 done) {
@@ -88,6 +76,5 @@ extern "C" __global__ void checksum(const __grid_constant__ Summing a) {
         for (u64 i = words * sizeof(u64); i < a.bytes; i++) last |= static_cast<u64>(a.from[i]) << i % sizeof(u64) * 8;
         sum += mix(last, words);
     }
-    for (u32 step = kLanes / 2; step > 0; step /= 2) sum += __shfl_down_sync(kAllLanes, sum, step);
-    if (this_lane() == 0) atomicAdd(a.sum, sum);
+    add(sum, a.sum);
 }

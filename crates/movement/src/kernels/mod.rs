@@ -77,6 +77,10 @@ fn spec(name: &str, source: &'static str, arguments: String, entries: &[&str]) -
         headers: vec![
             device_header(),
             ("bulk.cuh".to_owned(), include_str!("bulk.cuh").to_owned()),
+            (
+                "threads.cuh".to_owned(),
+                include_str!("threads.cuh").to_owned(),
+            ),
             ("arguments.cuh".to_owned(), arguments),
         ],
         options: vec![stages],

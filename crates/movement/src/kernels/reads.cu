@@ -3,27 +3,10 @@
 
 #include "device.cuh"
 #include "bulk.cuh"
+#include "threads.cuh"
 #include "arguments.cuh"
 
-__device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
-__device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x); }
-
-// Adds a number of each thread of the block to `to`. All threads of a warp must call this.
-__device__ inline void add(u64 sum, u64* to) {
-    for (u32 step = kLanes / 2; step > 0; step /= 2) sum += __shfl_down_sync(kAllLanes, sum, step);
-    if (this_lane() == 0) atomicAdd(to, sum);
-}
-
 __device__ inline u64 sum_of(uint4 v) { return static_cast<u64>(v.x) + v.y + v.z + v.w; }
-
-// Reads 16 bytes that are not kept in the L1 cache.
-__device__ inline uint4 read_once(const uint4* from) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from));
-    return v;
-}
 
 // Writes its index to each word.
 extern "C" __global__ void fill_words(const __grid_constant__ Reading a) {

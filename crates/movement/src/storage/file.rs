@@ -90,7 +90,12 @@ impl DataFile {
             PageCache::Use => (None, "asked for".to_owned()),
             PageCache::Bypass => match reopen(&buffered, options, libc::O_DIRECT) {
                 Ok(file) => (Some(file), String::new()),
-                Err(error) => (None, format!("the file system refuses O_DIRECT: {error}")),
+                Err(error) => match FileCause::of(error) {
+                    cause @ FileCause::TooManyOpen(_) => {
+                        return Err(FileError::new(path, 0, cause));
+                    }
+                    cause => (None, format!("the file system refuses O_DIRECT: {cause}")),
+                },
             },
         };
         // Some kernels would refuse io_uring's reads through the page cache.
