@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_device::cuda::{Cuda, PinnedPart, Transfer};
+use forebay_device::cuda::{Cuda, DeviceView, Event, PinnedPart, Transfer};
 use forebay_device::{Class, DeviceContext, Job, JobError, JobFailure, Step};
 
 use super::Chunk;
@@ -86,7 +86,7 @@ impl ChunkJob {
         let view = device.view(0..bytes);
         let is_measured = shared.times.samples(self.chunk);
         let copying = shared.times.begin(cuda, &streams.copies, is_measured)?;
-        let mut in_flight = match feed {
+        let in_flight = match feed {
             Feed::Host(range) => match memory.host {
                 HostBytes::Pinned(pinned) => {
                     let part = PinnedPart::new(pinned, range);
@@ -119,25 +119,11 @@ impl ChunkJob {
             .enqueue(cuda, &streams.kernels, self.chunk, &view);
         shared.times.worked(cuda, &streams.kernels, working)?;
         let consumed = cuda.mark(&streams.kernels)?;
-        if let InFlight::No(memory) | InFlight::Queued(memory, ..) = &mut in_flight {
-            memory.consumed = Some(Arc::clone(&consumed));
-        }
-        self.ticket.give_back(match in_flight {
-            InFlight::No(memory) => Returned::Free(memory),
-            InFlight::Staged(transfer) => Returned::Staged {
-                transfer,
-                device,
-                consumed,
-            },
-            InFlight::Queued(memory, kept, copied) => Returned::Queued {
-                memory,
-                kept,
-                copied,
-            },
-        });
+        // Counted before the slot is back: the move may end with the last slot.
         if queued.is_ok() {
             shared.count_consumed();
         }
+        self.ticket.give_back(in_flight.returned(device, consumed));
         queued
     }
 }
@@ -145,12 +131,31 @@ impl ChunkJob {
 /// The copy of a chunk, if there is one.
 enum InFlight {
     No(SlotMemory),
-    Staged(Transfer<PinnedPart, forebay_device::cuda::DeviceView<u8>>),
-    Queued(
-        SlotMemory,
-        super::feed::Kept,
-        Arc<forebay_device::cuda::Event>,
-    ),
+    Staged(Transfer<PinnedPart, DeviceView<u8>>),
+    Queued(SlotMemory, super::feed::Kept, Arc<Event>),
+}
+
+impl InFlight {
+    /// Returns the slot, which is free again after the copy and the consumer's work.
+    fn returned(self, device: DeviceView<u8>, consumed: Arc<Event>) -> Returned {
+        let with_work = |memory: SlotMemory| SlotMemory {
+            consumed: Some(Arc::clone(&consumed)),
+            ..memory
+        };
+        match self {
+            InFlight::No(memory) => Returned::Free(with_work(memory)),
+            InFlight::Staged(transfer) => Returned::Staged {
+                transfer,
+                device,
+                consumed,
+            },
+            InFlight::Queued(memory, kept, copied) => Returned::Queued {
+                memory: with_work(memory),
+                kept,
+                copied,
+            },
+        }
+    }
 }
 
 impl Job for ChunkJob {
