@@ -170,7 +170,7 @@ fn a_pinned_pool_that_is_too_small_is_an_error_and_nothing_leaks() {
         host,
         &there,
     );
-    order.staged.buffer_bytes = 64 << 20;
+    order.staged.buffers = 1000;
     let error = move_bytes(&device, order).expect_err("the pool has 8 MiB");
     assert!(matches!(error, MoveError::PinnedMemory { .. }), "{error}");
     assert!(device.stage(8 << 20).is_some(), "the whole pool is free");
