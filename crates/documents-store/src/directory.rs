@@ -170,7 +170,8 @@ fn is_own_folder(path: &Path) -> Result<bool> {
     }
 }
 
-/// Returns whether a file is a lock file of a store: a regular file that is empty or holds the id of a process.
+/// Returns whether a file is a lock file of a store: a regular file that is empty or holds the id of a process. After a
+/// power failure, bytes of the id may be NUL, because the file is not synced.
 fn is_own_lock(file: &Path) -> io::Result<bool> {
     let kind = match std::fs::symlink_metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -179,9 +180,10 @@ fn is_own_lock(file: &Path) -> io::Result<bool> {
     if !kind.is_file() {
         return Ok(false);
     }
-    let mut text = String::new();
-    let read = File::open(file)?.take(32).read_to_string(&mut text);
-    Ok(read.is_ok() && (text.is_empty() || text.trim_end().parse::<u32>().is_ok()))
+    let mut id = Vec::new();
+    File::open(file)?.take(32).read_to_end(&mut id)?;
+    let is_of_id = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'\n' | b'\0');
+    Ok(id.len() < 32 && id.iter().all(is_of_id))
 }
 
 /// Creates a directory that only its owner may enter, and its missing parents, and syncs each parent. If the directory

@@ -181,6 +181,9 @@ fn a_directory_without_another_programs_files_becomes_a_store() {
         drop(Store::open(StoreOptions::directory(directory.path())).expect("opens"));
         assert!(holds_store(directory.path()).expect("is ours"), "{names:?}");
     }
+    let cut = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(cut.path().join("LOCK"), "12\0\0\0\n").expect("writes");
+    assert!(!holds_store(cut.path()).expect("is ours, after a power failure"));
     let new = tempfile::tempdir()
         .expect("a temporary directory")
         .path()
