@@ -112,6 +112,11 @@ pub enum StopReason {
     Deadline,
     /// The work was cancelled.
     Cancelled,
+    /// The work needed memory for which the account has no room.
+    MemoryFull {
+        /// Limit of the account in bytes.
+        limit_bytes: u64,
+    },
 }
 
 impl std::fmt::Display for StopReason {
@@ -119,6 +124,7 @@ impl std::fmt::Display for StopReason {
         f.write_str(match self {
             StopReason::Deadline => "deadline passed",
             StopReason::Cancelled => "cancelled",
+            StopReason::MemoryFull { .. } => "memory full",
         })
     }
 }

@@ -80,8 +80,9 @@ impl From<Full> for SearchError {
 
 impl From<Stopped> for SearchError {
     fn from(stopped: Stopped) -> Self {
-        SearchError::Stopped {
-            reason: stopped.reason,
+        match stopped.reason {
+            StopReason::MemoryFull { limit_bytes } => SearchError::NoRoom(Full { limit_bytes }),
+            reason => SearchError::Stopped { reason },
         }
     }
 }

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
-use crate::element::{Elements, array_elements, elements, value_bytes};
+use crate::element::{Elements, array_elements, elements, encode_value};
 use crate::number::{self, Number};
 
 /// The class of a value in the order across types. Values of one class are compared with each other by value.
@@ -107,7 +107,7 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         }
         // DBPointers are compared by the length of the name, then by the bytes of the name and of the id.
         (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
-            let (a, b) = (value_bytes(a), value_bytes(b));
+            let (a, b) = (encode_value(a), encode_value(b));
             a.len().cmp(&b.len()).then_with(|| a.cmp(&b))
         }
         _ => Ordering::Equal,

@@ -102,7 +102,7 @@ pub fn array_values(array: &RawArray) -> impl Iterator<Item = RawBsonRef<'_>> {
 }
 
 /// Returns the length in bytes of a value. Returns 0 for numbers and other values that are always small.
-pub(crate) fn bytes_of(value: RawBsonRef<'_>) -> usize {
+pub(crate) fn payload_bytes(value: RawBsonRef<'_>) -> usize {
     match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
             text.len()
@@ -114,7 +114,7 @@ pub(crate) fn bytes_of(value: RawBsonRef<'_>) -> usize {
             regex.pattern.as_str().len() + regex.options.as_str().len()
         }
         RawBsonRef::JavaScriptCodeWithScope(code) => code.code.len() + code.scope.as_bytes().len(),
-        RawBsonRef::DbPointer(_) => value_bytes(value).len(),
+        RawBsonRef::DbPointer(_) => encode_value(value).len(),
         _ => 0,
     }
 }
@@ -247,8 +247,8 @@ pub(crate) fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])
     }
 }
 
-/// Returns the bytes of a value of any type, by encoding a document with only this value.
-pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
+/// Encodes a value of any type, as it is in a document after its type and name.
+pub(crate) fn encode_value(value: RawBsonRef<'_>) -> Vec<u8> {
     const EMPTY_NAME: &bson::raw::CStr = bson::raw::cstr!("");
     let mut single = RawDocumentBuf::new();
     single.append(EMPTY_NAME, value);
@@ -275,6 +275,6 @@ pub fn encoded_bytes(value: RawBsonRef<'_>) -> usize {
         RawBsonRef::ObjectId(_) => 12,
         RawBsonRef::Decimal128(_) => 16,
         RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::MinKey | RawBsonRef::MaxKey => 0,
-        other => value_bytes(other).len(),
+        other => encode_value(other).len(),
     }
 }

@@ -51,6 +51,7 @@ impl From<Stopped> for Error {
                 Error::new(Code::MaxTimeMSExpired, "operation exceeded time limit")
             }
             StopReason::Cancelled => Error::new(Code::Interrupted, "operation was interrupted"),
+            StopReason::MemoryFull { limit_bytes } => Full { limit_bytes }.into(),
         }
     }
 }

@@ -9,7 +9,7 @@ use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
 use crate::compare::{Class, class};
 use crate::decimal::{self, Decimal, Digits};
-use crate::element::{Elements, array_elements, bytes_of, elements, value_bytes};
+use crate::element::{Elements, array_elements, elements, encode_value, payload_bytes};
 use crate::number::Number;
 
 /// The sort direction of one part of a key.
@@ -26,7 +26,7 @@ const END: u8 = 0x00;
 
 /// Returns the maximum bytes of the key of one value. Keys escape each zero byte with a second byte.
 pub fn bytes_max(value: RawBsonRef<'_>) -> usize {
-    BYTES_MIN + 2 * bytes_of(value)
+    BYTES_MIN + 2 * payload_bytes(value)
 }
 
 /// Maximum bytes of the key of a number or another value that is always small.
@@ -146,7 +146,7 @@ fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
             append_bytes(out, regex.options.as_str().as_bytes());
         }
         RawBsonRef::DbPointer(_) => {
-            let bytes = value_bytes(value);
+            let bytes = encode_value(value);
             append_length(out, bytes.len());
             out.extend_from_slice(&bytes);
         }

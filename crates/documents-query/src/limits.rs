@@ -118,7 +118,7 @@ impl Limits {
     /// # Errors
     /// Those of [`Limits::hold`].
     pub(crate) fn hold_value(&self, value: RawBsonRef<'_>) -> Result<(), Error> {
-        self.hold(value_bytes(value))
+        self.hold(memory_bytes(value))
     }
 
     /// Returns the cancellation token of the command. Long evaluations check it.
@@ -135,13 +135,13 @@ impl Default for Limits {
 }
 
 /// Returns the bytes that a [`RawBson`] of this value takes.
-pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> usize {
+pub(crate) fn memory_bytes(value: RawBsonRef<'_>) -> usize {
     size_of::<RawBson>() + heap_bytes(value)
 }
 
 /// Returns the bytes that a [`RawBson`] of this value takes in an allocation of its own.
 pub(crate) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
-    match element::bytes_of(value) {
+    match element::payload_bytes(value) {
         0 => 0,
         bytes => ALLOCATION_BYTES + bytes,
     }

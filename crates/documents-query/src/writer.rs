@@ -4,7 +4,7 @@ use bson::RawBson;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::spec::ElementType;
 
-use crate::element::{Element, opaque_parts, value_bytes};
+use crate::element::{Element, encode_value, opaque_parts};
 
 /// Maximum factor between the capacity of a finished document and its bytes.
 const CAPACITY_GROWTH: usize = 2;
@@ -152,7 +152,7 @@ fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
         RawBsonRef::Double(number) => bytes.extend_from_slice(&number.to_le_bytes()),
         RawBsonRef::Boolean(flag) => bytes.push(u8::from(flag)),
         RawBsonRef::ObjectId(id) => bytes.extend_from_slice(&id.bytes()),
-        other => bytes.extend_from_slice(&value_bytes(other)),
+        other => bytes.extend_from_slice(&encode_value(other)),
     }
 }
 

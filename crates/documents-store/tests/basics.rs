@@ -554,3 +554,29 @@ fn record_numbers_come_to_an_end() {
     );
     assert_clean(&collection);
 }
+
+#[test]
+fn a_scan_that_rests_returns_each_document_once() {
+    on_both_engines(|store| {
+        let collection = store
+            .create_collection("db", "c", CollectionOptions::default())
+            .expect("the name is free");
+        let text = "x".repeat(30_000);
+        let document = |id: i32| rawdoc! { "_id": id, "a": text.as_str() };
+        let inserted: Vec<u64> = (0..40)
+            .map(|id| insert(&collection, document(id)))
+            .collect();
+        for direction in [Direction::Forward, Direction::Backward] {
+            let mut scan = collection.scan_range(0..u64::MAX, direction);
+            let mut read = Vec::new();
+            while let Some(row) = scan.next() {
+                read.push(row.expect("the scan reads").0);
+                scan.rest();
+            }
+            if direction == Direction::Backward {
+                read.reverse();
+            }
+            assert_eq!(read, inserted);
+        }
+    });
+}

@@ -136,8 +136,9 @@ impl Cursors {
     ///
     /// # Errors
     /// `ExceededMemoryLimit` if [`CURSORS_MAX`] cursors are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
-    pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
+    pub fn keep(&self, mut cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
+        cursor.stream.rest();
         let client = cursor.client;
         let is_full = || self.open.lock().len() >= CURSORS_MAX;
         if is_full() || client.is_some_and(|client| self.is_at_limit(client)) {
@@ -332,6 +333,9 @@ impl Lease {
                 Code::CursorKilled,
                 format!("cursor id {} was killed", self.id),
             ));
+        }
+        if let Some(cursor) = &mut self.cursor {
+            cursor.stream.rest();
         }
         let mut open = self.cursors.open.lock();
         if let Some(entry) = open.get_mut(&self.id) {

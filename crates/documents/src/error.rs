@@ -29,6 +29,7 @@ fn stop_message(reason: StopReason) -> &'static str {
     match reason {
         StopReason::Deadline => "operation exceeded time limit",
         StopReason::Cancelled => "operation was interrupted",
+        StopReason::MemoryFull { .. } => "the server's memory for requests is full",
     }
 }
 
@@ -52,6 +53,7 @@ impl CommandError {
             CommandError::Refused { code, .. } => *code,
             CommandError::Stopped(StopReason::Deadline) => Code::MaxTimeMSExpired,
             CommandError::Stopped(StopReason::Cancelled) => Code::Interrupted,
+            CommandError::Stopped(StopReason::MemoryFull { .. }) => Code::ExceededMemoryLimit,
             CommandError::Store(error) => store_code(error),
         }
     }
@@ -110,7 +112,10 @@ impl From<Full> for CommandError {
 
 impl From<Stopped> for CommandError {
     fn from(stopped: Stopped) -> CommandError {
-        CommandError::Stopped(stopped.reason)
+        match stopped.reason {
+            StopReason::MemoryFull { limit_bytes } => Full { limit_bytes }.into(),
+            reason => CommandError::Stopped(reason),
+        }
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Figures {
     pub outside_bytes: u64,
     /// Number of refused requests.
     pub refused: u64,
+    /// Number of shares that wait for room.
+    pub waiting: usize,
 }
 
 impl Default for Account {
@@ -136,6 +138,7 @@ impl Account {
             peak_bytes: inner.peak_bytes.load(Ordering::Relaxed),
             outside_bytes: inner.outside.bytes(),
             refused: inner.refused.load(Ordering::Relaxed),
+            waiting: inner.line.count(),
         }
     }
 
@@ -146,7 +149,7 @@ impl Account {
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
         self.inner.outside.look(outside_bytes, Instant::now());
         // Waiting shares may fit now.
-        if self.inner.line.is_waited_in() {
+        if self.inner.line.count() > 0 {
             self.inner.given_back.notify_waiters();
         }
     }
@@ -254,7 +257,7 @@ impl Inner {
         // A waiting share first increments the count of waiting shares, and then checks for room. Sequential
         // consistency ensures that this thread sees the new count, or that the share sees the released bytes.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if self.line.is_waited_in() {
+        if self.line.count() > 0 {
             self.given_back.notify_waiters();
         }
     }
@@ -275,6 +278,11 @@ impl Default for Share {
 }
 
 impl Share {
+    /// Returns whether the share is one of `account`.
+    pub fn is_of(&self, account: &Account) -> bool {
+        Arc::ptr_eq(&self.account.inner, &account.inner)
+    }
+
     /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

@@ -62,9 +62,9 @@ struct Claim {
 }
 
 impl Line {
-    /// Returns whether any share waits.
-    pub(crate) fn is_waited_in(&self) -> bool {
-        self.count.load(Ordering::SeqCst) > 0
+    /// Returns the number of waiting shares.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
     }
 
     pub(crate) fn enter(&self) {

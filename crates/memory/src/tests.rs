@@ -128,7 +128,7 @@ async fn waiting_has_an_end() {
     let grown = waiter.grow_within(MIB / 2, Duration::from_millis(10)).await;
     assert!(grown.is_err());
     assert_eq!(account.figures().refused, 1);
-    assert!(!account.inner.line.is_waited_in());
+    assert_eq!(account.figures().waiting, 0);
 }
 
 #[tokio::test]

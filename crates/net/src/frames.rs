@@ -9,7 +9,7 @@ use forebay_wire_mongo::{
     Error, Flags, HEADER_BYTES, Header, Limits, OpCode, flags, inflated_bytes,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Messages and replies of at most this many bytes are not charged to the memory account, so that they always succeed.
 pub const FREE_BYTES_MAX: usize = 16 * 1024;
@@ -228,23 +228,26 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// Reads until the buffer holds `count` bytes, growing the share accordingly. Returns `Ok(Err(Full))` if the
     /// account has too little memory.
     ///
-    /// The time limit starts with this call, so it does not include the server's earlier work.
+    /// The time limit starts with this call, so it does not include the server's earlier work. All waits for memory
+    /// together take at most [`MEMORY_WAIT`].
     async fn fill_with_room(
         &mut self,
         count: usize,
         share: &Share,
     ) -> Result<Result<(), Full>, FrameError> {
         let limit = self.message_timeout;
-        let wait = MEMORY_WAIT.min(limit / 2);
+        let mut wait = MEMORY_WAIT.min(limit / 2);
         in_time(limit, async {
             while self.buffer.len() < count {
                 let missing = count - self.buffer.len();
                 let bytes = self.buffer.len() + self.room(missing);
                 if bytes > FREE_BYTES_MAX {
                     let more = bytes.saturating_sub(share.bytes() as usize);
+                    let began = Instant::now();
                     if let Err(full) = share.grow_within(more, wait).await {
                         return Ok(Err(full));
                     }
+                    wait = wait.saturating_sub(began.elapsed());
                 }
                 self.fill_some(missing).await?;
             }
@@ -355,6 +358,8 @@ pub async fn write(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
 
     const LIMITS: Limits = Limits {
@@ -509,6 +514,25 @@ mod tests {
         assert_eq!(account.figures().used_bytes, 900_000);
         let frame = reader.next(&LIMITS, &account).await.expect("a message");
         assert_eq!(frame.expect("not the end").bytes, small);
+    }
+
+    #[tokio::test]
+    async fn the_waits_for_memory_of_a_message_have_one_limit() {
+        let account = account();
+        let others = account.share();
+        others.try_grow(960 << 10).expect("room");
+        let limit = Duration::from_secs(4);
+        let stream = message(900_000);
+        let mut reader = FrameReader::new(stream.as_slice(), limit);
+        let mut next = pin!(reader.next(&LIMITS, &account));
+        // Each wait ends before its limit, which is half of the message's limit.
+        let refused = loop {
+            match timeout(limit * 3 / 10, &mut next).await {
+                Ok(read) => break read,
+                Err(_) => others.shrink(200 << 10),
+            }
+        };
+        assert!(matches!(refused, Err(FrameError::Full(_))), "{refused:?}");
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! Errors of a pattern.
 
-/// Why a pattern was refused. The caller has to change the pattern.
+use forebay_memory::Full;
+
+/// Why a pattern was refused. The caller has to change the pattern, except after `NoMemory`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// An option letter that does not exist (MongoDB: 51108).
@@ -33,4 +35,7 @@ pub enum PatternError {
         /// Maximum length in bytes.
         bytes_max: usize,
     },
+    /// The memory account has no room for PCRE2's compiled pattern.
+    #[error(transparent)]
+    NoMemory(#[from] Full),
 }

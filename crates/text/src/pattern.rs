@@ -8,8 +8,9 @@ use crate::limits::Limits;
 use crate::options::Options;
 use crate::pcre2::error::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 use crate::pcre2::option::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
-use crate::pcre2::{Code, MatchLimits};
+use crate::pcre2::{Code, CompileError, MatchLimits, UNLIMITED};
 use forebay_cancel::{Stop, Stopped};
+use forebay_memory::Account;
 
 /// A valid pattern and its options, compiled by PCRE2. Cheap to clone.
 #[derive(Clone)]
@@ -42,10 +43,24 @@ impl Pattern {
     /// Compiles a pattern as MongoDB does.
     ///
     /// # Errors
-    /// Any [`PatternError`] except `InvalidFlag`.
+    /// Any [`PatternError`] except `InvalidFlag` and `NoMemory`.
     pub fn new(source: &str, options: Options, limits: &Limits) -> Result<Pattern, PatternError> {
+        Pattern::new_within(source, options, limits, &UNLIMITED)
+    }
+
+    /// As [`new`](Pattern::new), but charges `memory` for what PCRE2 allocates: the compiled pattern until it is
+    /// dropped, and a match with a cancellation token that takes more than 64 KiB.
+    ///
+    /// # Errors
+    /// Any [`PatternError`] except `InvalidFlag`.
+    pub fn new_within(
+        source: &str,
+        options: Options,
+        limits: &Limits,
+        memory: &Account,
+    ) -> Result<Pattern, PatternError> {
         check_bytes(source, limits)?;
-        let code = compile(source, options, limits)?;
+        let code = compile(source, options, limits, memory)?;
         let inner = Inner { options, code };
         Ok(Pattern {
             inner: Arc::new(inner),
@@ -55,6 +70,11 @@ impl Pattern {
     /// Returns the source text of the pattern.
     pub fn source(&self) -> &str {
         self.inner.code.source()
+    }
+
+    /// Returns the bytes of PCRE2's compiled pattern.
+    pub fn pcre_bytes(&self) -> usize {
+        self.inner.code.bytes()
     }
 
     /// Returns the options of the pattern.
@@ -72,7 +92,7 @@ impl Pattern {
     /// As [`pcre_is_match`](Pattern::pcre_is_match), but checks `stop` during a match that may take long.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline, or if PCRE2's memory has no room in the account.
     pub(crate) fn pcre_is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         self.inner.code.is_match_until(value, stop)
     }
@@ -117,7 +137,12 @@ fn check_bytes(source: &str, limits: &Limits) -> Result<(), PatternError> {
 
 /// Compiles a pattern with limits as upper bounds: a pattern may begin with `(*LIMIT_MATCH=n)` to lower a limit, but
 /// cannot raise it.
-fn compile(source: &str, options: Options, limits: &Limits) -> Result<Code, PatternError> {
+fn compile(
+    source: &str,
+    options: Options,
+    limits: &Limits,
+    memory: &Account,
+) -> Result<Code, PatternError> {
     let flags = [
         (options.ignore_case, PCRE2_CASELESS),
         (options.multi_line, PCRE2_MULTILINE),
@@ -133,10 +158,17 @@ fn compile(source: &str, options: Options, limits: &Limits) -> Result<Code, Patt
         depth: limits.depth_limit,
         heap_bytes: limits.heap_bytes_max,
     };
-    Code::compile(source, flags, limits).map_err(|error| PatternError::Invalid {
-        message: error.message,
-        offset: error.offset,
-        code: error.code,
+    Code::compile(source, flags, limits, memory).map_err(|error| match error {
+        CompileError::NoMemory(full) => PatternError::NoMemory(full),
+        CompileError::Invalid {
+            code,
+            offset,
+            message,
+        } => PatternError::Invalid {
+            message,
+            offset,
+            code,
+        },
     })
 }
 

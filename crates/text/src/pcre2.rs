@@ -4,13 +4,17 @@
 //! pointer close to address zero. The matcher then computes the address `end - n`, which wraps around, and reads from
 //! that address.
 
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use pcre2_sys as sys;
 
-use forebay_cancel::{Stop, Stopped};
+use forebay_cancel::{Stop, StopReason, Stopped};
+use forebay_memory::{Account, FREE_BYTES, Full, Share};
 
 /// Options of [`Code::compile`].
 pub(crate) mod option {
@@ -37,8 +41,24 @@ const WATCHED_CALLS_MAX: u32 = 1_024;
 /// Maximum bytes that the steps from one start position read, if [`Stop`] is checked only between start positions.
 const START_BYTES_MAX: u64 = 1 << 30;
 
-/// Maximum bytes of backtracking frames that a thread keeps for its next call.
-const KEPT_HEAP_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of match data and backtracking frames that a thread keeps for its next call. Between calls, they are
+/// not charged.
+///
+/// PERF: a call with 600 KiB of frames takes 24 us with kept frames, and 462 us with new ones, because the system has
+/// to map each page again. PCRE2 10.42 by `gcc -O2`, `(?:(a)|(b))*c` on 1,001 bytes, two cores under load, 2026-11-24.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes before each block of PCRE2, which hold the size of the allocation.
+const HEADER_BYTES: usize = 16;
+
+/// Message of a panic. The account cannot refuse match data, which is smaller than the bytes that are not charged.
+const NO_MEMORY: &str = "the system has no memory for match data";
+
+/// PCRE2's error number for a compilation without memory.
+const COMPILE_ERROR_NO_MEMORY: c_int = sys::PCRE2_ERROR_HEAP_FAILED as c_int;
+
+/// The account of calls that charge no client.
+pub(crate) static UNLIMITED: LazyLock<Account> = LazyLock::new(Account::default);
 
 // SAFETY: as declared in `pcre2.h` of 10.42. The callout block is only passed on, so its layout does not matter.
 unsafe extern "C" {
@@ -74,6 +94,8 @@ pub(crate) struct Code {
     source: String,
     options: u32,
     limits: MatchLimits,
+    /// The account that is charged for the compiled pattern and for matches.
+    memory: Account,
     plain: Compiled,
     /// The same pattern compiled with callouts that check [`Stop`], created for the first value that may take long.
     /// `None` if the pattern with callouts is too large for PCRE2.
@@ -88,17 +110,34 @@ struct Watched {
 }
 
 /// A pattern compiled by PCRE2.
-struct Compiled(NonNull<sys::pcre2_code_8>);
+struct Compiled {
+    code: NonNull<sys::pcre2_code_8>,
+    meter: Arc<Meter>,
+}
 
-/// Memory of a match call: match data, and a match context with limits and backtracking frames.
+/// Memory of a match call: match data with backtracking frames, and a match context with limits.
 struct Scratch {
     data: NonNull<sys::pcre2_match_data_8>,
     context: NonNull<sys::pcre2_match_context_8>,
+    meter: Arc<Meter>,
 }
 
+/// The bytes that PCRE2 has allocated for one [`Compiled`] or [`Scratch`], and the share of an account that covers
+/// them.
+struct Meter {
+    share: Share,
+    bytes: AtomicUsize,
+    /// Maximum bytes that are not charged. If PCRE2 holds more, all bytes are charged, but not between calls.
+    free_bytes: usize,
+}
+
+/// PCRE2's allocator, which charges a [`Meter`].
+struct Allocator(NonNull<sys::pcre2_general_context_8>);
+
 thread_local! {
-    /// Scratch memory of the thread, shared by all patterns. Large backtracking frames are freed after a call.
-    static SCRATCH: Scratch = Scratch::new();
+    /// Scratch memory of the thread, shared by all patterns of an account. `None` during a call, and after a call that
+    /// took more than [`KEPT_BYTES_MAX`].
+    static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
 }
 
 /// State of the checks of [`Stop`] during one call.
@@ -112,17 +151,22 @@ struct Watch<'a> {
 }
 
 // SAFETY: PCRE2 documents compiled patterns as shareable between threads while no thread changes them (pcre2api(3),
-// "Multithreading"). They are written only in `compile`, before any other thread can see them.
+// "Multithreading"). They are written only in `compile`, before any other thread can see them. `Meter` is `Sync`.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
 unsafe impl Sync for Compiled {}
 
-/// Why PCRE2 refused a pattern.
+/// Why a pattern was not compiled.
 #[derive(Debug)]
-pub(crate) struct CompileError {
-    pub(crate) code: i32,
-    pub(crate) offset: usize,
-    pub(crate) message: String,
+pub(crate) enum CompileError {
+    /// PCRE2 refused the pattern.
+    Invalid {
+        code: i32,
+        offset: usize,
+        message: String,
+    },
+    /// The account has no room for the compiled pattern.
+    NoMemory(Full),
 }
 
 impl Drop for Scratch {
@@ -139,62 +183,163 @@ impl Drop for Compiled {
     fn drop(&mut self) {
         // SAFETY: the pointer came from PCRE2's constructor and is freed only here; `&mut self` shows that no match is
         // running.
-        unsafe { sys::pcre2_code_free_8(self.0.as_ptr()) }
+        unsafe { sys::pcre2_code_free_8(self.code.as_ptr()) }
+    }
+}
+
+impl Drop for Allocator {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from PCRE2's constructor and is freed only here.
+        unsafe { sys::pcre2_general_context_free_8(self.0.as_ptr()) }
+    }
+}
+
+impl Meter {
+    fn new(memory: &Account, free_bytes: usize) -> Arc<Meter> {
+        Arc::new(Meter {
+            share: memory.share(),
+            bytes: AtomicUsize::new(0),
+            free_bytes,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` from the account. Only one thread at a time calls this function and `give_back`.
+    fn take(&self, bytes: usize) -> Result<(), Full> {
+        let held = self.bytes().saturating_add(bytes);
+        if held > self.free_bytes {
+            self.share.try_grow(held - self.share.bytes() as usize)?;
+        }
+        self.bytes.store(held, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Charges `memory` again for the bytes that were kept between calls. Returns false if `memory` has no room, or is
+    /// not the meter's account.
+    fn resume(&self, memory: &Account) -> bool {
+        self.share.is_of(memory)
+            && (self.bytes() <= self.free_bytes || self.share.try_grow(self.bytes()).is_ok())
+    }
+
+    /// Stops charging the account until [`Meter::resume`].
+    fn pause(&self) {
+        if self.bytes() > self.free_bytes {
+            self.share.shrink_to(0);
+        }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let held = self.bytes() - bytes;
+        self.bytes.store(held, Ordering::Relaxed);
+        let charged = if held > self.free_bytes { held } else { 0 };
+        self.share.shrink_to(charged);
+    }
+}
+
+impl Allocator {
+    /// Returns an allocator for `meter`; `None` if the account has no room. All objects that PCRE2 creates with it must
+    /// be freed before the meter is dropped.
+    fn new(meter: &Arc<Meter>) -> Option<Allocator> {
+        let meter = Arc::as_ptr(meter).cast_mut().cast();
+        // SAFETY: both functions require a pointer to a live `Meter`. The owner of the objects owns the meter too, and
+        // frees the objects first.
+        let context =
+            unsafe { sys::pcre2_general_context_create_8(Some(allocate), Some(release), meter) };
+        NonNull::new(context).map(Allocator)
+    }
+}
+
+/// Returns the layout of a block for `bytes` of PCRE2 and the header.
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes.checked_add(HEADER_BYTES)?, HEADER_BYTES).ok()
+}
+
+/// Allocates a block for PCRE2. Returns null if the account of the meter has no room.
+///
+/// # Safety
+/// `meter` must point to a live [`Meter`].
+unsafe extern "C" fn allocate(bytes: usize, meter: *mut c_void) -> *mut c_void {
+    // SAFETY: as the caller promises. A meter is changed through shared references only.
+    let meter = unsafe { &*meter.cast::<Meter>() };
+    let Some(layout) = layout(bytes).filter(|layout| meter.take(layout.size()).is_ok()) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the layout has the header's bytes at least.
+    let block = unsafe { alloc(layout) };
+    if block.is_null() {
+        meter.give_back(layout.size());
+        return ptr::null_mut();
+    }
+    // SAFETY: the block begins with a header, which is aligned for a `usize`.
+    unsafe {
+        block.cast::<usize>().write(layout.size());
+        block.add(HEADER_BYTES).cast()
+    }
+}
+
+/// Frees a block of PCRE2, or does nothing for a null pointer.
+///
+/// # Safety
+/// `block` must be null or come from [`allocate`] with the same `meter`, which must point to a live [`Meter`].
+unsafe extern "C" fn release(block: *mut c_void, meter: *mut c_void) {
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: as the caller promises: the header before the block has the size of the allocation, made by `allocate`
+    // with this alignment.
+    unsafe {
+        let block = block.cast::<u8>().sub(HEADER_BYTES);
+        let bytes = block.cast::<usize>().read();
+        dealloc(
+            block,
+            Layout::from_size_align_unchecked(bytes, HEADER_BYTES),
+        );
+        (*meter.cast::<Meter>()).give_back(bytes);
     }
 }
 
 impl Compiled {
     /// Compiles a pattern in UTF mode, without Unicode properties and JIT. Newline is the library's default, LF
-    /// (checked by a test).
-    fn new(pattern: &str, options: u32) -> Result<Compiled, CompileError> {
-        let (mut error, mut offset): (c_int, usize) = (0, 0);
-        let options = options | sys::PCRE2_UTF;
-        // SAFETY: the pattern's pointer and length are those of a live slice, and the two results are live locals. No
-        // context is passed, which means the defaults.
-        let code = unsafe {
-            let context = ptr::null_mut();
-            sys::pcre2_compile_8(
-                start(pattern.as_bytes()),
-                pattern.len(),
-                options,
-                &mut error,
-                &mut offset,
-                context,
-            )
-        };
-        NonNull::new(code)
-            .map(Compiled)
-            .ok_or_else(|| CompileError {
+    /// (checked by a test). Charges `memory` for the compiled pattern.
+    fn new(pattern: &str, options: u32, memory: &Account) -> Result<Compiled, CompileError> {
+        let meter = Meter::new(memory, 0);
+        let (mut error, mut offset): (c_int, usize) = (COMPILE_ERROR_NO_MEMORY, 0);
+        let code = Allocator::new(&meter).and_then(|allocator| {
+            let options = options | sys::PCRE2_UTF;
+            compile(pattern, options, &allocator, (&mut error, &mut offset))
+        });
+        match code {
+            Some(code) => Ok(Compiled { code, meter }),
+            None if error == COMPILE_ERROR_NO_MEMORY => Err(CompileError::NoMemory(full(memory))),
+            None => Err(CompileError::Invalid {
                 code: error,
                 offset,
                 message: message(error),
-            })
-    }
-
-    /// Returns the number of bytes of one backtracking frame, which holds all groups.
-    fn frame_bytes(&self) -> usize {
-        let mut bytes: usize = 0;
-        // SAFETY: the code is live, and the result is a live local of the type documented for this query.
-        unsafe {
-            let result = ptr::from_mut(&mut bytes).cast();
-            sys::pcre2_pattern_info_8(self.0.as_ptr(), sys::PCRE2_INFO_FRAMESIZE, result);
+            }),
         }
-        bytes
     }
 
-    /// Calls the matcher once, starting at byte `from` of the subject.
+    /// Calls the matcher once, starting at byte `from` of the subject. Charges `memory` during the call if the thread's
+    /// scratch memory has more than [`FREE_BYTES`].
     fn find(
         &self,
         (subject, from): (&[u8], usize),
         limits: MatchLimits,
+        memory: &Account,
         watch: Option<&mut Watch<'_>>,
     ) -> Result<Option<(usize, usize)>, i32> {
         assert!(from <= subject.len(), "a search starts within the subject");
-        let heap_bytes = self.frame_bytes().saturating_mul(limits.depth as usize);
-        if heap_bytes.min(limits.heap_bytes) > KEPT_HEAP_BYTES_MAX {
-            return self.find_with(&Scratch::new(), (subject, from), limits, watch);
+        let kept = SCRATCH.take().filter(|kept| kept.meter.resume(memory));
+        let scratch = kept.unwrap_or_else(|| Scratch::new(memory));
+        let found = self.find_with(&scratch, (subject, from), limits, watch);
+        if scratch.meter.bytes() <= KEPT_BYTES_MAX {
+            scratch.meter.pause();
+            SCRATCH.set(Some(scratch));
         }
-        SCRATCH.with(|scratch| self.find_with(scratch, (subject, from), limits, watch))
+        found
     }
 
     fn find_with(
@@ -210,7 +355,7 @@ impl Compiled {
         // the context is borrowed for longer than the call. PCRE2 checks the subject's encoding, because
         // `PCRE2_NO_UTF_CHECK` is not set.
         let count = unsafe {
-            let (code, data) = (self.0.as_ptr(), scratch.data.as_ptr());
+            let (code, data) = (self.code.as_ptr(), scratch.data.as_ptr());
             let (start, length) = (start(subject), subject.len());
             sys::pcre2_match_8(code, start, length, from, 0, data, scratch.context.as_ptr())
         };
@@ -223,16 +368,21 @@ impl Compiled {
 }
 
 impl Scratch {
-    /// Creates match data with room only for the offsets of the whole match.
-    fn new() -> Scratch {
-        // SAFETY: no general context means the default allocator.
+    /// Creates match data with room only for the offsets of the whole match. The backtracking frames, which the match
+    /// data owns, are charged to `memory`.
+    fn new(memory: &Account) -> Scratch {
+        let meter = Meter::new(memory, FREE_BYTES);
+        let allocator = Allocator::new(&meter).expect(NO_MEMORY);
+        // SAFETY: the allocator is live. PCRE2 copies it into the match data. The match context gets the default
+        // allocator.
         let (data, context) = unsafe {
-            let data = sys::pcre2_match_data_create_8(1, ptr::null_mut());
+            let data = sys::pcre2_match_data_create_8(1, allocator.0.as_ptr());
             (data, sys::pcre2_match_context_create_8(ptr::null_mut()))
         };
         Scratch {
-            data: NonNull::new(data).expect("out of memory for match data"),
-            context: NonNull::new(context).expect("out of memory for a match context"),
+            data: NonNull::new(data).expect(NO_MEMORY),
+            context: NonNull::new(context).expect(NO_MEMORY),
+            meter,
         }
     }
 
@@ -300,19 +450,26 @@ unsafe extern "C" fn look(_: *mut c_void, watch: *mut c_void) -> c_int {
 }
 
 impl Code {
-    /// Compiles a pattern.
+    /// Compiles a pattern. Charges `memory` for the compiled pattern and for matches by [`Code::is_match_until`].
     pub(crate) fn compile(
         pattern: &str,
         options: u32,
         limits: MatchLimits,
+        memory: &Account,
     ) -> Result<Code, CompileError> {
         Ok(Code {
-            plain: Compiled::new(pattern, options)?,
+            plain: Compiled::new(pattern, options, memory)?,
             source: pattern.to_owned(),
             options,
             limits,
+            memory: memory.clone(),
             watched: OnceLock::new(),
         })
+    }
+
+    /// Compiles a pattern that this crate itself creates, without limits.
+    pub(crate) fn own(pattern: &str, options: u32) -> Result<Code, CompileError> {
+        Code::compile(pattern, options, MatchLimits::NONE, &UNLIMITED)
     }
 
     /// Returns the source text of the pattern.
@@ -320,19 +477,26 @@ impl Code {
         &self.source
     }
 
-    /// Returns the first match at or after byte `from` of the subject, or PCRE2's error number.
+    /// Returns the bytes of the compiled pattern.
+    pub(crate) fn bytes(&self) -> usize {
+        let watched = self.watched.get().and_then(Option::as_ref);
+        self.plain.meter.bytes() + watched.map_or(0, |watched| watched.code.meter.bytes())
+    }
+
+    /// Returns the first match at or after byte `from` of the subject, or PCRE2's error number. Charges no account.
     ///
     /// # Panics
     /// If `from` is beyond the subject.
     pub(crate) fn find(&self, subject: &[u8], from: usize) -> Result<Option<(usize, usize)>, i32> {
-        self.plain.find((subject, from), self.limits, None)
+        self.plain
+            .find((subject, from), self.limits, &UNLIMITED, None)
     }
 
-    /// Returns whether the subject matches, and checks `stop` while matching; errors count as no match. PCRE2's match
-    /// limit applies per start position, so matching a long value may take hours.
+    /// Returns whether the subject matches, and checks `stop` while matching. PCRE2's limits count as no match, but not
+    /// a lack of memory. PCRE2's match limit applies per start position, so matching a long value may take hours.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline, or if the account has no room.
     pub(crate) fn is_match_until(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         stop.check()?;
         let quick = MatchLimits {
@@ -340,23 +504,26 @@ impl Code {
             ..self.limits
         };
         if quick.steps > 0 {
-            match self.plain.find((subject, 0), quick, None) {
+            match self.plain.find((subject, 0), quick, &self.memory, None) {
                 Err(sys::PCRE2_ERROR_MATCHLIMIT) => {}
-                found => return Ok(matches!(found, Ok(Some(_)))),
+                found => return is_found(found, &self.memory),
             }
         }
-        match self.watched() {
-            Some(watched) => watched.is_match_until(subject, self.limits, stop),
+        match self.watched()? {
+            Some(watched) => watched.is_match_until(subject, (self.limits, &self.memory), stop),
             None => Ok(false),
         }
     }
 
-    fn watched(&self) -> Option<&Watched> {
-        let made = || Watched::new(&self.source, self.options);
-        self.watched.get_or_init(made).as_ref()
+    fn watched(&self) -> Result<Option<&Watched>, Stopped> {
+        if let Some(made) = self.watched.get() {
+            return Ok(made.as_ref());
+        }
+        let made = Watched::new(&self.source, self.options, &self.memory).map_err(stopped)?;
+        Ok(self.watched.get_or_init(|| made).as_ref())
     }
 
-    /// Returns whether the subject matches; errors count as no match.
+    /// Returns whether the subject matches; errors count as no match. Charges no account.
     pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
         matches!(self.find(subject, 0), Ok(Some(_)))
     }
@@ -364,26 +531,30 @@ impl Code {
 
 impl Watched {
     /// Compiles the pattern with callouts; returns `None` if it is then too large for PCRE2.
-    fn new(source: &str, options: u32) -> Option<Watched> {
-        let by_items = Compiled::new(source, options | sys::PCRE2_AUTO_CALLOUT);
-        if let Ok(code) = by_items {
-            return Some(Watched {
+    fn new(source: &str, options: u32, memory: &Account) -> Result<Option<Watched>, Full> {
+        let compiled = |source: &str, options| match Compiled::new(source, options, memory) {
+            Ok(code) => Ok(Some(code)),
+            Err(CompileError::NoMemory(full)) => Err(full),
+            Err(CompileError::Invalid { .. }) => Ok(None),
+        };
+        if let Some(code) = compiled(source, options | sys::PCRE2_AUTO_CALLOUT)? {
+            return Ok(Some(Watched {
                 code,
                 at_items: true,
-            });
+            }));
         }
         let (settings, rest) = source.split_at(settings_bytes(source));
-        let code = Compiled::new(&format!("{settings}(?C){rest}"), options).ok()?;
-        Some(Watched {
+        let code = compiled(&format!("{settings}(?C){rest}"), options)?;
+        Ok(code.map(|code| Watched {
             code,
             at_items: false,
-        })
+        }))
     }
 
     fn is_match_until(
         &self,
         subject: &[u8],
-        limits: MatchLimits,
+        (limits, memory): (MatchLimits, &Account),
         stop: &Stop,
     ) -> Result<bool, Stopped> {
         let mut watch = Watch::new(stop, subject.len());
@@ -401,8 +572,54 @@ impl Watched {
                 }
             }
         };
-        let found = self.code.find((subject, 0), limits, Some(&mut watch));
-        watch.stopped.map_or(Ok(matches!(found, Ok(Some(_)))), Err)
+        let found = self
+            .code
+            .find((subject, 0), limits, memory, Some(&mut watch));
+        match watch.stopped {
+            Some(stopped) => Err(stopped),
+            None => is_found(found, memory),
+        }
+    }
+}
+
+/// Compiles a pattern, or returns `None` and writes PCRE2's error number and its byte offset to `error`.
+fn compile(
+    pattern: &str,
+    options: u32,
+    allocator: &Allocator,
+    (error, offset): (&mut c_int, &mut usize),
+) -> Option<NonNull<sys::pcre2_code_8>> {
+    // SAFETY: the allocator is live; PCRE2 copies it into the compile context, which is freed here, and from there into
+    // the code. The pattern's pointer and length are those of a live slice, and the two results are live references.
+    unsafe {
+        let context = NonNull::new(sys::pcre2_compile_context_create_8(allocator.0.as_ptr()))?;
+        let context = context.as_ptr();
+        let (start, bytes) = (start(pattern.as_bytes()), pattern.len());
+        let code = sys::pcre2_compile_8(start, bytes, options, error, offset, context);
+        sys::pcre2_compile_context_free_8(context);
+        NonNull::new(code)
+    }
+}
+
+/// Returns whether a match was found. Errors count as no match, except a lack of memory, because the same call finds
+/// the match when there is memory.
+fn is_found(found: Result<Option<(usize, usize)>, i32>, memory: &Account) -> Result<bool, Stopped> {
+    match found {
+        Err(sys::PCRE2_ERROR_NOMEMORY) => Err(stopped(full(memory))),
+        found => Ok(matches!(found, Ok(Some(_)))),
+    }
+}
+
+fn full(memory: &Account) -> Full {
+    Full {
+        limit_bytes: memory.figures().limit_bytes,
+    }
+}
+
+fn stopped(full: Full) -> Stopped {
+    let limit_bytes = full.limit_bytes;
+    Stopped {
+        reason: StopReason::MemoryFull { limit_bytes },
     }
 }
 
@@ -465,172 +682,4 @@ fn message(error: c_int) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-    use forebay_cancel::StopReason;
-
-    const LIMITS: MatchLimits = MatchLimits {
-        steps: 200_000,
-        depth: 4_000,
-        heap_bytes: 16 << 20,
-    };
-
-    fn code(pattern: &str) -> Code {
-        Code::compile(pattern, 0, LIMITS).expect("a valid pattern")
-    }
-
-    #[test]
-    fn the_library_is_the_release_mongodb_builds() {
-        assert!(version().starts_with("10.42 "), "{}", version());
-    }
-
-    #[test]
-    fn an_empty_subject_is_read_nowhere() {
-        // If PCRE2 got the placeholder address of an empty Rust slice, it would read near address zero for this
-        // pattern.
-        let pattern = "😀*\\o{373000}*+|.?";
-        let code = Code::compile(pattern, option::PCRE2_MULTILINE, LIMITS);
-        let code = code.expect("a valid pattern");
-        assert_eq!(code.find(b"", 0), Ok(Some((0, 0))));
-    }
-
-    #[test]
-    fn many_threads_share_a_pattern() {
-        let code = code("(a+)b");
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    (0..1_000).for_each(|_| assert_eq!(code.find(b"xaab", 0), Ok(Some((1, 4)))))
-                });
-            }
-        });
-    }
-
-    /// Matches with a deadline that passes during the match, and asserts that the match was stopped. Returns the time
-    /// from the deadline to the stop.
-    fn stopped(code: &Code, subject: &[u8]) -> Duration {
-        let deadline = Instant::now() + Duration::from_millis(20);
-        let stopped = code.is_match_until(subject, &Stop::at(deadline));
-        let reason = StopReason::Deadline;
-        assert_eq!(stopped, Err(Stopped { reason }), "{:.40}", code.source());
-        deadline.elapsed()
-    }
-
-    #[test]
-    fn every_match_can_be_stopped() {
-        // Reasons for a long match: many start positions; many steps from one start position; steps that read the whole
-        // value; too many items in the pattern for a callout at each item.
-        let starts = r"(a)(?:a?){15}\1[yz]";
-        let filler = "c".repeat(10_000);
-        for (pattern, length) in [
-            (format!("(*ANYCRLF){starts}"), 100_000),
-            (format!(r"(?!\G\w{{9}}b){starts}"), 100_000),
-            (format!("(?=a){starts}"), 16_000),
-            (format!("{starts}(*SKIP)"), 1 << 20),
-            (
-                r"(?:(?=[^b]*+)a)*(?:(?=[^b]*+)a)*\1?()[yz]".to_owned(),
-                4 << 20,
-            ),
-            (
-                format!(r"(*ANYCRLF)(a)(?:a?){{11}}\1[yz]|{filler}"),
-                100_000,
-            ),
-        ] {
-            let late = stopped(&code(&pattern), "a".repeat(length).as_bytes());
-            // The stop takes some milliseconds; the bound allows for other load on the machine.
-            assert!(
-                late < Duration::from_secs(10),
-                "stopped {late:?} after the deadline: {pattern:.40}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_match_that_is_watched_answers_as_one_that_is_not() {
-        let patterns = [
-            "a(?C1)b",
-            "(?(?=ab)ab|c)",
-            "(*COMMIT)b",
-            "a+(*SKIP)b|a",
-            r"\Gab",
-            r"(\w+) \1",
-            "(?<=a)b+",
-            "(?|(a)|(b))\\1",
-            "^(a|(?1)b)$",
-            "(a|b)*+a",
-            "(?:a|b)*?b{2,}$",
-            "(*LIMIT_MATCH=2)a*b",
-            "(?i)É",
-            "a(*THEN)x|ab",
-            "(?s).*b",
-            "(?>a+)a",
-            "b(*ACCEPT)c",
-            "(?#x)a",
-            "\\Qa.\\E",
-            "[^a]b$",
-            "(*CRLF)a.b",
-        ];
-        let values = [
-            "",
-            "a",
-            "b",
-            "ab",
-            "aab",
-            "abb",
-            "ab ab",
-            "ba",
-            "aa",
-            "c",
-            "a.",
-            "aé",
-            "a\nb",
-            "é",
-            "\u{1F600}b",
-        ];
-        for pattern in patterns {
-            let code = code(pattern);
-            let by_items = code.watched().expect("a short pattern fits with callouts");
-            assert!(by_items.at_items);
-            let (settings, rest) = pattern.split_at(settings_bytes(pattern));
-            let by_starts = Watched {
-                code: Compiled::new(&format!("{settings}(?C){rest}"), 0).expect("as before"),
-                at_items: false,
-            };
-            for value in values {
-                let expected = code.is_match(value.as_bytes());
-                for watched in [by_items, &by_starts] {
-                    let found = watched.is_match_until(value.as_bytes(), LIMITS, &Stop::never());
-                    assert_eq!(found, Ok(expected), "/{pattern}/ on {value:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn backtracking_has_a_bound_of_memory() {
-        // A backtracking frame holds 4,000 groups, and there are about 2,000 frames: 128 MB.
-        let pattern = format!(r"(*ANYCRLF){}(?:(a)|(b))*\1[yz]", "()".repeat(4_000));
-        let code = code(&pattern);
-        let subject = "ab".repeat(1_000);
-        assert_eq!(
-            code.find(subject.as_bytes(), 0),
-            Err(error::PCRE2_ERROR_HEAPLIMIT)
-        );
-        assert!(code.plain.frame_bytes() > 64_000);
-    }
-
-    #[test]
-    fn settings_stand_first() {
-        for (pattern, bytes) in [
-            ("a", 0),
-            ("(*ANYCRLF)a", 10),
-            ("(*UCP)(*LIMIT_MATCH=5)(a)", 22),
-            ("(*pla:a)", 0),
-            ("(*", 0),
-        ] {
-            assert_eq!(settings_bytes(pattern), bytes, "{pattern}");
-        }
-    }
-}
+mod tests;

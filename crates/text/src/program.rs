@@ -106,7 +106,7 @@ impl Program {
     /// As [`is_match`](Program::is_match), but checks `stop` during a match that may take long.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline.
+    /// [`Stopped`] if `stop` is cancelled or past its deadline, or if PCRE2's memory has no room in the account.
     pub fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         Ok(self.engine.is_match_until(value, stop)?
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
@@ -133,9 +133,10 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
-    /// Returns the approximate number of bytes of the program's tables in host memory, without per-thread caches.
+    /// Returns the approximate number of bytes of the program in host memory: its tables, without per-thread caches,
+    /// and PCRE2's compiled pattern.
     pub fn host_bytes(&self) -> usize {
-        self.host_bytes
+        self.host_bytes + self.pattern.as_ref().map_or(0, Pattern::pcre_bytes)
     }
 
     /// Returns whether a GPU can run the program. Like [`device_form`](Program::device_form), the first call builds the
@@ -188,7 +189,7 @@ impl Program {
     /// has the number 0.
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline; rows that were reported before do match.
+    /// As [`is_match_until`](Program::is_match_until); rows that were reported before do match.
     pub fn search_rows(
         &self,
         rows: Rows<'_>,
@@ -201,7 +202,7 @@ impl Program {
     /// Returns the number of matching rows; faster than [`search_rows`](Program::search_rows).
     ///
     /// # Errors
-    /// [`Stopped`] if `stop` is cancelled or past its deadline.
+    /// As [`is_match_until`](Program::is_match_until).
     pub fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
         self.engine.count_rows(rows, stop)
     }

@@ -158,9 +158,7 @@ fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, S
         let outcome = order
             .program
             .search_rows(value, &order.stop, &mut |_| sink.add_row(segment, row));
-        outcome.map_err(|stopped| SearchError::Stopped {
-            reason: stopped.reason,
-        })?;
+        outcome?;
         if order.limit.rows_max() <= sink.count() {
             break;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_cancel::{Stop, StopReason};
+use forebay_cancel::{Stop, Stopped};
 use forebay_device::{Device, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
 use forebay_memory::{Full, Share as MemoryShare};
 use forebay_text::{Program, Rows, Tier};
@@ -233,10 +233,7 @@ impl Progress {
         let mut done = self.is_ended();
         while !done && began.elapsed() < time {
             check()?;
-            self.order
-                .stop
-                .check()
-                .map_err(|stopped| ScanEnd::Stopped(stopped.reason))?;
+            self.order.stop.check().map_err(ScanEnd::Stopped)?;
             done = !self.piece()? || self.is_ended();
         }
         self.busy += began.elapsed();
@@ -306,7 +303,7 @@ impl Progress {
                 }
             }),
         };
-        outcome.map_err(|stopped| ScanEnd::Stopped(stopped.reason))
+        outcome.map_err(ScanEnd::Stopped)
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -320,7 +317,7 @@ impl Progress {
 /// Why a scan ended early.
 #[derive(Debug)]
 enum ScanEnd {
-    Stopped(StopReason),
+    Stopped(Stopped),
     NoRoom(Full),
     Fault(DeviceFault),
 }
@@ -334,7 +331,7 @@ fn scan_here(share: &Share, order: Order) -> Result<Outcome, SearchError> {
 
 fn stopped(end: ScanEnd) -> SearchError {
     match end {
-        ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
+        ScanEnd::Stopped(stopped) => stopped.into(),
         ScanEnd::NoRoom(full) => SearchError::NoRoom(full),
         // Only a device's check returns a fault, and this scan runs on no device.
         ScanEnd::Fault(_) => SearchError::Panicked,

@@ -47,9 +47,7 @@ pub(super) async fn until_stopped<F: Future + Unpin>(
     mut future: F,
 ) -> Result<F::Output, SearchError> {
     loop {
-        stop.check().map_err(|stopped| SearchError::Stopped {
-            reason: stopped.reason,
-        })?;
+        stop.check()?;
         if let Ok(done) = timeout(check_interval(stop), &mut future).await {
             return Ok(done);
         }

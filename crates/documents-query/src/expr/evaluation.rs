@@ -110,7 +110,7 @@ pub(crate) fn items_bytes<'b>(
     containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
     item_bytes: usize,
 ) -> usize {
-    let bytes: usize = containers.clone().map(element::bytes_of).sum();
+    let bytes: usize = containers.clone().map(element::payload_bytes).sum();
     let items_max = bytes / ELEMENT_BYTES_MIN;
     if items_max.saturating_mul(item_bytes) <= FREE_BYTES {
         return items_max * item_bytes;

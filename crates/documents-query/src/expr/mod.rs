@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
-use crate::element::{Writer, array_values, bytes_of, check_depth, get, too_deep};
+use crate::element::{Writer, array_values, check_depth, get, payload_bytes, too_deep};
 use crate::error::{Code, Error};
 use crate::limits::{CommandLimits, DOCUMENT_DEPTH_MAX, Limits};
 
@@ -146,7 +146,7 @@ impl<'a> Scope<'a> {
     /// `ExceededMemoryLimit` if the server has no memory for a copy.
     fn into_static(self, value: Value<'_>) -> Result<Value<'static>, Error> {
         if let Value::Ref(value) = &value {
-            self.holding(bytes_of(*value))?;
+            self.holding(payload_bytes(*value))?;
         }
         Ok(value.into_static())
     }

@@ -8,7 +8,7 @@ use bson::raw::{RawBson, RawBsonRef, RawDocument};
 use super::function::{Function, any, exactly};
 use super::value::ArrayWriter;
 use super::{Value, evaluation};
-use crate::element::{Writer, bytes_of, elements};
+use crate::element::{Writer, elements, payload_bytes};
 use crate::error::{Code, Error};
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -56,7 +56,7 @@ const FIELD_BYTES: usize = size_of::<(&str, RawBsonRef<'_>)>() + 4 * size_of::<(
 pub(super) fn reserve_fields<'b>(
     containers: impl Iterator<Item = RawBsonRef<'b>> + Clone,
 ) -> Result<(), Error> {
-    let made_bytes: usize = containers.clone().map(bytes_of).sum();
+    let made_bytes: usize = containers.clone().map(payload_bytes).sum();
     evaluation::reserve_beside(made_bytes + evaluation::items_bytes(containers, FIELD_BYTES))
 }
 

@@ -3,7 +3,7 @@
 use bson::raw::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 
 use super::{check_size, evaluation};
-use crate::element::{Element, Writer, bytes_of, is_truthy, type_name};
+use crate::element::{Element, Writer, is_truthy, payload_bytes, type_name};
 use crate::error::Error;
 
 /// The result of an expression: missing, borrowed from a document or from the expression, or computed.
@@ -45,7 +45,7 @@ impl<'a> Value<'a> {
 
     /// Returns the bytes of a string, document or other value that may be large; 0 for numbers and other small values.
     pub fn bytes(&self) -> usize {
-        self.get().map_or(0, bytes_of)
+        self.get().map_or(0, payload_bytes)
     }
 
     /// Returns whether MongoDB treats the value as true.
@@ -183,7 +183,7 @@ impl ArrayWriter {
     /// # Errors
     /// `ExceededMemoryLimit` if the array would be too large.
     pub fn push(&mut self, value: RawBsonRef<'_>) -> Result<(), Error> {
-        self.make_room(bytes_of(value))?;
+        self.make_room(payload_bytes(value))?;
         self.writer.value(&self.count.to_string(), value);
         self.count += 1;
         Ok(())

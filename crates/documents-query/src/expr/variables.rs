@@ -10,7 +10,7 @@ use super::iterate::check_name;
 use super::{Expression, Scope, Value, Variable};
 use crate::element::elements;
 use crate::error::{Code, Error};
-use crate::limits::{CommandLimits, Limits, value_bytes};
+use crate::limits::{CommandLimits, Limits, memory_bytes};
 use crate::sort::ALLOCATION_BYTES;
 
 /// Bytes of a variable besides its name and its value, in a table that is half full.
@@ -41,7 +41,7 @@ impl Variables {
             let expression = Expression::parse(element.value(), &limits)?;
             let variable = constant(&expression, now)?;
             let value_bytes = match &variable {
-                Variable::Constant(value) => value_bytes(value.as_raw_bson_ref()),
+                Variable::Constant(value) => memory_bytes(value.as_raw_bson_ref()),
                 _ => 0,
             };
             limits.hold(VARIABLE_BYTES + element.key.len() + value_bytes)?;

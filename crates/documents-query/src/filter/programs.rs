@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_text::{Budget, Program};
 
-/// Estimated bytes of a cached program besides its tables, for PCRE2's code and PCRE2's backtracking memory.
+/// Estimated bytes of a cached program besides its tables and PCRE2's compiled pattern.
 const PROGRAM_BYTES: usize = 16 << 10;
 
 /// How a command's patterns are compiled.
@@ -41,7 +41,7 @@ impl Default for Compilation {
 
 /// A cache of programs, which are compiled patterns. Evicts the least recently used programs.
 ///
-/// All patterns that share a cache must be compiled with the same limits.
+/// All patterns that share a cache must be compiled with the same limits and charge the same memory account.
 #[derive(Debug)]
 pub struct Programs {
     bytes_max: usize,

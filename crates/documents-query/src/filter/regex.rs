@@ -44,8 +44,9 @@ impl Regex {
     ///
     /// # Errors
     /// 51091 for a pattern that PCRE2 refuses, 51108 for an unknown option, and `BadValue` for a NUL byte in the
-    /// pattern or the options. `ExceededTimeLimit` if too many patterns are being compiled. `Interrupted` or
-    /// `MaxTimeMSExpired` if the command is stopped.
+    /// pattern or the options. `ExceededTimeLimit` if too many patterns are being compiled. `ExceededMemoryLimit` if
+    /// the memory account has no room for the compiled pattern. `Interrupted` or `MaxTimeMSExpired` if the command is
+    /// stopped.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -63,7 +64,7 @@ impl Regex {
     /// Returns whether a text matches.
     ///
     /// # Errors
-    /// [`Stopped`] if the command is stopped.
+    /// [`Stopped`] if the command is stopped, or if PCRE2's memory has no room in the account.
     pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
         if self.is_linear() && !is_check_due(text.len()) {
             return Ok(self.program.is_match(text.as_bytes()));
@@ -181,7 +182,8 @@ fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>,
 
 fn compile(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
     let options = Options::parse(options).map_err(pattern_error)?;
-    let pattern = Pattern::new(source, options, &limits.pattern).map_err(pattern_error)?;
+    let pattern = Pattern::new_within(source, options, &limits.pattern, limits.memory());
+    let pattern = pattern.map_err(pattern_error)?;
     let budget = &limits.compilation.budget;
     let program = Program::compile_within(pattern, &limits.pattern, budget);
     Ok(Arc::new(program))
@@ -197,6 +199,31 @@ pub fn pattern_error(error: PatternError) -> Error {
         PatternError::InvalidFlag { .. } => Code::Location51108,
         PatternError::EmbeddedNul { .. } => Code::BadValue,
         PatternError::Invalid { .. } | PatternError::TooLong { .. } => Code::Location51091,
+        PatternError::NoMemory(_) => Code::ExceededMemoryLimit,
     };
     Error::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+    use forebay_memory::Account;
+
+    use super::*;
+    use crate::Filter;
+
+    #[test]
+    fn patterns_and_matches_take_memory() {
+        let code = |limit_bytes, groups: usize| {
+            let limits = Limits::new(Account::new(limit_bytes), Compilation::default());
+            let source = format!("{}(?:(a)|(b))*\\1?c", "()".repeat(groups));
+            let filter = Filter::parse(&rawdoc! { "s": { "$regex": source } }, &limits)?;
+            let document = rawdoc! { "s": "ab".repeat(500) + "c" };
+            filter.try_matches(&document)
+        };
+        let code = |limit_bytes, groups| code(limit_bytes, groups).map_err(|error| error.code);
+        assert_eq!(code(64 << 20, 200), Ok(true));
+        assert_eq!(code(4 << 20, 200), Err(Code::ExceededMemoryLimit));
+        assert_eq!(code(4 << 10, 2_000), Err(Code::ExceededMemoryLimit));
+    }
 }

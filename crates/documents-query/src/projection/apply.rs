@@ -5,7 +5,7 @@ use forebay_cancel::SharedStop;
 
 use super::{Mode, Projection, ProjectionContext, Rule, Rules};
 use crate::element::{
-    Element, Writer, array_elements, bytes_of, check_depth_within, elements, get,
+    Element, Writer, array_elements, check_depth_within, elements, get, payload_bytes,
 };
 use crate::error::{Code, Error};
 use crate::expr::{Scope, evaluation, slice_bounds};
@@ -87,7 +87,7 @@ impl<'r> Run<'r> {
         };
         let scope = self.scope.holding(out.len())?;
         if let Some(value) = expression.evaluate(&scope)?.get() {
-            scope.holding(bytes_of(value))?;
+            scope.holding(payload_bytes(value))?;
             check_depth_within(value, out.depth())?;
             out.value(name, value);
         }

@@ -6,7 +6,7 @@ use bson::raw::RawBson;
 
 use super::memory::{Memory, block_bytes, buffer_bytes, compact, heap_bytes, table_bytes};
 use crate::compare::compare;
-use crate::element::{Element, Writer, bytes_of, elements, encoded_bytes};
+use crate::element::{Element, Writer, elements, encoded_bytes, payload_bytes};
 use crate::error::Error;
 use crate::expr::{Sum, Value, evaluation, mergeable};
 use crate::key;
@@ -196,17 +196,17 @@ fn is_better(best: &Option<RawBson>, smallest: bool, value: &Value<'_>) -> bool 
 
 /// Replaces the value that an accumulator keeps, and charges the new value.
 fn keep(kept: &mut Option<RawBson>, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
-    memory.count(bytes_of(value.or_null()))?;
+    memory.count(payload_bytes(value.or_null()))?;
     memory.take(heap_bytes(value.or_null()))?;
     if let Some(old) = kept.replace(compact(value)) {
-        memory.discount(bytes_of(old.as_raw_bson_ref()));
+        memory.discount(payload_bytes(old.as_raw_bson_ref()));
         memory.give_back(heap_bytes(old.as_raw_bson_ref()));
     }
     Ok(())
 }
 
 fn push(values: &mut Vec<RawBson>, value: Value<'_>, memory: &mut Memory) -> Result<(), Error> {
-    memory.count(size_of::<RawBson>() + bytes_of(value.or_null()))?;
+    memory.count(size_of::<RawBson>() + payload_bytes(value.or_null()))?;
     memory.reserve(values)?;
     memory.take(heap_bytes(value.or_null()))?;
     values.push(compact(value));

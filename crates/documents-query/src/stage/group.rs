@@ -7,7 +7,7 @@ use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use super::accumulator::{Accumulator, AccumulatorKind};
 use super::memory::{Memory, block_bytes, compact, heap_bytes, table_bytes};
 use super::{Run, Stream};
-use crate::element::{Writer, bytes_of, check_depth, elements, encoded_bytes, type_name};
+use crate::element::{Writer, check_depth, elements, encoded_bytes, payload_bytes, type_name};
 use crate::error::{Code, Error};
 use crate::expr::{Expression, Scope, Value, evaluation};
 use crate::key;
@@ -229,7 +229,7 @@ impl Groups {
             .map_err(|_| Error::new(Code::ExceededMemoryLimit, "$group has too many groups"))?;
         let key_bytes = block_bytes(self.key.len());
         let memory = &mut self.memory;
-        memory.count(self.key.len() + bytes_of(id.or_null()) + GROUP_BYTES)?;
+        memory.count(self.key.len() + payload_bytes(id.or_null()) + GROUP_BYTES)?;
         memory.take(key_bytes + heap_bytes(id.or_null()))?;
         memory.reserve_entry(&mut self.places)?;
         memory.reserve(&mut self.ids)?;

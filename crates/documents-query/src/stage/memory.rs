@@ -7,7 +7,7 @@ use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_memory::Held;
 
 use super::{Run, Stream};
-use crate::element::bytes_of;
+use crate::element::payload_bytes;
 use crate::error::Error;
 use crate::expr::Value;
 use crate::sort::{Sort, SortKey};
@@ -172,7 +172,7 @@ fn table_bytes_of(capacity: usize, entry_bytes: usize) -> usize {
 
 /// Returns the heap bytes of an owned copy of a value.
 pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
-    block_bytes(bytes_of(value))
+    block_bytes(payload_bytes(value))
 }
 
 /// Returns the heap bytes of a document without spare capacity.

@@ -7,7 +7,7 @@ use bson::spec::ElementType;
 
 use super::fields::{FIELD_BYTES, Fields};
 use crate::display;
-use crate::element::{Writer, array_values, bytes_of, count, elements, encoded_bytes};
+use crate::element::{Writer, array_values, count, elements, encoded_bytes, payload_bytes};
 use crate::error::{Code, Error};
 use crate::expr::evaluation;
 use crate::path::is_index;
@@ -344,7 +344,7 @@ fn reserve_parts(value: RawBsonRef<'_>, part_bytes: usize) -> Result<usize, Erro
 
 /// Like [`reserve_parts`], for copies of the names and the values.
 fn reserve_copies(value: RawBsonRef<'_>) -> Result<usize, Error> {
-    evaluation::keep(bytes_of(value))?;
+    evaluation::keep(payload_bytes(value))?;
     reserve_parts(value, 2 * ALLOCATION_BYTES)
 }
 

@@ -109,6 +109,13 @@ pub struct Scan {
     largest: Arc<Largest>,
 }
 
+impl Scan {
+    /// Drops documents that were read in advance if they have many bytes. They are read again later.
+    pub fn rest(&mut self) {
+        self.entries.rest();
+    }
+}
+
 impl Iterator for Scan {
     type Item = Result<(RecordNumber, Document)>;
 
@@ -138,6 +145,11 @@ impl IndexScan {
     /// Returns the definition of the scanned index.
     pub fn spec(&self) -> &IndexSpec {
         &self.index.spec
+    }
+
+    /// Drops entries that were read in advance if they have many bytes. They are read again later.
+    pub fn rest(&mut self) {
+        self.entries.rest();
     }
 
     fn decode(&self, (key, value): (Bytes, Bytes)) -> Result<RecordNumber> {

@@ -233,29 +233,41 @@ impl FjallEngine {
         translate(&self.directory, action, error)
     }
 
-    /// Translates the error of a write. Records the first error of a write, because fjall refuses all writes after it.
+    /// Translates and records the error of a write.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
         if matches!(error, fjall::Error::Poisoned) {
             return self.refused();
         }
         let error = self.failed(action, error);
-        self.write_failure
-            .lock()
-            .get_or_insert_with(|| error.clone());
+        self.record_failure(&error);
         error
+    }
+
+    /// Records and logs the first failure of a write, because fjall refuses all writes after it. Returns the first
+    /// failure.
+    fn record_failure(&self, error: &StoreError) -> StoreError {
+        let mut first = self.write_failure.lock();
+        if first.is_none() {
+            tracing::error!(%error, "a write failed: writes are refused until a restart");
+        }
+        first.get_or_insert_with(|| error.clone()).clone()
     }
 
     /// Returns why fjall refuses writes: the disk is full, or an earlier write failed.
     fn refused(&self) -> StoreError {
-        if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
-            return error;
-        }
-        let first = self.write_failure.lock().clone();
-        StoreError::ReadOnly {
-            why: first.map_or_else(
-                || "an earlier write of tables failed".to_owned(),
-                |first| first.to_string(),
-            ),
+        let now = match self.probe() {
+            Err(error) => error,
+            Ok(()) => StoreError::ReadOnly {
+                why: "an earlier write of tables failed".to_owned(),
+            },
+        };
+        let first = self.record_failure(&now);
+        match (now, first) {
+            (full @ StoreError::DiskFull { .. }, _) => full,
+            (_, refused @ StoreError::ReadOnly { .. }) => refused,
+            (_, first) => StoreError::ReadOnly {
+                why: first.to_string(),
+            },
         }
     }
 

@@ -91,6 +91,14 @@ impl KeyRange {
             Direction::Backward => self.end = Some(key.to_vec()),
         }
     }
+
+    /// Extends the range, so that `key` is the next key in this direction.
+    fn return_to(&mut self, key: &[u8], direction: Direction) {
+        match direction {
+            Direction::Forward => self.start = key.to_vec(),
+            Direction::Backward => self.end = Some([key, &[0]].concat()),
+        }
+    }
 }
 
 /// Returns the lowest key above every key that begins with `prefix`, or `None` if no such key exists.
@@ -241,6 +249,13 @@ const FIRST_PAGE_ENTRIES: usize = 16;
 const PAGE_ENTRIES_MAX: usize = 1_024;
 /// Maximum bytes of a page.
 const PAGE_BYTES: usize = 1 << 20;
+/// Maximum unread bytes of a page that [`Entries::rest`] keeps.
+const RESTING_BYTES_MAX: usize = 64 << 10;
+/// Limits of the first page.
+const FIRST_PAGE: PageLimit = PageLimit {
+    entries: FIRST_PAGE_ENTRIES,
+    bytes: PAGE_BYTES,
+};
 
 impl Entries {
     /// Starts reading a range.
@@ -256,12 +271,25 @@ impl Entries {
             ended: range.is_empty(),
             range,
             direction,
-            limit: PageLimit {
-                entries: FIRST_PAGE_ENTRIES,
-                bytes: PAGE_BYTES,
-            },
+            limit: FIRST_PAGE,
             page: Vec::new().into_iter(),
         }
+    }
+
+    /// Drops the entries that were read in advance if they have many bytes. They are read again later. A caller that
+    /// does not read for some time calls this function.
+    pub fn rest(&mut self) {
+        let unread = self.page.as_slice();
+        let bytes: usize = unread
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        let Some((key, _)) = unread.first().filter(|_| bytes > RESTING_BYTES_MAX) else {
+            return;
+        };
+        self.range.return_to(key, self.direction);
+        self.limit = FIRST_PAGE;
+        self.page = Vec::new().into_iter();
     }
 
     fn next_page(&mut self) -> Result<()> {

@@ -20,6 +20,9 @@ use crate::streams::{Row, Stream};
 /// Number of events that the stages drop between two checks of the cancellation token.
 const LEFT_OUT_INTERVAL: u32 = 64;
 
+/// Maximum unread bytes of a page that an idle stream keeps.
+const RESTING_BYTES_MAX: usize = 64 << 10;
+
 /// A stream over the changes of the store.
 ///
 /// The stream reads the changes in `(position, until]` page by page. At the end, it asks the watch for the first later
@@ -260,6 +263,15 @@ impl Stream for ChangeStream {
             }
         }
         Ok(None)
+    }
+
+    fn rest(&mut self) {
+        let unread = self.page.as_slice().iter();
+        let bytes: usize = unread.map(|change| change.detail.as_bytes().len()).sum();
+        if bytes > RESTING_BYTES_MAX {
+            // The next page begins after `position`.
+            self.page = Vec::new().into_iter();
+        }
     }
 
     fn is_done(&self) -> bool {

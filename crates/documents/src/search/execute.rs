@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_cancel::Stop;
+use forebay_cancel::{Stop, Stopped};
 use forebay_documents_cache::{
     Expr, Predicate, SearchAnswer, SearchError, SearchReport, SearchRequest, ValueCount,
     ValueCounts, Want,
@@ -395,7 +395,7 @@ async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, Comman
 
 fn search_error(error: SearchError) -> CommandError {
     match error {
-        SearchError::Stopped { reason } => CommandError::Stopped(reason),
+        SearchError::Stopped { reason } => Stopped { reason }.into(),
         SearchError::NoRoom(full) => full.into(),
         SearchError::ValuesTooLarge { .. } => {
             CommandError::refused(Code::ExceededMemoryLimit, error.to_string())

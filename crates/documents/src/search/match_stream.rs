@@ -179,6 +179,10 @@ impl Stream for MatchStream {
 
     fn begin_batch(&mut self, size: u64) {
         self.batch_left = size;
+        self.rest();
+    }
+
+    fn rest(&mut self) {
         self.prefetched
             .iter_mut()
             .for_each(|(_, document)| *document = None);

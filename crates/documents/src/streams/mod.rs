@@ -96,6 +96,10 @@ pub trait Stream: Send {
     /// that were prefetched for an earlier batch, but that the caller has not read, are fetched again.
     fn begin_batch(&mut self, _size: u64) {}
 
+    /// Announces that the caller will not read for some time. The stream drops what it has read in advance, if that has
+    /// many bytes and no share of the memory account, and reads it again later.
+    fn rest(&mut self) {}
+
     /// Returns true if the stream knows, without reading, that no document follows.
     fn is_done(&self) -> bool {
         false
@@ -121,6 +125,10 @@ impl Stream for Box<dyn Stream> {
 
     fn begin_batch(&mut self, size: u64) {
         (**self).begin_batch(size);
+    }
+
+    fn rest(&mut self) {
+        (**self).rest();
     }
 
     fn is_done(&self) -> bool {

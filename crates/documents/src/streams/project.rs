@@ -55,6 +55,10 @@ impl<S: Stream> Stream for Project<S> {
         self.inner.begin_batch(size);
     }
 
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+
     fn is_done(&self) -> bool {
         self.inner.is_done()
     }

@@ -51,6 +51,10 @@ impl Stream for Scan {
         }
         Ok(None)
     }
+
+    fn rest(&mut self) {
+        self.entries.rest();
+    }
 }
 
 /// Counts the matches of a scan.

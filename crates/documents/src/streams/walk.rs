@@ -117,6 +117,12 @@ impl Stream for Walk {
         Ok(None)
     }
 
+    fn rest(&mut self) {
+        if let Some(entries) = &mut self.entries {
+            entries.rest();
+        }
+    }
+
     fn is_short(&self) -> bool {
         self.range.is_short && self.filter.is_cheap()
     }

@@ -33,6 +33,10 @@ impl<S: Stream> Stream for Skip<S> {
         self.inner.begin_batch(size.saturating_add(self.left));
     }
 
+    fn rest(&mut self) {
+        self.inner.rest();
+    }
+
     fn is_done(&self) -> bool {
         self.inner.is_done()
     }
@@ -67,6 +71,10 @@ impl<S: Stream> Stream for Limited<S> {
 
     fn begin_batch(&mut self, size: u64) {
         self.inner.begin_batch(size.min(self.left));
+    }
+
+    fn rest(&mut self) {
+        self.inner.rest();
     }
 
     fn is_done(&self) -> bool {

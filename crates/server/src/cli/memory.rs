@@ -28,7 +28,8 @@ const WRITE_BUFFERS_BYTES_MAX: u64 = 512 << 20;
 /// Interval between measurements of resident memory.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Fraction of the limit above which resident memory is trimmed: the allocator is asked to return free memory to the
-/// system, at most once per `TRIM_INTERVAL`.
+/// system, at most once per `TRIM_INTERVAL`. Memory is also trimmed if a request waited or was refused since the last
+/// measurement, because free memory that the allocator retains takes room from requests.
 const TRIM_PART: (u64, u64) = (3, 4);
 const TRIM_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum interval between log warnings that too little memory is left for requests.
@@ -135,6 +136,8 @@ pub fn watch(account: Account) -> Result<()> {
 
 struct Watch {
     account: Account,
+    /// Number of requests that were refused before the last measurement.
+    refused: u64,
     trimmed: Option<Instant>,
     warned: Option<Instant>,
 }
@@ -143,6 +146,7 @@ impl Watch {
     fn new(account: Account) -> Watch {
         Watch {
             account,
+            refused: 0,
             trimmed: None,
             warned: None,
         }
@@ -152,9 +156,10 @@ impl Watch {
         let resident = forebay_memory::resident_bytes();
         self.account.look(resident);
         let figures = self.account.figures();
-        if resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0
-            && is_due(&mut self.trimmed, TRIM_INTERVAL)
-        {
+        let is_short = figures.waiting > 0 || figures.refused > self.refused;
+        self.refused = figures.refused;
+        let is_large = resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0;
+        if (is_large || is_short) && is_due(&mut self.trimmed, TRIM_INTERVAL) {
             forebay_device::return_free_memory();
         }
         let room = figures.limit_bytes.saturating_sub(figures.outside_bytes);

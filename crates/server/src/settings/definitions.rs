@@ -220,7 +220,8 @@ settings! {
     pattern_depth_limit: u32 = "pattern-depth-limit", Kind::Count { min: 1, max: 100_000 }, "4000";
 
     /// Maximum memory for PCRE2's backtracking in one value. A value that needs more does not match. Only patterns
-    /// with more than about 200 groups need that much.
+    /// with more than about 200 groups need that much. The memory is part of `memory-bytes-max`: if a match needs more
+    /// than is free there, the command fails with error 146.
     pattern_heap_bytes_max: usize = "pattern-heap-bytes-max", Kind::Bytes { min: 64 << 10, max: GIB }, "16MiB";
 
     /// Maximum total size of the automata that are built for the patterns of one command, which also bounds the time

@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
-    ("forebay-text", &["forebay-cancel"]),
+    ("forebay-text", &["forebay-cancel", "forebay-memory"]),
     (
         "forebay-text-gpu",
         &["forebay-cancel", "forebay-device", "forebay-text"],

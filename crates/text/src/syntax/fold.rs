@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use super::set::CharSet;
+use crate::pcre2::Code;
 use crate::pcre2::option::PCRE2_CASELESS;
-use crate::pcre2::{Code, MatchLimits};
 
 /// For each character, the other characters that PCRE2 treats as equal to it when case is ignored.
 static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
@@ -32,8 +32,7 @@ pub(crate) fn fold(set: &CharSet) -> CharSet {
 }
 
 fn partners() -> BTreeMap<char, Vec<char>> {
-    let judge =
-        Code::compile(r"^(.)\1$", PCRE2_CASELESS, MatchLimits::NONE).expect("a constant pattern");
+    let judge = Code::own(r"^(.)\1$", PCRE2_CASELESS).expect("a constant pattern");
     let mut map = BTreeMap::new();
     for (&c, candidates) in &candidates() {
         let partners: Vec<char> = candidates
@@ -120,8 +119,7 @@ mod tests {
 
     #[test]
     fn no_pair_of_newer_tables_is_missed() {
-        let judge = Code::compile(r"^(.)\1$", PCRE2_CASELESS, MatchLimits::NONE)
-            .expect("a constant pattern");
+        let judge = Code::own(r"^(.)\1$", PCRE2_CASELESS).expect("a constant pattern");
         for c in char::MIN..=char::MAX {
             let mut class = ClassUnicode::new([ClassUnicodeRange::new(c, c)]);
             class.case_fold_simple();

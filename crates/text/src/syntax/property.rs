@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock};
 use parking_lot::Mutex;
 
 use super::set::CharSet;
+use crate::pcre2::Code;
 use crate::pcre2::option::PCRE2_CASELESS;
-use crate::pcre2::{Code, MatchLimits};
 
 /// Characters per call of PCRE2, which checks the encoding of the whole subject on each call.
 const CHARS_PER_CALL: usize = 1_024;
@@ -32,7 +32,7 @@ pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> 
         return Some(Arc::clone(set));
     }
     let options = if ignore_case { PCRE2_CASELESS } else { 0 };
-    let judge = Code::compile(&format!("(?:{escape})+"), options, MatchLimits::NONE).ok()?;
+    let judge = Code::own(&format!("(?:{escape})+"), options).ok()?;
     let set = Arc::new(ask(&judge)?);
     let mut known = KNOWN.lock();
     if known.len() >= SPELLINGS_MAX {
