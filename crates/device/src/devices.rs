@@ -145,23 +145,9 @@ impl Devices {
     /// that compiles a kernel takes seconds. Programs call this before the process ends, or use [`HaltingDevices`],
     /// because CUDA's libraries are unloaded before the threads end.
     pub fn halt(&self) {
-        let halt = |device: &Arc<Device>| {
-            let (report, halted) = sync_channel(1);
-            let job = move |_: &mut DeviceContext| -> Result<Step, JobError> {
-                // The receiver is gone if `halt` has timed out.
-                let _ = report.send(());
-                loop {
-                    thread::park();
-                }
-            };
-            // Lost devices run no jobs, so they need no halt.
-            device.submit(Box::new(job)).ok().map(|()| halted)
-        };
-        let gpus = self.list();
-        let gpus = gpus
-            .iter()
-            .filter(|device| device.kind() == DeviceKind::Cuda);
-        let halting: Vec<Receiver<()>> = gpus.filter_map(halt).collect();
+        let devices = self.list().into_iter();
+        let gpus = devices.filter(|device| device.kind() == DeviceKind::Cuda);
+        let halting: Vec<Receiver<()>> = gpus.filter_map(|gpu| begin_halt(&gpu)).collect();
         for halted in halting {
             if halted.recv_timeout(HALT_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 tracing::warn!("the thread of a GPU did not halt before the timeout");
@@ -218,6 +204,20 @@ impl Devices {
     }
 }
 
+/// Halts a device's thread after its current step, and then sends a message to the result. Returns `None` if the device
+/// is lost, because it runs no jobs.
+fn begin_halt(device: &Device) -> Option<Receiver<()>> {
+    let (report, halted) = sync_channel(1);
+    let job = move |_: &mut DeviceContext| -> Result<Step, JobError> {
+        // The receiver is gone if `halt` has timed out.
+        let _ = report.send(());
+        loop {
+            thread::park();
+        }
+    };
+    device.submit(Box::new(job)).ok().map(|()| halted)
+}
+
 /// Devices that [halt](Devices::halt) when this value is dropped: for programs that start GPUs and end. Values that
 /// need a GPU's thread, such as an open cuFile, are dropped before.
 #[derive(Debug)]
@@ -240,5 +240,61 @@ impl Deref for HaltingDevices {
 impl Drop for HaltingDevices {
     fn drop(&mut self) {
         self.0.halt();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{TryRecvError, channel};
+
+    use super::*;
+
+    fn host() -> Devices {
+        let spec = "host:1".parse().expect("a valid specification");
+        Devices::new(&spec, DeviceOptions::default()).expect("host devices start")
+    }
+
+    #[test]
+    fn a_thread_halts_after_its_current_step_and_takes_no_other() {
+        let devices = host();
+        let device = devices.list().remove(0);
+        let (begun, is_running) = channel();
+        let (release, released) = channel::<()>();
+        let (done, steps) = channel();
+        let (first, second) = (done.clone(), done);
+        let long = move |_: &mut DeviceContext| {
+            begun.send(()).expect("the test listens");
+            // Ends when the test drops the sender.
+            let _ = released.recv();
+            first.send("long").expect("the test listens");
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(long)).expect("room");
+        is_running.recv().expect("the job runs");
+        let halted = begin_halt(&device).expect("the device works");
+        let never = move |_: &mut DeviceContext| {
+            second.send("never").expect("the test listens");
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(never)).expect("room");
+        assert_eq!(halted.try_recv(), Err(TryRecvError::Empty));
+        drop(release);
+        halted.recv().expect("the thread halts");
+        assert_eq!(steps.try_recv(), Ok("long"));
+        assert_eq!(steps.try_recv(), Err(TryRecvError::Empty));
+    }
+
+    #[test]
+    fn only_gpus_are_halted() {
+        let devices = HaltingDevices::from(host());
+        let device = devices.list().remove(0);
+        drop(devices);
+        let (sender, receiver) = channel();
+        let job = move |_: &mut DeviceContext| {
+            sender.send(()).expect("the test listens");
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(job)).expect("room");
+        receiver.recv().expect("a host device continues");
     }
 }

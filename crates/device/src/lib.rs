@@ -15,6 +15,7 @@ use std::num::NonZeroUsize;
 use std::sync::LazyLock;
 use std::thread;
 
+mod aligned;
 #[expect(unsafe_code, reason = "a call of the C library")]
 mod allocator;
 #[expect(unsafe_code, reason = "the driver and the compiler are C libraries")]
@@ -32,6 +33,7 @@ mod queue;
 mod spec;
 mod state;
 
+pub use aligned::{AlignedBytes, PAGE_BYTES};
 pub use allocator::{give_back_large_blocks, return_free_memory};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices, HaltingDevices};

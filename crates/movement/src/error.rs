@@ -101,6 +101,13 @@ pub enum MoveError {
 }
 
 impl MoveError {
+    /// Returns the error if a device has failed.
+    pub(crate) fn if_lost(device: &Device) -> Option<MoveError> {
+        device
+            .is_lost()
+            .then(|| MoveError::lost(device, device.state()))
+    }
+
     /// Returns the error of a device that has failed.
     pub(crate) fn lost(device: &Device, why: impl ToString) -> MoveError {
         MoveError::DeviceLost {

@@ -13,7 +13,7 @@ mod tier;
 
 pub use checksum::checksum;
 pub use error::MoveError;
-pub use kernels::{has_bulk, kernels};
+pub use kernels::{Total, has_bulk, kernels};
 pub use ring::{
     Chunk, Consumer, Feed, Pageable, PinnedSource, RingOptions, RingReport, Slot, Slots, Source,
     StagingRing, Unread,

@@ -1,39 +1,16 @@
-//! Measurements at smoke size: they check what they read and move. With `FOREBAY_REQUIRE_GPU=1` a missing GPU is an
-//! error.
+//! Measurements at smoke size: they check what they read and move.
 
-use std::env;
-use std::sync::Arc;
+mod common;
 
-use forebay_device::cuda::gpus;
-use forebay_device::{Device, DeviceOptions, Devices};
+use common::{gpu, gpus};
 use forebay_movement::measure::{
     Pattern, Plan, Prepared, Reading, rate_methods, read_by_cpu, read_by_device, read_peer,
 };
 use forebay_movement::method::{Direction, StagedOptions, TransferMethod};
 use forebay_movement::{MoveError, has_bulk};
 
-/// Starts the first `count` GPUs; `None` if there are fewer.
-fn start(count: usize) -> Option<(Devices, Vec<Arc<Device>>)> {
-    let found = gpus();
-    if let Err(error) = &found {
-        let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
-        assert!(!required, "{error}");
-    }
-    if found.map_or(0, |gpus| gpus.len()) < count {
-        println!("skipped: fewer GPUs than {count}");
-        return None;
-    }
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(64 << 20),
-        pinned_pool_bytes: 64 << 20,
-        ..DeviceOptions::default()
-    };
-    let names: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
-    let spec = names.join(",").parse().expect("valid");
-    let devices = Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}"));
-    let list = devices.list();
-    Some((devices, list))
-}
+/// Bytes of the pinned pool, enough for a staged copy.
+const PINNED_BYTES: u64 = 64 << 20;
 
 fn check(readings: &[Reading], patterns: impl Iterator<Item = Pattern>) {
     let measured: Vec<Pattern> = readings.iter().map(|reading| reading.pattern).collect();
@@ -74,21 +51,21 @@ fn the_processor_reads_its_memory() {
 
 #[test]
 fn a_gpu_reads_its_own_and_the_hosts_memory() {
-    let Some((_devices, list)) = start(1) else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
-    let arch = list[0].details().expect("a GPU").arch;
+    let arch = device.details().expect("a GPU").arch;
     let has = |pattern: &Pattern| *pattern != Pattern::SequentialBulk || has_bulk(arch);
     for of_host in [false, true] {
-        let readings = all(read_by_device(&list[0], of_host, Plan::smoke()));
+        let readings = all(read_by_device(&device, of_host, Plan::smoke()));
         check(&readings, Pattern::ALL.into_iter().filter(has));
     }
-    assert_eq!(list[0].memory_used_bytes(), 0);
+    assert_eq!(device.memory_used_bytes(), 0);
 }
 
 #[test]
 fn a_gpu_reads_the_memory_of_a_peer_or_says_that_it_cannot() {
-    let Some((_devices, list)) = start(2) else {
+    let Some((_devices, list)) = gpus(2, PINNED_BYTES) else {
         return;
     };
     let readings = read_peer(&list[0], &list[1], Plan::smoke());
@@ -99,10 +76,10 @@ fn a_gpu_reads_the_memory_of_a_peer_or_says_that_it_cannot() {
 
 #[test]
 fn every_method_has_a_rate_or_a_reason() {
-    let Some((_devices, list)) = start(1) else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
-    let rates = rate_methods(&list[0], 1 << 20).unwrap_or_else(|error| panic!("{error}"));
+    let rates = rate_methods(&device, 1 << 20).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(rates.len(), TransferMethod::ALL.len());
     for rate in rates {
         println!("{rate:?}");
@@ -116,10 +93,10 @@ fn every_method_has_a_rate_or_a_reason() {
 
 #[test]
 fn bytes_that_did_not_move_are_noticed() {
-    let Some((_devices, list)) = start(1) else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
-    let device = &list[0];
+    let device = &device;
     let mut prepared =
         Prepared::allocate(device, TransferMethod::PinnedCopy, 1 << 20).expect("1 MiB");
     let run = |prepared: &mut Prepared, direction| {

@@ -23,6 +23,13 @@ __device__ inline bool all_lanes(bool flag) { return __all_sync(kAllLanes, flag)
 // Returns the number of set bits of `ballot` below bit `lane`: the rank of that lane among the lanes whose flag is set.
 __device__ inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 
+// Returns the sum of the numbers of all lanes in lane 0, and other numbers in the other lanes.
+__device__ inline u64 warp_sum(u64 number) {
+    for (u32 distance = kLanes / 2; distance > 0; distance /= 2)
+        number += __shfl_down_sync(kAllLanes, number, distance);
+    return number;
+}
+
 // Adds to a counter in global memory once per warp; returns the previous value in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;

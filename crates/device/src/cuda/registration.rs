@@ -10,9 +10,11 @@ use cudarc::driver::sys;
 use super::library::{DriverError, check};
 use super::pinned::device_address;
 use super::{Context, DevicePointer, DevicePointerMut, Part};
+use crate::AlignedBytes;
 
 mod sealed {
     pub trait Sealed {}
+    impl Sealed for crate::AlignedBytes {}
     impl Sealed for Vec<u8> {}
     impl Sealed for Box<[u8]> {}
     impl Sealed for std::sync::Arc<[u8]> {}
@@ -20,8 +22,8 @@ mod sealed {
     impl Sealed for super::Part<Box<[u8]>> {}
 }
 
-/// Owned memory whose bytes do not move: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `Arc<Vec<u8>>` and a [`Part`] of a
-/// `Box<[u8]>`.
+/// Owned memory whose bytes do not move: [`AlignedBytes`], `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `Arc<Vec<u8>>` and a
+/// [`Part`] of a `Box<[u8]>`. Memory that kernels read over the bus should be [`AlignedBytes`].
 pub trait HostMemory: sealed::Sealed + Send + Sync + 'static {
     /// Returns the bytes.
     fn bytes(&self) -> &[u8];
@@ -43,7 +45,20 @@ macro_rules! host_memory {
     )+ };
 }
 
-host_memory!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Arc<Vec<u8>>, Part<Box<[u8]>>);
+host_memory!(
+    AlignedBytes,
+    Vec<u8>,
+    Box<[u8]>,
+    Arc<[u8]>,
+    Arc<Vec<u8>>,
+    Part<Box<[u8]>>
+);
+
+impl HostMemoryMut for AlignedBytes {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
 
 impl HostMemoryMut for Vec<u8> {
     fn bytes_mut(&mut self) -> &mut [u8] {

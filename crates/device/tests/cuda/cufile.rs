@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_device::cuda::cufile::{
-    CuFile, CuFileBatch, CuFileError, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream,
-    CuFileTransfer, DirectSupport, Direction, PathTaken,
+    CuFile, CuFileBatch, CuFileDirection, CuFileError, CuFileHandle, CuFileMemory, CuFileOperation,
+    CuFileStream, CuFileTransfer, DirectSupport, PathTaken,
 };
 use forebay_device::cuda::{DeviceView, Priority, Transfer};
 use forebay_device::{Device, Devices, JobError};
@@ -173,17 +173,17 @@ fn reads_and_writes_on_a_stream_are_ordered_with_its_copies() {
     let (handle, cufile) = (Arc::clone(&fixture.handle), Arc::clone(&fixture.cufile));
     let moved = ask(&fixture.device, move |cuda| {
         let stream = cuda.stream(Priority::Normal)?;
-        let stream = CuFileStream::register(cuda, &cufile, stream).map_err(fault)?;
+        let registered = CuFileStream::register(cuda, &cufile, stream.clone()).map_err(fault)?;
         let parts = [
             memory.part(0..1 << 20),
             memory.part(1 << 20..(1 << 20) + 4097),
         ];
         let reads = [(4096, parts[0].clone()), (777, parts[1].clone())];
         let reads = reads.map(|(offset, part)| {
-            CuFileTransfer::read(cuda, &handle, offset, part, &stream).expect("it is queued")
+            CuFileTransfer::read(cuda, &handle, offset, part, &registered).expect("it is queued")
         });
         let to = cuda.host_buffer(1 << 20)?;
-        let copy = Transfer::begin(cuda, parts[0].view().clone(), to, stream.stream())?;
+        let copy = Transfer::begin(cuda, parts[0].view().clone(), to, &stream)?;
         let copied = copy.finish()?.1;
         let bytes = reads.map(|read| read.finish().expect("the file is long enough"));
         let is_right = |(index, byte): (usize, &u8)| *byte == pattern(4096 + index);
@@ -211,7 +211,7 @@ fn a_batch_reads_many_ranges_and_is_used_again() {
         CuFileBatch::create(&fixture.cufile, 16).unwrap_or_else(|error| panic!("{error}"));
     for round in 0..3 {
         let operations = (0..16).map(|part| CuFileOperation {
-            direction: Direction::Read,
+            direction: CuFileDirection::Read,
             handle: Arc::clone(&fixture.handle),
             offset: ((15 - part) * PART + round) as u64,
             memory: memory.part(part * PART..(part + 1) * PART),

@@ -25,8 +25,8 @@ use forebay_device::cuda::{
     ProgramSpec, gpus,
 };
 use forebay_device::{
-    Device, DeviceContext, DeviceError, DeviceKind, DeviceState, Devices, Fault, Job, JobError,
-    JobFailure, Step, kernel_arguments,
+    Device, DeviceContext, DeviceError, DeviceKind, DeviceState, Devices, Fault, HaltingDevices,
+    Job, JobError, JobFailure, Step, kernel_arguments,
 };
 
 /// Threads of a block in these tests.
@@ -111,6 +111,31 @@ fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<V
     let mut result = vec![0; bytes];
     cuda.read(&memory, 0, &mut result, &stream)?;
     Ok(words(&result))
+}
+
+#[test]
+fn halting_devices_wait_for_the_step_of_a_gpu() {
+    let Some((devices, device)) = gpu() else {
+        return;
+    };
+    let (begun, is_running) = channel();
+    let (release, released) = channel::<()>();
+    let step = move |_: &mut DeviceContext| -> Result<Step, JobError> {
+        begun.send(()).expect("the test listens");
+        // Ends when the test drops the sender.
+        let _ = released.recv();
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(step)).expect("room");
+    is_running.recv().expect("the job runs");
+    let queued = device.queued_jobs();
+    let halting = thread::spawn(move || drop(HaltingDevices::from(devices)));
+    while device.queued_jobs() == queued && !halting.is_finished() {
+        thread::yield_now();
+    }
+    assert!(!halting.is_finished(), "the step runs");
+    drop(release);
+    halting.join().expect("the thread of the GPU halts");
 }
 
 #[test]

@@ -28,6 +28,8 @@ kernel_arguments! {
         pub(crate) bytes: u64,
         /// Number of reads of the kernels that do not read all.
         pub(crate) accesses: u64,
+        /// Line of the first dependent read.
+        pub(crate) first_line: u64,
         /// The sum of what was read, to which the kernel adds.
         pub(crate) sum: DevicePointerMut<u64>,
         /// Bytes of a stage of shared memory, a multiple of 128; used by bulk copies.

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use forebay_device::cuda::{
-    Cuda, DeviceBuffer, DevicePointer, DeviceType, DeviceView, Divisible, Event, Fill, LaunchShape,
-    Part, Stream, Transfer,
+    Cuda, DevicePointer, DeviceView, Divisible, Event, LaunchShape, Part, Stream,
 };
 use forebay_device::{DeviceFault, JobError};
 
 use super::arguments::{Copying, Reading, Summing};
-use super::{BULK_STAGES, bytes, reads};
-use crate::measure::{Memory, Pattern};
+use super::{BULK_STAGES, Total, bytes, reads};
+use crate::measure::{Memory, Pattern, Reads};
 use crate::method::Direction;
 
 /// Threads of a block of the kernels that load and store plainly.
@@ -59,19 +58,22 @@ impl<M: Divisible> KernelCopy<M> {
     pub(crate) fn begin(
         cuda: &mut Cuda,
         mut host: Part<M>,
-        there: DeviceView<u8>,
+        device_memory: DeviceView<u8>,
         (direction, engine): (Direction, Engine),
         stream: &Stream,
     ) -> Result<KernelCopy<M>, JobError> {
         assert_eq!(
             host.len(),
-            there.len(),
+            device_memory.len(),
             "both ends of a copy have one length"
         );
         let (bytes, host_at) = (host.len() as u64, host.device_pointer::<u8>());
         let (from, to) = match direction {
-            Direction::ToDevice => (DevicePointer::new(host_at.address()), there.pointer_mut()),
-            Direction::ToHost => (there.pointer(), host_at),
+            Direction::ToDevice => (
+                DevicePointer::new(host_at.address()),
+                device_memory.pointer_mut(),
+            ),
+            Direction::ToHost => (device_memory.pointer(), host_at),
         };
         // Bulk copies need aligned ends.
         let is_aligned = (from.address() | to.address()).is_multiple_of(BULK_ALIGNMENT);
@@ -92,7 +94,7 @@ impl<M: Divisible> KernelCopy<M> {
         unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }?;
         match cuda.mark(stream) {
             Ok(event) => Ok(KernelCopy {
-                ends: Some((host, there)),
+                ends: Some((host, device_memory)),
                 event,
             }),
             Err(fault) => {
@@ -160,7 +162,7 @@ pub(crate) fn checksum(
     from: &DeviceView<u8>,
     stream: &Stream,
 ) -> Result<u64, JobError> {
-    let sum = zero(cuda, stream)?;
+    let sum = Total::zero(cuda, stream)?;
     let kernel = cuda.kernel(bytes_program(cuda), "checksum")?;
     let shape = plain_shape(cuda, from.len() as u64);
     let arguments = Summing {
@@ -171,22 +173,7 @@ pub(crate) fn checksum(
     // SAFETY: the kernel takes `Summing`, reads the bytes of the view and adds to one number; both live until the
     // transfer below has waited for the stream. If that fails, the device is lost and waits for its work.
     unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }?;
-    read(cuda, &sum, stream)
-}
-
-/// Returns a number of device memory that is 0.
-fn zero(cuda: &mut Cuda, stream: &Stream) -> Result<DeviceBuffer<u64>, JobError> {
-    let number = cuda.buffer::<u64>(1)?;
-    Transfer::begin(cuda, Fill(0), number.all(), stream)?.finish()?;
-    Ok(number)
-}
-
-/// Reads a number of device memory, after the earlier work of the stream. Blocks until it is there.
-fn read(cuda: &mut Cuda, number: &DeviceBuffer<u64>, stream: &Stream) -> Result<u64, JobError> {
-    let host = Part::divide(vec![0; size_of::<u64>()].into_boxed_slice(), &[]);
-    let part = host.into_iter().next().expect("one part");
-    let (_, part) = Transfer::begin(cuda, number.all(), part, stream)?.finish()?;
-    Ok(u64::read(&part))
+    sum.read(cuda, stream)
 }
 
 /// Threads of a block that reads by the bulk copy engine.
@@ -207,8 +194,8 @@ const RANDOM_BLOCKS: u64 = 8;
 pub(crate) enum Task {
     /// Writes what the pattern expects.
     Fill(Pattern),
-    /// Reads, `accesses` times if the pattern does not read all.
-    Read(Pattern, u64),
+    /// Reads.
+    Read(Reads),
 }
 
 /// Runs a kernel over memory. Returns its time in milliseconds and the sum of what it read. Blocks until it is done.
@@ -223,16 +210,18 @@ pub(crate) fn run(
     let bytes = memory.len() as u64;
     assert!(bytes.is_power_of_two() && bytes >= 128, "{bytes} bytes");
     let stream = cuda.downloads().clone();
-    let sum = zero(cuda, &stream)?;
+    let sum = Total::zero(cuda, &stream)?;
     let (entry, shape) = entry_and_shape(cuda, memory, task);
     let kernel = cuda.kernel(reads(cuda.arch()), &entry)?;
+    let (accesses, first_line) = match task {
+        Task::Fill(_) => (0, 0),
+        Task::Read(reads) => (reads.accesses, reads.first_line),
+    };
     let arguments = Reading {
         words: memory.device_pointer(),
         bytes,
-        accesses: match task {
-            Task::Fill(_) => 0,
-            Task::Read(_, accesses) => accesses,
-        },
+        accesses,
+        first_line,
         sum: sum.pointer_mut(),
         piece_bytes: shape.shared_bytes / BULK_STAGES,
     };
@@ -244,7 +233,7 @@ pub(crate) fn run(
     let recorded = launched.and_then(|()| Ok(cuda.record(&ended, &stream)?));
     cuda.synchronize(&stream)?;
     recorded?;
-    Ok((ended.elapsed_ms(&began)?.into(), read(cuda, &sum, &stream)?))
+    Ok((ended.elapsed_ms(&began)?.into(), sum.read(cuda, &stream)?))
 }
 
 /// Returns the kernel of a task and its launch shape.
@@ -252,11 +241,14 @@ fn entry_and_shape(cuda: &Cuda, memory: &Memory, task: Task) -> (String, LaunchS
     let bytes = memory.len() as u64;
     let plain = plain_shape(cuda, bytes);
     let with_blocks = |blocks| LaunchShape { blocks, ..plain };
-    match task {
-        Task::Fill(Pattern::Dependent) => ("fill_cycle".to_owned(), plain),
-        Task::Fill(_) => ("fill_words".to_owned(), plain),
-        Task::Read(Pattern::Sequential, _) => ("read_plain".to_owned(), plain),
-        Task::Read(Pattern::SequentialBulk, _) => {
+    let reads = match task {
+        Task::Fill(Pattern::Dependent) => return ("fill_cycle".to_owned(), plain),
+        Task::Fill(_) => return ("fill_words".to_owned(), plain),
+        Task::Read(reads) => reads,
+    };
+    match reads.pattern {
+        Pattern::Sequential => ("read_plain".to_owned(), plain),
+        Pattern::SequentialBulk => {
             let (blocks, piece_bytes) = match memory {
                 Memory::Device(_) | Memory::Peer(_) => {
                     let most = cuda.shared_bytes_per_block_max() - SHARED_BYTES_RESERVED;
@@ -273,13 +265,13 @@ fn entry_and_shape(cuda: &Cuda, memory: &Memory, task: Task) -> (String, LaunchS
             };
             ("read_bulk".to_owned(), shape)
         }
-        Task::Read(Pattern::Random { bytes }, accesses) => {
-            let threads = accesses.saturating_mul((bytes as u64).div_ceil(16));
+        Pattern::Random { bytes } => {
+            let threads = reads.accesses.saturating_mul((bytes as u64).div_ceil(16));
             let most = u64::from(cuda.multiprocessors()) * RANDOM_BLOCKS;
             let blocks = threads.div_ceil(THREADS.into()).clamp(1, most);
             (format!("read_random<{bytes}>"), with_blocks(blocks))
         }
-        Task::Read(Pattern::Dependent, _) => {
+        Pattern::Dependent => {
             let shape = LaunchShape {
                 blocks: 1,
                 threads: 1,

@@ -3,12 +3,14 @@
 pub(crate) mod arguments;
 #[expect(unsafe_code, reason = "launches kernels")]
 pub(crate) mod launch;
+mod total;
 
 use std::sync::LazyLock;
 
 use forebay_device::cuda::{Arch, KernelArguments, Program, ProgramSpec, device_header};
 
 use arguments::{Copying, Reading, Summing};
+pub use total::Total;
 
 use crate::measure::pattern::{CYCLE_ADDEND, CYCLE_FACTOR, LINE_BYTES, RANDOM_BYTES};
 

@@ -101,7 +101,7 @@ __global__ void read_random(const __grid_constant__ Reading a) {
 
 // Follows the cycle of lines with one thread: each read needs the result of the one before. Adds the last line.
 extern "C" __global__ void read_dependent(const __grid_constant__ Reading a) {
-    u64 line = 0;
+    u64 line = a.first_line;
     for (u64 i = 0; i < a.accesses; i++)
         line = *static_cast<const volatile u32*>(a.words + line * (kLineBytes / sizeof(u32)));
     *a.sum += line;

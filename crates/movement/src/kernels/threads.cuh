@@ -20,6 +20,6 @@ __device__ inline uint4 read_once(const uint4* from) {
 
 // Adds a number of each thread of the block to `to`. All threads of a warp must call this.
 __device__ inline void add(u64 sum, u64* to) {
-    for (u32 step = kLanes / 2; step > 0; step /= 2) sum += __shfl_down_sync(kAllLanes, sum, step);
+    sum = warp_sum(sum);
     if (this_lane() == 0) atomicAdd(to, sum);
 }

@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::pattern::{LINE_BYTES, element_of, next_line};
-use super::{Pattern, Plan, Reading, accesses_of};
+use super::pattern::{LINE_BYTES, element_of, next_line, sum_below};
+use super::{Pattern, Plan, Reading, Reads, measure_pattern};
 use crate::MoveError;
 
 /// How much more often a device reads its memory at random than the processor does.
@@ -31,24 +31,11 @@ fn measure(words: &mut [u32], pattern: Pattern, plan: Plan) -> Result<Reading, M
         Pattern::SequentialBulk | Pattern::Random { .. } => {}
     }
     let random = (plan.accesses / FACTOR).max(1);
-    let (accesses, access_bytes) = accesses_of(pattern, plan.host_bytes, random, plan.dependent);
-    let expected = pattern.sum(plan.host_bytes, accesses);
-    let mut times = Vec::new();
-    for round in 0..=plan.repeat {
+    let bytes = (plan.host_bytes, random);
+    measure_pattern(pattern, bytes, plan, "the processor", |reads| {
         let start = Instant::now();
-        let sum = black_box(read(words, pattern, accesses));
-        times.extend((round > 0).then_some(start.elapsed().max(Duration::from_nanos(1))));
-        if sum != expected {
-            return Err(MoveError::WrongSum {
-                what: format!("{pattern} reads by the processor"),
-            });
-        }
-    }
-    Ok(Reading {
-        pattern,
-        accesses,
-        access_bytes,
-        times,
+        let sum = black_box(read(words, reads));
+        Ok((start.elapsed().max(Duration::from_nanos(1)), sum))
     })
 }
 
@@ -74,15 +61,16 @@ fn fill_cycle(words: &mut [u32]) {
     }
 }
 
-fn read(words: &[u32], pattern: Pattern, accesses: u64) -> u64 {
-    match pattern {
+fn read(words: &[u32], reads: Reads) -> u64 {
+    let accesses = reads.accesses;
+    match reads.pattern {
         Pattern::Sequential | Pattern::SequentialBulk => sequential(words),
         Pattern::Random { bytes: 4 } => random::<1>(words, accesses),
         Pattern::Random { bytes: 8 } => random::<2>(words, accesses),
         Pattern::Random { bytes: 16 } => random::<4>(words, accesses),
         Pattern::Random { bytes: 64 } => random::<16>(words, accesses),
         Pattern::Random { .. } => random::<32>(words, accesses),
-        Pattern::Dependent => dependent(words, accesses),
+        Pattern::Dependent => dependent(words, reads.first_line, accesses),
     }
 }
 
@@ -108,24 +96,12 @@ fn random<const WORDS: usize>(words: &[u32], accesses: u64) -> u64 {
         let element = &elements[element_of(access, count) as usize];
         element.iter().map(|word| u64::from(*word)).sum::<u64>()
     };
-    let threads = forebay_device::cores() as u64;
-    let share = accesses.div_ceil(threads).max(1);
-    thread::scope(|scope| {
-        let sum = |number: u64| {
-            let range = (number * share).min(accesses)..((number + 1) * share).min(accesses);
-            scope.spawn(move || range.map(element_sum).fold(0, u64::wrapping_add))
-        };
-        let running: Vec<_> = (0..threads).map(sum).collect();
-        let sums = running
-            .into_iter()
-            .map(|thread| thread.join().expect("a sum does not panic"));
-        sums.fold(0, u64::wrapping_add)
-    })
+    sum_below(accesses, element_sum)
 }
 
-/// Follows the cycle of lines; returns the last line.
-fn dependent(words: &[u32], accesses: u64) -> u64 {
-    let mut line = 0;
+/// Follows the cycle of lines from `first_line`; returns the last line.
+fn dependent(words: &[u32], first_line: u64, accesses: u64) -> u64 {
+    let mut line = first_line as usize;
     for _ in 0..accesses {
         line = words[line * LINE_WORDS] as usize;
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use forebay_device::Device;
 use forebay_device::cuda::{DevicePointerMut, DeviceView, Pinned};
 
-use super::{Pattern, Plan, Reading, accesses_of};
+use super::{Pattern, Plan, Reading, measure_pattern};
 use crate::MoveError;
 use crate::kernels::has_bulk;
 use crate::kernels::launch::{self, Task};
-use crate::method::{PeerLink, ask, link};
+use crate::method::{PeerLink, link, run_on_device};
 
 /// Memory that a kernel reads.
 #[derive(Debug)]
@@ -22,6 +22,9 @@ pub(crate) enum Memory {
     /// Memory of another device, which this one [reaches](Device::reaches).
     Peer(DeviceView<u8>),
 }
+
+/// Why [`measure`] has the memory: nothing follows a read that fails.
+const KEPT: &str = "a read that succeeds gives the memory back";
 
 /// How much more often device memory is read at random than memory over a link.
 const LINK_FACTOR: u64 = 64;
@@ -126,26 +129,16 @@ fn measure(
     if matches!(pattern, Pattern::Sequential | Pattern::Dependent) {
         (memory, _) = run(device, memory, Task::Fill(pattern))?;
     }
-    let (accesses, access_bytes) = accesses_of(pattern, memory.len(), random, plan.dependent);
-    let expected = pattern.sum(memory.len(), accesses);
-    let mut times = Vec::new();
-    for round in 0..=plan.repeat {
-        let (back, (took, sum)) = run(device, memory, Task::Read(pattern, accesses))?;
-        memory = back;
-        if sum != expected {
-            return Err(MoveError::WrongSum {
-                what: format!("{pattern} reads by device {}", device.name()),
-            });
-        }
-        times.extend((round > 0).then_some(took));
-    }
-    let reading = Reading {
-        pattern,
-        accesses,
-        access_bytes,
-        times,
-    };
-    Ok((memory, reading))
+    let bytes = (memory.len(), random);
+    let mut kept = Some(memory);
+    let reader = format!("device {}", device.name());
+    let reading = measure_pattern(pattern, bytes, plan, &reader, |reads| {
+        let memory = kept.take().expect(KEPT);
+        let (back, timed) = run(device, memory, Task::Read(reads))?;
+        kept = Some(back);
+        Ok(timed)
+    })?;
+    Ok((kept.expect(KEPT), reading))
 }
 
 /// Runs a kernel over memory; returns the memory, the kernel's time, and the sum of what it read.
@@ -154,7 +147,7 @@ fn run(
     mut memory: Memory,
     task: Task,
 ) -> Result<(Memory, (Duration, u64)), MoveError> {
-    ask(device, move |cuda| {
+    run_on_device(device, move |cuda| {
         let (ms, sum) = launch::run(cuda, &mut memory, task)?;
         Ok((memory, (Duration::from_secs_f64(ms / 1e3), sum)))
     })

@@ -8,8 +8,8 @@ use forebay_device::Device;
 use forebay_device::cuda::{DeviceBuffer, DeviceView, Fill, Transfer};
 
 use crate::method::{
-    Direction, HostBuffer, Missing, Order, StagedOptions, TransferMethod, ask, available,
-    checksum_on, move_bytes,
+    Direction, HostBuffer, Missing, MoveRequest, StagedOptions, TransferMethod, available,
+    checksum_on, move_bytes, run_on_device,
 };
 use crate::{MoveError, checksum};
 
@@ -25,7 +25,7 @@ pub struct Prepared {
     method: TransferMethod,
     /// `None` after a move that failed.
     host: Option<HostBuffer>,
-    there: DeviceBuffer<u8>,
+    device_memory: DeviceBuffer<u8>,
     sum: u64,
     /// Time of allocating, and so of pinning, the host memory.
     pub allocation: Duration,
@@ -41,7 +41,7 @@ impl Prepared {
         method: TransferMethod,
         bytes: usize,
     ) -> Result<Prepared, MoveError> {
-        let there = ask(device, move |cuda| Ok(cuda.buffer::<u8>(bytes)?))?;
+        let device_memory = run_on_device(device, move |cuda| Ok(cuda.buffer::<u8>(bytes)?))?;
         let start = Instant::now();
         let mut host = HostBuffer::allocate(device, method, bytes)?;
         let allocation = start.elapsed();
@@ -50,7 +50,7 @@ impl Prepared {
             method,
             sum: checksum(&host),
             host: Some(host),
-            there,
+            device_memory,
             allocation,
         })
     }
@@ -71,22 +71,22 @@ impl Prepared {
     ) -> Result<(Duration, Duration), MoveError> {
         let method = self.method;
         let host = self.host.take().expect(NO_HOST_MEMORY);
-        let order = Order {
+        let request = MoveRequest {
             method,
             direction,
             host,
-            there: self.there.all(),
+            device_memory: self.device_memory.all(),
             chunk_bytes,
             staged,
         };
-        let moved = move_bytes(device, order)?;
+        let moved = move_bytes(device, request)?;
         self.host = Some(moved.host);
         Ok((moved.took, moved.pinning))
     }
 
     /// Returns the device memory.
-    pub fn there(&self) -> DeviceView<u8> {
-        self.there.all()
+    pub fn device_memory(&self) -> DeviceView<u8> {
+        self.device_memory.all()
     }
 
     /// Returns the checksum of the bytes that are moved.
@@ -104,7 +104,7 @@ impl Prepared {
     /// If an earlier move failed.
     pub fn verify(&self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
         let sum = match direction {
-            Direction::ToDevice => checksum_on(device, self.there.all())?,
+            Direction::ToDevice => checksum_on(device, self.device_memory.all())?,
             Direction::ToHost => checksum(self.host.as_ref().expect(NO_HOST_MEMORY)),
         };
         match sum == self.sum {
@@ -123,12 +123,12 @@ impl Prepared {
     /// # Panics
     /// If an earlier move failed.
     pub fn forget(&mut self, device: &Arc<Device>, direction: Direction) -> Result<(), MoveError> {
-        let all = self.there.all();
+        let all = self.device_memory.all();
         let host = self.host.as_mut().expect(NO_HOST_MEMORY);
         match direction {
             Direction::ToDevice => {
                 fill(host);
-                ask(device, move |cuda| {
+                run_on_device(device, move |cuda| {
                     Transfer::begin(cuda, Fill(0), all, cuda.uploads())?.finish()?;
                     Ok(())
                 })

@@ -6,14 +6,19 @@ mod cpu;
 mod device;
 mod methods;
 pub(crate) mod pattern;
+mod process;
 
 use std::time::Duration;
+
+use crate::MoveError;
 
 pub use cpu::read_by_cpu;
 pub(crate) use device::Memory;
 pub use device::{read_by_device, read_peer};
 pub use methods::{MethodRate, Prepared, rate_methods};
 pub use pattern::Pattern;
+pub(crate) use pattern::Reads;
+pub use process::ProcessTimes;
 
 /// Sizes of the measurements of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,20 +29,20 @@ pub struct Plan {
     pub host_bytes: usize,
     /// Random reads of device memory; other memories are read less often, as they are slower.
     pub accesses: u64,
-    /// Number of dependent reads.
+    /// Number of dependent reads of a measurement, which continues where the one before ended.
     pub dependent: u64,
     /// Number of measurements of each pattern, after one that is not counted.
     pub repeat: usize,
 }
 
 impl Plan {
-    /// Returns the sizes for benchmarks: memory that no cache or TLB holds.
+    /// Returns the sizes for benchmarks: memory that no cache or TLB holds. No line is read twice by dependent reads.
     pub fn full() -> Plan {
         Plan {
             device_bytes: 8 << 30,
             host_bytes: 4 << 30,
             accesses: 1 << 28,
-            dependent: 1 << 16,
+            dependent: 1 << 18,
             repeat: 5,
         }
     }
@@ -101,6 +106,48 @@ impl Reading {
     }
 }
 
+/// Measures one pattern over memory of `bytes` bytes, of which `random` elements are read at random. `read` returns the
+/// time and the sum of what it read; it runs once to warm up and then [`Plan::repeat`] times.
+///
+/// # Errors
+/// As `read`, or [`MoveError::WrongSum`].
+fn measure_pattern(
+    pattern: Pattern,
+    (bytes, random): (usize, u64),
+    plan: Plan,
+    reader: &str,
+    mut read: impl FnMut(Reads) -> Result<(Duration, u64), MoveError>,
+) -> Result<Reading, MoveError> {
+    let (accesses, access_bytes) = accesses_of(pattern, bytes, random, plan.dependent);
+    let mut reads = Reads {
+        pattern,
+        accesses,
+        first_line: 0,
+    };
+    let mut expected = reads.sum(bytes);
+    let mut times = Vec::new();
+    for round in 0..=plan.repeat {
+        let (took, sum) = read(reads)?;
+        if sum != expected {
+            return Err(MoveError::WrongSum {
+                what: format!("{pattern} reads by {reader}"),
+            });
+        }
+        times.extend((round > 0).then_some(took));
+        if pattern == Pattern::Dependent {
+            // A line that an earlier round read could still be in a cache.
+            reads.first_line = sum;
+            expected = reads.sum(bytes);
+        }
+    }
+    Ok(Reading {
+        pattern,
+        accesses,
+        access_bytes,
+        times,
+    })
+}
+
 /// Returns the number of reads and the bytes of each for a pattern over memory of `bytes` bytes.
 fn accesses_of(pattern: Pattern, bytes: usize, random: u64, dependent: u64) -> (u64, usize) {
     match pattern {
@@ -112,7 +159,31 @@ fn accesses_of(pattern: Pattern, bytes: usize, random: u64, dependent: u64) -> (
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use super::pattern::{LINE_BYTES, next_line};
     use super::*;
+
+    #[test]
+    fn dependent_reads_never_read_a_line_twice() {
+        let plan = Plan {
+            repeat: 3,
+            ..Plan::smoke()
+        };
+        let bytes = plan.host_bytes;
+        let lines = (bytes / LINE_BYTES) as u64;
+        let mut read = HashSet::new();
+        let measured = measure_pattern(Pattern::Dependent, (bytes, 0), plan, "a test", |reads| {
+            let mut line = reads.first_line;
+            for _ in 0..reads.accesses {
+                assert!(read.insert(line), "line {line} is read again");
+                line = next_line(line, lines);
+            }
+            Ok((Duration::from_micros(1), line))
+        });
+        assert_eq!(measured.expect("right sums").times.len(), 3);
+        assert_eq!(read.len() as u64, 4 * plan.dependent);
+    }
 
     #[test]
     fn rates_follow_from_times() {

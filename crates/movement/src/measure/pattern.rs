@@ -42,18 +42,31 @@ impl Pattern {
         Pattern::Random { bytes: 128 },
         Pattern::Dependent,
     ];
+}
 
-    /// Returns the sum of what is read from memory of `bytes` bytes that was filled for the pattern.
-    pub(crate) fn sum(self, bytes: usize, accesses: u64) -> u64 {
-        match self {
+/// Reads of one pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reads {
+    pub(crate) pattern: Pattern,
+    /// Number of reads; for a sequential pattern, of 16 bytes.
+    pub(crate) accesses: u64,
+    /// Line of the first dependent read.
+    pub(crate) first_line: u64,
+}
+
+impl Reads {
+    /// Returns the sum of what is read from memory of `bytes` bytes that was filled for the pattern. For dependent
+    /// reads it is the line that the last read found.
+    pub(crate) fn sum(&self, bytes: usize) -> u64 {
+        match self.pattern {
             Pattern::Sequential | Pattern::SequentialBulk => {
                 let words = (bytes / size_of::<u32>()) as u64;
                 words * (words - 1) / 2
             }
-            Pattern::Random { bytes: each } => random_sum(bytes, each, accesses),
+            Pattern::Random { bytes: each } => random_sum(bytes, each, self.accesses),
             Pattern::Dependent => {
                 let lines = (bytes / LINE_BYTES) as u64;
-                (0..accesses).fold(0, |line, _| next_line(line, lines))
+                (0..self.accesses).fold(self.first_line, |line, _| next_line(line, lines))
             }
         }
     }
@@ -89,14 +102,21 @@ fn random_sum(bytes: usize, each: usize, accesses: u64) -> u64 {
         let first = element_of(access, elements) * words;
         words * first + words * (words - 1) / 2
     };
+    sum_below(accesses, element_sum)
+}
+
+/// Returns the sum, modulo 2^64, of `term` of all numbers below `count`, computed by all cores.
+pub(crate) fn sum_below(count: u64, term: impl Fn(u64) -> u64 + Sync) -> u64 {
     let threads = forebay_device::cores() as u64;
-    let share = accesses.div_ceil(threads).max(1);
+    let share = count.div_ceil(threads).max(1);
+    let share_sum = |number: u64| {
+        let range = (number * share).min(count)..((number + 1) * share).min(count);
+        range.map(&term).fold(0, u64::wrapping_add)
+    };
+    let share_sum = &share_sum;
     thread::scope(|scope| {
-        let sum = |number: u64| {
-            let range = (number * share).min(accesses)..((number + 1) * share).min(accesses);
-            scope.spawn(move || range.map(element_sum).fold(0, u64::wrapping_add))
-        };
-        let running: Vec<_> = (0..threads).map(sum).collect();
+        let spawn = |number| scope.spawn(move || share_sum(number));
+        let running: Vec<_> = (0..threads).map(spawn).collect();
         let sums = running
             .into_iter()
             .map(|thread| thread.join().expect("a sum does not panic"));
@@ -137,7 +157,15 @@ mod tests {
     #[test]
     fn sums_are_those_of_the_words() {
         let words: Vec<u64> = (0..1024).collect();
-        assert_eq!(Pattern::Sequential.sum(4096, 0), words.iter().sum::<u64>());
+        let sum = |pattern, accesses| {
+            let reads = Reads {
+                pattern,
+                accesses,
+                first_line: 5,
+            };
+            reads.sum(4096)
+        };
+        assert_eq!(sum(Pattern::Sequential, 0), words.iter().sum::<u64>());
         let of_element = |element: u64| {
             let first = 2 * element as usize;
             words[first] + words[first + 1]
@@ -145,7 +173,7 @@ mod tests {
         let expected: u64 = (0..100)
             .map(|access| of_element(element_of(access, 512)))
             .sum();
-        assert_eq!(Pattern::Random { bytes: 8 }.sum(4096, 100), expected);
-        assert_eq!(Pattern::Dependent.sum(4096, 32), 0, "a whole cycle");
+        assert_eq!(sum(Pattern::Random { bytes: 8 }, 100), expected);
+        assert_eq!(sum(Pattern::Dependent, 32), 5, "a whole cycle");
     }
 }

@@ -6,7 +6,9 @@ use forebay_device::Device;
 use forebay_device::cuda::Arch;
 
 use super::staged::StagedOptions;
-use super::{Direction, HostBuffer, Order, TransferMethod, ask, checksum_on, move_bytes};
+use super::{
+    Direction, HostBuffer, MoveRequest, TransferMethod, checksum_on, move_bytes, run_on_device,
+};
 use crate::kernels::has_bulk;
 use crate::{MoveError, checksum};
 
@@ -86,17 +88,18 @@ pub fn available(device: &Arc<Device>) -> Vec<(TransferMethod, Result<(), Missin
 
 fn attempt(device: &Arc<Device>, method: TransferMethod) -> Result<(), Missing> {
     let failed = |error: MoveError| Missing::Failed(error.to_string());
-    let there = ask(device, |cuda| Ok(cuda.buffer::<u8>(TRIED_BYTES)?)).map_err(failed)?;
+    let device_memory =
+        run_on_device(device, |cuda| Ok(cuda.buffer::<u8>(TRIED_BYTES)?)).map_err(failed)?;
     let mut host = HostBuffer::allocate(device, method, TRIED_BYTES).map_err(failed)?;
     for (index, byte) in host.iter_mut().enumerate() {
         *byte = (index % 251) as u8;
     }
     let sum = checksum(&host);
-    let order = |direction, host| Order {
+    let request = |direction, host| MoveRequest {
         method,
         direction,
         host,
-        there: there.all(),
+        device_memory: device_memory.all(),
         chunk_bytes: 64 << 10,
         staged: StagedOptions {
             threads: 2,
@@ -104,13 +107,13 @@ fn attempt(device: &Arc<Device>, method: TransferMethod) -> Result<(), Missing> 
             buffer_bytes: 64 << 10,
         },
     };
-    let moved = move_bytes(device, order(Direction::ToDevice, host)).map_err(failed)?;
-    if checksum_on(device, there.all()).map_err(failed)? != sum {
+    let moved = move_bytes(device, request(Direction::ToDevice, host)).map_err(failed)?;
+    if checksum_on(device, device_memory.all()).map_err(failed)? != sum {
         return Err(Missing::WrongBytes(Direction::ToDevice));
     }
     let mut host = moved.host;
     host.fill(0);
-    let moved = move_bytes(device, order(Direction::ToHost, host)).map_err(failed)?;
+    let moved = move_bytes(device, request(Direction::ToHost, host)).map_err(failed)?;
     match checksum(&moved.host) == sum {
         true => Ok(()),
         false => Err(Missing::WrongBytes(Direction::ToHost)),

@@ -11,7 +11,7 @@ use forebay_device::cuda::{
 use forebay_device::{Class, Device, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
 
 use super::Direction;
-use super::ask::{Reply, answer, submit};
+use super::job::{Reply, answer, submit};
 use crate::MoveError;
 use crate::kernels;
 use crate::kernels::launch::{Engine, KernelCopy};
@@ -23,14 +23,14 @@ const IN_FLIGHT_MAX: usize = 256;
 const STEP_TIME: Duration = Duration::from_millis(1);
 
 /// A chunk in flight.
-pub(super) struct Flight<M> {
+pub(super) struct ChunkInFlight<M> {
     event: Arc<Event>,
     end: Box<dyn FnOnce() -> Result<Part<M>, DeviceFault> + Send>,
 }
 
 /// Begins to move a chunk: a part of host memory and as much device memory.
 type Begin<M> =
-    Box<dyn FnMut(&mut Cuda, Part<M>, DeviceView<u8>) -> Result<Flight<M>, JobError> + Send>;
+    Box<dyn FnMut(&mut Cuda, Part<M>, DeviceView<u8>) -> Result<ChunkInFlight<M>, JobError> + Send>;
 
 /// All parts, and the time from the first to the last.
 type Chunked<M> = (Vec<Part<M>>, Duration);
@@ -38,7 +38,7 @@ type Chunked<M> = (Vec<Part<M>>, Duration);
 /// The job.
 struct Chunks<M> {
     waiting: VecDeque<(Part<M>, DeviceView<u8>)>,
-    in_flight: VecDeque<Flight<M>>,
+    in_flight: VecDeque<ChunkInFlight<M>>,
     moved: Vec<Part<M>>,
     begin: Begin<M>,
     /// When the first chunk was begun.
@@ -55,8 +55,7 @@ impl<M: Divisible> Chunks<M> {
             let Some((part, view)) = self.waiting.pop_front() else {
                 break;
             };
-            let flight = (self.begin)(cuda, part, view)?;
-            self.in_flight.push_back(flight);
+            self.in_flight.push_back((self.begin)(cuda, part, view)?);
         }
         Ok(())
     }
@@ -67,8 +66,8 @@ impl<M: Divisible> Chunks<M> {
             if !first.event.is_done()? {
                 break;
             }
-            if let Some(flight) = self.in_flight.pop_front() {
-                self.moved.push((flight.end)()?);
+            if let Some(arrived) = self.in_flight.pop_front() {
+                self.moved.push((arrived.end)()?);
             }
         }
         Ok(())
@@ -97,8 +96,8 @@ impl<M: Divisible> Job for Chunks<M> {
         } else {
             self.in_flight.get(IN_FLIGHT_MAX / 2)
         };
-        if let Some(flight) = middle {
-            return Ok(Step::wait_for(Arc::clone(&flight.event)));
+        if let Some(chunk) = middle {
+            return Ok(Step::wait_for(Arc::clone(&chunk.event)));
         }
         let took = self.began.map_or(Duration::ZERO, |began| began.elapsed());
         self.reply.send(Ok((std::mem::take(&mut self.moved), took)));
@@ -114,14 +113,14 @@ impl<M: Divisible> Job for Chunks<M> {
 pub(super) fn run<M: Divisible>(
     device: &Device,
     parts: Vec<Part<M>>,
-    there: &DeviceView<u8>,
+    device_memory: &DeviceView<u8>,
     begin: Begin<M>,
 ) -> Result<Chunked<M>, MoveError> {
     let (sender, receiver) = channel();
     let job = Chunks {
         waiting: parts
             .into_iter()
-            .map(|part| with_view(part, there))
+            .map(|part| with_view(part, device_memory))
             .collect(),
         in_flight: VecDeque::new(),
         moved: Vec::new(),
@@ -136,9 +135,9 @@ pub(super) fn run<M: Divisible>(
 /// Returns a part with the device memory at the same offset.
 pub(super) fn with_view<M: Divisible>(
     part: Part<M>,
-    there: &DeviceView<u8>,
+    device_memory: &DeviceView<u8>,
 ) -> (Part<M>, DeviceView<u8>) {
-    let view = there.view(part.offset()..part.offset() + part.len());
+    let view = device_memory.view(part.offset()..part.offset() + part.len());
     (part, view)
 }
 
@@ -157,14 +156,14 @@ pub(super) fn by_copies<M: Divisible>(direction: Direction) -> Begin<M> {
         Ok(match direction {
             Direction::ToDevice => {
                 let transfer = Transfer::begin(cuda, part, view, &stream)?;
-                Flight {
+                ChunkInFlight {
                     event: Arc::clone(transfer.event()),
                     end: Box::new(|| Ok(transfer.finish()?.0)),
                 }
             }
             Direction::ToHost => {
                 let transfer = Transfer::begin(cuda, view, part, &stream)?;
-                Flight {
+                ChunkInFlight {
                     event: Arc::clone(transfer.event()),
                     end: Box::new(|| Ok(transfer.finish()?.1)),
                 }
@@ -178,12 +177,12 @@ pub(super) fn by_kernels<M: Divisible>(direction: Direction, engine: Engine) -> 
     Box::new(move |cuda, part, view| {
         let stream = stream_of(cuda, direction);
         let copy = KernelCopy::begin(cuda, part, view, (direction, engine), &stream)?;
-        Ok(flight_of(copy))
+        Ok(in_flight(copy))
     })
 }
 
-fn flight_of<M: Divisible>(copy: KernelCopy<M>) -> Flight<M> {
-    Flight {
+fn in_flight<M: Divisible>(copy: KernelCopy<M>) -> ChunkInFlight<M> {
+    ChunkInFlight {
         event: Arc::clone(copy.event()),
         end: Box::new(|| copy.finish()),
     }
@@ -200,12 +199,12 @@ pub(super) fn by_prefetch(direction: Direction, kernels: Stream) -> Begin<Manage
             let arrived = cuda.mark(&stream)?;
             cuda.wait(&kernels, &arrived)?;
             let copy = KernelCopy::begin(cuda, part, view, engine, &kernels)?;
-            return Ok(flight_of(copy));
+            return Ok(in_flight(copy));
         }
         let copy = KernelCopy::begin(cuda, part, view, engine, &kernels)?;
         cuda.wait(&stream, copy.event())?;
         copy.host().prefetch(cuda, Place::Host, &stream)?;
-        Ok(Flight {
+        Ok(ChunkInFlight {
             event: cuda.mark(&stream)?,
             end: Box::new(|| copy.finish()),
         })

@@ -3,10 +3,10 @@
 //! A method works on one [`Tier`] of host memory. [`move_bytes`] moves a [`HostBuffer`] of that tier to or from device
 //! memory. [`available`] tries each method on a device and says why it is missing.
 
-mod ask;
 mod available;
 mod chunks;
 mod host_buffer;
+mod job;
 mod moving;
 mod peer;
 mod pinning;
@@ -15,10 +15,10 @@ mod staged;
 use std::fmt;
 use std::str::FromStr;
 
-pub use ask::{ask, checksum_on};
 pub use available::{Missing, available, lacks};
 pub use host_buffer::HostBuffer;
-pub use moving::{Moved, Order, move_bytes};
+pub use job::{checksum_on, run_on_device};
+pub use moving::{MoveRequest, Moved, move_bytes};
 pub use peer::{PeerLink, copy_between, link};
 pub use staged::StagedOptions;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_device::Device;
-use forebay_device::cuda::{DeviceView, Divisible, Managed, Part, Pinned, Place, Priority};
+use forebay_device::cuda::{DeviceView, Divisible, Managed, Part, Pinned, Place, Priority, Stream};
 
-use super::ask::ask;
 use super::available::lacks;
 use super::chunks::{self, by_copies, by_kernels, by_prefetch};
+use super::job::run_on_device;
 use super::staged::StagedOptions;
 use super::{Direction, HostBuffer, TransferMethod, pinning, staged};
 use crate::MoveError;
@@ -18,7 +18,7 @@ use crate::ring::PAGE_BYTES;
 
 /// A move: all bytes of host memory to or from as much device memory.
 #[derive(Debug)]
-pub struct Order {
+pub struct MoveRequest {
     /// How the bytes are moved.
     pub method: TransferMethod,
     /// Where they go.
@@ -26,7 +26,7 @@ pub struct Order {
     /// The host memory, of the method's [tier](TransferMethod::tier).
     pub host: HostBuffer,
     /// The device memory.
-    pub there: DeviceView<u8>,
+    pub device_memory: DeviceView<u8>,
     /// Bytes that one copy, prefetch or kernel moves; rounded up to whole pages.
     pub chunk_bytes: usize,
     /// Shape of a staged copy.
@@ -36,7 +36,7 @@ pub struct Order {
 /// A move that is done.
 #[derive(Debug)]
 pub struct Moved {
-    /// The host memory of the order.
+    /// The host memory of the request.
     pub host: HostBuffer,
     /// Time from the first to the last byte. A migration to the host ends when the CPU has touched all pages.
     pub took: Duration,
@@ -52,26 +52,26 @@ pub struct Moved {
 ///
 /// # Panics
 /// If the host memory is of another tier than the method's, or differs in length from the device memory.
-pub fn move_bytes(device: &Arc<Device>, order: Order) -> Result<Moved, MoveError> {
-    check(device, &order)?;
-    let Order {
+pub fn move_bytes(device: &Arc<Device>, request: MoveRequest) -> Result<Moved, MoveError> {
+    check(device, &request)?;
+    let MoveRequest {
         method,
         direction,
         host,
-        there,
+        device_memory,
         chunk_bytes,
         staged,
-    } = order;
+    } = request;
     assert_eq!(
         host.len(),
-        there.len(),
+        device_memory.len(),
         "both ends of a move have one length"
     );
     // A chunk is no larger than the memory, so rounding it up does not overflow.
     let chunk_bytes = whole_pages(chunk_bytes.min(host.len()));
     let to = Target {
         device,
-        there,
+        device_memory,
         direction,
         chunk_bytes,
     };
@@ -83,10 +83,10 @@ pub fn move_bytes(device: &Arc<Device>, order: Order) -> Result<Moved, MoveError
 }
 
 /// Returns an error if the device lacks the method.
-fn check(device: &Device, order: &Order) -> Result<(), MoveError> {
-    let method = order.method;
+fn check(device: &Device, request: &MoveRequest) -> Result<(), MoveError> {
+    let method = request.method;
     let tier = method.tier();
-    assert_eq!(order.host.tier(), tier, "{method} works on {tier}");
+    assert_eq!(request.host.tier(), tier, "{method} works on {tier}");
     match lacks(device, method) {
         None => Ok(()),
         Some(why) => Err(MoveError::Method {
@@ -100,7 +100,7 @@ fn check(device: &Device, order: &Order) -> Result<(), MoveError> {
 /// The device's end of a move.
 struct Target<'a> {
     device: &'a Arc<Device>,
-    there: DeviceView<u8>,
+    device_memory: DeviceView<u8>,
     direction: Direction,
     chunk_bytes: usize,
 }
@@ -112,7 +112,7 @@ impl Target<'_> {
         bytes: Box<[u8]>,
         options: &StagedOptions,
     ) -> Result<Moved, MoveError> {
-        let (device, there, direction) = (self.device, &self.there, self.direction);
+        let (device, device_memory, direction) = (self.device, &self.device_memory, self.direction);
         let (chunk_bytes, options) = match method {
             TransferMethod::StagedCopy => staged_shape(self.chunk_bytes, options),
             _ => (self.chunk_bytes, *options),
@@ -125,18 +125,21 @@ impl Target<'_> {
         let mut pinning = Duration::ZERO;
         let (parts, took) = match method {
             TransferMethod::StagedCopy => {
-                let parts = staged::run(device, parts, there, direction, &options)?;
+                let parts = staged::run(device, parts, device_memory, direction, &options)?;
                 (parts, start.elapsed())
             }
             TransferMethod::DynamicPinning => {
-                let (parts, pinned) = pinning::run(device, parts, there, direction)?;
+                let (parts, pinned) = pinning::run(device, parts, device_memory, direction)?;
                 pinning = pinned;
                 (parts, start.elapsed())
             }
-            TransferMethod::Coherence => {
-                chunks::run(device, parts, there, by_kernels(direction, Engine::Plain))?
-            }
-            _ => chunks::run(device, parts, there, by_copies(direction))?,
+            TransferMethod::Coherence => chunks::run(
+                device,
+                parts,
+                device_memory,
+                by_kernels(direction, Engine::Plain),
+            )?,
+            _ => chunks::run(device, parts, device_memory, by_copies(direction))?,
         };
         Ok(Moved {
             took,
@@ -152,7 +155,7 @@ impl Target<'_> {
             _ => by_copies(self.direction),
         };
         let parts = parts_of(pinned, self.chunk_bytes);
-        let (parts, took) = chunks::run(self.device, parts, &self.there, begin)?;
+        let (parts, took) = chunks::run(self.device, parts, &self.device_memory, begin)?;
         Ok(Moved {
             took,
             pinning: Duration::ZERO,
@@ -167,7 +170,7 @@ impl Target<'_> {
             _ => by_kernels(self.direction, Engine::Plain),
         };
         let parts = parts_of(managed, self.chunk_bytes);
-        let (parts, mut took) = chunks::run(self.device, parts, &self.there, begin)?;
+        let (parts, mut took) = chunks::run(self.device, parts, &self.device_memory, begin)?;
         let managed = Part::join(parts);
         if (method, self.direction) == (TransferMethod::UnifiedMigration, Direction::ToHost) {
             let start = Instant::now();
@@ -182,15 +185,12 @@ impl Target<'_> {
     }
 
     /// Moves the pages to the side where the move begins; returns them, and a stream for kernels.
-    fn place(
-        &self,
-        managed: Managed,
-    ) -> Result<(Managed, forebay_device::cuda::Stream), MoveError> {
+    fn place(&self, managed: Managed) -> Result<(Managed, Stream), MoveError> {
         let place = match self.direction {
             Direction::ToDevice => Place::Host,
             Direction::ToHost => Place::Device,
         };
-        ask(self.device, move |cuda| {
+        run_on_device(self.device, move |cuda| {
             let stream = cuda.stream(Priority::Normal)?;
             managed.prefetch(cuda, 0..managed.len(), place, &stream)?;
             cuda.synchronize(&stream)?;

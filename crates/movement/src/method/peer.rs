@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_device::Device;
 use forebay_device::cuda::{DeviceView, Transfer};
 
-use super::ask::ask;
+use super::job::run_on_device;
 use crate::MoveError;
 
 /// How copies go from one GPU to another.
@@ -27,30 +27,26 @@ pub fn link(from: &Device, to: &Device) -> Option<PeerLink> {
     })
 }
 
-/// Copies device memory of another device to memory of `to`, in chunks; returns the time. Blocks the calling thread.
+/// Copies memory of another GPU to memory of `device`, in chunks; returns the time. Blocks the calling thread.
 ///
 /// # Errors
-/// As for [`ask`].
+/// As for [`run_on_device`].
 ///
 /// # Panics
-/// If the views differ in length, or `there` is not memory of `to`.
+/// If the views differ in length, or `to` is not memory of `device`.
 pub fn copy_between(
-    to: &Arc<Device>,
+    device: &Arc<Device>,
     from: DeviceView<u8>,
-    there: DeviceView<u8>,
+    to: DeviceView<u8>,
     chunk_bytes: usize,
 ) -> Result<Duration, MoveError> {
-    assert_eq!(
-        from.len(),
-        there.len(),
-        "both ends of a copy have one length"
-    );
-    ask(to, move |cuda| {
+    assert_eq!(from.len(), to.len(), "both ends of a copy have one length");
+    run_on_device(device, move |cuda| {
         let start = Instant::now();
         let mut in_flight = Vec::new();
         for offset in (0..from.len()).step_by(chunk_bytes.max(1)) {
             let range = offset..from.len().min(offset + chunk_bytes.max(1));
-            let (source, target) = (from.view(range.clone()), there.view(range));
+            let (source, target) = (from.view(range.clone()), to.view(range));
             in_flight.push(Transfer::begin(cuda, source, target, cuda.uploads())?);
         }
         for transfer in in_flight {

@@ -1,5 +1,5 @@
-//! Dynamic pinning: pageable memory is pinned chunk by chunk. Pages that the memory
-//! fills only in part are copied without pinning.
+//! Dynamic pinning: pageable memory is pinned chunk by chunk. Pages that the memory fills only in part are copied
+//! without pinning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use forebay_device::Device;
 use forebay_device::cuda::{DeviceView, HostRegistration, Part, Transfer};
 
 use super::Direction;
-use super::ask::{ask, lost};
 use super::chunks::{self, by_copies, stream_of, with_view};
+use super::job::run_on_device;
 use super::moving::is_whole_pages;
 use crate::MoveError;
 
@@ -33,7 +33,7 @@ impl CopyInFlight {
             CopyInFlight::ToDevice(transfer) => transfer.event(),
             CopyInFlight::ToHost(transfer) => transfer.event(),
         };
-        event.wait().map_err(|fault| lost(device, &fault))
+        event.wait().map_err(|fault| MoveError::lost(device, fault))
     }
 
     /// Waits for the copy, and unpins the memory.
@@ -42,7 +42,7 @@ impl CopyInFlight {
             CopyInFlight::ToDevice(transfer) => transfer.finish().map(|(registered, _)| registered),
             CopyInFlight::ToHost(transfer) => transfer.finish().map(|(_, registered)| registered),
         };
-        let registered = registered.map_err(|fault| lost(device, &fault))?;
+        let registered = registered.map_err(|fault| MoveError::lost(device, fault))?;
         Ok(registered.into_inner())
     }
 }
@@ -52,18 +52,18 @@ impl CopyInFlight {
 pub(super) fn run(
     device: &Arc<Device>,
     parts: Vec<Part<Bytes>>,
-    there: &DeviceView<u8>,
+    device_memory: &DeviceView<u8>,
     direction: Direction,
 ) -> Result<(Vec<Part<Bytes>>, Duration), MoveError> {
     let (mut in_flight, mut moved) = (VecDeque::new(), Vec::new());
     let mut pinning = Duration::ZERO;
     let (pages, ends): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| is_whole_pages(part));
-    moved.extend(chunks::run(device, ends, there, by_copies(direction))?.0);
+    moved.extend(chunks::run(device, ends, device_memory, by_copies(direction))?.0);
     for part in pages {
         if in_flight.len() == PINNED_MAX {
             moved.extend(end(&mut in_flight, device, &mut pinning)?);
         }
-        let (part, view) = with_view(part, there);
+        let (part, view) = with_view(part, device_memory);
         let start = Instant::now();
         let registered = device.register(part).map_err(|(_, error)| error)?;
         pinning += start.elapsed();
@@ -81,7 +81,7 @@ fn begin(
     view: DeviceView<u8>,
     direction: Direction,
 ) -> Result<CopyInFlight, MoveError> {
-    ask(device, move |cuda| {
+    run_on_device(device, move |cuda| {
         let stream = stream_of(cuda, direction);
         Ok(match direction {
             Direction::ToDevice => {

@@ -14,8 +14,8 @@ use forebay_device::cuda::{DeviceView, Part, Pinned, PinnedPart, Transfer};
 use parking_lot::Mutex;
 
 use super::Direction;
-use super::ask::{answer, lost, post};
 use super::chunks::with_view;
+use super::job::{answer, post};
 use crate::MoveError;
 
 type Bytes = Box<[u8]>;
@@ -58,7 +58,7 @@ impl StagedOptions {
 /// The parts that no thread has taken yet, and what the threads share.
 struct Work<'a> {
     device: &'a Device,
-    there: &'a DeviceView<u8>,
+    device_memory: &'a DeviceView<u8>,
     waiting: Mutex<VecDeque<Part<Bytes>>>,
     has_failed: AtomicBool,
 }
@@ -76,14 +76,14 @@ impl Work<'_> {
 pub(super) fn run(
     device: &Arc<Device>,
     parts: Vec<Part<Bytes>>,
-    there: &DeviceView<u8>,
+    device_memory: &DeviceView<u8>,
     direction: Direction,
     options: &StagedOptions,
 ) -> Result<Vec<Part<Bytes>>, MoveError> {
     let mut buffers = options.take(device)?;
     let work = Work {
         device,
-        there,
+        device_memory,
         waiting: Mutex::new(parts.into()),
         has_failed: AtomicBool::new(false),
     };
@@ -150,7 +150,7 @@ fn to_device(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>,
                 uploaded(work, &queue)?
             }
         };
-        let (part, view) = with_view(part, work.there);
+        let (part, view) = with_view(part, work.device_memory);
         let bytes = part.len();
         buffer[..bytes].copy_from_slice(&part);
         moved.push(part);
@@ -170,7 +170,9 @@ fn to_device(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>,
 /// Waits for the next upload of this thread, and returns its buffer.
 fn uploaded(work: &Work<'_>, queue: &Queue<Upload>) -> Result<Pinned, MoveError> {
     let upload = answer(work.device, &queue.receiver)?;
-    let (filled, _) = upload.finish().map_err(|fault| lost(work.device, &fault))?;
+    let (filled, _) = upload
+        .finish()
+        .map_err(|fault| MoveError::lost(work.device, fault))?;
     Ok(filled.into_buffer())
 }
 
@@ -182,7 +184,7 @@ fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, M
             let Some(part) = work.next() else {
                 break;
             };
-            let (part, view) = with_view(part, work.there);
+            let (part, view) = with_view(part, work.device_memory);
             let empty = PinnedPart::new(buffer, 0..part.len());
             post(work.device, queue.sender.clone(), move |cuda| {
                 let stream = cuda.downloads();
@@ -196,7 +198,7 @@ fn to_host(work: &Work<'_>, mut free: Vec<Pinned>) -> Result<Vec<Part<Bytes>>, M
         let (download, mut part) = answer(work.device, &queue.receiver)?;
         in_flight -= 1;
         let finished = download.finish();
-        let (_, filled) = finished.map_err(|fault| lost(work.device, &fault))?;
+        let (_, filled) = finished.map_err(|fault| MoveError::lost(work.device, fault))?;
         let buffer = filled.into_buffer();
         let bytes = part.len();
         part.copy_from_slice(&buffer[..bytes]);

@@ -2,21 +2,20 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cancel::Stop;
-use forebay_device::cuda::cufile::CuFile;
+use forebay_device::cuda::cufile::{CuFile, DirectSupport};
 use forebay_device::cuda::{Cuda, DeviceView, Stream};
 use forebay_device::{Device, DeviceKind, JobError};
-use nix::sys::resource::{UsageWho, getrusage};
 
 use super::{Measurements, Rate, Way};
-use crate::measure::{Pattern, Plan, Reading, rate_methods, read_by_device};
+use crate::measure::{Pattern, Plan, ProcessTimes, rate_methods, read_by_device};
 use crate::storage::{
-    AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource, PageCache,
-    StoragePath,
+    Access, AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource,
+    PageCache, StoragePath,
 };
 use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, StagingRing, Tier};
 
@@ -24,7 +23,7 @@ use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, Staging
 const TRANSFER_BYTES: [usize; 2] = [1 << 20, 256 << 20];
 /// Bytes of the measured file.
 const FILE_BYTES: u64 = 256 << 20;
-/// Name of that file until it is open.
+/// Name of that file. The store knows it, because a process that is killed may leave it.
 const SCRATCH_NAME: &str = "movement.json.scratch";
 /// The ring through which the file is read.
 const RING: RingOptions = RingOptions {
@@ -32,47 +31,57 @@ const RING: RingOptions = RingOptions {
     slot_bytes: 4 << 20,
 };
 
-/// The paths of cuFile.
-const DIRECT_PATHS: [StoragePath; 3] = [
+/// The paths from a file to a device.
+const PATHS: [StoragePath; 5] = [
+    StoragePath::StagedUring,
+    StoragePath::StagedThreads,
     StoragePath::Direct(DirectMode::Sync),
     StoragePath::Direct(DirectMode::Async),
     StoragePath::Direct(DirectMode::Batch),
 ];
 
 /// What was measured, and what was not.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Measured {
     /// The rates.
     pub measurements: Measurements,
     /// The ways that are missing on this machine, each with the reason.
     pub missing: Vec<(Way, String)>,
+    /// Why the file was read through the page cache, so that its rates are those of memory; `None` if it was not.
+    pub cached: Option<String>,
 }
 
 /// Measures transfers to a device, and reads of a file in `folder`, which must have room for 256 MiB. Blocks for some
-/// seconds. On a host device only reads of the file are measured. cuFile is measured only with `may_open_cufile`: on
-/// some machines it crashes the process, so try it in a child process first.
+/// seconds. On a host device only reads of the file are measured.
+///
+/// cuFile is opened only if `direct` says that it works. On some machines it crashes the process, so try it in a child
+/// process first.
 ///
 /// # Errors
-/// [`MoveError`] if a way that the machine has fails, or `stop` ends the measurement.
+/// [`MoveError`] if a method that the machine has fails, the folder cannot be written, or `stop` ends the measurement.
 pub fn measure(
     device: &Arc<Device>,
     folder: &Path,
-    may_open_cufile: bool,
+    direct: &DirectSupport,
     stop: &Stop,
 ) -> Result<Measured, MoveError> {
-    let mut measured = Measured {
-        measurements: Measurements::default(),
-        missing: Vec::new(),
-    };
-    let mut paths = vec![StoragePath::StagedUring, StoragePath::StagedThreads];
+    let mut measured = Measured::default();
+    stop.check()?;
     if device.kind() == DeviceKind::Cuda {
         measured.transfers(device, stop)?;
-        if may_open_cufile {
-            paths.extend(DIRECT_PATHS);
-        }
     }
-    measured.reads(device, folder, &paths, stop)?;
+    measured.reads(device, folder, &open_cufile(direct), stop)?;
     Ok(measured)
+}
+
+/// cuFile, or why it is not used.
+type Opened = Result<Arc<CuFile>, String>;
+
+fn open_cufile(direct: &DirectSupport) -> Opened {
+    match direct {
+        DirectSupport::Unavailable { why } => Err(why.clone()),
+        _ => CuFile::open().map_err(|error| error.to_string()),
+    }
 }
 
 impl Measured {
@@ -94,14 +103,14 @@ impl Measured {
                 }
             }
         }
-        let readings = read_by_device(device, true, Plan::short())?;
-        let readings: Vec<Reading> = readings.collect::<Result<_, _>>()?;
-        let random = readings
-            .iter()
-            .find(|reading| reading.pattern == Pattern::Random { bytes: 8 });
-        let fastest =
-            random.and_then(|reading| reading.accesses_per_s().into_iter().reduce(f64::max));
-        self.measurements.random_zero_copy_per_s = fastest;
+        for reading in read_by_device(device, true, Plan::short())? {
+            let reading = reading?;
+            if reading.pattern == (Pattern::Random { bytes: 8 }) {
+                let fastest = reading.accesses_per_s().into_iter().reduce(f64::max);
+                self.measurements.random_zero_copy_per_s = fastest;
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -109,15 +118,16 @@ impl Measured {
         &mut self,
         device: &Arc<Device>,
         folder: &Path,
-        paths: &[StoragePath],
+        cufile: &Opened,
         stop: &Stop,
     ) -> Result<(), MoveError> {
-        let file = scratch(folder, FILE_BYTES)?;
+        let (file, _name) = scratch(folder, FILE_BYTES, cufile.is_ok())?;
         let mut ring = StagingRing::lease(device, RING)?;
-        for &path in paths {
-            stop.check()?;
+        for path in PATHS {
             let way = Way::Path(path);
-            let read = source(path, &file).and_then(|source| Ok(read(&mut ring, &*source, stop)?));
+            let source = source(path, &file, cufile);
+            let read = source.and_then(|source| Ok(read(&mut ring, &*source, stop)?));
+            stop.check()?;
             match read {
                 Ok((report, cpu)) => self.measurements.rates.push(Rate {
                     source: Tier::File,
@@ -129,8 +139,14 @@ impl Measured {
                 // A path may be refused only when it is used, such as batches in the compat mode of cuFile.
                 Err(why) => self.missing.push((way, why.to_string())),
             }
+            if let Some(lost) = MoveError::if_lost(device) {
+                return Err(lost);
+            }
         }
-        stop.check()?;
+        self.cached = match file.access() {
+            Access::Direct => None,
+            Access::Buffered { why } => Some(why),
+        };
         Ok(())
     }
 }
@@ -141,47 +157,30 @@ fn read(
     source: &dyn Source,
     stop: &Stop,
 ) -> Result<(RingReport, Duration), MoveError> {
-    let before = processor_time();
+    let before = ProcessTimes::now();
     let report = ring.run(source, &Arc::new(Discard), stop)?;
-    Ok((report, processor_time().saturating_sub(before)))
-}
-
-fn processor_time() -> Duration {
-    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
-        let of = |time: nix::sys::time::TimeVal| {
-            Duration::from_secs(time.tv_sec().unsigned_abs())
-                + Duration::from_micros(time.tv_usec().unsigned_abs())
-        };
-        of(usage.user_time()) + of(usage.system_time())
-    })
+    Ok((report, ProcessTimes::now().since(before).total()))
 }
 
 /// Returns a source that reads the file by a path, or why this machine lacks the path.
 fn source(
     path: StoragePath,
     file: &Arc<DataFile>,
+    cufile: &Opened,
 ) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
     let depth = RING.slots;
     let reader = match path {
         StoragePath::StagedUring => FileReader::Uring { depth },
         StoragePath::Host | StoragePath::StagedThreads => FileReader::Threads { threads: depth },
-        StoragePath::Direct(mode) => return direct(mode, file),
+        StoragePath::Direct(mode) => {
+            let (cufile, file) = (cufile.as_ref().map_err(String::clone)?, Arc::clone(file));
+            let source = DirectSource::range(cufile, file, 0..FILE_BYTES, (mode, depth))?;
+            return Ok(Box::new(source));
+        }
     };
     reader.check()?;
-    Ok(Box::new(FileSource::range(
-        Arc::clone(file),
-        0..FILE_BYTES,
-        reader,
-    )))
-}
-
-fn direct(
-    mode: DirectMode,
-    file: &Arc<DataFile>,
-) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
-    let cufile = CuFile::open()?;
-    let source = DirectSource::range(&cufile, Arc::clone(file), 0..FILE_BYTES, (mode, RING.slots))?;
-    Ok(Box::new(source))
+    let file = Arc::clone(file);
+    Ok(Box::new(FileSource::range(file, 0..FILE_BYTES, reader)))
 }
 
 /// A consumer that does nothing.
@@ -203,15 +202,27 @@ impl Consumer for Discard {
     }
 }
 
-/// Returns a file of bytes that do not compress. It has no name, so it ends with this process at the latest.
-fn scratch(folder: &Path, bytes: u64) -> Result<Arc<DataFile>, MoveError> {
+/// Removes a file's name when it is dropped.
+struct Name(PathBuf);
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        // What cannot be removed stays, and the next measurement uses it again.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Returns a file of bytes that do not compress. cuFile opens a file again by its name, so the file keeps its name if
+/// `is_named`, until the second value is dropped. Without a name it ends with this process at the latest.
+fn scratch(
+    folder: &Path,
+    bytes: u64,
+    is_named: bool,
+) -> Result<(Arc<DataFile>, Option<Name>), MoveError> {
     let path = folder.join(SCRATCH_NAME);
     let file = DataFile::create(&path, PageCache::Bypass).map_err(unwritten)?;
-    fs::remove_file(&path).map_err(|error| MoveError::Source {
-        source_name: path.display().to_string(),
-        offset: 0,
-        why: error.into(),
-    })?;
+    file.lock().map_err(unwritten)?;
+    let name = Some(Name(path)).filter(|_| is_named);
     let mut block = AlignedBytes::zeroed(RING.slot_bytes);
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     for offset in (0..bytes).step_by(block.len()) {
@@ -224,7 +235,7 @@ fn scratch(folder: &Path, bytes: u64) -> Result<Arc<DataFile>, MoveError> {
         file.write_all_at(offset, &block).map_err(unwritten)?;
     }
     file.sync().map_err(unwritten)?;
-    Ok(Arc::new(file))
+    Ok((Arc::new(file), name))
 }
 
 fn unwritten(error: FileError) -> MoveError {
@@ -246,20 +257,39 @@ mod tests {
         let spec = "host:1".parse().expect("a valid specification");
         let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let measured = measure(&devices.list()[0], folder.path(), true, &Stop::never());
+        let direct = DirectSupport::Unavailable {
+            why: "it needs a GPU".to_owned(),
+        };
+        let measured = measure(&devices.list()[0], folder.path(), &direct, &Stop::never());
         let measured = measured.expect("the disk has room");
-        let ways: Vec<&str> = measured
-            .measurements
-            .rates
-            .iter()
-            .map(|rate| rate.way.name())
-            .collect();
-        assert!(ways.contains(&"staged-threads"), "{ways:?}");
+        let rates = measured.measurements.rates.iter();
+        let rated: Vec<Way> = rates.map(|rate| rate.way).collect();
+        assert!(rated.contains(&Way::Path(StoragePath::StagedThreads)));
+        for path in PATHS.map(Way::Path) {
+            let is_missing = measured.missing.iter().any(|(way, _)| *way == path);
+            assert!(rated.contains(&path) != is_missing, "{path}");
+        }
+        let (_, why) = measured.missing.last().expect("cuFile needs a GPU");
+        assert_eq!(why, "it needs a GPU");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
         let picked =
             measured
                 .measurements
                 .pick(Tier::File, FILE_BYTES, super::super::Pattern::Sequential);
         assert!(picked.is_some_and(|choice| choice.bytes_per_s > 0.0));
+    }
+
+    #[test]
+    fn a_file_for_cufile_keeps_its_name_and_a_second_measurement_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (file, name) = scratch(folder.path(), 4 << 20, true).expect("room");
+        let found = fs::metadata(file.path()).expect("it has a name");
+        assert_eq!(found.len(), 4 << 20);
+        let second = scratch(folder.path(), 4 << 20, true);
+        let text = second.err().expect("the file is locked").to_string();
+        assert!(text.ends_with("wait until that has ended"), "{text}");
+        assert!(file.path().exists(), "it is still the first one's");
+        drop((name, file));
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
     }
 }

@@ -15,7 +15,7 @@ use crate::method::TransferMethod;
 use crate::storage::StoragePath;
 
 pub use measure::{Measured, measure};
-pub use saved::{FILE_NAME, Machine, SaveError, SavedMeasurements};
+pub use saved::{FILE_NAME, LoadError, Machine, SaveError, SavedMeasurements};
 
 /// Two ways whose rates differ by less than this share are equally fast: then the one that takes less time of the CPU
 /// is picked, and otherwise a copy before a kernel.

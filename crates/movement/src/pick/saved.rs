@@ -69,6 +69,24 @@ pub struct SaveError {
     why: io::Error,
 }
 
+/// Why a data directory has no measurements of this machine. Measuring again is the remedy for each.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// There is no file.
+    #[error("there is no {FILE_NAME}")]
+    Missing,
+    /// The file cannot be read.
+    #[error("{FILE_NAME} cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// The file's content is damaged, or of another version of this program.
+    #[error("{FILE_NAME} is damaged, or of another version")]
+    Damaged,
+    /// The measurements are of other hardware.
+    #[error("{FILE_NAME} is of another machine or driver: {} with {}", .0.processors, .0.gpu.as_deref().unwrap_or("no GPU"))]
+    OtherMachine(Machine),
+}
+
 impl SavedMeasurements {
     /// Returns measurements of a machine.
     pub fn new(date: String, machine: Machine, measurements: Measurements) -> SavedMeasurements {
@@ -80,25 +98,26 @@ impl SavedMeasurements {
         }
     }
 
-    /// Reads the measurements of a data directory, without the ways that this process may not use. Returns `None` if
-    /// there are none of this hardware, or the file is damaged or of another version: then measure again.
-    pub fn load(folder: &Path, machine: &Machine) -> Option<SavedMeasurements> {
-        let path = folder.join(FILE_NAME);
-        let found = fs::metadata(&path).ok()?;
-        if !found.is_file() || found.len() > BYTES_MAX {
-            return None;
-        }
-        let text = fs::read_to_string(path).ok()?;
-        let mut saved: SavedMeasurements = serde_json::from_str(&text).ok()?;
+    /// Reads the measurements of a data directory, without the ways that this process may not use.
+    ///
+    /// # Errors
+    /// [`LoadError`], if there are none of this hardware.
+    pub fn load(folder: &Path, machine: &Machine) -> Result<SavedMeasurements, LoadError> {
+        let text = read(&folder.join(FILE_NAME))?;
+        let saved: Result<SavedMeasurements, _> = serde_json::from_str(&text);
+        let mut saved = saved.map_err(|_| LoadError::Damaged)?;
         let rates = &mut saved.measurements.rates;
         let is_sound = |rate: &Rate| rate.bytes_per_s > 0.0 && rate.chunk_bytes > 0;
-        if saved.version != VERSION || saved.machine != *machine || !rates.iter().all(is_sound) {
-            return None;
+        if saved.version != VERSION || !rates.iter().all(is_sound) {
+            return Err(LoadError::Damaged);
+        }
+        if saved.machine != *machine {
+            return Err(LoadError::OtherMachine(saved.machine));
         }
         if (FileReader::Uring { depth: 1 }).check().is_err() {
             rates.retain(|rate| rate.way != Way::Path(StoragePath::StagedUring));
         }
-        Some(saved)
+        Ok(saved)
     }
 
     /// Writes the measurements to a data directory in one step: a reader sees the old file or the new one.
@@ -119,6 +138,18 @@ impl SavedMeasurements {
     }
 }
 
+/// Reads a small file. What is not a file, such as a pipe, is not opened.
+fn read(path: &Path) -> Result<String, LoadError> {
+    let found = fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => LoadError::Missing,
+        _ => LoadError::Unreadable(error),
+    })?;
+    if !found.is_file() || found.len() > BYTES_MAX {
+        return Err(LoadError::Damaged);
+    }
+    fs::read_to_string(path).map_err(LoadError::Unreadable)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,7 +159,11 @@ mod tests {
     fn measurements_are_read_back_on_the_same_hardware_only() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let machine = Machine::this(None);
-        assert_eq!(SavedMeasurements::load(folder.path(), &machine), None);
+        let load = |machine: &Machine| {
+            let loaded = SavedMeasurements::load(folder.path(), machine);
+            loaded.map_err(|error| error.to_string())
+        };
+        assert_eq!(load(&machine), Err("there is no movement.json".to_owned()));
         let measurements = Measurements {
             random_zero_copy_per_s: Some(6e7),
             rates: vec![Rate {
@@ -146,15 +181,17 @@ mod tests {
         );
         saved.save(folder.path()).expect("a writable folder");
         let text = fs::read_to_string(folder.path().join(FILE_NAME)).expect("it was written");
-        assert_eq!(
-            SavedMeasurements::load(folder.path(), &machine),
-            Some(saved)
-        );
+        assert_eq!(load(&machine), Ok(saved));
         let other = Machine {
             gpu: Some("NVIDIA H100".to_owned()),
             ..machine.clone()
         };
-        assert_eq!(SavedMeasurements::load(folder.path(), &other), None);
+        let error = load(&other).expect_err("it has another GPU");
+        assert!(
+            error.starts_with("movement.json is of another machine or driver: "),
+            "{error}"
+        );
+        assert!(error.ends_with(" with no GPU"), "{error}");
         let path = folder.path().join(FILE_NAME);
         for damaged in [
             "{",
@@ -162,11 +199,8 @@ mod tests {
             &text.replace("host", "warp-drive"),
         ] {
             fs::write(&path, damaged).expect("a writable folder");
-            assert_eq!(
-                SavedMeasurements::load(folder.path(), &machine),
-                None,
-                "{damaged}"
-            );
+            let error = load(&machine).expect_err(damaged);
+            assert_eq!(error, "movement.json is damaged, or of another version");
         }
     }
 

@@ -3,7 +3,7 @@
 /// A range of a source that moves in one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of the chunk in the order of offsets, from 0.
+    /// Index of the chunk in the order of offsets.
     pub index: u64,
     /// Offset of the chunk's first byte, counted from the first byte of the source.
     pub offset: u64,

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::JobError;
-use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, Stream, Transfer};
+use forebay_device::cuda::{
+    Cuda, DeviceView, HostMemory, HostRegistration, RegisteredPart, Stream, Transfer,
+};
 
 use super::{Slots, Source, Unread};
 
@@ -71,13 +73,13 @@ impl Source for Pageable<'_> {
 }
 
 /// Registered (pinned) host memory as a source: it is copied to the device without the CPU. Only for GPUs.
-#[derive(Debug, Clone)]
-pub struct PinnedSource {
+#[derive(Debug)]
+pub struct PinnedSource<M: HostMemory> {
     /// The bytes.
-    pub bytes: Arc<HostRegistration<Vec<u8>>>,
+    pub bytes: Arc<HostRegistration<M>>,
 }
 
-impl Source for PinnedSource {
+impl<M: HostMemory> Source for PinnedSource<M> {
     fn name(&self) -> String {
         format!("{} bytes of pinned memory", self.bytes.len())
     }

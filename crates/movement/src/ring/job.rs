@@ -9,6 +9,7 @@ use super::Chunk;
 use super::feed::Feed;
 use super::lease::{HostBytes, SlotMemory};
 use super::slots::{Returned, Shared};
+use super::time::Stage;
 use crate::MoveError;
 
 pub(super) struct ChunkJob {
@@ -34,7 +35,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.is_back {
-            if let Some(error) = super::lease::lost(&self.shared.device) {
+            if let Some(error) = MoveError::if_lost(&self.shared.device) {
                 self.shared.fail(error);
             }
             self.shared.lose_slot();
@@ -112,12 +113,13 @@ impl ChunkJob {
                 InFlight::Queued(memory, kept, copied)
             }
         };
-        shared.times.copied(cuda, &streams.copies, copying)?;
-        let working = shared.times.begin(cuda, &streams.kernels, is_measured)?;
+        let times = &shared.times;
+        times.end(Stage::Copy, cuda, &streams.copies, copying)?;
+        let working = times.begin(cuda, &streams.kernels, is_measured)?;
         let queued = shared
             .consumer
             .enqueue(cuda, &streams.kernels, self.chunk, &view);
-        shared.times.worked(cuda, &streams.kernels, working)?;
+        times.end(Stage::Work, cuda, &streams.kernels, working)?;
         let consumed = cuda.mark(&streams.kernels)?;
         // Counted before the slot is back: the move may end with the last slot.
         if queued.is_ok() {

@@ -8,7 +8,7 @@ use forebay_device::{Device, DeviceKind};
 
 use super::RingOptions;
 use crate::MoveError;
-use crate::method::ask;
+use crate::method::run_on_device;
 use crate::storage::AlignedBytes;
 
 /// The slots of a ring, and its streams on a GPU.
@@ -88,7 +88,7 @@ impl Lease {
         let RingOptions { slots, slot_bytes } = options;
         let bytes = slots.saturating_mul(slot_bytes);
         let pinned = device.stage_ring(slots, slot_bytes).ok_or_else(|| {
-            lost(device).unwrap_or_else(|| MoveError::PinnedMemory {
+            MoveError::if_lost(device).unwrap_or_else(|| MoveError::PinnedMemory {
                 device: device.name().to_owned(),
                 bytes,
             })
@@ -110,16 +110,9 @@ impl Lease {
     }
 }
 
-/// Returns the error of a lost device; `None` while the device works.
-pub(super) fn lost(device: &Device) -> Option<MoveError> {
-    device
-        .is_lost()
-        .then(|| MoveError::lost(device, device.state()))
-}
-
 /// Creates the streams of a ring on the device's thread.
 fn streams(device: &Device) -> Result<Streams, MoveError> {
-    ask(device, |cuda| {
+    run_on_device(device, |cuda| {
         Ok(Streams {
             copies: cuda.stream(Priority::Normal)?,
             kernels: cuda.stream(Priority::Normal)?,

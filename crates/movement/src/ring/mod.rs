@@ -27,7 +27,7 @@ pub use slots::{Next, Slot, Slots};
 pub use time::RingReport;
 
 /// Alignment in bytes of slots and of reads that bypass the page cache.
-pub const PAGE_BYTES: usize = 4096;
+pub use forebay_device::PAGE_BYTES;
 
 /// Shape of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

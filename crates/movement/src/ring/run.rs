@@ -10,7 +10,7 @@ use forebay_cancel::Stop;
 use forebay_device::Device;
 
 use super::chunk::Split;
-use super::lease::{Lease, lost};
+use super::lease::Lease;
 use super::slots::{HostChunk, Reader, Returned, Shared, Slots};
 use super::{Consumer, RingReport, Source, Unread};
 use crate::MoveError;
@@ -51,7 +51,7 @@ pub(super) fn run<C: Consumer>(
         slot_bytes,
         streams,
     };
-    let error = lost(device).or_else(|| shared.take_error());
+    let error = MoveError::if_lost(device).or_else(|| shared.take_error());
     let result = match (error, shared.all_consumed()) {
         (Some(error), _) => Err(error),
         (None, Some(chunks)) => Ok(shared.times.report(chunks, source.bytes(), began.elapsed())),

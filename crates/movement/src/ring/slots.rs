@@ -39,7 +39,7 @@ struct State {
     /// Filled slots of a host device.
     filled: VecDeque<HostChunk>,
     split: Split,
-    /// Number of the next chunk to read.
+    /// Index of the next chunk to read.
     next: u64,
     /// Chunks that the consumer has taken.
     consumed: u64,
@@ -413,9 +413,7 @@ impl Slot<'_> {
         }
         Ok(memory.device.clone())
     }
-}
 
-impl Slot<'_> {
     /// Loses the slot: its memory is never used again or freed, because the kernel or a library may still write it.
     pub(crate) fn abandon(mut self) {
         if let Some(memory) = self.memory.take() {

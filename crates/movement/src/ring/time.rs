@@ -42,6 +42,15 @@ pub(super) struct Times {
     device: Mutex<DeviceTimes>,
 }
 
+/// A stage that runs on the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stage {
+    /// The copy of a chunk.
+    Copy,
+    /// The consumer's work.
+    Work,
+}
+
 #[derive(Debug, Default)]
 struct DeviceTimes {
     copies: Intervals,
@@ -113,30 +122,22 @@ impl Times {
         Ok(Some(begin))
     }
 
-    /// Ends the interval of a copy, if one began.
-    pub(super) fn copied(
+    /// Ends an interval of a stage, if one began.
+    pub(super) fn end(
         &self,
+        stage: Stage,
         cuda: &Cuda,
         stream: &Stream,
         begin: Option<Event>,
     ) -> Result<(), DeviceFault> {
         let end = self.begin(cuda, stream, begin.is_some())?;
-        let copies = &mut self.device.lock().copies;
-        copies.open.extend(begin.zip(end));
-        copies.settle()
-    }
-
-    /// Ends the interval of a consumer's work, if one began.
-    pub(super) fn worked(
-        &self,
-        cuda: &Cuda,
-        stream: &Stream,
-        begin: Option<Event>,
-    ) -> Result<(), DeviceFault> {
-        let end = self.begin(cuda, stream, begin.is_some())?;
-        let kernels = &mut self.device.lock().kernels;
-        kernels.open.extend(begin.zip(end));
-        kernels.settle()
+        let mut device = self.device.lock();
+        let intervals = match stage {
+            Stage::Copy => &mut device.copies,
+            Stage::Work => &mut device.kernels,
+        };
+        intervals.open.extend(begin.zip(end));
+        intervals.settle()
     }
 
     /// Returns the sums. All work of the device must be done.

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use forebay_device::JobError;
 use forebay_device::cuda::cufile::{
-    CuFile, CuFileBatch, CuFileError, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream,
-    CuFileTransfer, Direction,
+    CuFile, CuFileBatch, CuFileDirection, CuFileError, CuFileHandle, CuFileMemory, CuFileOperation,
+    CuFileStream, CuFileTransfer,
 };
 use forebay_device::cuda::{Cuda, DeviceView, Stream};
 use parking_lot::Mutex;
@@ -170,7 +170,7 @@ impl DirectSource {
 
     fn operation(&self, slot: &Slot<'_>) -> Result<CuFileOperation, Unread> {
         Ok(CuFileOperation {
-            direction: Direction::Read,
+            direction: CuFileDirection::Read,
             handle: Arc::clone(&self.handle),
             offset: self.offset(&slot.chunk()),
             memory: self.memory(slot)?,

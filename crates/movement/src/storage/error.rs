@@ -39,9 +39,12 @@ pub enum FileCause {
     /// The path names a device, a pipe or a socket.
     #[error("it is not a regular file; copy its content to one")]
     NotRegular,
+    /// The path names a symbolic link, or a chain of too many.
+    #[error("it is a symbolic link; name the file itself, or remove the link")]
+    Link,
     /// The file may not be opened.
     #[error(
-        "permission denied; give the user of this process read permission, or write permission to write it"
+        "permission denied; give the user of this process the right to read it, or to write it and its folder"
     )]
     Denied,
     /// The file system is mounted read-only.
@@ -49,6 +52,9 @@ pub enum FileCause {
         "its file system is read-only; choose a folder of another file system, or mount it writable"
     )]
     ReadOnly,
+    /// Another process has locked the file.
+    #[error("another process uses it; wait until that has ended")]
+    InUse,
     /// The process or the machine has no descriptor left.
     #[error("too many files are open ({0}); raise the limit of open files (`ulimit -n`)")]
     TooManyOpen(io::Error),
@@ -83,7 +89,7 @@ pub enum FileCause {
     Drive(io::Error),
     /// io_uring cannot be used.
     #[error(
-        "io_uring cannot be used ({0}); allow it (sysctl kernel.io_uring_disabled, seccomp), or read with threads"
+        "io_uring cannot be used ({0}); allow it (sysctl kernel.io_uring_disabled, seccomp, `ulimit -l`), or read with threads"
     )]
     NoUring(io::Error),
     /// Another error of the system.
@@ -97,6 +103,7 @@ impl FileCause {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => FileCause::Missing,
             Some(libc::EISDIR) => FileCause::Folder,
+            Some(libc::ELOOP) => FileCause::Link,
             Some(libc::EACCES | libc::EPERM) => FileCause::Denied,
             Some(libc::EROFS) => FileCause::ReadOnly,
             Some(libc::EMFILE | libc::ENFILE) => FileCause::TooManyOpen(error),
@@ -104,6 +111,14 @@ impl FileCause {
             Some(libc::ENOSPC | libc::EDQUOT) => FileCause::Full(error),
             Some(libc::EIO | libc::ENXIO | libc::ENODEV) => FileCause::Drive(error),
             _ => FileCause::Other(error),
+        }
+    }
+
+    /// Returns the meaning of an error of the system when it was asked for io_uring.
+    pub(super) fn of_uring(error: io::Error) -> FileCause {
+        match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => FileCause::TooManyOpen(error),
+            _ => FileCause::NoUring(error),
         }
     }
 }
@@ -117,12 +132,16 @@ mod tests {
         let text = |code| FileCause::of(io::Error::from_raw_os_error(code)).to_string();
         assert!(text(libc::ENOENT).contains("check the path"));
         assert!(text(libc::EISDIR).contains("name a file"));
-        assert!(text(libc::EACCES).contains("read permission"));
+        assert!(text(libc::EACCES).contains("right to read it"));
         assert!(text(libc::ENOSPC).contains("free some"));
         assert!(text(libc::EIO).contains("dmesg"));
         assert!(text(libc::EMFILE).contains("ulimit -n"));
         assert!(text(libc::EFBIG).contains("ulimit -f"));
         assert!(text(libc::EROFS).contains("mount it writable"));
+        let uring = |code| FileCause::of_uring(io::Error::from_raw_os_error(code)).to_string();
+        assert!(uring(libc::EMFILE).contains("ulimit -n"));
+        assert!(uring(libc::EPERM).contains("seccomp"));
+        assert!(uring(libc::ENOMEM).contains("ulimit -l"));
     }
 
     #[test]

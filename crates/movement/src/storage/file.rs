@@ -1,9 +1,9 @@
 //! A file that is read and written past the page cache where the file system allows it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,12 +40,10 @@ pub struct DataFile {
     path: PathBuf,
     /// The file, through the page cache.
     buffered: File,
-    /// The file, past the page cache.
-    direct: Option<File>,
+    /// The file, past the page cache, or why it cannot be used in this way.
+    direct: Result<File, String>,
     /// Whether the file system refused an aligned operation past the cache.
     direct_refused: AtomicBool,
-    /// Why there is no direct file.
-    why: String,
     /// Bytes when the file was opened.
     bytes: u64,
 }
@@ -56,28 +54,30 @@ impl DataFile {
     /// # Errors
     /// If there is no such file, it is not a regular file, or it may not be read.
     pub fn open(path: &Path, cache: PageCache) -> Result<DataFile, FileError> {
-        DataFile::open_with(path, cache, OpenOptions::new().read(true))
+        DataFile::open_with(path, cache, OpenOptions::new().read(true), 0)
     }
 
-    /// Opens a file for reading and writing; creates it if it does not exist.
+    /// Opens a file for reading and writing; creates it if it does not exist. A symbolic link is not followed, so that
+    /// no file elsewhere is overwritten.
     ///
     /// # Errors
     /// If it is not a regular file, or it may not be written.
     pub fn create(path: &Path, cache: PageCache) -> Result<DataFile, FileError> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
-        DataFile::open_with(path, cache, options)
+        DataFile::open_with(path, cache, options, libc::O_NOFOLLOW)
     }
 
     fn open_with(
         path: &Path,
         cache: PageCache,
         options: &mut OpenOptions,
+        flags: i32,
     ) -> Result<DataFile, FileError> {
         let failed = |error| FileError::new(path, 0, FileCause::of(error));
         // Opening a pipe would block until there is a writer.
-        let file = options.custom_flags(libc::O_NONBLOCK).open(path);
-        let buffered = file.map_err(failed)?;
+        let options = options.custom_flags(flags | libc::O_NONBLOCK);
+        let buffered = options.open(path).map_err(failed)?;
         let found = buffered.metadata().map_err(failed)?;
         if !found.is_file() {
             let cause = match found.is_dir() {
@@ -86,15 +86,15 @@ impl DataFile {
             };
             return Err(FileError::new(path, 0, cause));
         }
-        let (direct, why) = match cache {
-            PageCache::Use => (None, "asked for".to_owned()),
+        let direct = match cache {
+            PageCache::Use => Err("asked for".to_owned()),
             PageCache::Bypass => match reopen(&buffered, options, libc::O_DIRECT) {
-                Ok(file) => (Some(file), String::new()),
+                Ok(file) => Ok(file),
                 Err(error) => match FileCause::of(error) {
                     cause @ FileCause::TooManyOpen(_) => {
                         return Err(FileError::new(path, 0, cause));
                     }
-                    cause => (None, format!("the file system refuses O_DIRECT: {cause}")),
+                    cause => Err(format!("the file system refuses O_DIRECT: {cause}")),
                 },
             },
         };
@@ -108,7 +108,6 @@ impl DataFile {
             buffered,
             direct,
             direct_refused: AtomicBool::new(false),
-            why,
             bytes: found.len(),
         })
     }
@@ -125,20 +124,17 @@ impl DataFile {
 
     /// Returns how whole aligned pages are read and written.
     pub fn access(&self) -> Access {
-        match self.direct_file() {
-            Some(_) => Access::Direct,
-            None if self.direct.is_some() => Access::Buffered {
-                why: "the file system refused an aligned operation".to_owned(),
-            },
-            None => Access::Buffered {
-                why: self.why.clone(),
-            },
-        }
+        let why = match &self.direct {
+            Ok(_) if self.direct_file().is_some() => return Access::Direct,
+            Ok(_) => "the file system refused an aligned operation".to_owned(),
+            Err(why) => why.clone(),
+        };
+        Access::Buffered { why }
     }
 
     pub(super) fn direct_file(&self) -> Option<&File> {
         let refused = self.direct_refused.load(Ordering::Relaxed);
-        self.direct.as_ref().filter(|_| !refused)
+        self.direct.as_ref().ok().filter(|_| !refused)
     }
 
     pub(super) fn buffered_file(&self) -> &File {
@@ -152,6 +148,23 @@ impl DataFile {
     pub fn descriptor(&self) -> Result<File, FileError> {
         let file = self.direct_file().unwrap_or(&self.buffered);
         file.try_clone().map_err(|error| self.failed(0, error))
+    }
+
+    /// Keeps other processes from locking the file, until this value and every [`DataFile::descriptor`] are dropped.
+    ///
+    /// # Errors
+    /// [`FileCause::InUse`] if another process has locked the file, or removed it since it was opened here.
+    pub fn lock(&self) -> Result<(), FileError> {
+        let locked = match self.buffered.try_lock() {
+            Err(TryLockError::Error(error)) => Err(error),
+            locked => Ok(locked.is_ok()),
+        };
+        let is_linked = || self.buffered.metadata().map(|found| found.nlink() > 0);
+        match locked.and_then(|locked| Ok(locked && is_linked()?)) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(FileError::new(&self.path, 0, FileCause::InUse)),
+            Err(error) => Err(self.failed(0, error)),
+        }
     }
 
     /// Drops the file's pages from the page cache, after writing them to the drive.
@@ -275,10 +288,8 @@ impl DataFile {
     /// Decides whether an operation is tried again after an error: if it was interrupted, or if the file system refuses
     /// to bypass the page cache.
     fn give_way(&self, file: &File, offset: u64, error: io::Error) -> Result<(), FileError> {
-        let was_direct = self
-            .direct
-            .as_ref()
-            .is_some_and(|direct| std::ptr::eq(direct, file));
+        let direct = self.direct.as_ref();
+        let was_direct = direct.is_ok_and(|direct| std::ptr::eq(direct, file));
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
             Some(libc::EINVAL) if was_direct => {
@@ -308,7 +319,6 @@ fn reopen(file: &File, options: &mut OpenOptions, flags: i32) -> io::Result<File
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::MetadataExt;
 
     use super::super::AlignedBytes;
     use super::*;
@@ -323,9 +333,8 @@ mod tests {
         DataFile {
             path: path.into(),
             buffered: file.expect("Linux has it"),
-            direct: None,
+            direct: Err(String::new()),
             direct_refused: AtomicBool::new(false),
-            why: String::new(),
             bytes: 0,
         }
     }
@@ -435,6 +444,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_locked_once_and_only_while_it_has_a_name() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("table");
+        let open = || DataFile::create(&path, PageCache::Use).expect("a writable folder");
+        let is_in_use = |file: &DataFile| match file.lock() {
+            Ok(()) => false,
+            Err(error) => matches!(error.cause, FileCause::InUse),
+        };
+        let (first, second) = (open(), open());
+        assert_eq!([is_in_use(&first), is_in_use(&second)], [false, true]);
+        drop(first);
+        assert!(!is_in_use(&second), "the lock ends with the file");
+        drop(second);
+        let removed = open();
+        fs::remove_file(&path).expect("just created");
+        assert!(is_in_use(&removed));
+    }
+
+    #[test]
     fn an_open_file_blocks() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = DataFile::create(&folder.path().join("table"), PageCache::Bypass);
@@ -458,9 +486,15 @@ mod tests {
         ));
         let missing = folder.path().join("missing");
         assert!(matches!(refused(&missing), FileCause::Missing));
-        let created = DataFile::create(folder.path(), PageCache::Use);
-        let cause = created.expect_err("a folder").cause;
+        let created = |path: &Path| DataFile::create(path, PageCache::Use);
+        let cause = created(folder.path()).expect_err("a folder").cause;
         assert!(matches!(cause, FileCause::Folder), "{cause}");
+        fs::write(&missing, "precious").expect("room");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&missing, &link).expect("a writable folder");
+        DataFile::open(&link, PageCache::Use).expect("links are read");
+        let cause = created(&link).expect_err("a link").cause;
+        assert!(matches!(cause, FileCause::Link), "{cause}");
     }
 
     #[test]

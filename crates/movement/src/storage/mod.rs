@@ -1,6 +1,5 @@
 //! Files as sources of the staging ring, and the ways of reading and writing them.
 
-mod aligned;
 mod direct;
 mod error;
 mod file;
@@ -13,10 +12,10 @@ mod source;
 )]
 mod uring;
 
-pub use aligned::AlignedBytes;
 pub use direct::DirectSource;
 pub use error::{FileCause, FileError};
 pub use file::{Access, DataFile, PageCache};
+pub use forebay_device::AlignedBytes;
 pub use path::{DirectMode, StoragePath, UnknownPath};
 pub use queue::{Done, IoQueue};
 pub use source::{FileReader, FileSource};

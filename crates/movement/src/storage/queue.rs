@@ -32,7 +32,7 @@ struct Operation {
 pub struct Done<B> {
     /// The buffer.
     pub buffer: B,
-    /// The caller's number of the operation.
+    /// The caller's tag of the operation.
     pub tag: u64,
     /// Whether all bytes were moved.
     pub result: Result<(), FileError>,
@@ -42,10 +42,10 @@ impl<'f, B: StableBytes> IoQueue<'f, B> {
     /// Creates a queue of at most `depth` operations in flight.
     ///
     /// # Errors
-    /// [`FileCause::NoUring`].
+    /// [`FileCause::NoUring`], or [`FileCause::TooManyOpen`].
     pub fn new(file: &'f DataFile, depth: usize) -> Result<IoQueue<'f, B>, FileError> {
         let ring = Uring::new(depth)
-            .map_err(|error| FileError::new(file.path(), 0, FileCause::NoUring(error)))?;
+            .map_err(|error| FileError::new(file.path(), 0, FileCause::of_uring(error)))?;
         let none = Operation {
             kind: Kind::Read,
             offset: 0,

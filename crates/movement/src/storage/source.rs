@@ -26,10 +26,10 @@ impl FileReader {
     /// Returns whether this process can read this way.
     ///
     /// # Errors
-    /// [`FileCause::NoUring`].
+    /// [`FileCause::NoUring`], or [`FileCause::TooManyOpen`].
     pub fn check(self) -> Result<(), FileCause> {
         match self {
-            FileReader::Uring { .. } => uring_works().map_err(FileCause::NoUring),
+            FileReader::Uring { .. } => uring_works().map_err(FileCause::of_uring),
             FileReader::Threads { .. } => Ok(()),
         }
     }

@@ -66,7 +66,7 @@ pub(super) enum Kind {
 /// The kernel's queue of operations, each with the buffer that it owns while the operation is in flight.
 pub(super) struct Uring<B: StableBytes> {
     ring: IoUring,
-    /// Buffers of operations in flight, by the number of their entry.
+    /// Buffers of operations in flight, by the index of their entry.
     lent: Vec<Option<B>>,
     free: Vec<usize>,
 }
@@ -99,7 +99,7 @@ impl<B: StableBytes> Uring<B> {
     }
 
     /// Queues an operation on a range of a buffer; the kernel learns of it at the next [`Uring::wait`] or
-    /// [`Uring::submit`]. Returns the number of its entry. The file may be closed before the operation is done, but not
+    /// [`Uring::submit`]. Returns the index of its entry. The file may be closed before the operation is done, but not
     /// before it is submitted.
     ///
     /// # Panics

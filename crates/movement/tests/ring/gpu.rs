@@ -1,23 +1,21 @@
 //! The ring on a GPU: a kernel adds up the chunks.
 
-use std::env;
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::{
     Cuda, DeviceBuffer, DevicePointer, DevicePointerMut, DeviceType, DeviceView, Fill,
-    KernelArguments, LaunchShape, Program, ProgramSpec, Stream, Transfer, gpus,
+    KernelArguments, LaunchShape, Program, ProgramSpec, Stream, Transfer,
 };
-use forebay_device::{
-    Device, DeviceContext, DeviceOptions, Devices, Fault, JobError, Step, kernel_arguments,
-};
+use forebay_device::{Device, Fault, JobError, kernel_arguments};
+use forebay_movement::method::run_on_device;
 use forebay_movement::{
     Chunk, Consumer, MoveError, Pageable, PinnedSource, RingOptions, StagingRing,
 };
 
 use super::{Sum, Tricky, bytes, tricky, weighed};
+use crate::common::gpu;
 
 kernel_arguments! {
     /// Arguments of the kernel.
@@ -79,41 +77,19 @@ impl Consumer for GpuSum {
     }
 }
 
-fn gpu() -> Option<(Devices, Arc<Device>)> {
-    if let Err(error) = gpus() {
-        let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
-        assert!(!required, "{error}");
-        println!("skipped: no GPU");
-        return None;
-    }
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(64 << 20),
-        pinned_pool_bytes: 8 << 20,
-        ..DeviceOptions::default()
-    };
-    let spec = "cuda:0".parse().expect("a valid specification");
-    let devices = Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}"));
-    let device = devices.list().remove(0);
-    Some((devices, device))
-}
+/// Bytes of the pinned pool.
+const PINNED_BYTES: u64 = 8 << 20;
 
 /// Runs `work` on the device's thread.
-fn ask<T: Send + 'static>(
+fn run<T: Send + 'static>(
     device: &Device,
-    mut work: impl FnMut(&mut Cuda) -> Result<T, JobError> + Send + 'static,
+    work: impl FnOnce(&mut Cuda) -> Result<T, JobError> + Send + 'static,
 ) -> T {
-    let (sender, receiver) = channel();
-    let job = move |context: &mut DeviceContext| {
-        let cuda = context.parts().cuda.expect("the device is a GPU");
-        sender.send(work(cuda)?).expect("the test listens");
-        Ok(Step::Done)
-    };
-    device.submit(Box::new(job)).expect("room");
-    receiver.recv().expect("the device works")
+    run_on_device(device, work).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn gpu_sum(device: &Device) -> Arc<GpuSum> {
-    let sum = ask(device, |cuda| {
+    let sum = run(device, |cuda| {
         let sum = cuda.buffer::<u64>(1)?;
         Transfer::begin(cuda, Fill(0), sum.all(), cuda.uploads())?.finish()?;
         Ok(sum)
@@ -130,9 +106,9 @@ fn gpu_sum(device: &Device) -> Arc<GpuSum> {
 
 fn value(device: &Device, sum: &GpuSum) -> u64 {
     let from = sum.sum.all();
-    ask(device, move |cuda| {
+    run(device, move |cuda| {
         let host = cuda.host_buffer(8)?;
-        let (_, host) = Transfer::begin(cuda, from.clone(), host, cuda.downloads())?.finish()?;
+        let (_, host) = Transfer::begin(cuda, from, host, cuda.downloads())?.finish()?;
         Ok(u64::read(&host))
     })
 }
@@ -147,7 +123,7 @@ fn ring(device: &Arc<Device>, slots: usize) -> StagingRing {
 
 #[test]
 fn a_gpu_sums_pageable_and_pinned_memory() {
-    let Some((_devices, device)) = gpu() else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
     let data = bytes(5_000_001);
@@ -179,41 +155,49 @@ fn a_gpu_sums_pageable_and_pinned_memory() {
             "{report:?}"
         );
     }
-    assert_eq!(device.memory_used_bytes(), 0, "all memory is given back");
-    assert!(
-        device.stage(8 << 20).is_some(),
-        "all pinned memory is given back"
-    );
+    assert_all_is_back(&device);
 }
 
 #[test]
-fn after_an_error_the_ring_works_again() {
-    let Some((_devices, device)) = gpu() else {
+fn after_an_error_the_ring_works_again_and_nothing_leaks() {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
+    fails_and_works_again(&device);
+    assert_all_is_back(&device);
+}
+
+/// Asserts that no device memory and no pinned memory is in use.
+fn assert_all_is_back(device: &Device) {
+    assert_eq!(device.memory_used_bytes(), 0, "device memory is in use");
+    let whole_pool = device.stage(PINNED_BYTES as usize);
+    assert!(whole_pool.is_some(), "pinned memory is in use");
+}
+
+fn fails_and_works_again(device: &Arc<Device>) {
     let data = bytes(3_000_000);
-    let mut ring = ring(&device, 3);
+    let mut ring = ring(device, 3);
     let broken = Tricky {
         fails_at: Some(1_000_000),
         ..tricky(&data)
     };
-    let error = ring.run(&broken, &gpu_sum(&device), &Stop::never());
+    let error = ring.run(&broken, &gpu_sum(device), &Stop::never());
     let error = error.expect_err("the source fails").to_string();
     assert!(error.starts_with("tricky, at byte "), "{error}");
     device.inject(Fault::OutOfMemory);
-    assert!(StagingRing::lease(&device, ring.options()).is_err());
-    let sum = gpu_sum(&device);
+    assert!(StagingRing::lease(device, ring.options()).is_err());
+    let sum = gpu_sum(device);
     ring.run(&tricky(&data), &sum, &Stop::never())
         .expect("the ring works again");
-    assert_eq!(value(&device, &sum), weighed(0, &data));
+    assert_eq!(value(device, &sum), weighed(0, &data));
     let sum = Arc::new(Refuses);
     let error = ring.run(&tricky(&data), &sum, &Stop::never());
     let error = error.expect_err("the consumer fails").to_string();
     assert!(error.contains("no kernel missing"), "{error}");
-    let sum = gpu_sum(&device);
+    let sum = gpu_sum(device);
     ring.run(&tricky(&data), &sum, &Stop::never())
         .expect("the ring works again");
-    assert_eq!(value(&device, &sum), weighed(0, &data));
+    assert_eq!(value(device, &sum), weighed(0, &data));
 }
 
 /// A consumer whose kernel does not exist.
@@ -244,7 +228,7 @@ impl Consumer for Refuses {
 
 #[test]
 fn a_device_that_is_lost_ends_the_move() {
-    let Some((_devices, device)) = gpu() else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
     let data = bytes(5_000_000);

@@ -1,5 +1,7 @@
-//! The staging ring on a host device; with a GPU, on that too. With `FOREBAY_REQUIRE_GPU=1` a missing GPU is an error.
+//! The staging ring on a host device; with a GPU, on that too.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod gpu;
 
 use std::error::Error;

@@ -1,18 +1,19 @@
 //! Files through the ring into the memory of a GPU, by every storage path. Without libcufile, the tests of cuFile print
 //! why they are skipped; with `FOREBAY_REQUIRE_CUFILE=1` they fail.
 
-use std::env;
 use std::error::Error;
 use std::sync::Arc;
 
 use forebay_cancel::Stop;
 use forebay_device::cuda::cufile::CuFile;
-use forebay_device::cuda::{Cuda, DeviceBuffer, DeviceView, Stream, Transfer, gpus};
-use forebay_device::{Class, Device, DeviceContext, DeviceOptions, Devices, Job, JobError, Step};
+use forebay_device::cuda::{Cuda, DeviceBuffer, DeviceView, Stream, Transfer};
+use forebay_device::{Device, JobError};
+use forebay_movement::method::run_on_device;
 use forebay_movement::storage::{DirectMode, DirectSource, FileSource};
 use forebay_movement::{Chunk, Consumer, MoveError, RingOptions, Source, StagingRing};
 
 use super::{BYTES, byte, readers, table};
+use crate::common::{gpu, is_required};
 
 /// Copies each chunk to its place in one buffer of the GPU.
 struct Gathered {
@@ -39,23 +40,8 @@ impl Consumer for Gathered {
     }
 }
 
-fn gpu() -> Option<(Devices, Arc<Device>)> {
-    if let Err(error) = gpus() {
-        let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
-        assert!(!required, "{error}");
-        println!("skipped: no GPU");
-        return None;
-    }
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(64 << 20),
-        pinned_pool_bytes: 8 << 20,
-        ..DeviceOptions::default()
-    };
-    let spec = "cuda:0".parse().expect("a valid specification");
-    let devices = Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}"));
-    let device = devices.list().remove(0);
-    Some((devices, device))
-}
+/// Bytes of the pinned pool.
+const PINNED_BYTES: u64 = 8 << 20;
 
 /// Returns the ways of reading by cuFile that work here.
 fn modes() -> Vec<(Arc<CuFile>, DirectMode)> {
@@ -64,40 +50,11 @@ fn modes() -> Vec<(Arc<CuFile>, DirectMode)> {
             .map(|mode| (Arc::clone(&cufile), mode))
             .into(),
         Err(error) => {
-            let required = env::var_os("FOREBAY_REQUIRE_CUFILE").is_some_and(|value| value == "1");
-            assert!(!required, "{error}");
+            assert!(!is_required("FOREBAY_REQUIRE_CUFILE"), "{error}");
             println!("skipped: {error}");
             Vec::new()
         }
     }
-}
-
-/// A job that runs a closure once.
-struct Once<F>(Option<F>);
-
-impl<F: FnOnce(&mut Cuda) -> Result<(), JobError> + Send> Job for Once<F> {
-    fn class(&self) -> Class {
-        Class::Load
-    }
-
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
-        let cuda = context.parts().cuda.expect("the device is a GPU");
-        self.0.take().expect("one step")(cuda)?;
-        Ok(Step::Done)
-    }
-}
-
-fn ask<T: Send + 'static>(
-    device: &Device,
-    work: impl FnOnce(&mut Cuda) -> Result<T, JobError> + Send + 'static,
-) -> T {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let work = move |cuda: &mut Cuda| {
-        sender.send(work(cuda)?).expect("the test listens");
-        Ok(())
-    };
-    device.submit(Box::new(Once(Some(work)))).expect("room");
-    receiver.recv().expect("the device works")
 }
 
 /// Moves a source to the GPU and returns its bytes.
@@ -106,14 +63,14 @@ fn gathered(
     ring: &mut StagingRing,
     source: &dyn Source,
 ) -> Result<Vec<u8>, MoveError> {
-    let all = ask(device, |cuda| Ok(cuda.buffer::<u8>(BYTES)?));
+    let all = run_on_device(device, |cuda| Ok(cuda.buffer::<u8>(BYTES)?))?;
     let view = all.view(0..source.bytes() as usize);
     ring.run(source, &Arc::new(Gathered { all }), &Stop::never())?;
-    Ok(ask(device, move |cuda| {
+    run_on_device(device, move |cuda| {
         let to = cuda.host_buffer(view.len())?;
         let copy = Transfer::begin(cuda, view, to, cuda.downloads())?;
         Ok(copy.finish()?.1.to_vec())
-    }))
+    })
 }
 
 fn ring(device: &Arc<Device>) -> StagingRing {
@@ -136,9 +93,7 @@ fn sources(table: &super::Table, start: usize, end: usize) -> Vec<(String, Box<d
         match DirectSource::range(&cufile, table.open(), range.clone(), (mode, 2)) {
             Ok(source) => all.push((format!("{mode:?}"), Box::new(source))),
             Err(error) => {
-                let required =
-                    env::var_os("FOREBAY_REQUIRE_CUFILE").is_some_and(|value| value == "1");
-                assert!(!required, "{error}");
+                assert!(!is_required("FOREBAY_REQUIRE_CUFILE"), "{error}");
                 println!("skipped: {error}");
             }
         }
@@ -148,7 +103,7 @@ fn sources(table: &super::Table, start: usize, end: usize) -> Vec<(String, Box<d
 
 #[test]
 fn a_file_reaches_the_gpu_by_every_path() {
-    let Some((_devices, device)) = gpu() else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
     let table = table();
@@ -167,7 +122,7 @@ fn a_file_reaches_the_gpu_by_every_path() {
 
 #[test]
 fn a_file_that_shrinks_fails_on_every_path_and_the_ring_stays_usable() {
-    let Some((_devices, device)) = gpu() else {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
         return;
     };
     let mut ring = ring(&device);

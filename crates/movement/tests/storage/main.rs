@@ -1,5 +1,7 @@
 //! Files as sources of the staging ring, on a host device; with a GPU, on that too.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod gpu;
 
 use std::error::Error;

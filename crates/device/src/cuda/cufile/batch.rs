@@ -17,7 +17,7 @@ const CANCEL_TIME: Duration = Duration::from_secs(5);
 
 /// Direction of an operation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub enum CuFileDirection {
     /// From the file to GPU memory.
     Read,
     /// From GPU memory to the file.
@@ -28,7 +28,7 @@ pub enum Direction {
 #[derive(Debug, Clone)]
 pub struct CuFileOperation {
     /// Direction.
-    pub direction: Direction,
+    pub direction: CuFileDirection,
     /// File.
     pub handle: Arc<CuFileHandle>,
     /// Offset in the file.
@@ -190,8 +190,8 @@ impl CuFileBatch {
         let operation = &self.operations[index];
         let failed = |cause| {
             let name = match operation.direction {
-                Direction::Read => "a batched read",
-                Direction::Write => "a batched write",
+                CuFileDirection::Read => "a batched read",
+                CuFileDirection::Write => "a batched write",
             };
             let bytes = operation.memory.len();
             Err(operation
@@ -243,8 +243,8 @@ fn parameters_of(
         bytes: place.bytes,
         file: operation.handle.raw(),
         operation: match operation.direction {
-            Direction::Read => BATCH_READ,
-            Direction::Write => BATCH_WRITE,
+            CuFileDirection::Read => BATCH_READ,
+            CuFileDirection::Write => BATCH_WRITE,
         },
         cookie: ptr::without_provenance_mut(index + 1),
     })

@@ -149,6 +149,8 @@ pub enum FileRemedy {
     OpenFlags,
     /// The file is not a regular file.
     FileType,
+    /// The file has no name.
+    Name,
     /// No remedy is known.
     Unknown,
 }
@@ -166,6 +168,9 @@ impl fmt::Display for FileRemedy {
                 f.write_str("; open it for reading or for writing with O_DIRECT")
             }
             FileRemedy::FileType => f.write_str("; it must be a regular file"),
+            FileRemedy::Name => f.write_str(
+                "; the file was removed, and cuFile opens it again by its name: remove it after its use",
+            ),
             FileRemedy::Unknown => f.write_str("; read it through host memory"),
         }
     }

@@ -147,6 +147,7 @@ fn remedy(code: CuFileCode, file: &File) -> FileRemedy {
         5019 | 5020 => FileRemedy::OpenFlags,
         5018 => FileRemedy::FileType,
         _ => match file.metadata() {
+            Ok(found) if found.nlink() == 0 => FileRemedy::Name,
             Ok(found) if !is_in_udev(found.dev()) => FileRemedy::UdevEntry {
                 major: libc::major(found.dev()),
                 minor: libc::minor(found.dev()),

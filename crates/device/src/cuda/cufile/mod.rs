@@ -14,7 +14,7 @@ mod support;
 mod sys;
 mod trial;
 
-pub use batch::{CuFileBatch, CuFileOperation, Direction};
+pub use batch::{CuFileBatch, CuFileDirection, CuFileOperation};
 pub use driver::{CuFile, CuFileProperties};
 pub use error::{CuFileCause, CuFileCode, CuFileError, CuFileUnavailable, FileRemedy};
 pub use handle::{CuFileHandle, CuFileMemory};

