@@ -4,9 +4,9 @@
 #
 #   tools/gpu-check.sh collect FOLDER     builds all binaries on this machine and copies them, stripped, to FOLDER
 #   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device movement text
-#                                         cache memcheck racecheck initcheck demo scan policy transfer q6 q6-disk io
-#                                         documents figures two. The last seven run only if named. sanitizer means
-#                                         memcheck racecheck initcheck
+#                                         cache memcheck racecheck initcheck demo scan policy smoke transfer q6
+#                                         q6-disk io documents figures two. Those after scan run only if named.
+#                                         sanitizer means memcheck racecheck initcheck
 #
 # Appends figures to $OUT/<date>-<device>.jsonl, and for each check a line with outcome, device and commit to
 # $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both files belong in bench/record/. NAMES may name a
@@ -18,6 +18,8 @@ collect() {
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     cd "$root"
     mkdir -p "$folder"
+    # The tests' call builds the program only as a test.
+    cargo build --release --locked --workspace
     # A single call, because crates built alone would be rebuilt with different features.
     local built
     built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
@@ -107,18 +109,25 @@ part() {
     demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
     scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
     policy) ./bench-policy --record "$record" ;;
+    smoke)
+        check smoke-transfer ./forebay bench transfer --smoke --only cpu,reads,methods,both &&
+            check smoke-q6 ./forebay bench q6 --smoke --folder smoke-q6 --zero-copy-blocks 1,8 &&
+            check smoke-io ./forebay bench io --smoke --folder smoke-io
+        ;;
     transfer)
         ./forebay bench transfer --only cpu,reads --record "$record"
-        ./forebay bench transfer --only methods,both --chunk-bytes "${CHUNKS:-65536,1048576,16777216,268435456,1073741824}" \
+        ./forebay bench transfer --only methods,both --chunk-bytes "${CHUNKS:-64K,1M,16M,256M,1G}" \
             --record "$record" --plot transfer
+        ./forebay bench transfer --only methods,both --methods pinned-copy,zero-copy,zero-copy-bulk --bytes 4G \
+            --chunk-bytes 16M,256M,1G --rounds "${ROUNDS:-9}" --record "$record"
         ;;
     q6)
         ./forebay bench q6 --scale-factor "${SCALE:-100}" --folder "${MEMORY_FOLDER:-/dev/shm/q6}" \
-            --only pinned,methods,device,zero-copy,ring --buffer-bytes 1048576,8388608,67108864 --record "$record"
+            --only pinned,methods,device,zero-copy,ring --buffer-bytes 1M,8M,64M --record "$record"
         ;;
     q6-disk)
         ./forebay bench q6 --scale-factor "${DISK_SCALE:-10}" --folder "${FOLDER:-q6}" --rounds "${ROUNDS:-3}" \
-            --only dd,serial,cpu,staged,direct --buffer-bytes "${BUFFERS:-65536,1048576,8388608,67108864}" \
+            --only dd,serial,cpu,staged,direct --buffer-bytes "${BUFFERS:-64K,1M,8M,64M}" \
             --record "$record" --plot q6-plots
         ;;
     io)

@@ -31,7 +31,7 @@ pub enum Bench {
     Transfer(TransferArgs),
     /// Measure reads and writes of files, into host memory and into the memory of a GPU.
     Io(IoArgs),
-    /// Draw the paper's figures from a record.
+    /// Draw the papers' figures from records of documents, io, q6 and transfer.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
     Ferretdb,

@@ -14,6 +14,8 @@ mod output;
 pub mod plot;
 pub mod q6;
 pub mod record;
+mod results;
+mod size;
 pub mod statistics;
 pub mod timed;
 pub mod transfer;

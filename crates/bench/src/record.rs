@@ -161,6 +161,17 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
+/// Reads the records of a file of JSON lines.
+///
+/// # Errors
+/// If the file cannot be read, or a line of it is not a record.
+pub fn read(path: &Path) -> Result<Vec<Record>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let records = text.lines().map(serde_json::from_str);
+    let records = records.collect::<Result<_, _>>();
+    records.with_context(|| format!("in {}", path.display()))
+}
+
 /// Returns `FOREBAY_COMMIT` if set. Otherwise returns the commit of the current checkout, with `+` if files were
 /// changed. Returns `unknown` if there is no checkout.
 fn commit() -> String {
@@ -209,8 +220,18 @@ fn processor() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Returns a record of one measurement.
+    pub(crate) fn record(bench: &'static str, case: &str, metric: &str, value: f64) -> Record {
+        let by = Measured {
+            engine: "forebay",
+            devices: "host:2",
+            expect: None,
+        };
+        Run::begin(bench).record(case, by, metric, Summary::once(value))
+    }
 
     #[test]
     fn a_pipe_without_a_reader_is_an_error() {

@@ -9,14 +9,18 @@ mod driver_error;
 mod import;
 mod listen;
 mod logging;
+mod output;
 mod settings;
 mod status;
 mod stop;
 mod tls;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
+use output::OutputError;
 
 /// Maximum number of blocking threads: more than all blocking work together may use, so that one is always free. When a
 /// network thread blocks, a free thread takes over that thread's other tasks.
@@ -33,8 +37,12 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .build();
-    let runtime = runtime.expect("a new process can start threads and create an event queue");
+        .build()
+        .context("starting threads; check the limits `ulimit -n` and `ulimit -u`");
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error),
+    };
     let ended = runtime.block_on(cli::run(cli, &stop));
     runtime.shutdown_background();
     match ended {
@@ -44,7 +52,11 @@ fn main() -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("forebay: {}", message(error));
+    if error.downcast_ref().is_some_and(OutputError::is_closed) {
+        return ExitCode::SUCCESS;
+    }
+    // Standard error may be closed too.
+    let _ = writeln!(io::stderr(), "forebay: {}", message(error));
     ExitCode::FAILURE
 }
 
@@ -70,7 +82,6 @@ fn message(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context;
 
     #[test]
     fn each_cause_appears_once() {

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use forebay_movement::storage::StoragePath;
 
+use crate::size;
+
 /// Order of the offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
@@ -44,7 +46,6 @@ pub(super) enum Sweep {
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
-    pub(super) sweep: Sweep,
     pub(super) path: StoragePath,
     pub(super) cache: Cache,
     pub(super) pattern: Pattern,
@@ -71,25 +72,23 @@ impl Cell {
         }
     }
 
-    /// Returns the value that varies in the series.
-    pub(super) fn x(&self) -> u64 {
-        match self.sweep {
-            Sweep::Buffers => self.bytes as u64,
-            Sweep::Threads => self.parallel as u64,
-        }
-    }
-
-    /// Returns the name of the case, as in `io-threads-random-read: direct-sync/4`.
-    pub(super) fn case(&self) -> String {
-        let sweep = match self.sweep {
-            Sweep::Buffers => "buffer",
-            Sweep::Threads => "threads",
+    /// Returns the name of the case in a series, as in `io-threads-random-read: direct-sync/4`.
+    pub(super) fn case(&self, sweep: Sweep) -> String {
+        let (sweep, x) = match sweep {
+            Sweep::Buffers => ("buffer", self.bytes),
+            Sweep::Threads => ("threads", self.parallel),
         };
-        format!("io-{sweep}-{}: {}/{}", self.panel(), self.line(), self.x())
+        format!("io-{sweep}-{}: {}/{x}", self.panel(), self.line())
     }
 
-    /// Returns the offsets of each thread in a file.
-    pub(super) fn offsets(&self, file_bytes: u64, thread: usize, threads: usize) -> Offsets {
+    /// Returns the offsets of each thread in a file. Once it has gone through its part of the file, a thread begins
+    /// again if `wraps`.
+    pub(super) fn offsets(
+        &self,
+        file_bytes: u64,
+        (thread, threads): (usize, usize),
+        wraps: bool,
+    ) -> Offsets {
         let blocks = file_bytes / self.bytes as u64;
         let (thread, threads) = (thread as u64, threads as u64);
         let own = blocks * thread / threads..blocks * (thread + 1) / threads;
@@ -103,13 +102,20 @@ impl Cell {
             next: 0,
             random: fastrand::Rng::with_seed(thread + 1),
             bytes: self.bytes as u64,
-            wraps: self.cache != Cache::Cold,
+            wraps: wraps && self.cache != Cache::Cold,
         }
     }
 
     /// Returns whether the file has a block for each operation in flight.
     pub(super) fn fits(&self, file_bytes: u64) -> bool {
         file_bytes / self.bytes as u64 >= self.parallel as u64
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (panel, line, bytes) = (self.panel(), self.line(), size::text(self.bytes));
+        write!(f, "{panel} by {line}, {bytes}, {} in flight", self.parallel)
     }
 }
 
@@ -131,8 +137,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The offsets of a thread. A sequential thread goes through its own part of the file, again and again unless the cache
-/// must stay cold.
+/// The offsets of a thread. A sequential thread goes through its own part of the file, again and again if it wraps.
 #[derive(Debug)]
 pub(super) struct Offsets {
     pattern: Pattern,
@@ -166,7 +171,6 @@ mod tests {
 
     fn cell(pattern: Pattern, operation: Operation, cache: Cache) -> Cell {
         Cell {
-            sweep: Sweep::Threads,
             path: StoragePath::Host,
             cache,
             pattern,
@@ -180,27 +184,32 @@ mod tests {
     fn sequential_threads_share_the_file() {
         let cell = cell(Pattern::Sequential, Operation::Read, Cache::Bypass);
         let offsets = |thread| {
-            cell.offsets(5 * 4096 + 7, thread, 2)
+            cell.offsets(5 * 4096 + 7, (thread, 2), true)
                 .take(4)
                 .collect::<Vec<_>>()
         };
         assert_eq!(offsets(0), [0, 4096, 0, 4096]);
         assert_eq!(offsets(1), [8192, 12_288, 16_384, 8192]);
-        assert_eq!(cell.case(), "io-threads-sequential-read: host/2");
+        assert_eq!(
+            cell.case(Sweep::Threads),
+            "io-threads-sequential-read: host/2"
+        );
+        let text = "sequential-read by host, 4 KiB, 2 in flight";
+        assert_eq!(cell.to_string(), text);
         assert!(cell.fits(8192) && !cell.fits(8191));
     }
 
     #[test]
     fn a_cold_cache_is_read_once() {
         let cell = cell(Pattern::Sequential, Operation::Read, Cache::Cold);
-        assert_eq!(cell.offsets(3 * 4096, 0, 1).count(), 3);
+        assert_eq!(cell.offsets(3 * 4096, (0, 1), true).count(), 3);
         assert_eq!(cell.line(), "host, cold cache");
     }
 
     #[test]
     fn random_writes_of_two_threads_never_meet() {
         let cell = cell(Pattern::Random, Operation::Write, Cache::Bypass);
-        let offsets = |thread| cell.offsets(64 * 4096, thread, 2).take(500);
+        let offsets = |thread| cell.offsets(64 * 4096, (thread, 2), true).take(500);
         assert!(offsets(0).all(|offset| offset < 32 * 4096));
         assert!(offsets(1).all(|offset| (32 * 4096..64 * 4096).contains(&offset)));
         assert_eq!(

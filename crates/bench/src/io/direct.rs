@@ -2,23 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use forebay_device::JobError;
 use forebay_device::cuda::cufile::{
-    CuFile, CuFileBatch, CuFileHandle, CuFileMemory, CuFileOperation, CuFileStream, CuFileTransfer,
-    Direction, PathTaken,
+    CuFile, CuFileBatch, CuFileDirection, CuFileHandle, CuFileMemory, CuFileOperation,
+    CuFileStream, CuFileTransfer, PathTaken,
 };
 use forebay_device::cuda::{Cuda, Priority};
-use forebay_movement::method::ask;
+use forebay_movement::method::run_on_device;
 use forebay_movement::storage::DirectMode;
 
 use super::cell::{Cell, Operation};
-use super::content::Files;
 use super::gpu::Gpu;
 use super::host;
-use super::measure::{Clock, Found, Trace, on_threads};
+use super::measure::{Clock, Extent, Found, Task, Trace, on_threads};
 use crate::q6::usage::{Meter, Usage};
 
 /// Memory, and the offset of the last operation on it.
@@ -35,13 +33,12 @@ pub(super) fn measure(
     gpu: &Gpu,
     cufile: &Arc<CuFile>,
     mode: DirectMode,
-    (cell, seed): (&Cell, u64),
-    files: &Files,
-    budget: Duration,
+    task: &Task<'_>,
 ) -> Result<Found> {
-    let file = host::open(cell, files)?;
+    let cell = task.cell;
+    let file = host::open(task)?;
     let handle = Arc::new(cufile.register(file.descriptor()?, file.path())?);
-    let (all, _) = gpu.buffers((cell, seed), cell.parallel)?;
+    let (all, _) = gpu.buffers(task, cell.parallel)?;
     let (all, unregistered) = match cufile.register_memory(all.clone()) {
         Ok(registered) => (registered, None),
         Err(why) => (CuFileMemory::unregistered(all), Some(why.to_string())),
@@ -53,32 +50,21 @@ pub(super) fn measure(
     let (traces, used, usage) = match mode {
         DirectMode::Sync => on_threads(
             cell.parallel,
-            budget,
+            task.extent,
             |thread| Ok(parts[thread].clone()),
-            |thread, memory, clock| calls(cell, &handle, files, thread, memory, clock),
+            |thread, memory, clock| calls(gpu, task, &handle, thread, memory, clock),
         )?,
-        DirectMode::Async => {
-            let (cell, file_bytes, handle) = (*cell, files.bytes, Arc::clone(&handle));
-            let cufile = Arc::clone(cufile);
-            let parts = parts.clone();
-            ask(&gpu.device, move |cuda| {
-                on_a_stream(cuda, &cell, &cufile, &handle, file_bytes, parts, budget)
-            })??
-        }
+        DirectMode::Async => on_a_stream(gpu, task, cufile, &handle, &parts)?,
         DirectMode::Batch => on_threads(
             1,
-            budget,
+            task.extent,
             |_| Ok(CuFileBatch::create(cufile, cell.parallel)?),
-            |_, batch, clock| batches(cell, &handle, files, batch, &parts, clock),
+            |_, batch, clock| batches(gpu, task, &handle, batch, &parts, clock),
         )?,
     };
     let after = cufile.counts().ok();
-    for (memory, offset) in used.iter().flatten() {
-        if let Some(offset) = offset {
-            gpu.check(cell, memory.view().clone(), *offset)?;
-        }
-    }
-    host::check_written(cell, &files.write, &traces, seed)?;
+    check_used(gpu, cell, used.iter().flatten())?;
+    host::check_written(task, &traces)?;
     let mut found = Found::new(&traces, usage, cell.bytes)?;
     found.taken = match (before, after) {
         (Some(before), Some(after)) => Some((after - before).path().to_string()),
@@ -93,12 +79,21 @@ pub(super) fn measure(
     Ok(found)
 }
 
+/// Checks what the last operation on each piece of memory read.
+fn check_used<'a>(gpu: &Gpu, cell: &Cell, used: impl IntoIterator<Item = &'a Used>) -> Result<()> {
+    for (memory, offset) in used {
+        if let Some(offset) = offset {
+            gpu.check(cell, memory.view().clone(), *offset)?;
+        }
+    }
+    Ok(())
+}
+
 /// Records a finished operation.
 fn record(trace: &mut Trace, cell: &Cell, began: Instant, offset: u64, moved: usize) -> Result<()> {
     ensure!(
         moved == cell.bytes,
-        "{}: {moved} of {} bytes at offset {offset}",
-        cell.case(),
+        "{cell}: {moved} of {} bytes at offset {offset}",
         cell.bytes
     );
     trace.latencies.push(began.elapsed());
@@ -110,16 +105,17 @@ fn record(trace: &mut Trace, cell: &Cell, began: Instant, offset: u64, moved: us
 
 /// One call at a time on each thread.
 fn calls(
-    cell: &Cell,
+    gpu: &Gpu,
+    task: &Task<'_>,
     handle: &CuFileHandle,
-    files: &Files,
     thread: usize,
     memory: CuFileMemory,
     clock: Clock,
 ) -> Result<(Trace, Vec<Used>)> {
+    let cell = task.cell;
     let mut trace = Trace::default();
     let mut last = None;
-    let mut offsets = cell.offsets(files.bytes, thread, cell.parallel);
+    let mut offsets = task.offsets(thread, cell.parallel);
     while clock.continues(trace.latencies.len()) {
         let Some(offset) = offsets.next() else { break };
         let began = Instant::now();
@@ -128,6 +124,7 @@ fn calls(
             Operation::Write => handle.write(offset, &memory)?,
         };
         record(&mut trace, cell, began, offset, moved)?;
+        task.check_each(|| gpu.check(cell, memory.view().clone(), offset))?;
         last = Some(offset);
     }
     Ok((trace, vec![(memory, last)]))
@@ -135,15 +132,16 @@ fn calls(
 
 /// Rounds of operations, each round in one call.
 fn batches(
-    cell: &Cell,
+    gpu: &Gpu,
+    task: &Task<'_>,
     handle: &Arc<CuFileHandle>,
-    files: &Files,
     mut batch: CuFileBatch,
     parts: &[CuFileMemory],
     clock: Clock,
 ) -> Result<(Trace, Vec<Used>)> {
+    let cell = task.cell;
     let mut trace = Trace::default();
-    let mut offsets = cell.offsets(files.bytes, 0, 1);
+    let mut offsets = task.offsets(0, 1);
     let mut used: Vec<Used> = parts.iter().map(|part| (part.clone(), None)).collect();
     while clock.continues(trace.latencies.len()) {
         let began = Instant::now();
@@ -156,8 +154,8 @@ fn batches(
             .zip(parts)
             .map(|(&offset, part)| CuFileOperation {
                 direction: match cell.operation {
-                    Operation::Read => Direction::Read,
-                    Operation::Write => Direction::Write,
+                    Operation::Read => CuFileDirection::Read,
+                    Operation::Write => CuFileDirection::Write,
                 },
                 handle: Arc::clone(handle),
                 offset,
@@ -168,82 +166,97 @@ fn batches(
             record(&mut trace, cell, began, offset, moved)?;
             used.1 = Some(offset);
         }
+        task.check_each(|| check_used(gpu, cell, &used[..round.len()]))?;
     }
     Ok((trace, used))
 }
 
-/// Several operations in flight on one stream. Runs on the device's thread.
+/// Several operations in flight on one stream. They run on the device's thread, which must be free to check bytes: if
+/// each operation is checked, only one on each part of the memory runs before the check.
 ///
 /// With a stream for each operation, libcufile 1.15 in compat mode read wrong bytes on an H100 (decision 0024).
 fn on_a_stream(
-    cuda: &Cuda,
-    cell: &Cell,
+    gpu: &Gpu,
+    task: &Task<'_>,
     cufile: &Arc<CuFile>,
     handle: &Arc<CuFileHandle>,
-    file_bytes: u64,
-    parts: Vec<CuFileMemory>,
-    budget: Duration,
-) -> Result<Result<Measured>, JobError> {
-    let stream = CuFileStream::register(cuda, cufile, cuda.stream(Priority::Normal)?);
-    let lanes = stream.map(|stream| {
-        let lane = |memory| Lane {
-            memory,
-            stream: Arc::clone(&stream),
-        };
-        parts.into_iter().map(lane).collect()
-    });
-    Ok(lanes.map_err(Into::into).and_then(|lanes| {
-        let meter = Meter::start();
-        let (trace, used) = flow(cuda, cell, handle, file_bytes, lanes, Clock::start(budget))?;
-        Ok((vec![trace], vec![used], meter.stop()))
-    }))
+    parts: &[CuFileMemory],
+) -> Result<Measured> {
+    let mut offsets = task.offsets(0, 1);
+    if task.extent != Extent::Checked {
+        return on_the_device(gpu, task, cufile, handle, parts, offsets);
+    }
+    let (mut traces, mut last) = (Vec::new(), Usage::default());
+    loop {
+        let round: Vec<u64> = offsets.by_ref().take(parts.len()).collect();
+        if round.is_empty() {
+            return Ok((traces, Vec::new(), last));
+        }
+        let round = round.into_iter();
+        let (trace, used, usage) = on_the_device(gpu, task, cufile, handle, parts, round)?;
+        check_used(gpu, task.cell, used.iter().flatten())?;
+        traces.extend(trace);
+        last = usage;
+    }
 }
 
-/// The memory of an operation, and its stream.
-struct Lane {
-    memory: CuFileMemory,
-    stream: Arc<CuFileStream>,
+/// Runs operations at offsets on a stream, on the device's thread.
+fn on_the_device(
+    gpu: &Gpu,
+    task: &Task<'_>,
+    cufile: &Arc<CuFile>,
+    handle: &Arc<CuFileHandle>,
+    parts: &[CuFileMemory],
+    offsets: impl Iterator<Item = u64> + Send + 'static,
+) -> Result<Measured> {
+    let (cell, extent) = (*task.cell, task.extent);
+    let (cufile, handle, parts) = (Arc::clone(cufile), Arc::clone(handle), parts.to_vec());
+    run_on_device(&gpu.device, move |cuda| {
+        let stream = CuFileStream::register(cuda, &cufile, cuda.stream(Priority::Normal)?);
+        Ok(stream.map_err(Into::into).and_then(|stream| {
+            let meter = Meter::start();
+            let clock = Clock::start(extent);
+            let (trace, used) = flow(cuda, &cell, &handle, &stream, (parts, offsets), clock)?;
+            Ok((vec![trace], vec![used], meter.stop()))
+        }))
+    })?
 }
 
 fn flow(
     cuda: &Cuda,
     cell: &Cell,
     handle: &Arc<CuFileHandle>,
-    file_bytes: u64,
-    lanes: Vec<Lane>,
+    stream: &Arc<CuFileStream>,
+    (parts, mut offsets): (Vec<CuFileMemory>, impl Iterator<Item = u64>),
     clock: Clock,
 ) -> Result<(Trace, Vec<Used>)> {
     let mut trace = Trace::default();
-    let mut offsets = cell.offsets(file_bytes, 0, 1);
-    let mut free: VecDeque<(Lane, Option<u64>)> =
-        lanes.into_iter().map(|lane| (lane, None)).collect();
-    let mut in_flight: VecDeque<(Lane, u64, Instant, CuFileTransfer)> = VecDeque::new();
+    let mut free: VecDeque<Used> = parts.into_iter().map(|part| (part, None)).collect();
+    let mut in_flight: VecDeque<(u64, Instant, CuFileMemory, CuFileTransfer)> = VecDeque::new();
     let (mut used, mut begun) = (Vec::new(), 0);
     loop {
-        while let Some((lane, last)) = free.pop_front() {
+        while let Some((memory, last)) = free.pop_front() {
             let next = match clock.continues(begun) {
                 true => offsets.next(),
                 false => None,
             };
             let Some(offset) = next else {
-                used.push((lane.memory, last));
+                used.push((memory, last));
                 continue;
             };
-            let (began, memory) = (Instant::now(), lane.memory.clone());
+            let (began, target) = (Instant::now(), memory.clone());
             let transfer = match cell.operation {
-                Operation::Read => CuFileTransfer::read(cuda, handle, offset, memory, &lane.stream),
-                Operation::Write => {
-                    CuFileTransfer::write(cuda, handle, offset, memory, &lane.stream)
-                }
+                Operation::Read => CuFileTransfer::read(cuda, handle, offset, target, stream),
+                Operation::Write => CuFileTransfer::write(cuda, handle, offset, target, stream),
             };
             begun += 1;
-            in_flight.push_back((lane, offset, began, transfer?));
+            in_flight.push_back((offset, began, memory, transfer?));
         }
-        let Some((lane, offset, began, transfer)) = in_flight.pop_front() else {
+        let Some((offset, began, memory, transfer)) = in_flight.pop_front() else {
             return Ok((trace, used));
         };
         let moved = transfer.finish()?;
         record(&mut trace, cell, began, offset, moved)?;
-        free.push_back((lane, Some(offset)));
+        free.push_back((memory, Some(offset)));
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn measure(cell: &Cell, files: &Files, seconds: f64) -> Result<FioFou
         .output();
     let output = output.context("running fio")?;
     if !output.status.success() {
-        bail!("{}: fio failed: {}", cell.case(), cause(&output));
+        bail!("{cell}: fio failed: {}", cause(&output));
     }
     parse(&String::from_utf8(output.stdout)?, cell.operation)
 }
@@ -106,7 +106,7 @@ mod tests {
 
     use forebay_movement::storage::StoragePath;
 
-    use super::super::cell::{Cache, Sweep};
+    use super::super::cell::Cache;
     use super::*;
 
     #[test]
@@ -145,7 +145,6 @@ mod tests {
     #[test]
     fn each_job_of_fio_has_its_own_part_of_the_file() {
         let cell = Cell {
-            sweep: Sweep::Threads,
             path: StoragePath::Host,
             cache: Cache::Bypass,
             pattern: Pattern::Random,

@@ -2,19 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use forebay_device::cuda::cufile::CuFile;
 use forebay_device::cuda::{DeviceView, Pinned, Transfer, gpus};
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
-use forebay_movement::method::{ask, checksum_on};
+use forebay_movement::method::{checksum_on, run_on_device};
 use forebay_movement::storage::StoragePath;
 
 use super::cell::{Cell, Operation};
-use super::content::{self, Files};
-use super::measure::Found;
-use super::{direct, probe, staged};
+use super::content;
+use super::measure::{Found, Task};
+use super::{direct, host, probe, staged};
 
 /// A GPU, and cuFile if it works.
 pub(super) struct Gpu {
@@ -63,41 +62,33 @@ impl Gpu {
     ///
     /// # Errors
     /// If an operation fails, or moves wrong bytes.
-    pub(super) fn measure(
-        &self,
-        cell: &Cell,
-        files: &Files,
-        budget: Duration,
-        seed: u64,
-    ) -> Result<Found> {
-        match (cell.path, &self.cufile) {
-            (StoragePath::Direct(mode), Ok(cufile)) => {
-                direct::measure(self, cufile, mode, (cell, seed), files, budget)
-            }
-            _ => staged::measure(self, (cell, seed), files, budget),
+    pub(super) fn measure(&self, task: &Task<'_>) -> Result<Found> {
+        match (task.cell.path, &self.cufile) {
+            (StoragePath::Direct(mode), Ok(cufile)) => direct::measure(self, cufile, mode, task),
+            _ => staged::measure(self, task),
         }
     }
 
-    /// Returns views of `count` buffers in one allocation; for writes they hold content of a seed.
+    /// Returns views of `count` buffers in one allocation; for writes they hold the content of the task's seed.
     ///
     /// # Errors
     /// If the GPU's memory is too small.
     pub(super) fn buffers(
         &self,
-        (cell, seed): (&Cell, u64),
+        task: &Task<'_>,
         count: usize,
     ) -> Result<(DeviceView<u8>, Vec<DeviceView<u8>>)> {
-        let bytes = cell.bytes;
+        let bytes = task.cell.bytes;
         let memory = Arc::new(self.device.allocate((count * bytes) as u64)?);
         let all = DeviceView::of(&memory, 0..count * bytes);
         let views: Vec<_> = (0..count)
             .map(|index| all.view(index * bytes..(index + 1) * bytes))
             .collect();
-        if cell.operation == Operation::Write {
+        if task.cell.operation == Operation::Write {
             let mut pinned = self.device.pinned(bytes)?;
-            content::fill(&mut pinned, seed, 0);
+            content::fill(&mut pinned, task.seed, 0);
             let (pinned, to) = (Arc::new(pinned), views.clone());
-            ask(&self.device, move |cuda| {
+            run_on_device(&self.device, move |cuda| {
                 for view in to {
                     Transfer::begin(cuda, Arc::clone(&pinned), view, cuda.uploads())?.finish()?;
                 }
@@ -121,23 +112,18 @@ impl Gpu {
     /// # Errors
     /// If they are not those of the file.
     pub(super) fn check(&self, cell: &Cell, view: DeviceView<u8>, offset: u64) -> Result<()> {
-        if cell.operation == Operation::Read {
-            let right = content::expected_of_file(cell.bytes, offset);
-            ensure!(
-                checksum_on(&self.device, view)? == right,
-                "{}: wrong bytes at offset {offset}",
-                cell.case()
-            );
-        }
-        Ok(())
+        host::check_sum(cell, offset, || Ok(checksum_on(&self.device, view)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::env;
+    use std::time::Duration;
 
-    use super::super::cell::{Cache, Pattern, Sweep};
+    use super::super::cell::{Cache, Pattern};
+    use super::super::content::Files;
+    use super::super::measure::Extent;
     use super::*;
 
     /// Returns whether an environment variable asks for what is missing.
@@ -151,7 +137,6 @@ mod tests {
             for pattern in [Pattern::Sequential, Pattern::Random] {
                 for parallel in [1, 4] {
                     cells.push(Cell {
-                        sweep: Sweep::Threads,
                         path,
                         cache: Cache::Bypass,
                         pattern,
@@ -187,15 +172,24 @@ mod tests {
                 println!("skipped: {why}");
                 continue;
             }
-            seed += 1;
-            match gpu.measure(&cell, &files, Duration::from_millis(20), seed) {
-                Ok(found) => assert!(found.operations() >= 1, "{}", cell.case()),
-                Err(error) => {
-                    // Without an entry in udev's database, cuFile refuses every file.
-                    let is_refused = error.to_string().contains("cuFile cannot use");
-                    let may_skip = is_refused && !is_required("FOREBAY_REQUIRE_CUFILE");
-                    assert!(may_skip, "{}: {error:#}", cell.case());
-                    println!("skipped: {error}");
+            for extent in [Extent::Time(Duration::from_millis(20)), Extent::Checked] {
+                seed += 1;
+                let task = Task {
+                    cell: &cell,
+                    files: &files,
+                    seed,
+                    extent,
+                };
+                let least = if extent == Extent::Checked { 64 } else { 1 };
+                match gpu.measure(&task) {
+                    Ok(found) => assert!(found.operations() >= least, "{cell}"),
+                    Err(error) => {
+                        // Without an entry in udev's database, cuFile refuses every file.
+                        let is_refused = error.to_string().contains("cuFile cannot use");
+                        let may_skip = is_refused && !is_required("FOREBAY_REQUIRE_CUFILE");
+                        assert!(may_skip, "{cell}: {error:#}");
+                        println!("skipped: {error}");
+                    }
                 }
             }
         }

@@ -1,21 +1,21 @@
 //! The host path, and the staged paths on a machine without a GPU: they end in CPU memory.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use forebay_movement::checksum;
 use forebay_movement::storage::{AlignedBytes, DataFile, IoQueue, PageCache, StoragePath};
 
 use super::cell::{Cache, Cell, Operation};
-use super::content::{self, Files};
-use super::measure::{Clock, Found, Trace, on_threads};
+use super::content;
+use super::measure::{Clock, Found, Task, Trace, on_threads};
 
 /// A buffer, and the offset of the operation that used it last.
 pub(super) type Used<B> = (B, u64);
 
 /// Opens the file of a cell, and brings the page cache into the state that the cell asks for.
-pub(super) fn open(cell: &Cell, files: &Files) -> Result<DataFile> {
+pub(super) fn open(task: &Task<'_>) -> Result<DataFile> {
+    let (cell, files) = (task.cell, task.files);
     let cache = match cell.cache {
         Cache::Bypass => PageCache::Bypass,
         Cache::Cold | Cache::Hot => PageCache::Use,
@@ -48,43 +48,48 @@ fn warm(file: &DataFile) -> Result<()> {
 ///
 /// # Errors
 /// If an operation fails, or moves wrong bytes.
-pub(super) fn measure(cell: &Cell, files: &Files, budget: Duration, seed: u64) -> Result<Found> {
-    let file = open(cell, files)?;
+pub(super) fn measure(task: &Task<'_>) -> Result<Found> {
+    let cell = task.cell;
+    let file = open(task)?;
     let buffer = |_| {
         let mut buffer = AlignedBytes::zeroed(cell.bytes);
         if cell.operation == Operation::Write {
-            content::fill(&mut buffer, seed, 0);
+            content::fill(&mut buffer, task.seed, 0);
         }
         Ok(buffer)
     };
     let (traces, used, usage) = match cell.path {
         StoragePath::StagedUring => on_threads(
             1,
-            budget,
+            task.extent,
             |_| (0..cell.parallel).map(buffer).collect::<Result<Vec<_>>>(),
-            |_, buffers, clock| queue(cell, &file, files.bytes, buffers, clock),
+            |_, buffers, clock| queue(task, &file, buffers, clock),
         )?,
-        _ => on_threads(cell.parallel, budget, buffer, |thread, buffer, clock| {
-            let mut offsets = cell.offsets(files.bytes, thread, cell.parallel);
-            calls(cell.operation, &file, &mut offsets, buffer, clock)
-        })?,
+        _ => on_threads(
+            cell.parallel,
+            task.extent,
+            buffer,
+            |thread, buffer, clock| calls(task, &file, thread, buffer, clock),
+        )?,
     };
     for (buffer, offset) in used.iter().flatten() {
-        check(cell, &buffer[..cell.bytes], *offset)?;
+        check(cell, buffer, *offset)?;
     }
-    check_written(cell, &files.write, &traces, seed)?;
+    check_written(task, &traces)?;
     Found::new(&traces, usage, cell.bytes)
 }
 
 /// One operation at a time.
 fn calls(
-    operation: Operation,
+    task: &Task<'_>,
     file: &DataFile,
-    offsets: &mut impl Iterator<Item = u64>,
+    thread: usize,
     mut buffer: AlignedBytes,
     clock: Clock,
 ) -> Result<(Trace, Vec<Used<AlignedBytes>>)> {
     let mut trace = Trace::default();
+    let mut offsets = task.offsets(thread, task.cell.parallel);
+    let operation = task.cell.operation;
     let mut last = 0;
     while clock.continues(trace.latencies.len()) {
         let Some(offset) = offsets.next() else { break };
@@ -97,6 +102,7 @@ fn calls(
         if operation == Operation::Write {
             trace.written.insert(offset);
         }
+        task.check_each(|| check(task.cell, &buffer, offset))?;
         last = offset;
     }
     Ok((trace, vec![(buffer, last)]))
@@ -104,14 +110,14 @@ fn calls(
 
 /// As many operations in flight as there are buffers.
 fn queue(
-    cell: &Cell,
+    task: &Task<'_>,
     file: &DataFile,
-    file_bytes: u64,
     mut buffers: Vec<AlignedBytes>,
     clock: Clock,
 ) -> Result<(Trace, Vec<Used<AlignedBytes>>)> {
+    let cell = task.cell;
     let mut queue = IoQueue::new(file, cell.parallel)?;
-    let mut offsets = cell.offsets(file_bytes, 0, 1);
+    let mut offsets = task.offsets(0, 1);
     let mut flights = Flights::default();
     let (mut trace, mut used) = (Trace::default(), Vec::new());
     loop {
@@ -134,6 +140,7 @@ fn queue(
         if cell.operation == Operation::Write {
             trace.written.insert(offset);
         }
+        task.check_each(|| check(cell, &done.buffer, offset))?;
         match clock.continues(flights.begun()) {
             true => buffers.push(done.buffer),
             false => used.push((done.buffer, offset)),
@@ -168,31 +175,40 @@ impl Flights {
     }
 }
 
-/// Checks the bytes that an operation read.
-fn check(cell: &Cell, bytes: &[u8], offset: u64) -> Result<()> {
+/// Checks the bytes that an operation read into a buffer, which may be larger.
+fn check(cell: &Cell, buffer: &[u8], offset: u64) -> Result<()> {
+    check_sum(cell, offset, || Ok(checksum(&buffer[..cell.bytes])))
+}
+
+/// Checks the checksum of the bytes that an operation read.
+pub(super) fn check_sum(cell: &Cell, offset: u64, sum: impl FnOnce() -> Result<u64>) -> Result<()> {
     if cell.operation == Operation::Read {
-        let right = content::expected_of_file(bytes.len(), offset);
+        let right = content::expected_of_file(cell.bytes, offset);
         ensure!(
-            checksum(bytes) == right,
-            "{}: wrong bytes at offset {offset}",
-            cell.case()
+            sum()? == right,
+            "{cell}: the bytes at offset {offset} are not those of the file; if it was changed, remove it, and it is made again"
         );
     }
     Ok(())
 }
 
 /// Checks the blocks that were written.
-pub(super) fn check_written(cell: &Cell, path: &Path, traces: &[Trace], seed: u64) -> Result<()> {
+pub(super) fn check_written(task: &Task<'_>, traces: &[Trace]) -> Result<()> {
     let written = traces.iter().flat_map(|trace| &trace.written);
     let written: Vec<u64> = written.copied().collect();
-    content::check_written(path, &written, cell.bytes, seed).with_context(|| cell.case())
+    let (cell, path) = (task.cell, &task.files.write);
+    content::check_written(path, &written, cell.bytes, task.seed).with_context(|| cell.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use forebay_movement::storage::FileReader;
 
-    use super::super::cell::{Pattern, Sweep};
+    use std::time::Duration;
+
+    use super::super::cell::Pattern;
+    use super::super::content::Files;
+    use super::super::measure::Extent;
     use super::*;
 
     #[test]
@@ -218,7 +234,6 @@ mod tests {
             ] {
                 for pattern in [Pattern::Sequential, Pattern::Random] {
                     let cell = Cell {
-                        sweep: Sweep::Threads,
                         path,
                         cache,
                         pattern,
@@ -226,30 +241,56 @@ mod tests {
                         bytes: 16_384,
                         parallel: 3,
                     };
-                    seed += 1;
-                    let found = measure(&cell, &files, Duration::from_millis(3), seed);
-                    let found = found.unwrap_or_else(|error| panic!("{}: {error:#}", cell.case()));
-                    assert!(found.operations() >= 1 && found.mb_per_s() > 0.0);
+                    for extent in [Extent::Time(Duration::from_millis(3)), Extent::Checked] {
+                        seed += 1;
+                        let task = Task {
+                            cell: &cell,
+                            files: &files,
+                            seed,
+                            extent,
+                        };
+                        let found = measure(&task).unwrap_or_else(|error| panic!("{error:#}"));
+                        let least = if extent == Extent::Checked { 64 } else { 1 };
+                        assert!(found.operations() >= least && found.mb_per_s() > 0.0);
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn wrong_bytes_are_found() {
+    fn a_changed_byte_is_found() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = Files::make(folder.path(), 65_536).expect("room");
-        std::fs::write(&files.read, vec![1; 65_536]).expect("room");
-        let cell = Cell {
-            sweep: Sweep::Buffers,
-            path: StoragePath::Host,
-            cache: Cache::Bypass,
-            pattern: Pattern::Sequential,
-            operation: Operation::Read,
-            bytes: 4096,
-            parallel: 1,
-        };
-        let error = measure(&cell, &files, Duration::ZERO, 1).expect_err("other content");
-        assert!(error.to_string().contains("wrong bytes"), "{error}");
+        let mut bytes = std::fs::read(&files.read).expect("it is made");
+        // No last buffer of a thread has this byte.
+        bytes[20_000] ^= 1;
+        std::fs::write(&files.read, bytes).expect("room");
+        let has_uring = FileReader::Uring { depth: 1 }.check().is_ok();
+        for path in [StoragePath::Host, StoragePath::StagedUring] {
+            if path == StoragePath::StagedUring && !has_uring {
+                println!("skipped: no io_uring");
+                continue;
+            }
+            let cell = Cell {
+                path,
+                cache: Cache::Bypass,
+                pattern: Pattern::Sequential,
+                operation: Operation::Read,
+                bytes: 4096,
+                parallel: 2,
+            };
+            let run = |extent| {
+                measure(&Task {
+                    cell: &cell,
+                    files: &files,
+                    seed: 1,
+                    extent,
+                })
+            };
+            run(Extent::Time(Duration::ZERO)).expect("the first blocks are right");
+            let text = run(Extent::Checked).expect_err("other content").to_string();
+            assert!(text.contains("at offset 16384 are not"), "{text}");
+        }
     }
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
+use super::cell::{Cell, Offsets};
+use super::content::Files;
 use crate::q6::usage::{Meter, Usage};
 
 /// Latencies and offsets of one thread.
@@ -71,24 +73,63 @@ impl Found {
     }
 }
 
-/// Decides when a measurement ends: after a time, but not before the first operation.
+/// How much a run of a cell does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// As many operations as begin in this time, but at least one of each thread.
+    Time(Duration),
+    /// The whole file once. The bytes of each operation are checked, so its rate means nothing.
+    Checked,
+}
+
+/// What is run: a cell over files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task<'a> {
+    pub(super) cell: &'a Cell,
+    pub(super) files: &'a Files,
+    /// Seed of the content that is written.
+    pub(super) seed: u64,
+    pub(super) extent: Extent,
+}
+
+impl Task<'_> {
+    /// Returns the offsets of one of several threads.
+    pub(super) fn offsets(&self, thread: usize, threads: usize) -> Offsets {
+        let wraps = self.extent != Extent::Checked;
+        let bytes = self.files.bytes;
+        self.cell.offsets(bytes, (thread, threads), wraps)
+    }
+
+    /// Checks the bytes of an operation, if each is checked.
+    pub(super) fn check_each(&self, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        match self.extent {
+            Extent::Checked => check(),
+            Extent::Time(_) => Ok(()),
+        }
+    }
+}
+
+/// Decides whether a thread begins another operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     began: Instant,
-    budget: Duration,
+    extent: Extent,
 }
 
 impl Clock {
-    pub(super) fn start(budget: Duration) -> Clock {
+    pub(super) fn start(extent: Extent) -> Clock {
         Clock {
             began: Instant::now(),
-            budget,
+            extent,
         }
     }
 
     /// Returns whether another operation begins after `done` operations.
     pub(super) fn continues(&self, done: usize) -> bool {
-        done == 0 || self.began.elapsed() < self.budget
+        match self.extent {
+            Extent::Time(budget) => done == 0 || self.began.elapsed() < budget,
+            Extent::Checked => true,
+        }
     }
 }
 
@@ -99,7 +140,7 @@ impl Clock {
 /// The first error of a thread.
 pub(super) fn on_threads<P, K: Send>(
     threads: usize,
-    budget: Duration,
+    extent: Extent,
     prepare: impl Fn(usize) -> Result<P> + Sync,
     work: impl Fn(usize, P, Clock) -> Result<(Trace, K)> + Sync,
 ) -> Result<(Vec<Trace>, Vec<K>, Usage)> {
@@ -111,7 +152,7 @@ pub(super) fn on_threads<P, K: Send>(
         let prepared = prepared.unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
         ready.wait();
         go.wait();
-        let clock = Clock::start(budget);
+        let clock = Clock::start(extent);
         let worked = prepared.and_then(|prepared| work(thread, prepared, clock));
         worked.map(|(trace, kept)| (trace, kept, clock.began, Instant::now()))
     };
@@ -175,7 +216,7 @@ mod tests {
     fn each_thread_works_once_even_without_time() {
         let ran = on_threads(
             3,
-            Duration::ZERO,
+            Extent::Time(Duration::ZERO),
             |thread| Ok(thread * 10),
             |thread, prepared, clock| {
                 assert!(clock.continues(0) && !clock.continues(1));
@@ -186,7 +227,7 @@ mod tests {
         assert_eq!((traces.len(), kept), (3, vec![0, 11, 22]));
         let failed = on_threads(
             2,
-            Duration::ZERO,
+            Extent::Time(Duration::ZERO),
             |thread| {
                 anyhow::ensure!(thread == 0, "thread 1 fails");
                 Ok(())
@@ -200,7 +241,7 @@ mod tests {
     fn a_panic_before_the_start_ends_the_measurement() {
         let failed = on_threads(
             3,
-            Duration::ZERO,
+            Extent::Time(Duration::ZERO),
             |thread| {
                 assert_ne!(thread, 1, "the test's panic");
                 Ok(())

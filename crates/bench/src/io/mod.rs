@@ -2,7 +2,7 @@
 //!
 //! Figures 2, 3 and 4 of Miura et al. (section 3): rates and latencies by the size of the buffer and by the number of
 //! operations in flight, and the CPU use of each path; also the asynchronous and batched modes of cuFile, which the
-//! paper could not measure. Every measurement checks bytes that it moved.
+//! paper could not measure. At the end each path reads the whole file once more, and every byte is checked.
 
 mod cell;
 mod content;
@@ -11,24 +11,26 @@ mod fio;
 mod gpu;
 mod host;
 mod measure;
-mod plots;
+pub(crate) mod plots;
 pub(crate) mod probe;
 mod report;
 mod staged;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use forebay_movement::storage::{FileReader, StoragePath};
 use forebay_peers::cache_folder;
 
+use crate::results::ResultArgs;
+use crate::size;
 use cell::{Cache, Cell, Operation, Pattern, Sweep};
 use content::Files;
 use gpu::Gpu;
-use measure::Found;
+use measure::{Extent, Found, Task};
 use report::Report;
 
 /// Sizes of buffers of a run.
@@ -54,6 +56,13 @@ const RANDOM_BYTES: usize = 4 << 10;
 /// Bytes of each file of a smoke run, and seconds of its measurements.
 const SMOKE_FILE_BYTES: u64 = 16 << 20;
 const SMOKE_SECONDS: f64 = 0.01;
+/// Unit of the sizes of buffers, which O_DIRECT needs, and their maximum.
+const PAGE_BYTES: usize = 4096;
+const BUFFER_BYTES_MAX: usize = 4 << 30;
+/// Bytes of a buffer and operations in flight when the whole file is checked.
+const CHECK_BUFFERS: (usize, usize) = (1 << 20, 8);
+/// Maximum number of operations in flight.
+const IN_FLIGHT_MAX: u64 = 64;
 /// Maximum seconds of each measurement: an hour.
 const SECONDS_MAX: f64 = 3600.0;
 
@@ -65,8 +74,8 @@ pub struct IoArgs {
     #[arg(long, value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
     /// Size of each of the two files, such as 512M or 4G.
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    pub file_size: Size,
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size::parse)]
+    pub file_size: usize,
     /// Measure only what this figure of the paper shows: 2 varies the size of the buffer; 3 and 4 vary the operations
     /// in flight.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..=4))]
@@ -76,48 +85,20 @@ pub struct IoArgs {
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub only: Vec<StoragePath>,
     /// Sizes of buffers of figure 2, such as 4K,1M; multiples of 4K.
-    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
-    pub buffers: Vec<Size>,
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = buffer())]
+    pub buffers: Vec<usize>,
     /// Numbers of operations in flight of figures 3 and 4.
-    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = in_flight())]
     pub threads: Vec<usize>,
     /// Seconds of each measurement.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = seconds)]
     pub seconds: f64,
-    /// Run quickly on small files, to check that every path works; the measured rates mean nothing.
-    #[arg(long)]
+    /// Run quickly on files of 16 MiB, to check that every path works; the measured rates mean nothing.
+    #[arg(long, conflicts_with_all = ["file_size", "seconds"])]
     pub smoke: bool,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub json: bool,
-    /// Append the results to this file of JSON lines.
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// Draw the figures as SVG files into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub plot: Option<PathBuf>,
-}
-
-/// A number of bytes, as in `64K`, `1M` or `4G`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Size, String> {
-        let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-        let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-            "" | "B" => Some(0),
-            "K" | "KB" | "KIB" => Some(10),
-            "M" | "MB" | "MIB" => Some(20),
-            "G" | "GB" | "GIB" => Some(30),
-            _ => None,
-        };
-        let bytes = shift.and_then(|shift| digits.parse::<u64>().ok()?.checked_mul(1 << shift));
-        let size = bytes.filter(|&bytes| bytes > 0).map(Size);
-        size.ok_or_else(|| format!("`{text}` is not a size such as 64K, 1M or 4G"))
-    }
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// A run: the files, the GPU and the results so far.
@@ -125,7 +106,9 @@ struct Session {
     files: Files,
     /// The GPU, or why there is none.
     gpu: Result<Gpu, String>,
+    /// Version of `fio`, if it is to be measured.
     fio: Option<String>,
+    is_smoke: bool,
     seconds: f64,
     /// Paths named by the user, whose failures end the run.
     named: Vec<StoragePath>,
@@ -139,27 +122,37 @@ struct Session {
 /// # Errors
 /// If the files cannot be made, an operation fails or moves wrong bytes, or a named path does not work.
 pub(crate) fn run(args: &IoArgs) -> Result<()> {
-    let is_time = args.seconds > 0.0 && args.seconds <= SECONDS_MAX;
-    ensure!(
-        is_time,
-        "--seconds must be above 0 and at most {SECONDS_MAX}"
-    );
-    let cells = cells(args)?;
+    let cells = cells(args);
     let mut session = Session::start(args)?;
     session.note_missing(&cells)?;
-    for (index, cell) in cells.iter().enumerate() {
-        session.measure(cell, index as u64 + 1)?;
+    for (index, (cell, sweeps)) in cells.iter().enumerate() {
+        session.measure(cell, sweeps, index as u64 + 1)?;
     }
-    match &args.plot {
-        Some(folder) => session.report.draw(folder),
-        None => Ok(()),
-    }
+    session.check_paths(&cells)?;
+    session.report.results.end()
+}
+
+/// Returns the parser of the size of a buffer.
+fn buffer() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    size::multiples(PAGE_BYTES, PAGE_BYTES..=BUFFER_BYTES_MAX)
+}
+
+/// Returns the parser of a number of operations in flight.
+fn in_flight() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=IN_FLIGHT_MAX)
+}
+
+/// Parses the seconds of a measurement.
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| *number > 0.0 && *number <= SECONDS_MAX);
+    number.ok_or_else(|| format!("use a number above 0 and at most {SECONDS_MAX}"))
 }
 
 /// Returns what is measured, in order.
-fn cells(args: &IoArgs) -> Result<Vec<Cell>> {
+fn cells(args: &IoArgs) -> Vec<(Cell, Vec<Sweep>)> {
     let buffers: Vec<usize> = match (args.buffers.is_empty(), args.smoke) {
-        (false, _) => args.buffers.iter().map(|size| size.0 as usize).collect(),
+        (false, _) => args.buffers.clone(),
         (true, true) => SMOKE_BUFFER_BYTES.to_vec(),
         (true, false) => BUFFER_BYTES.to_vec(),
     };
@@ -168,51 +161,55 @@ fn cells(args: &IoArgs) -> Result<Vec<Cell>> {
         (true, true) => SMOKE_THREADS.to_vec(),
         (true, false) => THREADS.to_vec(),
     };
-    ensure!(
-        buffers.iter().all(|bytes| bytes.is_multiple_of(4096)),
-        "--buffers must be multiples of 4K"
-    );
-    ensure!(
-        threads.iter().all(|count| (1..=64).contains(count)),
-        "--threads must be from 1 to 64"
-    );
     let paths = match args.only.is_empty() {
         true => StoragePath::ALL.to_vec(),
         false => args.only.clone(),
     };
-    let mut cells = Vec::new();
+    let mut cells = Cells::default();
     for operation in [Operation::Read, Operation::Write] {
         for pattern in [Pattern::Sequential, Pattern::Random] {
             for &path in &paths {
-                for cache in caches(path, operation) {
-                    let cell = |sweep, bytes, parallel| Cell {
-                        sweep,
+                for &cache in caches(path, operation) {
+                    let cell = |bytes, parallel| Cell {
                         path,
-                        cache: *cache,
+                        cache,
                         pattern,
                         operation,
                         bytes,
                         parallel,
                     };
                     if args.figure.is_none_or(|figure| figure == 2) {
-                        cells.extend(buffers.iter().map(|&bytes| cell(Sweep::Buffers, bytes, 1)));
+                        cells.add(Sweep::Buffers, buffers.iter().map(|&bytes| cell(bytes, 1)));
                     }
                     if args.figure.is_none_or(|figure| figure >= 3) {
                         let bytes = match pattern {
                             Pattern::Sequential => SEQUENTIAL_BYTES,
                             Pattern::Random => RANDOM_BYTES,
                         };
-                        cells.extend(
-                            threads
-                                .iter()
-                                .map(|&count| cell(Sweep::Threads, bytes, count)),
-                        );
+                        let in_flight = threads.iter().map(|&count| cell(bytes, count));
+                        cells.add(Sweep::Threads, in_flight);
                     }
                 }
             }
         }
     }
-    Ok(cells)
+    cells.0
+}
+
+/// What is measured, each with the series that it is of.
+#[derive(Default)]
+struct Cells(Vec<(Cell, Vec<Sweep>)>);
+
+impl Cells {
+    /// Adds the cells of a series. A cell that another series has too is measured once.
+    fn add(&mut self, sweep: Sweep, cells: impl Iterator<Item = Cell>) {
+        for cell in cells {
+            match self.0.iter_mut().find(|(known, _)| *known == cell) {
+                Some((_, sweeps)) => sweeps.push(sweep),
+                None => self.0.push((cell, vec![sweep])),
+            }
+        }
+    }
 }
 
 /// Returns the uses of the page cache that are measured.
@@ -230,21 +227,20 @@ impl Session {
             Some(folder) => folder.clone(),
             None => cache_folder()?.join("io"),
         };
-        let report = Report::begin(args.json, args.record.clone());
+        let report = Report::begin(&args.results)?;
         let bytes = if args.smoke {
             SMOKE_FILE_BYTES
         } else {
-            args.file_size.0
+            args.file_size as u64
         };
         let files = Files::make(&folder, bytes)?;
         if let Some(why) = files.refusal()? {
             let folder = folder.display();
             report.note(&format!("{folder}: reads go through the page cache: {why}"));
         }
-        let fio = if args.smoke { None } else { fio::version() };
+        let fio = fio::version();
         match &fio {
             Some(version) => report.note(&format!("{version} is measured beside the host path")),
-            None if args.smoke => {}
             None => {
                 report.note("fio is not installed: there is no yardstick (Debian: apt install fio)")
             }
@@ -253,6 +249,7 @@ impl Session {
             gpu: Gpu::start(&files.read),
             files,
             fio,
+            is_smoke: args.smoke,
             seconds: if args.smoke {
                 SMOKE_SECONDS
             } else {
@@ -268,9 +265,9 @@ impl Session {
     ///
     /// # Errors
     /// If such a path was named.
-    fn note_missing(&mut self, cells: &[Cell]) -> Result<()> {
+    fn note_missing(&mut self, cells: &[(Cell, Vec<Sweep>)]) -> Result<()> {
         for path in StoragePath::ALL {
-            if !cells.iter().any(|cell| cell.path == path) {
+            if !cells.iter().any(|(cell, _)| cell.path == path) {
                 continue;
             }
             if let Some(why) = self.lacks(path) {
@@ -313,79 +310,106 @@ impl Session {
     }
 
     /// Measures a cell, and the same with `fio` if it is one of the host path.
-    fn measure(&mut self, cell: &Cell, seed: u64) -> Result<()> {
+    fn measure(&mut self, cell: &Cell, sweeps: &[Sweep], seed: u64) -> Result<()> {
         if self.missing.contains(&cell.path) {
             return Ok(());
         }
         if !cell.fits(self.files.bytes) {
-            self.report.note(&format!(
-                "{} is skipped: the file is too small",
-                cell.case()
-            ));
+            let text = format!("{cell}: skipped, the file is too small");
+            self.report.note(&text);
             return Ok(());
         }
-        let (found, devices) = match self.found(cell, seed) {
-            Ok(found) => found,
-            Err(error) if matches!(cell.path, StoragePath::Direct(_)) => {
-                return self.give_up(cell.path, &format!("{error:#}"));
-            }
-            Err(error) => return Err(error),
+        let time = Duration::from_secs_f64(self.seconds);
+        let Some((found, devices)) = self.found(cell, seed, Extent::Time(time))? else {
+            return Ok(());
         };
-        self.report.add(cell, &found, &devices)?;
+        let of = (cell, sweeps);
+        self.report.add(of, &found, &devices)?;
         match &self.fio {
             Some(version) if cell.path == StoragePath::Host && cell.cache == Cache::Bypass => {
                 let found = fio::measure(cell, &self.files, self.seconds)?;
-                self.report.add_fio(cell, &found, version)
+                self.report.add_fio(of, &found, version)?;
             }
-            _ => Ok(()),
+            _ => return Ok(()),
+        }
+        if self.is_smoke {
+            // Each start of `fio` takes longer than all cells of a smoke run.
+            self.fio = None;
+        }
+        Ok(())
+    }
+
+    /// Returns what was found, and the devices used; `None` if cuFile refuses the path, which is given up then.
+    fn found(&mut self, cell: &Cell, seed: u64, extent: Extent) -> Result<Option<(Found, String)>> {
+        let task = Task {
+            cell,
+            files: &self.files,
+            seed,
+            extent,
+        };
+        let found = match &self.gpu {
+            Ok(gpu) if cell.path != StoragePath::Host => gpu
+                .measure(&task)
+                .map(|found| (found, gpu.device.name().to_owned())),
+            _ => host::measure(&task)
+                .map(|found| (found, format!("host:{}", forebay_device::cores()))),
+        };
+        match found {
+            Err(error) if matches!(cell.path, StoragePath::Direct(_)) => {
+                self.give_up(cell.path, &format!("{error:#}"))?;
+                Ok(None)
+            }
+            found => found.map(Some),
         }
     }
 
-    /// Returns what was found, and the devices used.
-    fn found(&self, cell: &Cell, seed: u64) -> Result<(Found, String)> {
-        let budget = Duration::from_secs_f64(self.seconds);
-        match &self.gpu {
-            Ok(gpu) if cell.path != StoragePath::Host => {
-                let found = gpu.measure(cell, &self.files, budget, seed)?;
-                Ok((found, gpu.device.name().to_owned()))
+    /// Reads the whole file by each path that was measured, in the same way, and checks every byte.
+    ///
+    /// # Errors
+    /// If a path reads other bytes than those of the file.
+    fn check_paths(&mut self, cells: &[(Cell, Vec<Sweep>)]) -> Result<()> {
+        let mut checked: Vec<Cell> = Vec::new();
+        for (cell, _) in cells {
+            let (bytes, parallel) = CHECK_BUFFERS;
+            let whole = Cell {
+                pattern: Pattern::Sequential,
+                bytes,
+                parallel,
+                ..*cell
+            };
+            let is_read = cell.operation == Operation::Read && whole.fits(self.files.bytes);
+            if !is_read || checked.contains(&whole) || self.missing.contains(&cell.path) {
+                continue;
             }
-            _ => {
-                let found = host::measure(cell, &self.files, budget, seed)?;
-                Ok((found, format!("host:{}", forebay_device::cores())))
+            checked.push(whole);
+            if let Some((found, _)) = self.found(&whole, 0, Extent::Checked)? {
+                let bytes = size::text(found.operations() * bytes);
+                let line = whole.line();
+                self.report
+                    .note(&format!("{line}: all {bytes} that it reads are right"));
             }
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     fn args(folder: PathBuf) -> IoArgs {
         IoArgs {
             folder: Some(folder),
-            file_size: Size(1 << 30),
+            file_size: 1 << 30,
             figure: None,
             only: Vec::new(),
             buffers: Vec::new(),
             threads: Vec::new(),
             seconds: 1.0,
             smoke: true,
-            json: true,
-            record: None,
-            plot: None,
-        }
-    }
-
-    #[test]
-    fn sizes_are_read() {
-        let size = |text: &str| text.parse::<Size>();
-        assert_eq!(size("4096"), Ok(Size(4096)));
-        assert_eq!(size("64k"), Ok(Size(65_536)));
-        assert_eq!(size("1MiB"), Ok(Size(1 << 20)));
-        assert_eq!(size("4G"), Ok(Size(4 << 30)));
-        for wrong in ["", "K", "1X", "0", "-1", "99999999999G"] {
-            assert!(size(wrong).is_err(), "{wrong}");
+            results: ResultArgs::default(),
         }
     }
 
@@ -394,8 +418,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let record = folder.path().join("io.jsonl");
         let args = IoArgs {
-            record: Some(record.clone()),
-            plot: Some(folder.path().join("plots")),
+            results: ResultArgs {
+                json: true,
+                record: Some(record.clone()),
+                plot: Some(folder.path().join("plots")),
+            },
             only: vec![StoragePath::Host, StoragePath::StagedThreads],
             ..args(folder.path().to_owned())
         };
@@ -412,7 +439,7 @@ mod tests {
         assert!(
             folder
                 .path()
-                .join("plots/figure-3-random-read-mb_per_s.svg")
+                .join("plots/io-random-read-by-threads-rate.svg")
                 .exists()
         );
     }
@@ -426,7 +453,7 @@ mod tests {
             figure: Some(2),
             ..args(folder.path().to_owned())
         };
-        let cells = cells(&args).expect("valid options");
+        let cells = cells(&args);
         session.note_missing(&cells).expect("no path was named");
         assert_eq!(session.missing.len(), 3);
         session.named = vec![StoragePath::ALL[3]];
@@ -442,26 +469,31 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_counts_have_limits() {
-        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let wrong = IoArgs {
-                seconds,
-                smoke: false,
-                ..args(folder.path().to_owned())
-            };
-            let error = run(&wrong).expect_err("no time");
-            assert!(error.to_string().contains("--seconds"), "{error:#}");
+    fn options_that_cannot_be_measured_are_refused() {
+        #[derive(Debug, Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: IoArgs,
         }
-        let wrong_size = IoArgs {
-            buffers: vec![Size(5000)],
-            ..args(PathBuf::new())
+        let parsed = |arguments: &[&str]| {
+            let all = ["bench"].iter().chain(arguments);
+            Command::try_parse_from(all).map(|command| command.args)
         };
-        assert!(cells(&wrong_size).is_err());
-        let wrong_count = IoArgs {
-            threads: vec![0],
-            ..args(PathBuf::new())
-        };
-        assert!(cells(&wrong_count).is_err());
+        let refused = |arguments: &[&str]| parsed(arguments).expect_err("refused").to_string();
+        for seconds in ["0", "-1", "NaN", "inf", "1e300"] {
+            let text = refused(&[&format!("--seconds={seconds}")]);
+            assert!(text.contains("above 0 and at most 3600"), "{text}");
+        }
+        let text = refused(&["--buffers", "5000"]);
+        assert!(text.contains("use a multiple of 4 KiB"), "{text}");
+        let text = refused(&["--threads", "0"]);
+        assert!(text.contains("0 is not in 1..=64"), "{text}");
+        for more in [["--file-size", "1G"], ["--seconds", "1"]] {
+            let text = refused(&["--smoke", more[0], more[1]]);
+            assert!(text.contains("cannot be used with"), "{text}");
+        }
+        let args = parsed(&["--file-size", "2G", "--buffers", "4K,1MiB"]).expect("right options");
+        assert_eq!(args.file_size, 2 << 30);
+        assert_eq!(args.buffers, [4096, 1 << 20]);
     }
 }

@@ -1,175 +1,196 @@
-//! Figures 2, 3 and 4 of Miura et al.
+//! Plots of records: figures 2, 3 and 4 of Miura et al.
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use super::cell::Sweep;
-use super::report::Value;
-use crate::plot::figures::{About, Axis};
-use crate::plot::{Plot, Point, draw};
+use crate::plot::bars::{self, Panel, Scales};
+use crate::plot::draw::{self, Axes, Axis};
+use crate::plot::{Plot, Point, find_or_add};
+use crate::record::Record;
 
-const BUFFER: &str = "bytes of the buffer";
-const THREADS: &str = "operations in flight";
-
-/// A plot for each metric of a sweep.
-const METRICS: [(Sweep, &str, About); 5] = [
-    (
-        Sweep::Buffers,
-        "mb_per_s",
-        About {
-            number: 2,
-            title: "One operation in flight",
-            x: BUFFER,
-            x_axis: Axis::Log2,
-            y: "MB/s",
-            y_axis: Axis::Log10,
-            is_rate: true,
-            paper: "rising up to buffers of 64 MB; CPU I/O and GPU-direct I/O are about equal.",
-        },
-    ),
-    (
-        Sweep::Buffers,
-        "operations_per_s",
-        About {
-            number: 2,
-            title: "One operation in flight",
-            x: BUFFER,
-            x_axis: Axis::Log2,
-            y: "operations/s",
-            y_axis: Axis::Log10,
-            is_rate: true,
-            paper: "CPU I/O and GPU-direct I/O are about equal.",
-        },
-    ),
-    (
-        Sweep::Buffers,
-        "latency_us_median",
-        About {
-            number: 2,
-            title: "One operation in flight",
-            x: BUFFER,
-            x_axis: Axis::Log2,
-            y: "median latency in microseconds",
-            y_axis: Axis::Log10,
-            is_rate: false,
-            paper: "CPU I/O and GPU-direct I/O are about equal.",
-        },
-    ),
-    (
-        Sweep::Threads,
-        "mb_per_s",
-        About {
-            number: 3,
-            title: "Many operations in flight",
-            x: THREADS,
-            x_axis: Axis::Linear,
-            y: "MB/s",
-            y_axis: Axis::Linear,
-            is_rate: true,
-            paper: "sequential reads are saturated by 4 threads, sequential writes by 2, on both paths.",
-        },
-    ),
-    (
-        Sweep::Threads,
-        "latency_us_median",
-        About {
-            number: 3,
-            title: "Many operations in flight",
-            x: THREADS,
-            x_axis: Axis::Linear,
-            y: "median latency in microseconds",
-            y_axis: Axis::Log10,
-            is_rate: false,
-            paper: "about equal on both paths.",
-        },
-    ),
-];
-
-/// CPU use, with a plot for each path.
-static CPU: About = About {
-    number: 4,
-    title: "CPU use",
-    x: THREADS,
-    x_axis: Axis::Linear,
-    y: "percent of one core",
-    y_axis: Axis::Linear,
-    is_rate: false,
-    paper: "GPU-direct I/O takes more user and system time than CPU I/O.",
-};
-
-/// Metrics of CPU use, and their lines.
-const CPU_METRICS: [(&str, &str); 3] = [
-    ("cpu_user_percent", "user"),
-    ("cpu_system_percent", "system"),
-    ("cpu_wait_percent", "I/O wait"),
-];
-
-/// Draws the figures of a sweep.
-///
-/// # Errors
-/// If the folder cannot be written.
-pub(super) fn draw(sweep: Sweep, values: &[Value], folder: &Path) -> Result<()> {
-    static ABOUT: [(Sweep, &str, About); 5] = METRICS;
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let own: Vec<&Value> = values
-        .iter()
-        .filter(|value| value.cell.sweep == sweep)
-        .collect();
-    let mut plots: Vec<Plot> = Vec::new();
-    for value in &own {
-        let panel = value.cell.panel();
-        for (_, metric, about) in ABOUT
-            .iter()
-            .filter(|(of, metric, _)| *of == sweep && *metric == value.metric)
-        {
-            let name = format!("figure-{}-{panel}-{metric}", about.number);
-            place(&mut plots, name, about, (&value.line, value));
-        }
-        let cpu = CPU_METRICS
-            .iter()
-            .find(|(metric, _)| *metric == value.metric);
-        if let (Sweep::Threads, Some((_, line))) = (sweep, cpu) {
-            let path = value.line.replace([',', ' '], "-");
-            place(
-                &mut plots,
-                format!("figure-4-{panel}-{path}"),
-                &CPU,
-                (line, value),
-            );
-        }
-    }
-    for plot in &plots {
-        let path = folder.join(format!("{}.svg", plot.name));
-        draw::svg(plot, &path).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(())
+/// A kind of plot: one for each access, such as random reads, with a line for each path.
+struct Kind {
+    /// Series of the cases, as in `io-threads-random-read: host/4`.
+    sweep: &'static str,
+    metric: &'static str,
+    /// End of the name of the file.
+    name: &'static str,
+    /// Figure of the paper, and what it shows.
+    title: &'static str,
+    axes: Axes,
 }
 
-/// Adds a value to its plot.
-fn place(
-    plots: &mut Vec<Plot>,
-    name: String,
-    about: &'static About,
-    (line, value): (&str, &Value),
-) {
-    let found = plots.iter().position(|plot| plot.name == name);
-    let index = found.unwrap_or_else(|| {
-        plots.push(Plot {
-            name,
-            about,
+/// Axes with the size of the buffer.
+const fn by_buffer(y: &'static str) -> Axes {
+    Axes {
+        x: "bytes of a buffer",
+        x_axis: Axis::Bytes,
+        y,
+        y_axis: Axis::Log10,
+    }
+}
+
+/// Axes with the operations in flight.
+const fn by_threads(y: &'static str) -> Axes {
+    Axes {
+        x: "operations in flight",
+        x_axis: Axis::Count,
+        y,
+        y_axis: Axis::Log10,
+    }
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        sweep: "io-buffer-",
+        metric: "mb_per_s",
+        name: "by-buffer-rate",
+        title: "one operation in flight (figure 2 of Miura et al.)",
+        axes: by_buffer("MB/s"),
+    },
+    Kind {
+        sweep: "io-buffer-",
+        metric: "operations_per_s",
+        name: "by-buffer-operations",
+        title: "one operation in flight (figure 2 of Miura et al.)",
+        axes: by_buffer("operations/s"),
+    },
+    Kind {
+        sweep: "io-buffer-",
+        metric: "latency_us_median",
+        name: "by-buffer-latency",
+        title: "one operation in flight (figure 2 of Miura et al.)",
+        axes: by_buffer("median latency, microseconds"),
+    },
+    Kind {
+        sweep: "io-threads-",
+        metric: "mb_per_s",
+        name: "by-threads-rate",
+        title: "several operations in flight (figure 3 of Miura et al.)",
+        axes: by_threads("MB/s"),
+    },
+    Kind {
+        sweep: "io-threads-",
+        metric: "latency_us_median",
+        name: "by-threads-latency",
+        title: "several operations in flight (figure 3 of Miura et al.)",
+        axes: by_threads("median latency, microseconds"),
+    },
+];
+
+/// Metrics of CPU use.
+const CPU_METRICS: [&str; 3] = ["cpu_user_percent", "cpu_system_percent", "cpu_wait_percent"];
+
+/// Scales of the CPU use.
+const CPU_SCALES: Scales<'static> = Scales {
+    x: "operations in flight",
+    y: "% of one core",
+    parts: &["user", "system", "I/O wait"],
+};
+
+/// A record of a series: its access, as in `random-read`, its line, as in `host, hot cache`, and its place.
+struct Placed<'a> {
+    access: &'a str,
+    line: &'a str,
+    x: u64,
+    record: &'a Record,
+}
+
+/// Returns the records of a series.
+fn placed<'a>(records: &'a [&Record], sweep: &str) -> impl Iterator<Item = Placed<'a>> {
+    records.iter().filter_map(move |record| {
+        let (access, rest) = record.case.strip_prefix(sweep)?.split_once(": ")?;
+        let (line, x) = rest.rsplit_once('/')?;
+        // A yardstick such as `fio` measures the case of another program.
+        let line = if record.engine == "forebay" {
+            line
+        } else {
+            &record.engine
+        };
+        Some(Placed {
+            access,
+            line,
+            x: x.parse().ok()?,
+            record,
+        })
+    })
+}
+
+/// Writes the figures of the records that there are to a folder. Returns how many.
+///
+/// # Errors
+/// If a plot cannot be written.
+pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
+    let mut written = 0;
+    for kind in KINDS {
+        for plot in plots(&kind, records) {
+            written += draw::write(folder, &plot)?;
+        }
+    }
+    for (access, panels) in cpu_use(records) {
+        let path = folder.join(format!("io-{access}-cpu-use.svg"));
+        written += bars::write_panels(&path, CPU_SCALES, &panels)?;
+    }
+    Ok(written)
+}
+
+/// Returns the plots of a kind.
+fn plots(kind: &Kind, records: &[&Record]) -> Vec<Plot> {
+    let mut plots: Vec<Plot> = Vec::new();
+    for Placed {
+        access,
+        line,
+        x,
+        record,
+    } in placed(records, kind.sweep)
+    {
+        if record.metric != kind.metric {
+            continue;
+        }
+        let name = format!("io-{access}-{}", kind.name);
+        let is_known = |plot: &Plot| plot.name == name;
+        let new = || Plot {
+            name: name.clone(),
+            title: format!("{}s, {}", capitalised(access), kind.title),
+            axes: kind.axes,
             series: Vec::new(),
-        });
-        plots.len() - 1
-    });
-    // A logarithmic axis has no zero.
-    let shown = value.value.max(0.001);
-    let point = Point {
-        x: value.cell.x(),
-        median: shown,
-        min: shown,
-        max: shown,
-        n: 1,
-    };
-    plots[index].add(line, point);
+        };
+        find_or_add(&mut plots, is_known, new).add(line, Point::of(record, x));
+    }
+    plots
+}
+
+/// Returns `Random read` for `random-read`.
+fn capitalised(access: &str) -> String {
+    let mut text = access.replace('-', " ");
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    text
+}
+
+/// Returns a panel for each path of each access, with a bar for each number of operations in flight.
+fn cpu_use(records: &[&Record]) -> Vec<(String, Vec<Panel>)> {
+    let mut figures: Vec<(String, Vec<Panel>)> = Vec::new();
+    for Placed {
+        access,
+        line,
+        x,
+        record,
+    } in placed(records, "io-threads-")
+    {
+        let mut metrics = CPU_METRICS.iter();
+        let Some(part) = metrics.position(|metric| record.metric == *metric) else {
+            continue;
+        };
+        let is_known = |(known, _): &(String, Vec<Panel>)| known == access;
+        let (_, panels) = find_or_add(&mut figures, is_known, || (access.to_owned(), Vec::new()));
+        let panel = find_or_add(panels, |panel| panel.title == line, || Panel::new(line));
+        let (label, none) = (x.to_string(), vec![0.0; CPU_METRICS.len()]);
+        let is_known = |(known, _): &(String, Vec<f64>)| *known == label;
+        let (_, heights) = find_or_add(&mut panel.bars, is_known, || (label.clone(), none));
+        heights[part] = record.median;
+    }
+    figures
 }

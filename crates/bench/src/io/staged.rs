@@ -5,15 +5,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use forebay_device::Device;
+use forebay_device::Job;
 use forebay_device::cuda::{DeviceView, Pinned, TransferJob};
 use forebay_movement::storage::{DataFile, Done, IoQueue, StoragePath};
 
-use super::cell::{Cell, Offsets, Operation};
-use super::content::Files;
+use super::cell::{Offsets, Operation};
 use super::gpu::Gpu;
 use super::host;
-use super::measure::{Clock, Found, Trace, on_threads};
+use super::measure::{Clock, Found, Task, Trace, on_threads};
 
 /// Pinned memory and the memory of the GPU that it is copied to or from.
 struct Pair {
@@ -30,19 +29,15 @@ type Arrived = (Pair, Duration);
 ///
 /// # Errors
 /// If an operation fails, or moves wrong bytes.
-pub(super) fn measure(
-    gpu: &Gpu,
-    (cell, seed): (&Cell, u64),
-    files: &Files,
-    budget: Duration,
-) -> Result<Found> {
-    let file = host::open(cell, files)?;
+pub(super) fn measure(gpu: &Gpu, task: &Task<'_>) -> Result<Found> {
+    let cell = task.cell;
+    let file = host::open(task)?;
     let (threads, pairs) = match cell.path {
         StoragePath::StagedUring => (1, 2 * cell.parallel),
         _ => (cell.parallel, 2),
     };
     let prepare = |_| {
-        let (_, views) = gpu.buffers((cell, seed), pairs)?;
+        let (_, views) = gpu.buffers(task, pairs)?;
         let pair = |view| {
             Ok(Pair {
                 pinned: gpu.pinned(cell.bytes)?,
@@ -52,32 +47,32 @@ pub(super) fn measure(
         };
         views.into_iter().map(pair).collect::<Result<Vec<_>>>()
     };
-    let (traces, used, usage) = on_threads(threads, budget, prepare, |thread, pairs, clock| {
-        let worker = Worker::new(&gpu.device, &file, clock);
-        let offsets = cell.offsets(files.bytes, thread, threads);
-        match (cell.path, cell.operation) {
-            (StoragePath::StagedUring, Operation::Read) => {
-                worker.queued_reads(cell, offsets, pairs)
+    let (traces, used, usage) =
+        on_threads(threads, task.extent, prepare, |thread, pairs, clock| {
+            let worker = Worker::new(gpu, task, &file, clock);
+            let offsets = task.offsets(thread, threads);
+            match (cell.path, cell.operation) {
+                (StoragePath::StagedUring, Operation::Read) => worker.queued_reads(offsets, pairs),
+                (StoragePath::StagedUring, Operation::Write) => {
+                    worker.queued_writes(offsets, pairs)
+                }
+                (_, Operation::Read) => worker.reads(offsets, pairs),
+                (_, Operation::Write) => worker.writes(offsets, pairs),
             }
-            (StoragePath::StagedUring, Operation::Write) => {
-                worker.queued_writes(cell, offsets, pairs)
-            }
-            (_, Operation::Read) => worker.reads(offsets, pairs),
-            (_, Operation::Write) => worker.writes(offsets, pairs),
-        }
-    })?;
+        })?;
     for pair in used.into_iter().flatten() {
         if let Some(offset) = pair.offset {
             gpu.check(cell, pair.view, offset)?;
         }
     }
-    host::check_written(cell, &files.write, &traces, seed)?;
+    host::check_written(task, &traces)?;
     Found::new(&traces, usage, cell.bytes)
 }
 
 /// A thread of a measurement, and its copies in flight.
 struct Worker<'a> {
-    device: &'a Device,
+    gpu: &'a Gpu,
+    task: &'a Task<'a>,
     file: &'a DataFile,
     clock: Clock,
     begun: usize,
@@ -90,10 +85,11 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(device: &'a Device, file: &'a DataFile, clock: Clock) -> Worker<'a> {
+    fn new(gpu: &'a Gpu, task: &'a Task<'a>, file: &'a DataFile, clock: Clock) -> Worker<'a> {
         let (sender, arrived) = channel();
         Worker {
-            device,
+            gpu,
+            task,
             file,
             clock,
             begun: 0,
@@ -124,10 +120,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Copies a pair to the GPU.
-    fn copy_up(&mut self, pair: Pair, began: Instant) -> Result<()> {
-        let (sender, offset) = (self.sender.clone(), pair.offset);
-        let job = TransferJob::new(pair.pinned, pair.view, move |pinned, view| {
+    /// Copies a pair to the GPU for a read, or from it for a write.
+    fn copy(&mut self, pair: Pair, began: Instant) -> Result<()> {
+        let Pair {
+            pinned,
+            view,
+            offset,
+        } = pair;
+        let sender = self.sender.clone();
+        let arrive = move |pinned, view| {
             let pair = Pair {
                 pinned,
                 view,
@@ -135,38 +136,30 @@ impl<'a> Worker<'a> {
             };
             // The thread has ended if another operation failed.
             let _ = sender.send((pair, began.elapsed()));
-        });
+        };
+        let job: Box<dyn Job> = match self.task.cell.operation {
+            Operation::Read => Box::new(TransferJob::new(pinned, view, arrive)),
+            Operation::Write => {
+                let arrive = move |view, pinned| arrive(pinned, view);
+                Box::new(TransferJob::new(view, pinned, arrive))
+            }
+        };
         self.copying += 1;
-        Ok(self.device.submit_when_free(Box::new(job))?)
-    }
-
-    /// Copies a pair from the GPU.
-    fn copy_down(&mut self, pair: Pair) -> Result<()> {
-        let (sender, offset, began) = (self.sender.clone(), pair.offset, Instant::now());
-        let job = TransferJob::new(pair.view, pair.pinned, move |view, pinned| {
-            let pair = Pair {
-                pinned,
-                view,
-                offset,
-            };
-            // The thread has ended if another operation failed.
-            let _ = sender.send((pair, began.elapsed()));
-        });
-        self.copying += 1;
-        Ok(self.device.submit_when_free(Box::new(job))?)
+        Ok(self.gpu.device.submit_when_free(job)?)
     }
 
     /// Waits for a copy.
     fn arrive(&mut self) -> Result<Arrived> {
         const CHECK: Duration = Duration::from_millis(100);
+        let device = &self.gpu.device;
         loop {
             match self.arrived.recv_timeout(CHECK) {
                 Ok(arrived) => {
                     self.copying -= 1;
                     return Ok(arrived);
                 }
-                Err(RecvTimeoutError::Timeout) if !self.device.is_lost() => {}
-                Err(_) => bail!("{} was lost: {}", self.device.name(), self.device.state()),
+                Err(RecvTimeoutError::Timeout) if !device.is_lost() => {}
+                Err(_) => bail!("{} was lost: {}", device.name(), device.state()),
             }
         }
     }
@@ -178,6 +171,17 @@ impl<'a> Worker<'a> {
         Some(arrived)
     }
 
+    /// Records a read whose copy is done; returns the pair.
+    fn was_read(&mut self, (pair, latency): Arrived) -> Result<Pair> {
+        self.trace.latencies.push(latency);
+        if let Some(offset) = pair.offset {
+            let view = pair.view.clone();
+            let check = || self.gpu.check(self.task.cell, view, offset);
+            self.task.check_each(check)?;
+        }
+        Ok(pair)
+    }
+
     /// Reads the next block while the last one is copied.
     fn reads(mut self, mut offsets: Offsets, mut free: Vec<Pair>) -> Result<(Trace, Vec<Pair>)> {
         loop {
@@ -185,15 +189,14 @@ impl<'a> Worker<'a> {
                 Some(pair) => pair,
                 None if self.copying == 0 => return Ok((self.trace, self.used)),
                 None => {
-                    let (pair, latency) = self.arrive()?;
-                    self.trace.latencies.push(latency);
-                    pair
+                    let arrived = self.arrive()?;
+                    self.was_read(arrived)?
                 }
             };
             if let Some((mut pair, offset)) = self.next(pair, &mut offsets) {
                 let began = Instant::now();
                 self.file.read_exact_at(offset, &mut pair.pinned)?;
-                self.copy_up(pair, began)?;
+                self.copy(pair, began)?;
             }
         }
     }
@@ -202,7 +205,7 @@ impl<'a> Worker<'a> {
     fn writes(mut self, mut offsets: Offsets, free: Vec<Pair>) -> Result<(Trace, Vec<Pair>)> {
         for pair in free {
             if let Some((pair, _)) = self.next(pair, &mut offsets) {
-                self.copy_down(pair)?;
+                self.copy(pair, Instant::now())?;
             }
         }
         while self.copying > 0 {
@@ -213,7 +216,7 @@ impl<'a> Worker<'a> {
             self.trace.latencies.push(copied + began.elapsed());
             self.trace.written.insert(offset);
             if let Some((pair, _)) = self.next(pair, &mut offsets) {
-                self.copy_down(pair)?;
+                self.copy(pair, Instant::now())?;
             }
         }
         Ok((self.trace, self.used))
@@ -222,10 +225,10 @@ impl<'a> Worker<'a> {
     /// Keeps many reads in flight.
     fn queued_reads(
         mut self,
-        cell: &Cell,
         mut offsets: Offsets,
         mut free: Vec<Pair>,
     ) -> Result<(Trace, Vec<Pair>)> {
+        let cell = self.task.cell;
         let mut queue = IoQueue::new(self.file, cell.parallel)?;
         let mut views = Views::default();
         loop {
@@ -237,17 +240,15 @@ impl<'a> Worker<'a> {
                     queue.read(offset, pinned, 0..cell.bytes, tag)?;
                 }
             }
-            while let Some((pair, latency)) = self.arrived_now() {
-                self.trace.latencies.push(latency);
-                free.push(pair);
+            while let Some(arrived) = self.arrived_now() {
+                free.push(self.was_read(arrived)?);
             }
             if let Some(done) = queue.wait()? {
                 let (pair, began) = views.done(done)?;
-                self.copy_up(pair, began)?;
+                self.copy(pair, began)?;
             } else if self.copying > 0 {
-                let (pair, latency) = self.arrive()?;
-                self.trace.latencies.push(latency);
-                free.push(pair);
+                let arrived = self.arrive()?;
+                free.push(self.was_read(arrived)?);
             } else if free.is_empty() {
                 return Ok((self.trace, self.used));
             }
@@ -257,16 +258,16 @@ impl<'a> Worker<'a> {
     /// Keeps many writes in flight.
     fn queued_writes(
         mut self,
-        cell: &Cell,
         mut offsets: Offsets,
         mut free: Vec<Pair>,
     ) -> Result<(Trace, Vec<Pair>)> {
+        let cell = self.task.cell;
         let mut queue = IoQueue::new(self.file, cell.parallel)?;
         let mut views = Views::default();
         loop {
             while let Some(pair) = free.pop() {
                 if let Some((pair, _)) = self.next(pair, &mut offsets) {
-                    self.copy_down(pair)?;
+                    self.copy(pair, Instant::now())?;
                 }
             }
             while queue.has_room() && self.copying > 0 {

@@ -1,23 +1,24 @@
-//! Draws a plot as SVG.
+//! Draws a plot of lines as SVG.
 
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use plotters::prelude::*;
 
-use super::figures::Axis;
 use super::{Plot, Point};
+use crate::size;
 
-const SIZE: (u32, u32) = (860, 460);
-const FONT: (&str, i32) = ("sans-serif", 14);
-const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
+pub(super) const SIZE: (u32, u32) = (860, 460);
+pub(super) const FONT: (&str, i32) = ("sans-serif", 14);
+pub(super) const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
 /// Space for the labels of the axes, in pixels: height below the x axis, width beside the y axis.
 const LABEL_PIXELS: (i32, i32) = (48, 78);
 /// Height of a legend line, as a share of the height of the plotting area.
 const LEGEND_LINE_SHARE: f64 = 0.055;
 /// Colours that are distinct for colour-blind people too (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -25,14 +26,48 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(120, 120, 120),
 ];
+
+/// A drawing area of an SVG file.
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+/// The backend's errors borrow from the drawing.
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// The axes of a plot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Axes {
+    /// Label of the x axis.
+    pub(crate) x: &'static str,
+    /// Scale of the x axis.
+    pub(crate) x_axis: Axis,
+    /// Label of the y axis.
+    pub(crate) y: &'static str,
+    /// Scale of the y axis.
+    pub(crate) y_axis: Axis,
+}
+
+/// The scale of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Axis {
+    /// Linear.
+    Linear,
+    /// Logarithmic, in powers of two.
+    Log2,
+    /// As [`Axis::Log2`], labelled with numbers.
+    Count,
+    /// As [`Axis::Log2`], labelled with sizes such as `64 KiB`.
+    Bytes,
+    /// Logarithmic, in powers of ten.
+    Log10,
+}
 
 impl Axis {
     /// Returns the position of a value on the axis.
     fn place(self, value: f64) -> f64 {
         match self {
             Axis::Linear => value,
-            Axis::Log2 => value.log2(),
+            Axis::Log2 | Axis::Count | Axis::Bytes => value.log2(),
             Axis::Log10 => value.log10(),
         }
     }
@@ -41,8 +76,21 @@ impl Axis {
     fn label(self, place: f64) -> String {
         match self {
             Axis::Linear => short(place),
-            Axis::Log2 => format!("2^{place}"),
             Axis::Log10 => short(10_f64.powf(place)),
+            // Only whole powers are labelled.
+            _ if (place - place.round()).abs() > 1e-6 => String::new(),
+            Axis::Log2 => format!("2^{}", place.round()),
+            Axis::Count => short(place.exp2()),
+            Axis::Bytes => size::text(place.round().exp2() as usize),
+        }
+    }
+
+    /// Returns the maximum number of labels.
+    fn labels(self) -> usize {
+        match self {
+            Axis::Linear | Axis::Log10 => 11,
+            Axis::Log2 | Axis::Count => 20,
+            Axis::Bytes => 10,
         }
     }
 
@@ -54,14 +102,14 @@ impl Axis {
         });
         match self {
             Axis::Linear => 0.0..(most * 1.1).max(1.0),
-            Axis::Log2 => least - 0.3..most + 0.3,
+            Axis::Log2 | Axis::Count | Axis::Bytes => least - 0.3..most + 0.3,
             Axis::Log10 => least - 0.2..most + 0.2,
         }
     }
 }
 
-/// Formats a number for an axis: `131k`, `2.5M`, `0.03`.
-fn short(value: f64) -> String {
+/// Formats a number for an axis or a bar: `131k`, `2.5M`, `0.03`.
+pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 0.9995e9 => (value / 1e9, "G"),
         value if value >= 0.9995e6 => (value / 1e6, "M"),
@@ -82,26 +130,50 @@ fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Draws a plot to a file: a line for each series, and at each point a bar from minimum to maximum.
-pub fn svg(plot: &Plot, path: &Path) -> Result<()> {
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    // The backend's error borrows from the plot, so convert it to text.
-    draw(plot, &root).map_err(|error| anyhow!("{error}"))
+/// Draws a plot to an SVG file of its name in a folder, unless it has no points: a line for each series, and at each
+/// point a bar from minimum to maximum. Returns the number of files.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn write(folder: &Path, plot: &Plot) -> Result<usize> {
+    if plot.series.is_empty() {
+        return Ok(0);
+    }
+    let path = folder.join(format!("{}.svg", plot.name));
+    save(&path, SIZE, |root| draw(plot, root))
 }
 
-fn draw(
-    plot: &Plot,
-    root: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let about = plot.about;
-    root.fill(&WHITE)?;
-    let x_range = about
-        .x_axis
-        .range(plot.points().map(|point| point.x as f64));
+/// Draws an SVG file. Makes its folder if it is missing. Returns the number of files, which is 1.
+pub(super) fn save(
+    path: &Path,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> Drawn,
+) -> Result<usize> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    let root = SVGBackend::new(path, size).into_drawing_area();
+    let drawn: Drawn = root.fill(&WHITE).map_err(Into::into);
+    let drawn = drawn.and_then(|()| draw(&root));
+    let drawn = drawn.and_then(|()| Ok(root.present()?));
+    drawn.map_err(|error| anyhow!("writing {}: {error}", path.display()))?;
+    Ok(1)
+}
+
+fn draw(plot: &Plot, root: &Area<'_>) -> Drawn {
+    let axes = plot.axes;
+    let xs = plot.points().map(|point| point.x as f64);
+    let x_range = axes.x_axis.range(xs);
     let ends = plot.points().flat_map(|point| [point.min, point.max]);
-    let y_range = with_headroom(about.y_axis.range(ends), plot.series.len());
+    let y_values = axes.y_axis.range(ends);
+    let y_range = with_headroom(y_values.clone(), plot.series.len());
+    // There is nothing but the legend above the values.
+    let y_label = |place: &f64| match *place <= y_values.end {
+        true => axes.y_axis.label(*place),
+        false => String::new(),
+    };
     let mut chart = ChartBuilder::on(root)
-        .caption(title(plot), TITLE_FONT)
+        .caption(&plot.title, TITLE_FONT)
         .margin(10)
         .x_label_area_size(LABEL_PIXELS.0)
         .y_label_area_size(LABEL_PIXELS.1)
@@ -109,15 +181,16 @@ fn draw(
     chart
         .configure_mesh()
         .light_line_style(WHITE)
-        .x_desc(about.x)
-        .y_desc(about.y)
-        .x_label_formatter(&|place| about.x_axis.label(*place))
-        .y_label_formatter(&|place| about.y_axis.label(*place))
+        .x_desc(axes.x)
+        .y_desc(axes.y)
+        .x_labels(axes.x_axis.labels())
+        .x_label_formatter(&|place| axes.x_axis.label(*place))
+        .y_label_formatter(&y_label)
         .label_style(FONT)
         .draw()?;
     let place = |point: &Point, y: f64| {
-        let x = about.x_axis.place(point.x as f64);
-        (x, about.y_axis.place(y))
+        let x = axes.x_axis.place(point.x as f64);
+        (x, axes.y_axis.place(y))
     };
     for ((label, points), colour) in plot.series.iter().zip(COLOURS.iter().cycle()) {
         let line = points.iter().map(|point| place(point, point.median));
@@ -138,7 +211,6 @@ fn draw(
         .border_style(BLACK.mix(0.3))
         .label_font(FONT)
         .draw()?;
-    root.present()?;
     Ok(())
 }
 
@@ -147,15 +219,6 @@ fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
     let share = (0.05 + LEGEND_LINE_SHARE * lines as f64).min(0.8);
     let headroom = (range.end - range.start) * share / (1.0 - share);
     range.start..range.end + headroom
-}
-
-/// Returns the figure's number and title, and the variant if the plot's name has one: `regex` for `figure-12-regex`.
-fn title(plot: &Plot) -> String {
-    let about = plot.about;
-    match plot.name.splitn(3, '-').nth(2) {
-        Some(part) => format!("{}. {} ({part})", about.number, about.title),
-        None => format!("{}. {}", about.number, about.title),
-    }
 }
 
 #[cfg(test)]
@@ -174,5 +237,8 @@ mod tests {
         assert_eq!(label(Axis::Linear, 1e6), "1M");
         assert_eq!(label(Axis::Log2, 1_024.0), "2^10");
         assert_eq!(label(Axis::Log10, 1e6), "1M");
+        assert_eq!(label(Axis::Count, 16.0), "16");
+        assert_eq!(label(Axis::Bytes, 65_536.0), "64 KiB");
+        assert_eq!(Axis::Bytes.label(16.5), "", "no size is there");
     }
 }

@@ -1,7 +1,8 @@
-//! Plots and tables of the paper's figures, from records.
+//! Plots and tables of the papers' figures, from records.
 
+pub(crate) mod bars;
 pub(crate) mod draw;
-pub(crate) mod figures;
+mod figures;
 mod page;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,16 +12,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::record::Record;
+use crate::record::{self, Record};
+use crate::{io, output, q6, transfer};
+use draw::Axes;
 use figures::{About, about};
 
-/// Draw the paper's figures from a record.
+/// Options of `forebay bench plot`.
 #[derive(Args, Clone, Debug)]
 pub struct PlotArgs {
     /// Files of JSON lines; if two lines are for the same point, the later line is used.
     #[arg(required = true, value_name = "FILE")]
     pub records: Vec<PathBuf>,
-    /// Folder of the plots and of FIGURES.md.
+    /// Folder of the plots and, if there are records of documents, of FIGURES.md.
     #[arg(long, value_name = "FOLDER", default_value = "docs/benchmarks")]
     pub into: PathBuf,
 }
@@ -39,7 +42,8 @@ pub(crate) struct Point {
 #[derive(Debug)]
 pub(crate) struct Plot {
     pub(crate) name: String,
-    pub(crate) about: &'static About,
+    pub(crate) title: String,
+    pub(crate) axes: Axes,
     pub(crate) series: Vec<(String, Vec<Point>)>,
 }
 
@@ -50,35 +54,61 @@ pub(crate) struct Plot {
 pub fn run(args: &PlotArgs) -> Result<()> {
     let mut records = Vec::new();
     for path in &args.records {
-        let text =
-            fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        for line in text.lines() {
-            let record: Record =
-                serde_json::from_str(line).with_context(|| format!("in {}", path.display()))?;
-            records.push(record);
-        }
+        records.extend(record::read(path)?);
     }
     write(&args.into, &records)
 }
 
-/// Writes a plot for each figure, and `FIGURES.md` with all plots and their tables.
+/// Writes a plot for each figure, and, for records of documents, `FIGURES.md` with their plots and tables.
 ///
 /// # Errors
 /// If no record belongs to a figure, or the folder cannot be written.
 pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
+    let written = write_found(folder, records)?;
+    ensure!(written > 0, "no record belongs to a figure");
+    Ok(())
+}
+
+/// Writes the plots of a run, which may have measured no case of a figure.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub(crate) fn write_of_run(folder: &Path, records: &[Record]) -> Result<()> {
+    if write_found(folder, records)? == 0 {
+        output::note("nothing is drawn: no case of a figure was measured");
+    }
+    Ok(())
+}
+
+/// Writes the plots for which there are records. Returns how many.
+fn write_found(folder: &Path, records: &[Record]) -> Result<usize> {
+    let of = |bench: &str| -> Vec<&Record> {
+        let own = records.iter().filter(|record| record.bench == bench);
+        own.collect()
+    };
+    let written = [
+        documents(folder, records)?,
+        io::plots::write(folder, &of("io"))?,
+        q6::plot::write(folder, &of("q6"))?,
+        transfer::plots::write(folder, &of("transfer"))?,
+    ];
+    Ok(written.into_iter().sum())
+}
+
+/// Writes the figures of documents and their page. Returns the number of plots.
+fn documents(folder: &Path, records: &[Record]) -> Result<usize> {
     let records: Vec<&Record> = records
         .iter()
         .filter(|record| record.case.starts_with("figure-"))
         .collect();
     let plots = plots(&records)?;
-    ensure!(!plots.is_empty(), "no record belongs to a figure");
-    fs::create_dir_all(folder)?;
     for plot in &plots {
-        let path = folder.join(format!("{}.svg", plot.name));
-        draw::svg(plot, &path).with_context(|| format!("writing {}", path.display()))?;
+        draw::write(folder, plot)?;
     }
-    fs::write(folder.join("FIGURES.md"), page::of(&plots, &records))?;
-    Ok(())
+    if !plots.is_empty() {
+        fs::write(folder.join("FIGURES.md"), page::of(&plots, &records))?;
+    }
+    Ok(plots.len())
 }
 
 /// Groups records by figure and program, in the order of the figures' numbers.
@@ -93,7 +123,8 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
         let key = (about.number, name.to_owned());
         let plot = plots.entry(key).or_insert_with(|| Plot {
             name: name.to_owned(),
-            about,
+            title: title(name, about),
+            axes: about.axes,
             series: Vec::new(),
         });
         plot.add(
@@ -102,6 +133,14 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
         );
     }
     Ok(plots.into_values().collect())
+}
+
+/// Returns the figure's number and title, and the variant if the plot's name has one: `regex` for `figure-12-regex`.
+fn title(name: &str, about: &About) -> String {
+    match name.splitn(3, '-').nth(2) {
+        Some(part) => format!("{}. {} ({part})", about.number, about.title),
+        None => format!("{}. {}", about.number, about.title),
+    }
 }
 
 /// Splits a case, such as `figure-8: it leaves/1024`, into the name of the plot, an optional kind of line, and the x
@@ -138,30 +177,52 @@ fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
 /// Converts a record to a point. Latencies of a single client become searches/s if the paper plots rates.
 fn point(record: &Record, x: u64, about: &About) -> Point {
     let rate = |milliseconds: f64| 1e3 / milliseconds;
-    let (median, min, max) = match (record.metric.as_str(), about.is_rate) {
-        ("client_ms", true) => (rate(record.median), rate(record.max), rate(record.min)),
-        _ => (record.median, record.min, record.max),
-    };
-    Point {
-        x,
-        median,
-        min,
-        max,
-        n: record.n,
+    match (record.metric.as_str(), about.is_rate) {
+        ("client_ms", true) => Point {
+            x,
+            median: rate(record.median),
+            min: rate(record.max),
+            max: rate(record.min),
+            n: record.n,
+        },
+        _ => Point::of(record, x),
+    }
+}
+
+/// Returns the element that is wanted; adds it if it is missing.
+pub(crate) fn find_or_add<T>(
+    all: &mut Vec<T>,
+    is_wanted: impl Fn(&T) -> bool,
+    new: impl FnOnce() -> T,
+) -> &mut T {
+    let index = all.iter().position(is_wanted).unwrap_or_else(|| {
+        all.push(new());
+        all.len() - 1
+    });
+    &mut all[index]
+}
+
+impl Point {
+    /// Returns the values of a record at a place.
+    pub(crate) fn of(record: &Record, x: u64) -> Point {
+        Point {
+            x,
+            median: record.median,
+            min: record.min,
+            max: record.max,
+            n: record.n,
+        }
     }
 }
 
 impl Plot {
     pub(crate) fn add(&mut self, label: &str, point: Point) {
-        let known = self.series.iter_mut().find(|(known, _)| known == label);
-        match known {
-            None => self.series.push((label.to_owned(), vec![point])),
-            Some((_, points)) => {
-                points.retain(|other| other.x != point.x);
-                points.push(point);
-                points.sort_by_key(|point| point.x);
-            }
-        }
+        let is_known = |(known, _): &(String, Vec<Point>)| known == label;
+        let new = || (label.to_owned(), Vec::new());
+        let (_, points) = find_or_add(&mut self.series, is_known, new);
+        points.retain(|other| other.x != point.x);
+        points.push(point);
+        points.sort_by_key(|point| point.x);
     }
 
     fn points(&self) -> impl Iterator<Item = &Point> {
@@ -172,16 +233,10 @@ impl Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Measured, Run};
-    use crate::statistics::Summary;
+    use crate::record::tests::record as record_of;
 
     fn record(case: &str, metric: &str, value: f64) -> Record {
-        let by = Measured {
-            engine: "forebay",
-            devices: "host:2",
-            expect: None,
-        };
-        Run::begin("documents").record(case, by, metric, Summary::once(value))
+        record_of("documents", case, metric, value)
     }
 
     #[test]
@@ -230,9 +285,30 @@ mod tests {
             page.contains("figure-6.svg") && page.contains("524,288"),
             "{page}"
         );
-        assert!(
-            write(folder.path(), &records[11..]).is_err(),
-            "no record belongs to a figure"
-        );
+        let other = [record_of("io", "other", "mb_per_s", 1.0)];
+        for nothing in [&records[11..], &other] {
+            let error = write(folder.path(), nothing).expect_err("none is of a figure");
+            assert!(error.to_string().contains("no record"), "{error}");
+        }
+    }
+
+    #[test]
+    fn records_of_movement_are_drawn_too() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let into = folder.path().join("plots");
+        let records = [
+            record_of("transfer", "move/zero-copy/to-host/4096", "gb_per_s", 1.0),
+            record_of("q6", "q6-pinned/65536", "gb_per_s", 1.0),
+            record_of("io", "io-buffer-random-read: host/4096", "mb_per_s", 1.0),
+        ];
+        write(&into, &records).expect("the folder is writable");
+        for name in [
+            "transfer-to-host.svg",
+            "q6-rates.svg",
+            "io-random-read-by-buffer-rate.svg",
+        ] {
+            assert!(into.join(name).exists(), "{name}");
+        }
+        assert!(!into.join("FIGURES.md").exists(), "it is of documents");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use super::figures::about;
 use super::{Plot, Point, hardware};
 use crate::record::Record;
 
@@ -40,7 +41,10 @@ fn ours(records: &[&Record]) -> String {
 }
 
 fn add_plot(page: &mut String, plot: &Plot) {
-    let (name, about) = (&plot.name, plot.about);
+    let name = &plot.name;
+    let Some(about) = about(name) else {
+        return;
+    };
     let part = name.splitn(3, '-').nth(2);
     let part = part.map(|part| format!(" ({part})")).unwrap_or_default();
     let heading = format!("Figure {}{part}: {}", about.number, about.title);
@@ -54,8 +58,8 @@ fn add_plot(page: &mut String, plot: &Plot) {
     let _ = writeln!(
         page,
         "| {}, {} | {} |",
-        about.y,
-        about.x,
+        plot.axes.y,
+        plot.axes.x,
         labels.join(" | ")
     );
     let _ = writeln!(page, "|---|{}", "---|".repeat(labels.len()));
@@ -91,7 +95,7 @@ fn cell(points: &[Point], x: u64) -> String {
 }
 
 /// Formats a value with at least three significant digits.
-fn figure(value: f64) -> String {
+pub(super) fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => grouped(value.round() as u64),
         value if value >= 10.0 => format!("{value:.1}"),

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 use forebay_device::{Device, DeviceKind};
-use forebay_movement::method::ask;
+use forebay_movement::Total;
+use forebay_movement::method::run_on_device;
 
-use super::gpu::Total;
 use super::kernels::Entry;
 
 /// Adds up the answers of chunks, on a GPU or on the CPU. Its work on chunks is in `launch`, as it launches kernels.
@@ -27,10 +27,10 @@ impl Query {
     /// If the device is lost, or the kernel does not compile.
     pub(super) fn new(device: &Device, repeats: u64) -> Result<Arc<Query>> {
         let total = match device.kind() {
-            DeviceKind::Cuda => Some(ask(device, |cuda| {
+            DeviceKind::Cuda => Some(run_on_device(device, |cuda| {
                 Entry::Query.load(cuda)?;
                 let stream = cuda.uploads().clone();
-                Total::new(cuda, &stream)
+                Total::zero(cuda, &stream)
             })?),
             _ => None,
         };
@@ -48,7 +48,7 @@ impl Query {
     pub(super) fn answer(self: &Arc<Self>, device: &Device) -> Result<u64> {
         let sum = if self.total.is_some() {
             let query = Arc::clone(self);
-            ask(device, move |cuda| {
+            run_on_device(device, move |cuda| {
                 let stream = cuda.downloads().clone();
                 query
                     .total

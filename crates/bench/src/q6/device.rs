@@ -15,9 +15,9 @@ pub(super) fn in_device_memory(session: &mut Session, gpu: &Arc<Device>) -> Resu
     let host = session.pinned(gpu)?;
     let groups = Resident::Device(gpu::load(gpu, &host)?.0);
     drop(host);
-    kernel(session, gpu, "limit-device", Entry::Read, &groups)?;
-    kernel(session, gpu, "q6-device", Entry::Query, &groups)?;
-    kernel(session, gpu, "q6-device-bulk", Entry::Bulk, &groups)?;
+    kernel(session, gpu, "limit-device", Entry::Read, &groups, None)?;
+    kernel(session, gpu, "q6-device", Entry::Query, &groups, None)?;
+    kernel(session, gpu, "q6-device-bulk", Entry::Bulk, &groups, None)?;
     let peak = gpu.details().map_or(0, |gpu| gpu.memory_bytes_per_s);
     let text = format!(
         "{}: the peak of its memory is {} GB/s",
@@ -28,20 +28,49 @@ pub(super) fn in_device_memory(session: &mut Session, gpu: &Arc<Device>) -> Resu
     Ok(())
 }
 
-/// Measures the query over pinned host memory that the kernel reads over the bus.
+/// Measures the query over pinned host memory that the kernel reads over the bus: over memory of this process, and over
+/// memory that the driver allocated.
 pub(super) fn in_host_memory(session: &mut Session, gpu: &Arc<Device>) -> Result<()> {
-    let groups = Resident::Host(session.pinned(gpu)?);
-    kernel(session, gpu, "q6-zero-copy", Entry::Query, &groups)?;
-    kernel(session, gpu, "q6-zero-copy-bulk", Entry::Bulk, &groups)
+    let registered = Resident::Host(session.pinned(gpu)?);
+    over_the_bus(session, gpu, "", &registered)?;
+    drop(registered);
+    let mut allocated = gpu.pinned(session.file.about.bytes() as usize)?;
+    session.file.load_into(&mut allocated, session.threads)?;
+    let allocated = Resident::Allocated(Arc::new(allocated));
+    over_the_bus(session, gpu, "-allocated", &allocated)
 }
 
-/// Measures a kernel, unless the GPU cannot run it.
+/// Measures both kernels over host memory, with each number of blocks that the options name.
+fn over_the_bus(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    memory: &str,
+    groups: &Resident,
+) -> Result<()> {
+    for (name, entry) in [
+        ("q6-zero-copy", Entry::Query),
+        ("q6-zero-copy-bulk", Entry::Bulk),
+    ] {
+        let name = format!("{name}{memory}");
+        if session.zero_copy_blocks.is_empty() {
+            kernel(session, gpu, &name, entry, groups, entry.host_blocks())?;
+        }
+        for blocks in session.zero_copy_blocks.clone() {
+            let name = format!("{name}-blocks-{blocks}");
+            kernel(session, gpu, &name, entry, groups, Some(blocks))?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures a kernel on at most `blocks` blocks, unless the GPU cannot run it.
 fn kernel(
     session: &mut Session,
     gpu: &Arc<Device>,
     name: &str,
     entry: Entry,
     groups: &Resident,
+    blocks: Option<u64>,
 ) -> Result<()> {
     if !gpu.details().is_some_and(|gpu| entry.runs_on(gpu.arch)) {
         let text = format!("{name}: skipped, the GPU has no bulk copy engine");
@@ -49,7 +78,7 @@ fn kernel(
         return Ok(());
     }
     let samples = session.repeat(|| {
-        let timed = gpu::run(gpu, entry, groups)?;
+        let timed = gpu::run(gpu, entry, groups, blocks)?;
         let sum = (entry != Entry::Read).then_some(timed.sum);
         Ok(Sample::of_time(timed.took, sum))
     })?;

@@ -213,6 +213,7 @@ mod tests {
     use forebay_device::cuda::cufile::CuFileCode;
 
     use super::*;
+    use crate::results::ResultArgs;
 
     fn refusal() -> CuFileError {
         CuFileError::Call {
@@ -223,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_refusal_by_cufile_is_a_note_and_other_errors_are_errors() {
-        let report = Report::begin(false, None, (0, Path::new("about.json")));
+        let report =
+            Report::begin(&ResultArgs::default(), (0, Path::new("about.json"))).expect("no file");
         let of_ring = |why: Box<dyn std::error::Error + Send + Sync>| MoveError::Source {
             source_name: "table".to_owned(),
             offset: 0,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use forebay_device::AlignedBytes;
 use serde::{Deserialize, Serialize};
 
 use super::generate;
@@ -85,9 +86,18 @@ impl TableFile {
     ///
     /// # Errors
     /// If the file cannot be read, or its bytes are not those that were written.
-    pub fn load(&self, threads: usize) -> Result<Vec<u8>> {
+    pub fn load(&self, threads: usize) -> Result<AlignedBytes> {
         let bytes = usize::try_from(self.about.bytes()).context("a table for a larger machine")?;
-        let mut groups = vec![0; bytes];
+        let mut groups = AlignedBytes::zeroed(bytes);
+        self.load_into(&mut groups, threads)?;
+        Ok(groups)
+    }
+
+    /// Reads all row groups into memory of their size and verifies them.
+    ///
+    /// # Errors
+    /// As for [`TableFile::load`].
+    pub fn load_into(&self, groups: &mut [u8], threads: usize) -> Result<()> {
         let share = self.share(threads);
         self.check(thread::scope(|scope| {
             let parts = groups.chunks_mut(share * GROUP_BYTES).zip(0..);
@@ -96,8 +106,7 @@ impl TableFile {
             });
             let running: Vec<_> = running.collect();
             joined(running)
-        })?)?;
-        Ok(groups)
+        })?)
     }
 
     fn open(&self) -> Result<File> {

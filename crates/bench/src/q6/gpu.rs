@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use forebay_device::cuda::{
-    Cuda, DeviceBuffer, DeviceMemory, DevicePointer, DeviceType, DeviceView, Event, Fill,
-    HostRegistration, Priority, RegisteredPart, Stream, Transfer, gpus,
+    DeviceMemory, DevicePointer, DeviceView, Event, HostRegistration, Pinned, Priority,
+    RegisteredPart, Transfer, gpus,
 };
-use forebay_device::{Device, DeviceOptions, Devices, JobError};
-use forebay_movement::method::ask;
+use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, JobError};
+use forebay_movement::Total;
+use forebay_movement::method::run_on_device;
 
-use super::kernels::{Entry, Place};
+use super::kernels::Entry;
 use super::launch;
 use super::table::GROUP_BYTES;
 
@@ -43,8 +44,10 @@ pub(super) fn start(smoke: bool) -> Result<Option<Devices>> {
 pub(super) enum Resident {
     /// In device memory.
     Device(Arc<DeviceMemory>),
-    /// In pinned host memory.
-    Host(Arc<HostRegistration<Vec<u8>>>),
+    /// In host memory of this process, which is pinned.
+    Host(Arc<HostRegistration<AlignedBytes>>),
+    /// In host memory that the driver allocated, pinned.
+    Allocated(Arc<Pinned>),
 }
 
 impl Resident {
@@ -53,6 +56,9 @@ impl Resident {
         match self {
             Resident::Device(memory) => DevicePointer::new(memory.address()),
             Resident::Host(memory) => memory.device_pointer(),
+            Resident::Allocated(memory) => {
+                DevicePointer::new(memory.device_pointer::<u32>().address())
+            }
         }
     }
 
@@ -61,16 +67,9 @@ impl Resident {
         let bytes = match self {
             Resident::Device(memory) => memory.bytes(),
             Resident::Host(memory) => memory.len() as u64,
+            Resident::Allocated(memory) => memory.len() as u64,
         };
         bytes / GROUP_BYTES as u64
-    }
-
-    /// Returns where the row groups are.
-    pub(super) fn place(&self) -> Place {
-        match self {
-            Resident::Device(_) => Place::Device,
-            Resident::Host(_) => Place::Host,
-        }
     }
 }
 
@@ -81,10 +80,10 @@ impl Resident {
 /// If device memory is too small, or the device is lost.
 pub(super) fn load(
     device: &Device,
-    groups: &Arc<HostRegistration<Vec<u8>>>,
+    groups: &Arc<HostRegistration<AlignedBytes>>,
 ) -> Result<(Arc<DeviceMemory>, Duration)> {
     let groups = Arc::clone(groups);
-    Ok(ask(device, move |cuda| {
+    Ok(run_on_device(device, move |cuda| {
         let memory = Arc::new(cuda.allocate(groups.len() as u64)?);
         let stream = cuda.stream(Priority::Normal)?;
         let (began, ended) = (cuda.event()?, cuda.event()?);
@@ -117,41 +116,25 @@ pub(super) struct Timed {
     pub(super) took: Duration,
 }
 
-/// Runs a kernel once over row groups. Blocks.
+/// Runs a kernel once over row groups, on at most `blocks` blocks. Blocks the calling thread.
 ///
 /// # Errors
 /// If the kernel fails, or the device is lost.
-pub(super) fn run(device: &Device, entry: Entry, groups: &Resident) -> Result<Timed> {
+pub(super) fn run(
+    device: &Device,
+    entry: Entry,
+    groups: &Resident,
+    blocks: Option<u64>,
+) -> Result<Timed> {
     let groups = groups.clone();
-    Ok(ask(device, move |cuda| {
+    Ok(run_on_device(device, move |cuda| {
         let stream = cuda.stream(Priority::Normal)?;
-        let total = Total::new(cuda, &stream)?;
+        let total = Total::zero(cuda, &stream)?;
         Ok(Timed {
-            took: launch::run(cuda, entry, &groups, &total, &stream)?,
+            took: launch::run(cuda, entry, (&groups, blocks), &total, &stream)?,
             sum: total.read(cuda, &stream)?,
         })
     })?)
-}
-
-/// A number on the device to which kernels add.
-pub(super) struct Total {
-    pub(super) number: DeviceBuffer<u64>,
-}
-
-impl Total {
-    /// Returns zero, set by work that is queued on `stream`.
-    pub(super) fn new(cuda: &Cuda, stream: &Stream) -> Result<Total, JobError> {
-        let number = cuda.buffer::<u64>(1)?;
-        Transfer::begin(cuda, Fill(0), number.all(), stream)?.finish()?;
-        Ok(Total { number })
-    }
-
-    /// Returns the number after the earlier work of the stream. Blocks.
-    pub(super) fn read(&self, cuda: &Cuda, stream: &Stream) -> Result<u64, JobError> {
-        let host = cuda.host_buffer(size_of::<u64>())?;
-        let (_, host) = Transfer::begin(cuda, self.number.all(), host, stream)?.finish()?;
-        Ok(u64::read(&host))
-    }
 }
 
 #[cfg(test)]
@@ -206,16 +189,25 @@ pub(super) mod tests {
             let bytes = random(count);
             let (answer, sum) = (cpu::sum(&bytes), words(&bytes));
             assert!(answer > 0);
-            let host = device.register(bytes).map_err(|(_, error)| error);
+            let mut host = AlignedBytes::zeroed(bytes.len());
+            host.copy_from_slice(&bytes);
+            let host = device.register(host).map_err(|(_, error)| error);
             let host = Arc::new(host.expect("the memory can be pinned"));
             let on_device = Resident::Device(load(&device, &host).expect("it fits").0);
-            for resident in [on_device, Resident::Host(host)] {
+            let mut pinned = device.pinned(host.len()).expect("the memory can be pinned");
+            pinned.copy_from_slice(&host);
+            let allocated = Resident::Allocated(Arc::new(pinned));
+            for (resident, blocks) in [
+                (on_device, None),
+                (Resident::Host(host), Some(3)),
+                (allocated, Some(1)),
+            ] {
                 for entry in [Entry::Query, Entry::Bulk, Entry::Read] {
                     let arch = device.details().expect("a GPU").arch;
                     if !entry.runs_on(arch) {
                         continue;
                     }
-                    let timed = run(&device, entry, &resident).expect("the kernel runs");
+                    let timed = run(&device, entry, &resident, blocks).expect("the kernel runs");
                     let expected = if entry == Entry::Read { sum } else { answer };
                     assert_eq!(timed.sum, expected, "{entry:?} over {count} groups");
                     assert!(timed.took > Duration::ZERO);
@@ -228,7 +220,7 @@ pub(super) mod tests {
     fn a_table_beyond_device_memory_is_an_error_that_says_so() {
         let Some(device) = gpu() else { return };
         let host = device
-            .register(vec![0; 300 << 20])
+            .register(AlignedBytes::zeroed(300 << 20))
             .map_err(|(_, error)| error);
         let host = Arc::new(host.expect("the memory can be pinned"));
         let error = load(&device, &host).expect_err("the budget is smaller");

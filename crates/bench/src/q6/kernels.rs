@@ -36,9 +36,9 @@ const BULK_THREADS: u32 = 512;
 const BULK_STAGES: u32 = 6;
 /// Bytes of a piece.
 const BULK_PIECE_BYTES: u32 = BULK_THREADS * 16 * COLUMNS as u32;
-/// Maximum blocks of a kernel that reads host memory over the bus, which needs far fewer bytes in flight than device
+/// Blocks of the bulk copy engine that read host memory over the bus, which needs far fewer bytes in flight than device
 /// memory.
-const HOST_BLOCKS: u64 = 32;
+const HOST_BULK_BLOCKS: u64 = 32;
 
 /// A kernel of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +49,6 @@ pub(super) enum Entry {
     Bulk,
     /// Adds all words: as fast as a kernel can read.
     Read,
-}
-
-/// Where the row groups are that a kernel reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In device memory.
-    Device,
-    /// In host memory, read over the bus.
-    Host,
 }
 
 static LOADS: LazyLock<Program> = LazyLock::new(|| Program::new(loads()));
@@ -78,12 +69,18 @@ impl Entry {
         }
     }
 
-    /// Returns the shape of a launch over `groups` row groups.
+    /// Returns the usual limit of blocks that read host memory; `None` if as many as fit are best.
+    pub(super) fn host_blocks(self) -> Option<u64> {
+        (self == Entry::Bulk).then_some(HOST_BULK_BLOCKS)
+    }
+
+    /// Returns the shape of a launch over `groups` row groups: as many blocks as fit on the GPU, or `blocks` if that is
+    /// fewer.
     pub(super) fn shape(
         self,
         kernel: &Kernel,
         groups: u64,
-        place: Place,
+        blocks: Option<u64>,
     ) -> Result<LaunchShape, JobError> {
         let (threads, shared_bytes) = match self {
             Entry::Query | Entry::Read => (LOAD_THREADS, 0),
@@ -94,10 +91,7 @@ impl Entry {
             Entry::Query | Entry::Read => groups,
             Entry::Bulk => groups * (GROUP_BYTES as u64 / u64::from(BULK_PIECE_BYTES)),
         };
-        shape.blocks = shape.blocks.min(units);
-        if place == Place::Host && self == Entry::Bulk {
-            shape.blocks = shape.blocks.min(HOST_BLOCKS);
-        }
+        shape.blocks = shape.blocks.min(units).min(blocks.unwrap_or(u64::MAX));
         Ok(shape)
     }
 }

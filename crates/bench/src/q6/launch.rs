@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use forebay_device::JobError;
 use forebay_device::cuda::{Cuda, DevicePointer, DeviceView, Kernel, LaunchShape, Stream};
-use forebay_movement::{Chunk, Consumer};
+use forebay_movement::{Chunk, Consumer, Total};
 
 use super::consumer::Query;
 use super::cpu::{self, sum_inline};
-use super::gpu::{Resident, Total, duration};
-use super::kernels::{Entry, Groups, Place};
+use super::gpu::{Resident, duration};
+use super::kernels::{Entry, Groups};
 use super::table::GROUP_BYTES;
 
 /// Queues a kernel of the query.
@@ -30,23 +30,23 @@ unsafe fn launch(
     unsafe { cuda.launch(kernel, shape, groups, stream) }
 }
 
-/// Runs a kernel once over row groups, and waits. Returns its time on the device.
+/// Runs a kernel once over row groups, on at most `blocks` blocks, and waits. Returns its time on the device.
 ///
 /// # Errors
 /// If the kernel cannot be compiled or launched, or the device fails.
 pub(super) fn run(
     cuda: &mut Cuda,
     entry: Entry,
-    groups: &Resident,
+    (groups, blocks): (&Resident, Option<u64>),
     total: &Total,
     stream: &Stream,
 ) -> Result<Duration, JobError> {
     let kernel = entry.load(cuda)?;
-    let shape = entry.shape(&kernel, groups.groups(), groups.place())?;
+    let shape = entry.shape(&kernel, groups.groups(), blocks)?;
     let arguments = Groups {
         words: groups.words(),
         count: groups.groups(),
-        total: total.number.pointer_mut(),
+        total: total.pointer_mut(),
     };
     let (began, ended) = (cuda.event()?, cuda.event()?);
     cuda.record(&began, stream)?;
@@ -98,9 +98,9 @@ impl Query {
         let arguments = Groups {
             words: DevicePointer::new(bytes.pointer().address()),
             count: (bytes.len() / GROUP_BYTES) as u64,
-            total: total.number.pointer_mut(),
+            total: total.pointer_mut(),
         };
-        let shape = Entry::Query.shape(&kernel, arguments.count, Place::Device)?;
+        let shape = Entry::Query.shape(&kernel, arguments.count, None)?;
         for _ in 0..self.repeats {
             // SAFETY: the caller keeps the row groups and the total.
             unsafe { launch(cuda, &kernel, &shape, &arguments, stream) }?;

@@ -20,7 +20,7 @@ mod launch;
 mod new_file;
 mod overlap;
 mod pinned;
-mod plot;
+pub(crate) mod plot;
 mod report;
 mod serial;
 mod table;
@@ -34,11 +34,13 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use forebay_device::cuda::HostRegistration;
-use forebay_device::{Device, HaltingDevices};
+use forebay_device::{AlignedBytes, Device, HaltingDevices};
 use forebay_movement::RingOptions;
 use forebay_movement::storage::{Access, DataFile, PageCache};
 use forebay_peers::cache_folder;
 
+use crate::results::ResultArgs;
+use crate::size;
 use file::TableFile;
 use generate::{SCALE_FACTOR_MAX, SCALE_FACTOR_MIN};
 use new_file::NewFile;
@@ -54,8 +56,8 @@ const SMOKE_BUFFER_BYTES: [usize; 2] = [64 << 10, 256 << 10];
 const RING_BYTES: usize = 256 << 20;
 /// Maximum size of a buffer.
 const BUFFER_BYTES_MAX: usize = 1 << 30;
-/// Maximum number of rounds.
-const ROUNDS_MAX: u64 = 1 << 20;
+/// Maximum of an option that is a count.
+const COUNT_MAX: u64 = 1 << 20;
 /// Bytes of a row in the text format of TPC-H, a little above the average.
 const TEXT_ROW_BYTES: u64 = 130;
 /// Scale factor of a smoke run.
@@ -83,18 +85,15 @@ pub struct Q6Args {
     /// Write the table as text, in the format of TPC-H, to this file, and measure nothing.
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Sizes of the buffers, in bytes: multiples of 65536, at most 1 GiB. The default is 64 KiB to 64 MiB.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = buffer_bytes)]
+    /// Sizes of the buffers, such as 64K,8M: multiples of 64 KiB, at most 1 GiB. The default is 64 KiB to 64 MiB.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = buffer_bytes())]
     pub buffer_bytes: Vec<usize>,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub json: bool,
-    /// Draw execution times by phase, CPU use and rates into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub plot: Option<PathBuf>,
-    /// Append the results to this file of JSON lines.
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
+    /// Blocks of the kernels of the variant zero-copy, such as 8,16,32; each is measured.
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = blocks())]
+    pub zero_copy_blocks: Vec<u64>,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// A variant of the query, or the limit that variants are compared with.
@@ -143,6 +142,7 @@ struct Session {
     threads: usize,
     rounds: usize,
     buffers: Vec<usize>,
+    zero_copy_blocks: Vec<u64>,
     report: Report,
 }
 
@@ -167,15 +167,12 @@ pub(crate) fn run(args: &Q6Args) -> Result<()> {
         }
     }
     session.compare()?;
-    match &args.plot {
-        Some(folder) => plot::write(folder, session.report.outcomes()),
-        None => Ok(()),
-    }
+    session.report.results.end()
 }
 
 /// Returns the parser of a number of runs.
 fn rounds() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
+    RangedU64ValueParser::new().range(1..=COUNT_MAX)
 }
 
 /// Parses a scale factor.
@@ -186,17 +183,14 @@ fn scale_factor(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("use a number from {SCALE_FACTOR_MIN} to {SCALE_FACTOR_MAX}"))
 }
 
-/// Parses the size of a buffer.
-fn buffer_bytes(text: &str) -> Result<usize, String> {
-    let bytes = text.parse().ok();
-    let is_whole = |bytes: &usize| {
-        (GROUP_BYTES..=BUFFER_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(GROUP_BYTES)
-    };
-    bytes.filter(is_whole).ok_or_else(|| {
-        format!(
-            "use multiples of {GROUP_BYTES}, the bytes of a row group, up to {BUFFER_BYTES_MAX}"
-        )
-    })
+/// Returns the parser of the size of a buffer: whole row groups.
+fn buffer_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    size::multiples(GROUP_BYTES, GROUP_BYTES..=BUFFER_BYTES_MAX)
+}
+
+/// Returns the parser of a number of blocks.
+fn blocks() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=COUNT_MAX)
 }
 
 /// Returns the sizes of buffers that the options name.
@@ -232,11 +226,7 @@ impl Session {
             None => cache_folder()?.join("q6"),
         };
         let file = TableFile::open_or_make(&folder, scale_factor, threads)?;
-        let report = Report::begin(
-            args.json,
-            args.record.clone(),
-            (file.about.revenue, &file.about_path()),
-        );
+        let report = Report::begin(&args.results, (file.about.revenue, &file.about_path()))?;
         report.note(&format!(
             "{}: {} rows, revenue {}.{:04}",
             file.path.display(),
@@ -255,6 +245,7 @@ impl Session {
             threads,
             rounds: if args.smoke { 1 } else { args.rounds },
             buffers,
+            zero_copy_blocks: args.zero_copy_blocks.clone(),
             report,
         })
     }
@@ -319,7 +310,7 @@ impl Session {
     }
 
     /// Loads the table into pinned host memory.
-    fn pinned(&self, gpu: &Device) -> Result<Arc<HostRegistration<Vec<u8>>>> {
+    fn pinned(&self, gpu: &Device) -> Result<Arc<HostRegistration<AlignedBytes>>> {
         let groups = self.file.load(self.threads)?;
         let pinned = gpu.register(groups).map_err(|(_, error)| error)?;
         Ok(Arc::new(pinned))
@@ -402,7 +393,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("q6.jsonl");
         let mut args = args(folder.path(), &["--smoke", "--json"]);
-        args.record = Some(path.clone());
+        args.results.record = Some(path.clone());
         run(&args).expect("every answer is right");
         let text = std::fs::read_to_string(path).expect("a record");
         let records = text
@@ -442,10 +433,17 @@ mod tests {
             let text = refused(&[&format!("--scale-factor={number}")]);
             assert!(text.contains("from 0.001 to 100000"), "{text}");
         }
-        for bytes in ["0", "65537", "1073807360", "9223372036854710272", "x"] {
+        for bytes in ["65537", "1073807360", "9223372036854710272", "0", "x"] {
             let text = refused(&["--smoke", "--buffer-bytes", bytes]);
-            assert!(text.contains("multiples of 65536"), "{text}");
+            let is_size = !["0", "x"].contains(&bytes);
+            let why = if is_size {
+                "use a multiple of 64 KiB"
+            } else {
+                "is not a size"
+            };
+            assert!(text.contains(why), "{text}");
         }
+        assert!(refused(&["--zero-copy-blocks", "0"]).contains("0 is not in 1..="));
         assert!(refused(&["--rounds", "0"]).contains("0 is not in 1..="));
         for more in [["--rounds", "2"], ["--scale-factor", "1"]] {
             let text = refused(&["--smoke", more[0], more[1]]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use forebay_device::Device;
 use forebay_device::cuda::{DeviceMemory, DeviceView, Pinned, PinnedPart, Transfer};
-use forebay_movement::method::ask;
+use forebay_movement::method::run_on_device;
 use forebay_movement::{Pageable, RingOptions, StagingRing};
 
 use super::Session;
@@ -178,7 +178,7 @@ fn copy_and_run(
     query: &Arc<Query>,
 ) -> Result<(Vec<Pinned>, Duration, Duration)> {
     let (memory, query) = (Arc::clone(memory), Arc::clone(query));
-    Ok(ask(gpu, move |cuda| {
+    Ok(run_on_device(gpu, move |cuda| {
         let stream = cuda.uploads().clone();
         let began = Instant::now();
         let mut in_flight = Vec::new();

@@ -7,7 +7,7 @@ use forebay_cancel::Stop;
 use forebay_device::Device;
 use forebay_device::cuda::{DeviceMemory, DeviceView};
 use forebay_movement::method::{
-    Direction, HostBuffer, Order, StagedOptions, TransferMethod, lacks, move_bytes,
+    Direction, HostBuffer, MoveRequest, StagedOptions, TransferMethod, lacks, move_bytes,
 };
 use forebay_movement::{PinnedSource, Source, StagingRing};
 
@@ -93,16 +93,15 @@ fn by_method(
     method: TransferMethod,
     memory: &Arc<DeviceMemory>,
 ) -> Result<()> {
-    let groups = session.file.load(session.threads)?;
-    let mut host = match HostBuffer::allocate(gpu, method, groups.len()) {
+    let bytes = session.file.about.bytes() as usize;
+    let mut host = match HostBuffer::allocate(gpu, method, bytes) {
         Ok(host) => host,
         Err(error) => {
             session.report.note(&format!("{method}: skipped, {error}"));
             return Ok(());
         }
     };
-    host.copy_from_slice(&groups);
-    drop(groups);
+    session.file.load_into(&mut host, session.threads)?;
     let mut host = Some(host);
     let samples = session.repeat(|| {
         let given = host
@@ -124,16 +123,21 @@ fn move_and_run(
     memory: &Arc<DeviceMemory>,
 ) -> Result<(Sample, HostBuffer)> {
     let meter = Meter::start();
-    let order = Order {
+    let request = MoveRequest {
         method,
         direction: Direction::ToDevice,
-        there: DeviceView::of(memory, 0..host.len()),
+        device_memory: DeviceView::of(memory, 0..host.len()),
         host,
         chunk_bytes: CHUNK_BYTES,
         staged: StagedOptions::default(),
     };
-    let moved = move_bytes(gpu, order)?;
-    let timed = gpu::run(gpu, Entry::Query, &Resident::Device(Arc::clone(memory)))?;
+    let moved = move_bytes(gpu, request)?;
+    let timed = gpu::run(
+        gpu,
+        Entry::Query,
+        &Resident::Device(Arc::clone(memory)),
+        None,
+    )?;
     let mut usage = meter.stop();
     // Without the time before a move in which the pages of unified memory return to the host.
     usage.elapsed = moved.took + timed.took;

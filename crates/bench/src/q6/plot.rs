@@ -1,290 +1,172 @@
-//! Plots of a run: execution time by phase and CPU use, as in figures 5 and 7 of Miura et al., and rates.
+//! Plots of records: execution time by phase and CPU use, as in figures 5 and 7 of Miura et al., and rates.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
-use plotters::coord::Shift;
-use plotters::prelude::*;
+use anyhow::Result;
 
-use super::report::{Outcome, Sample, rest};
+use crate::plot::bars::{self, Panel, Scales};
+use crate::plot::draw::{self, Axes, Axis};
+use crate::plot::{Plot, Point};
+use crate::record::Record;
+use crate::size;
 
-const PANEL_SIZE: (u32, u32) = (330, 380);
-const FONT: (&str, i32) = ("sans-serif", 12);
-const TITLE_FONT: (&str, i32) = ("sans-serif", 15);
-/// Colours that are distinct for colour-blind people too (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(150, 150, 150),
-    RGBColor(213, 94, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(204, 121, 167),
+/// Variants that do one step after another.
+const SERIAL: [&str; 3] = ["serial-cpu", "serial-staged", "serial-direct"];
+/// Variants that read the disk while they compute.
+const RING: [&str; 4] = [
+    "q6-cpu",
+    "q6-disk-uring",
+    "q6-disk-threads",
+    "q6-direct-sync",
 ];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+/// Rates by buffer size.
+const RATES: Axes = Axes {
+    x: "bytes of a buffer",
+    x_axis: Axis::Bytes,
+    y: "GB/s",
+    y_axis: Axis::Log10,
+};
 
-/// One variant: a bar for each buffer size, each with the heights of its parts from bottom to top.
-struct Panel<'a> {
-    title: &'a str,
-    bars: Vec<(String, Vec<f64>)>,
-}
-
-/// Writes the plots to a folder. A plot without a measured case is not written.
+/// Writes the plots to a folder. A plot without a measured case is not written. Returns the number of plots.
 ///
 /// # Errors
 /// If the folder cannot be written.
-pub(super) fn write(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let serial = ["serial-cpu", "serial-staged", "serial-direct"];
-    let phases = panels(&serial, outcomes, phase_seconds);
-    let legend = ["I/O", "transfer", "compute", "rest"];
-    stacked(&folder.join("q6-time.svg"), "seconds", &legend, &phases)?;
-    let ring = [
-        "q6-cpu",
-        "q6-disk-uring",
-        "q6-disk-threads",
-        "q6-direct-sync",
+pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
+    let time = Scales {
+        x: "bytes of a buffer",
+        y: "seconds",
+        parts: &["I/O", "transfer", "compute", "rest"],
+    };
+    let metrics = ["io_s", "transfer_s", "compute_s", "rest_s"];
+    let phases = panels(&SERIAL, records, |case| values(records, case, &metrics));
+    let usage = Scales {
+        y: "% of one core",
+        parts: &["user", "system", "wait for the disk"],
+        ..time
+    };
+    let all: Vec<&str> = SERIAL.into_iter().chain(RING).collect();
+    let percent = panels(&all, records, |case| cpu_percent(records, case));
+    let written = [
+        bars::write_panels(&folder.join("q6-time.svg"), time, &phases)?,
+        bars::write_panels(&folder.join("q6-cpu-use.svg"), usage, &percent)?,
+        draw::write(folder, &rates(records))?,
     ];
-    let all: Vec<&str> = serial.into_iter().chain(ring).collect();
-    let usage = panels(&all, outcomes, cpu_percent);
-    let legend = ["user", "system", "wait"];
-    stacked(
-        &folder.join("q6-cpu-use.svg"),
-        "% of one core",
-        &legend,
-        &usage,
-    )?;
-    rates(&folder.join("q6-rates.svg"), outcomes)
+    Ok(written.into_iter().sum())
 }
 
-fn phase_seconds(sample: &Sample) -> Option<Vec<f64>> {
-    let phases = sample.phases?;
-    let all = [phases.io, phases.transfer, phases.compute, rest(sample)?];
-    Some(all.map(|time| time.as_secs_f64()).to_vec())
+/// Returns the median of each metric of a case; `None` if one is missing. The last record of a metric counts.
+fn values(records: &[&Record], case: &str, metrics: &[&str]) -> Option<Vec<f64>> {
+    let value = |metric: &&str| {
+        let mut own = records.iter().rev();
+        let found = own.find(|record| record.case == case && record.metric == *metric);
+        found.map(|record| record.median)
+    };
+    metrics.iter().map(value).collect()
 }
 
-fn cpu_percent(sample: &Sample) -> Option<Vec<f64>> {
-    let usage = &sample.usage;
-    let percent = 100.0 / usage.elapsed.as_secs_f64();
-    let all = [usage.user, usage.system, usage.wait];
-    Some(all.map(|time| time.as_secs_f64() * percent).to_vec())
+fn cpu_percent(records: &[&Record], case: &str) -> Option<Vec<f64>> {
+    let elapsed = values(records, case, &["elapsed_s"])?[0];
+    let seconds = values(records, case, &["user_s", "system_s", "wait_s"])?;
+    Some(seconds.iter().map(|time| 100.0 * time / elapsed).collect())
 }
 
-/// Returns a panel for each case that was measured with buffers.
-fn panels<'a>(
-    names: &[&'a str],
-    outcomes: &[Outcome],
-    heights: fn(&Sample) -> Option<Vec<f64>>,
-) -> Vec<Panel<'a>> {
-    let panel = |name: &&'a str| {
-        let own = outcomes.iter().filter(|outcome| outcome.name == **name);
-        let bar =
-            |outcome: &Outcome| Some((size(outcome.buffer_bytes?), heights(&outcome.typical)?));
+/// Splits a case, such as `q6-pinned/65536`, into its name and its buffer size.
+fn parts(case: &str) -> Option<(&str, u64)> {
+    let (name, bytes) = case.rsplit_once('/')?;
+    Some((name, bytes.parse().ok()?))
+}
+
+/// Returns a panel for each variant that was measured with buffers, with the heights of each of its cases.
+fn panels(
+    names: &[&str],
+    records: &[&Record],
+    heights: impl Fn(&str) -> Option<Vec<f64>>,
+) -> Vec<Panel> {
+    let panel = |name: &&str| {
+        let own = records.iter().filter_map(|record| {
+            let (of, bytes) = parts(&record.case)?;
+            (of == *name).then_some(bytes)
+        });
+        let mut sizes: Vec<u64> = own.collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let bar = |bytes: u64| {
+            let heights = heights(&format!("{name}/{bytes}"))?;
+            Some((size::text(bytes as usize), heights))
+        };
         Panel {
-            title: name,
-            bars: own.filter_map(bar).collect(),
+            title: (*name).to_owned(),
+            bars: sizes.into_iter().filter_map(bar).collect(),
         }
     };
     let all = names.iter().map(panel);
     all.filter(|panel| !panel.bars.is_empty()).collect()
 }
 
-/// Formats a buffer size: `64K`, `1M`.
-fn size(bytes: usize) -> String {
-    match bytes {
-        bytes if bytes >= 1 << 20 => format!("{}M", bytes >> 20),
-        bytes => format!("{}K", bytes >> 10),
-    }
-}
-
-/// Draws stacked bars, the panels side by side with one scale.
-fn stacked(path: &Path, unit: &str, legend: &[&str], panels: &[Panel<'_>]) -> Result<()> {
-    if panels.is_empty() {
-        return Ok(());
-    }
-    let (width, height) = PANEL_SIZE;
-    let root = SVGBackend::new(path, (width * panels.len() as u32, height)).into_drawing_area();
-    let heights = panels.iter().flat_map(|panel| &panel.bars);
-    let most = heights.map(|(_, parts)| parts.iter().sum::<f64>());
-    let most = most.fold(0.0, f64::max).max(1e-9);
-    let draw = || -> Drawn {
-        root.fill(&WHITE)?;
-        for (panel, area) in panels.iter().zip(root.split_evenly((1, panels.len()))) {
-            draw_panel(&area, panel, unit, legend, most)?;
-        }
-        Ok(root.present()?)
+/// Returns the rate of each case with buffers, by buffer size.
+fn rates(records: &[&Record]) -> Plot {
+    let mut plot = Plot {
+        name: "q6-rates".to_owned(),
+        title: "Query 6 of TPC-H by buffer size".to_owned(),
+        axes: RATES,
+        series: Vec::new(),
     };
-    // The backend's error borrows from the plot, so convert it to text.
-    draw().map_err(|error| anyhow!("writing {}: {error}", path.display()))
-}
-
-fn draw_panel(area: &Area<'_>, panel: &Panel<'_>, unit: &str, legend: &[&str], most: f64) -> Drawn {
-    let bars = &panel.bars;
-    let mut chart = ChartBuilder::on(area)
-        .caption(panel.title, TITLE_FONT)
-        .margin(8)
-        .x_label_area_size(36)
-        .y_label_area_size(56)
-        .build_cartesian_2d(0.0..bars.len() as f64, 0.0..most * 1.4)?;
-    let label = |place: &f64| {
-        let bar = bars.get(*place as usize).filter(|_| place.fract() == 0.5);
-        bar.map_or_else(String::new, |(size, _)| size.clone())
-    };
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(WHITE)
-        .x_labels(2 * bars.len() + 1)
-        .x_label_formatter(&label)
-        .x_desc("buffer")
-        .y_desc(unit)
-        .label_style(FONT)
-        .draw()?;
-    for (part, name) in legend.iter().enumerate() {
-        let style = COLOURS[part].filled();
-        let rectangles = bars.iter().enumerate().map(|(index, (_, parts))| {
-            let below: f64 = parts[..part].iter().sum();
-            let left = index as f64;
-            Rectangle::new(
-                [(left + 0.15, below), (left + 0.85, below + parts[part])],
-                style,
-            )
-        });
-        chart
-            .draw_series(rectangles)?
-            .label(*name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], style));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .label_font(FONT)
-        .draw()?;
-    Ok(())
-}
-
-/// Draws the rate of each case with buffers, by buffer size.
-fn rates(path: &Path, outcomes: &[Outcome]) -> Result<()> {
-    let mut lines: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
-    for outcome in outcomes {
-        let is_serial = outcome.name.starts_with("serial-");
-        let Some(bytes) = outcome.buffer_bytes.filter(|_| !is_serial) else {
-            continue;
-        };
-        let point = ((bytes as f64).log2(), outcome.gb_per_s);
-        match lines.iter_mut().find(|(name, _)| *name == outcome.name) {
-            Some((_, points)) => points.push(point),
-            None => lines.push((&outcome.name, vec![point])),
+    for record in records.iter().filter(|record| record.metric == "gb_per_s") {
+        if let Some((name, bytes)) = parts(&record.case)
+            && !SERIAL.contains(&name)
+        {
+            plot.add(name, Point::of(record, bytes));
         }
     }
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let root = SVGBackend::new(path, (860, 460)).into_drawing_area();
-    draw_rates(&root, &lines).map_err(|error| anyhow!("writing {}: {error}", path.display()))
-}
-
-fn draw_rates(root: &Area<'_>, lines: &[(&str, Vec<(f64, f64)>)]) -> Drawn {
-    root.fill(&WHITE)?;
-    let points = || lines.iter().flat_map(|(_, points)| points);
-    let bounds = |of: fn(&(f64, f64)) -> f64| {
-        let ends = (f64::MAX, f64::MIN);
-        points().map(of).fold(ends, |(least, most), value| {
-            (least.min(value), most.max(value))
-        })
-    };
-    let ((left, right), (least, most)) = (bounds(|point| point.0), bounds(|point| point.1));
-    let mut chart = ChartBuilder::on(root)
-        .caption("Query 6 by buffer size", TITLE_FONT)
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(64)
-        .build_cartesian_2d(
-            left - 0.3..right + 3.0,
-            (least * 0.7..most * 1.5).log_scale(),
-        )?;
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE)
-        .x_desc("bytes of a buffer")
-        .y_desc("GB/s")
-        .y_labels(20)
-        .x_label_formatter(&|place| format!("2^{place}"))
-        .label_style(FONT)
-        .draw()?;
-    for (index, (name, points)) in lines.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3);
-        chart
-            .draw_series(line)?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleRight)
-        .background_style(WHITE.mix(0.8))
-        .label_font(FONT)
-        .draw()?;
-    Ok(root.present()?)
+    plot
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::fs;
 
-    use super::super::report::Phases;
-    use super::super::usage::Usage;
     use super::*;
+    use crate::record::tests::record;
 
-    fn outcome(name: &str, buffer_bytes: usize) -> Outcome {
-        let time = Duration::from_millis(buffer_bytes as u64 >> 16);
-        let typical = Sample {
-            usage: Usage {
-                elapsed: 4 * time,
-                user: time,
-                system: time,
-                wait: 2 * time,
-            },
-            phases: Some(Phases {
-                io: time,
-                transfer: time,
-                compute: time,
-            }),
-            sum: None,
-        };
-        Outcome {
-            name: name.to_owned(),
-            buffer_bytes: Some(buffer_bytes),
-            typical,
-            gb_per_s: 1.5,
-        }
+    fn case(name: &str, buffer_bytes: usize) -> Vec<Record> {
+        let metrics = [
+            ("gb_per_s", 1.5),
+            ("elapsed_s", 4.0),
+            ("io_s", 1.0),
+            ("transfer_s", 0.5),
+            ("compute_s", 0.5),
+            ("rest_s", 2.0),
+            ("user_s", 1.0),
+            ("system_s", 1.0),
+            ("wait_s", 2.0),
+        ];
+        let case = format!("{name}/{buffer_bytes}");
+        let records = metrics.map(|(metric, value)| record("q6", &case, metric, value));
+        records.into()
     }
 
     #[test]
     fn each_plot_has_its_variants_phases_and_sizes() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let into = folder.path().join("plots");
         let measured = [
-            outcome("serial-cpu", 64 << 10),
-            outcome("serial-cpu", 16 << 20),
-            outcome("q6-cpu", 64 << 10),
-        ];
-        write(&into, &measured).expect("writable");
-        let read = |name: &str| fs::read_to_string(into.join(name)).expect(name);
+            case("serial-cpu", 64 << 10),
+            case("serial-cpu", 16 << 20),
+            case("q6-cpu", 64 << 10),
+            vec![record("q6", "q6-device", "gb_per_s", 3000.0)],
+        ]
+        .concat();
+        let measured: Vec<&Record> = measured.iter().collect();
+        assert_eq!(write(folder.path(), &measured).expect("writable"), 3);
         for (name, texts) in [
             (
                 "q6-time.svg",
-                &["serial-cpu", "transfer", "rest", "64K", "16M"][..],
+                &["serial-cpu", "transfer", "rest", "64 KiB", "16 MiB"][..],
             ),
-            ("q6-cpu-use.svg", &["q6-cpu", "system", "wait", "64K"]),
-            ("q6-rates.svg", &["q6-cpu", "GB/s", "2^16"]),
+            ("q6-cpu-use.svg", &["q6-cpu", "system", "wait", "64 KiB"]),
+            ("q6-rates.svg", &["q6-cpu", "GB/s", "64 KiB"]),
         ] {
-            let text = read(name);
+            let text = fs::read_to_string(folder.path().join(name)).expect(name);
             for part in texts {
                 assert!(text.contains(part), "{name}: {part}");
             }
@@ -292,17 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn phases_add_up_to_the_elapsed_time() {
-        let sample = outcome("serial-cpu", 1 << 20).typical;
-        let sum: f64 = phase_seconds(&sample).expect("phases").iter().sum();
-        assert!((sum - sample.usage.elapsed.as_secs_f64()).abs() < 1e-9);
-        assert_eq!(cpu_percent(&sample), Some(vec![25.0, 25.0, 50.0]));
+    fn the_last_record_of_a_metric_counts() {
+        let first = case("serial-cpu", 4096);
+        let later = record("q6", "serial-cpu/4096", "system_s", 3.0);
+        let records: Vec<&Record> = first.iter().chain([&later]).collect();
+        let percent = cpu_percent(&records, "serial-cpu/4096");
+        assert_eq!(percent, Some(vec![25.0, 75.0, 50.0]));
+        assert_eq!(cpu_percent(&records, "serial-cpu/8192"), None);
     }
 
     #[test]
     fn nothing_is_drawn_of_nothing() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        write(folder.path(), &[]).expect("writable");
+        assert_eq!(write(folder.path(), &[]).expect("writable"), 0);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::usage::Usage;
 use crate::output;
-use crate::record::{self, Measured, Record, Run};
+use crate::record::{Measured, Record};
+use crate::results::{ResultArgs, Results};
 use crate::statistics::Summary;
 
 /// Times of the phases of a query, as in figure 5 of Miura et al. Phases of a serial loop add up to the elapsed time.
@@ -63,43 +64,26 @@ pub(super) struct Case<'a> {
     pub(super) bytes: u64,
 }
 
-/// A measured case, for the plots.
-#[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    pub(super) name: String,
-    pub(super) buffer_bytes: Option<usize>,
-    /// The sample with the median time.
-    pub(super) typical: Sample,
-    pub(super) gb_per_s: f64,
-}
-
 /// The results of a run so far.
 pub(super) struct Report {
-    json: bool,
-    file: Option<PathBuf>,
-    run: Run,
+    pub(super) results: Results,
     /// Exact answer, which every variant must give.
     revenue: u64,
     /// The file that holds the exact answer.
     about: PathBuf,
-    outcomes: Vec<Outcome>,
 }
 
 impl Report {
-    /// Starts a report, which is appended to `file`. Every answer must be `revenue`, as the file `about` says.
-    pub(super) fn begin(
-        json: bool,
-        file: Option<PathBuf>,
-        (revenue, about): (u64, &Path),
-    ) -> Report {
-        Report {
-            json,
-            file,
-            run: Run::begin("q6"),
+    /// Starts a report. Every answer must be `revenue`, as the file `about` says.
+    ///
+    /// # Errors
+    /// As for [`Results::begin`].
+    pub(super) fn begin(options: &ResultArgs, (revenue, about): (u64, &Path)) -> Result<Report> {
+        Ok(Report {
+            results: Results::begin("q6", options, head())?,
             revenue,
             about: about.to_owned(),
-            outcomes: Vec::new(),
-        }
+        })
     }
 
     /// Checks the answers of all samples, then prints and records the case.
@@ -117,31 +101,21 @@ impl Report {
                 self.revenue
             );
         }
-        let mut sorted = samples.to_vec();
-        sorted.sort_by_key(|sample| sample.usage.elapsed);
-        let typical = *sorted.get(sorted.len() / 2).context("no run was timed")?;
+        let first = samples.first().context("no run was timed")?;
         let rate = |sample: &Sample| case.bytes as f64 / sample.usage.elapsed.as_secs_f64() / 1e9;
         let name = match case.buffer_bytes {
             Some(bytes) => format!("{}/{bytes}", case.name),
             None => case.name.to_owned(),
         };
         let mut records = vec![self.record(&name, case, "gb_per_s", samples, rate)?];
-        for (metric, of) in METRICS {
-            if typical.usage.has_cpu_times() && of(&typical).is_some() {
+        for (metric, _, of) in METRICS {
+            if first.usage.has_cpu_times() && of(first).is_some() {
                 let seconds = |sample: &Sample| of(sample).unwrap_or_default().as_secs_f64();
                 records.push(self.record(&name, case, metric, samples, seconds)?);
             }
         }
-        if !self.json {
-            output::print(&line(&name, case, &typical, records[0].median))?;
-        }
-        self.outcomes.push(Outcome {
-            name: case.name.to_owned(),
-            buffer_bytes: case.buffer_bytes,
-            typical,
-            gb_per_s: records[0].median,
-        });
-        self.keep(&records)
+        let row = row(&name, case, &records);
+        self.results.add(records, &row)
     }
 
     /// Compares the best rate of a case with that of a limit of the same run, in percent. Does nothing if one of them
@@ -150,10 +124,10 @@ impl Report {
     /// # Errors
     /// If the record cannot be written.
     pub(super) fn compare(&mut self, name: &str, limit: &str, must_reach: f64) -> Result<()> {
-        let (Some(own), Some(other)) = (self.best(name), self.best(limit)) else {
+        let (Some(own), Some(other)) = (self.fastest(name), self.fastest(limit)) else {
             return Ok(());
         };
-        let percent = 100.0 * own / other;
+        let percent = 100.0 * own.median / other.median;
         self.note(&format!(
             "{name}: {percent:.1} % of {limit} (must reach {must_reach:.0} %)"
         ));
@@ -167,12 +141,9 @@ impl Report {
     /// # Errors
     /// If the record cannot be written.
     pub(super) fn compare_cpu(&mut self, name: &str, other: &str) -> Result<()> {
-        let (Some(own), Some(host)) = (self.fastest(name), self.fastest(other)) else {
+        let (Some(own), Some(host)) = (self.cpu_seconds(name), self.cpu_seconds(other)) else {
             return Ok(());
         };
-        let seconds =
-            |of: &Outcome| (of.typical.usage.user + of.typical.usage.system).as_secs_f64();
-        let (own, host) = (seconds(own), seconds(host));
         self.note(&format!(
             "{name}: {own:.3} CPU seconds, {other} {host:.3} (must not be more)"
         ));
@@ -181,34 +152,42 @@ impl Report {
         self.keep_percent(name, &metric, percent)
     }
 
-    fn keep_percent(&self, name: &str, metric: &str, percent: f64) -> Result<()> {
+    fn keep_percent(&mut self, name: &str, metric: &str, percent: f64) -> Result<()> {
         let by = Measured {
             engine: "forebay",
             devices: "all",
             expect: None,
         };
-        let record = self.run.record(name, by, metric, Summary::once(percent));
-        self.keep(&[record])
+        let summary = Summary::once(percent);
+        let record = self.results.record(name, by, metric, summary);
+        self.results.add_unprinted(vec![record])
     }
 
-    /// Returns a case with the buffer size of its best rate.
-    fn fastest(&self, name: &str) -> Option<&Outcome> {
-        let own = self.outcomes.iter().filter(|outcome| outcome.name == name);
-        own.max_by(|a, b| a.gb_per_s.total_cmp(&b.gb_per_s))
+    /// Returns the rate of a case with the buffer size of its best rate.
+    fn fastest(&self, name: &str) -> Option<&Record> {
+        let is_own = |record: &&Record| {
+            let buffer = record.case.strip_prefix(name);
+            record.metric == "gb_per_s"
+                && buffer.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let own = self.results.records().iter().filter(is_own);
+        own.max_by(|a, b| a.median.total_cmp(&b.median))
     }
 
-    fn best(&self, name: &str) -> Option<f64> {
-        Some(self.fastest(name)?.gb_per_s)
+    /// Returns the CPU seconds of a case with the buffer size of its best rate.
+    fn cpu_seconds(&self, name: &str) -> Option<f64> {
+        let case = &self.fastest(name)?.case;
+        let median = |metric: &str| {
+            let mut records = self.results.records().iter();
+            let found = records.find(|record| record.case == *case && record.metric == metric);
+            found.map(|record| record.median)
+        };
+        Some(median("user_s")? + median("system_s")?)
     }
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
         output::note(text);
-    }
-
-    /// Returns the measured cases.
-    pub(super) fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
     }
 
     fn record(
@@ -226,43 +205,31 @@ impl Report {
             expect: samples[0].sum,
         };
         let summary = Summary::of(&values).context("no run was timed")?;
-        Ok(self.run.record(name, by, metric, summary))
-    }
-
-    fn keep(&self, records: &[Record]) -> Result<()> {
-        if let Some(file) = &self.file {
-            record::append(file, records)?;
-        }
-        if self.json {
-            for record in records {
-                output::print(&serde_json::to_string(record)?)?;
-            }
-        }
-        Ok(())
+        Ok(self.results.record(name, by, metric, summary))
     }
 }
 
 /// A time of a sample; `None` if the variant has no such phase.
 type Time = fn(&Sample) -> Option<Duration>;
 
-/// The times that are recorded, with their metrics.
-const METRICS: [(&str, Time); 8] = [
-    ("elapsed_s", |sample| Some(sample.usage.elapsed)),
-    ("io_s", |sample| sample.phases.map(|phases| phases.io)),
-    ("transfer_s", |sample| {
-        sample.phases.map(|phases| phases.transfer)
+/// The times that are recorded: metric, head of its column, and time.
+const METRICS: [(&str, &str, Time); 8] = [
+    ("elapsed_s", "elapsed", |sample| Some(sample.usage.elapsed)),
+    ("io_s", "I/O", |sample| Some(sample.phases?.io)),
+    ("transfer_s", "transfer", |sample| {
+        Some(sample.phases?.transfer)
     }),
-    ("compute_s", |sample| {
-        sample.phases.map(|phases| phases.compute)
+    ("compute_s", "compute", |sample| {
+        Some(sample.phases?.compute)
     }),
-    ("rest_s", rest),
-    ("user_s", |sample| Some(sample.usage.user)),
-    ("system_s", |sample| Some(sample.usage.system)),
-    ("wait_s", |sample| Some(sample.usage.wait)),
+    ("rest_s", "rest", rest),
+    ("user_s", "user", |sample| Some(sample.usage.user)),
+    ("system_s", "system", |sample| Some(sample.usage.system)),
+    ("wait_s", "disk wait", |sample| Some(sample.usage.wait)),
 ];
 
 /// Returns the elapsed time that belongs to no phase; zero if the phases overlap.
-pub(super) fn rest(sample: &Sample) -> Option<Duration> {
+fn rest(sample: &Sample) -> Option<Duration> {
     let Phases {
         io,
         transfer,
@@ -271,36 +238,42 @@ pub(super) fn rest(sample: &Sample) -> Option<Duration> {
     Some(sample.usage.elapsed.saturating_sub(io + transfer + compute))
 }
 
-fn line(name: &str, case: Case<'_>, sample: &Sample, gb_per_s: f64) -> String {
-    let mut text = format!(
-        "{name:28} {:10} {:8} {gb_per_s:>9.2} GB/s",
-        case.engine, case.devices
+/// Returns the head of the table.
+fn head() -> String {
+    let times = METRICS.map(|(_, head, _)| format!(" {head:>9}"));
+    format!(
+        "{:36} {:8} {:8} {:>9}{}  (times in seconds; medians)",
+        "case",
+        "program",
+        "devices",
+        "GB/s",
+        times.concat()
+    )
+}
+
+/// Returns a row of the table: the medians of records, the first of which is the rate.
+fn row(name: &str, case: Case<'_>, records: &[Record]) -> String {
+    let times = METRICS.map(|(metric, ..)| {
+        let found = records.iter().find(|record| record.metric == metric);
+        found.map_or_else(
+            || " ".repeat(10),
+            |record| format!(" {:>9.4}", record.median),
+        )
+    });
+    let rate = records.first().map_or(0.0, |record| record.median);
+    let text = format!(
+        "{name:36} {:8} {:8} {rate:>9.2}{}",
+        case.engine,
+        case.devices,
+        times.concat()
     );
-    let seconds = |time: Duration| time.as_secs_f64();
-    text += &format!("  {:>9.4} s", seconds(sample.usage.elapsed));
-    if let Some(phases) = sample.phases {
-        text += &format!(
-            "  io {:.3} transfer {:.3} compute {:.3} rest {:.3}",
-            seconds(phases.io),
-            seconds(phases.transfer),
-            seconds(phases.compute),
-            seconds(rest(sample).unwrap_or_default())
-        );
-    }
-    if sample.usage.has_cpu_times() {
-        text += &format!(
-            "  user {:.3} system {:.3} wait {:.2}",
-            seconds(sample.usage.user),
-            seconds(sample.usage.system),
-            seconds(sample.usage.wait)
-        );
-    }
-    text
+    text.trim_end().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record;
 
     const CASE: Case<'static> = Case {
         name: "q6-cpu",
@@ -325,19 +298,15 @@ mod tests {
         }
     }
 
-    fn records(path: &std::path::Path) -> Vec<Record> {
-        let text = std::fs::read_to_string(path).expect("it is written");
-        let lines = text.lines();
-        lines
-            .map(|line| serde_json::from_str(line).expect("a record"))
-            .collect()
-    }
-
     #[test]
     fn a_case_is_recorded_with_its_times() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("q6.jsonl");
-        let mut report = Report::begin(false, Some(file.clone()), (7, Path::new("a.json")));
+        let options = ResultArgs {
+            record: Some(file.clone()),
+            ..ResultArgs::default()
+        };
+        let mut report = Report::begin(&options, (7, Path::new("a.json"))).expect("writable");
         report
             .add(CASE, &[1, 4, 2].map(|seconds| sample(seconds, 7)))
             .expect("right");
@@ -363,7 +332,7 @@ mod tests {
         report
             .compare_cpu("q6-cpu", "limit-disk")
             .expect("writable");
-        let records = records(&file);
+        let records = record::read(&file).expect("it is written");
         let find = |case: &str, metric: &str| {
             let mut found = records
                 .iter()
@@ -381,8 +350,21 @@ mod tests {
     }
 
     #[test]
+    fn the_columns_stand_under_their_heads() {
+        let mut report =
+            Report::begin(&ResultArgs::default(), (7, Path::new("a.json"))).expect("writable");
+        report.add(CASE, &[sample(2, 7)]).expect("right");
+        let row = row("q6-cpu/1048576", CASE, report.results.records());
+        let column = |title: &str| head().find(title).expect("a head") + title.len();
+        assert!(row[..column("GB/s")].ends_with("1.00"), "{row}");
+        assert!(row[..column("I/O")].ends_with("0.5000"), "{row}");
+        assert!(row[..column("rest")].ends_with("1.5000"), "{row}");
+    }
+
+    #[test]
     fn a_wrong_answer_is_refused() {
-        let mut report = Report::begin(true, None, (7, Path::new("a.json")));
+        let mut report =
+            Report::begin(&ResultArgs::default(), (7, Path::new("a.json"))).expect("writable");
         let error = report
             .add(CASE, &[sample(1, 7), sample(1, 8)])
             .expect_err("8 is wrong");
@@ -392,6 +374,6 @@ mod tests {
             text.contains("a.json") && text.contains("remove it"),
             "{text}"
         );
-        assert!(report.outcomes().is_empty());
+        assert!(report.results.records().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use forebay_device::cuda::{
     Cuda, DeviceMemory, DeviceView, PinnedPart, Priority, Stream, Transfer,
 };
 use forebay_device::{Device, JobError};
-use forebay_movement::method::ask;
+use forebay_movement::method::run_on_device;
 use forebay_movement::storage::{AlignedBytes, DataFile};
 
 use super::Session;
@@ -99,7 +99,7 @@ impl Loop {
         Ok(Loop {
             memory: Arc::new(gpu.allocate(buffer_bytes as u64)?),
             query: Query::new(gpu, 1)?,
-            stream: ask(gpu, |cuda| Ok(cuda.stream(Priority::Normal)?))?,
+            stream: run_on_device(gpu, |cuda| Ok(cuda.stream(Priority::Normal)?))?,
         })
     }
 
@@ -132,7 +132,7 @@ fn staged(session: &Session, gpu: &Arc<Device>, buffer_bytes: usize) -> Result<S
         let into = &mut buffer[..bytes];
         timed(&mut phases.io, || file.read_exact_at(range.start, into))?;
         let kept = Arc::clone(&own);
-        let (back, copied, computed) = ask(gpu, move |cuda| {
+        let (back, copied, computed) = run_on_device(gpu, move |cuda| {
             let mut times = (Duration::ZERO, Duration::ZERO);
             let part = PinnedPart::new(buffer, 0..bytes);
             let to = DeviceView::of(&kept.memory, 0..bytes);
@@ -167,7 +167,7 @@ fn direct(
         let read = timed(&mut phases.io, || handle.read(range.start, &part))?;
         anyhow::ensure!(read == bytes, "{} became shorter", file.path().display());
         let kept = Arc::clone(&own);
-        phases.compute += ask(gpu, move |cuda| {
+        phases.compute += run_on_device(gpu, move |cuda| {
             let mut time = Duration::ZERO;
             timed(&mut time, || kept.run(cuda, bytes))?;
             Ok(time)

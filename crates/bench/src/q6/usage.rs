@@ -3,8 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
+use forebay_movement::measure::ProcessTimes;
 
 /// Length of a tick of `/proc/stat` on x86-64 and arm64.
 const TICK_MS: u64 = 10;
@@ -33,19 +32,16 @@ impl Usage {
 #[derive(Debug)]
 pub struct Meter {
     began: Instant,
-    user: Duration,
-    system: Duration,
+    process: ProcessTimes,
     wait: Duration,
 }
 
 impl Meter {
     /// Begins a measurement.
     pub fn start() -> Meter {
-        let (user, system) = own_times();
         Meter {
             began: Instant::now(),
-            user,
-            system,
+            process: ProcessTimes::now(),
             wait: wait_time(),
         }
     }
@@ -53,26 +49,14 @@ impl Meter {
     /// Ends the measurement.
     pub fn stop(self) -> Usage {
         let elapsed = self.began.elapsed();
-        let (user, system) = own_times();
+        let ProcessTimes { user, system } = ProcessTimes::now().since(self.process);
         Usage {
             elapsed,
-            user: user.saturating_sub(self.user),
-            system: system.saturating_sub(self.system),
+            user,
+            system,
             wait: wait_time().saturating_sub(self.wait),
         }
     }
-}
-
-/// Returns the times of this process in user mode and in the kernel; zeros if the system does not report them.
-fn own_times() -> (Duration, Duration) {
-    let time = |value: TimeVal| {
-        let micros = value.tv_sec() * 1_000_000 + value.tv_usec();
-        Duration::from_micros(micros.unsigned_abs())
-    };
-    getrusage(UsageWho::RUSAGE_SELF).map_or_else(
-        |_| Default::default(),
-        |usage| (time(usage.user_time()), time(usage.system_time())),
-    )
 }
 
 /// Returns the machine's time of waiting for disks; zero if the system does not report it.

@@ -1,5 +1,7 @@
 //! Transfer methods: figure 12 of Lutz et al., by chunk size and in both directions.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +11,8 @@ use forebay_device::Device;
 use forebay_device::cuda::{DeviceView, Fill, Transfer};
 use forebay_movement::measure::Prepared;
 use forebay_movement::method::{
-    self, Direction, PeerLink, StagedOptions, TransferMethod, ask, checksum_on, copy_between, link,
+    self, Direction, PeerLink, StagedOptions, TransferMethod, checksum_on, copy_between, link,
+    run_on_device,
 };
 
 use super::Session;
@@ -21,10 +24,13 @@ use crate::statistics::Repeat;
 const CHUNKS_MAX: usize = 4096;
 /// Maximum bytes of a buffer of a staged copy.
 const STAGED_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a chunk when both directions are measured at once.
-const BOTH_CHUNK_BYTES: usize = 16 << 20;
-/// Time after which a measurement is not repeated.
-const REPEAT_TIME: Duration = Duration::from_secs(3);
+/// Minimum bytes of a chunk when both directions are measured at once. With smaller ones the device's thread, which
+/// begins the copies of both, would be measured.
+const BOTH_CHUNK_BYTES_MIN: usize = 16 << 20;
+/// Metrics of both directions at once: of both together, and of each over its own time.
+const BOTH_METRICS: [&str; 3] = ["gb_per_s", "to_device_gb_per_s", "to_host_gb_per_s"];
+/// Time of each wanted run after which a measurement is not repeated.
+const REPEAT_TIME: Duration = Duration::from_secs(1);
 
 /// Returns the methods that a GPU has, limited to those of `wanted` unless that is empty. Notes why others are missing.
 pub(super) fn available(
@@ -139,10 +145,7 @@ fn measure(
     bytes: usize,
     run: Run<'_>,
 ) -> Result<()> {
-    let repeat = Repeat {
-        count: session.rounds,
-        budget: REPEAT_TIME,
-    };
+    let repeat = repeat(session);
     let fails = || case.to_owned();
     run.once(memory).with_context(fails)?;
     let start = Instant::now();
@@ -164,6 +167,14 @@ fn measure(
     Ok(())
 }
 
+/// Returns how often each measurement is repeated.
+fn repeat(session: &Session) -> Repeat {
+    Repeat {
+        count: session.rounds,
+        budget: REPEAT_TIME.saturating_mul(session.rounds as u32),
+    }
+}
+
 fn gb_per_s(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / took.as_secs_f64().max(1e-9) / 1e9
 }
@@ -171,54 +182,82 @@ fn gb_per_s(bytes: usize, took: Duration) -> f64 {
 /// Measures each method in both directions at once.
 pub(super) fn both_at_once(session: &mut Session) -> Result<()> {
     let gpu = first(session)?;
-    let bytes = session.bytes;
+    let (gpu, bytes) = (&gpu, session.bytes);
     for method in session.methods.clone() {
-        let chunk_bytes = match method {
-            TransferMethod::StagedCopy => session.staged.buffer_bytes,
-            _ => BOTH_CHUNK_BYTES.min(bytes),
-        };
         let mut memories = Vec::new();
         for _ in Direction::ALL {
-            memories.push(Prepared::allocate(&gpu, method, bytes)?);
+            memories.push(Prepared::allocate(gpu, method, bytes)?);
         }
-        let threads = session.staged.threads.div_ceil(2);
-        let staged = StagedOptions {
-            threads,
-            ..session.staged
-        };
-        let mut rates = Vec::new();
-        for round in 0..=session.rounds {
-            let took = one_each_way(&gpu, &mut memories, chunk_bytes, staged)
-                .with_context(|| method.to_string())?;
-            rates.extend((round > 0).then(|| gb_per_s(2 * bytes, took)));
+        for chunk_bytes in both_chunks(session, method) {
+            let staged = StagedOptions {
+                threads: session.staged.threads.div_ceil(2),
+                ..session.staged
+            };
+            let run_in = |direction| Run {
+                gpu,
+                direction,
+                chunk_bytes,
+                staged,
+            };
+            let case = format!("move/{method}/both/{chunk_bytes}");
+            both_by_chunk(session, &case, &mut memories, run_in)?;
         }
-        let case = format!("move/{method}/both/{chunk_bytes}");
-        session.report.add(case, gpu.name(), "gb_per_s", &rates)?;
     }
     Ok(())
 }
 
-/// Moves the first memory to the device and the second to the host, at the same time. Returns the time from the first
-/// start to the last end.
-fn one_each_way(
-    gpu: &Arc<Device>,
+/// Returns the chunk sizes with which a method moves in both directions at once.
+fn both_chunks(session: &Session, method: TransferMethod) -> Vec<usize> {
+    if method == TransferMethod::StagedCopy {
+        return vec![session.staged.buffer_bytes];
+    }
+    let sizes = session.chunk_bytes.iter();
+    let sizes = sizes.map(|bytes| (*bytes).max(BOTH_CHUNK_BYTES_MIN).min(session.bytes));
+    BTreeSet::from_iter(sizes).into_iter().collect()
+}
+
+/// Measures one case of both directions at once, after a run that is not counted.
+fn both_by_chunk<'a>(
+    session: &mut Session,
+    case: &str,
     memories: &mut [Prepared],
-    chunk_bytes: usize,
-    staged: StagedOptions,
-) -> Result<Duration> {
-    let run_in = |direction| Run {
-        gpu,
-        direction,
-        chunk_bytes,
-        staged,
-    };
-    for (memory, direction) in memories.iter_mut().zip(Direction::ALL) {
+    run_in: impl Fn(Direction) -> Run<'a> + Copy + Send,
+) -> Result<()> {
+    for memory in &mut *memories {
         // The bytes must be on the device before they move to the host.
         run_in(Direction::ToDevice).once(memory)?;
-        memory.forget(gpu, direction)?;
+    }
+    let (repeat, bytes) = (repeat(session), session.bytes);
+    let fails = || case.to_owned();
+    one_each_way(memories, run_in).with_context(fails)?;
+    let start = Instant::now();
+    let mut rates: [Vec<f64>; 3] = Default::default();
+    while repeat.continues(rates[0].len(), start) {
+        let [up, down] = one_each_way(memories, run_in).with_context(fails)?;
+        let both = up.start.min(down.start)..up.end.max(down.end);
+        let spans = [(2 * bytes, both), (bytes, up), (bytes, down)];
+        for (rates, (bytes, span)) in rates.iter_mut().zip(spans) {
+            rates.push(gb_per_s(bytes, span.end - span.start));
+        }
+    }
+    let gpu = run_in(Direction::ToDevice).gpu.name();
+    for (metric, rates) in BOTH_METRICS.into_iter().zip(&rates) {
+        session.report.add(case.to_owned(), gpu, metric, rates)?;
+    }
+    Ok(())
+}
+
+/// Moves the first memory to the device and the second to the host, at the same time, and checks both afterwards.
+/// Returns when each began and ended.
+fn one_each_way<'a>(
+    memories: &mut [Prepared],
+    run_in: impl Fn(Direction) -> Run<'a> + Copy + Send,
+) -> Result<[Range<Instant>; 2]> {
+    for (memory, direction) in memories.iter_mut().zip(Direction::ALL) {
+        memory.forget(run_in(direction).gpu, direction)?;
     }
     let barrier = Barrier::new(memories.len());
-    thread::scope(|scope| {
+    let spans = thread::scope(|scope| {
         let mut threads = Vec::new();
         for (memory, direction) in memories.iter_mut().zip(Direction::ALL) {
             let barrier = &barrier;
@@ -226,19 +265,20 @@ fn one_each_way(
                 barrier.wait();
                 let (took, _) = run_in(direction).run(memory)?;
                 let end = Instant::now();
-                memory.verify(gpu, direction)?;
-                anyhow::Ok((end - took, end))
+                anyhow::Ok(end - took..end)
             }));
         }
-        let mut spans = Vec::new();
-        for thread in threads {
-            spans.push(thread.join().expect("a move does not panic")?);
-        }
-        let start = spans.iter().map(|(start, _)| *start).min();
-        let end = spans.iter().map(|(_, end)| *end).max();
-        let took = end.zip(start).map(|(end, start)| end - start);
-        took.context("nothing was moved")
-    })
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|span| span.expect("a move does not panic"))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    // A check of the first to end would slow the other down.
+    for (memory, direction) in memories.iter().zip(Direction::ALL) {
+        memory.verify(run_in(direction).gpu, direction)?;
+    }
+    let spans = <[_; 2]>::try_from(spans);
+    Ok(spans.expect("one move in each direction"))
 }
 
 /// Measures copies from the other GPUs to the first.
@@ -259,12 +299,12 @@ pub(super) fn between_gpus(session: &mut Session) -> Result<()> {
             staged: session.staged,
         };
         run.once(&mut memory)?;
-        let there = ask(&to, move |cuda| Ok(cuda.buffer::<u8>(bytes)?))?;
+        let device_memory = run_on_device(&to, move |cuda| Ok(cuda.buffer::<u8>(bytes)?))?;
         for chunk_bytes in session.chunk_bytes.clone() {
             let chunk_bytes = chunk_bytes.min(bytes);
             let mut rates = Vec::new();
             for round in 0..=session.rounds {
-                let took = copy_and_check(&to, &memory, there.all(), chunk_bytes)?;
+                let took = copy_and_check(&to, &memory, device_memory.all(), chunk_bytes)?;
                 rates.extend((round > 0).then(|| gb_per_s(bytes, took)));
             }
             let case = format!("peer/{how}/{chunk_bytes}");
@@ -278,17 +318,22 @@ pub(super) fn between_gpus(session: &mut Session) -> Result<()> {
 fn copy_and_check(
     to: &Arc<Device>,
     memory: &Prepared,
-    there: DeviceView<u8>,
+    device_memory: DeviceView<u8>,
     chunk_bytes: usize,
 ) -> Result<Duration> {
-    let all = there.clone();
-    ask(to, move |cuda| {
+    let all = device_memory.clone();
+    run_on_device(to, move |cuda| {
         Transfer::begin(cuda, Fill(0), all, cuda.uploads())?.finish()?;
         Ok(())
     })?;
-    let took = copy_between(to, memory.there(), there.clone(), chunk_bytes)?;
+    let took = copy_between(
+        to,
+        memory.device_memory(),
+        device_memory.clone(),
+        chunk_bytes,
+    )?;
     ensure!(
-        checksum_on(to, there)? == memory.checksum(),
+        checksum_on(to, device_memory)? == memory.checksum(),
         "a copy to {} moved wrong bytes",
         to.name()
     );

@@ -5,11 +5,10 @@
 //! reaches. Every byte that is moved or read is checked. Allocation and pinning are measured apart.
 
 mod methods;
-mod plots;
+pub(crate) mod plots;
 mod reads;
 mod report;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +19,8 @@ use forebay_device::{Device, DeviceOptions, DeviceSpec, Devices, HaltingDevices}
 use forebay_movement::measure::Plan;
 use forebay_movement::method::{StagedOptions, TransferMethod};
 
+use crate::results::ResultArgs;
+use crate::size;
 use report::Report;
 
 /// Chunk sizes of a run, in bytes.
@@ -40,7 +41,7 @@ const SMOKE_CHUNK_BYTES: [usize; 2] = [4 << 10, 64 << 10];
 /// Bytes of device memory of a run. The rest of the card is left to unified memory.
 const BUDGET_BYTES: u64 = 12 << 30;
 /// Minimum bytes of a move and of a chunk: a page.
-const BYTES_MIN: u64 = 4096;
+const BYTES_MIN: usize = 4096;
 /// Maximum of an option that is a count.
 const COUNT_MAX: u64 = 1 << 20;
 /// Bytes of the pinned pool, from which staged copies take their buffers.
@@ -60,13 +61,13 @@ pub struct TransferArgs {
     /// Measure only these methods.
     #[arg(long, value_name = "METHOD", value_delimiter = ',')]
     pub methods: Vec<TransferMethod>,
-    /// Bytes of a chunk: of one copy, prefetch or kernel; from 4096 to 12 GiB.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = bytes())]
+    /// Sizes of a chunk, which one copy, prefetch or kernel moves, such as 64K,16M; from 4 KiB to 12 GiB.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = bytes())]
     pub chunk_bytes: Vec<usize>,
-    /// Bytes of each move, from 4096 to 12 GiB; small chunks move less.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = bytes())]
+    /// Size of each move, such as 4G, from 4 KiB to 12 GiB; small chunks move less.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = bytes())]
     pub bytes: usize,
-    /// Runs of each measurement of a transfer, at least 1.
+    /// Runs of each measurement of a transfer, at least 1; fewer of one that takes more than a second a run.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = count())]
     pub rounds: usize,
     /// Threads of the staged copy; three quarters of the cores by default.
@@ -79,20 +80,14 @@ pub struct TransferArgs {
     /// 1 MiB.
     #[arg(long, conflicts_with = "bytes")]
     pub smoke: bool,
-    /// Print JSON lines.
-    #[arg(long)]
-    pub json: bool,
-    /// Draw the results as SVG files into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub plot: Option<PathBuf>,
-    /// Append the results to this file of JSON lines.
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// Returns the parser of a number of bytes that are moved.
-fn bytes() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(BYTES_MIN..=BUDGET_BYTES)
+fn bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    size::multiples(1, BYTES_MIN..=BUDGET_BYTES as usize)
 }
 
 /// Returns the parser of a number of which there is at least one.
@@ -143,7 +138,7 @@ struct Session {
 /// # Errors
 /// If a named section needs a GPU and there is none, bytes are moved or read wrongly, or a file cannot be written.
 pub(crate) fn run(args: &TransferArgs) -> Result<()> {
-    let report = Report::begin(args.json, args.record.clone());
+    let report = Report::begin(&args.results)?;
     let devices = start(args, &report)?.map(HaltingDevices::from);
     let gpus = devices
         .as_ref()
@@ -168,10 +163,7 @@ pub(crate) fn run(args: &TransferArgs) -> Result<()> {
             session.measure(section)?;
         }
     }
-    if let Some(folder) = &args.plot {
-        plots::write(folder, session.report.results())?;
-    }
-    Ok(())
+    session.report.results.end()
 }
 
 impl Session {
@@ -277,9 +269,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (plot, record) = (folder.path().join("plots"), folder.path().join("all.jsonl"));
         let mut args = parse(&["--smoke", "--only", "cpu"]);
-        (args.plot, args.record) = (Some(plot.clone()), Some(record.clone()));
+        let results = &mut args.results;
+        (results.plot, results.record) = (Some(plot.clone()), Some(record.clone()));
         run(&args).expect("the processor can be measured");
-        let drawn = std::fs::read_to_string(plot.join("reads.svg")).expect("a figure");
+        let drawn = std::fs::read_to_string(plot.join("transfer-reads.svg")).expect("a figure");
         assert!(drawn.contains("</svg>") && drawn.contains("cpu"), "{drawn}");
         let recorded = std::fs::read_to_string(record).expect("a record");
         assert!(
@@ -299,10 +292,11 @@ mod tests {
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut args = parse(&["--smoke", "--only", "cpu,reads,methods,both,peers"]);
-        args.plot = Some(folder.path().to_owned());
+        args.results.plot = Some(folder.path().to_owned());
         run(&args).unwrap_or_else(|error| panic!("{error:?}"));
-        for file in ["reads.svg", "methods.svg", "to-device.svg", "to-host.svg"] {
-            assert!(folder.path().join(file).exists(), "{file}");
+        for name in ["reads", "methods", "to-device", "to-host", "both"] {
+            let file = format!("transfer-{name}.svg");
+            assert!(folder.path().join(&file).exists(), "{file}");
         }
     }
 
@@ -323,9 +317,10 @@ mod tests {
             error.to_string()
         };
         for option in ["--chunk-bytes", "--bytes"] {
-            for value in ["0", "10", "4095", "12884901889"] {
+            assert!(refused(&[option, "0"]).contains("is not a size"));
+            for value in ["10", "4095", "12884901889"] {
                 let text = refused(&[option, value]);
-                assert!(text.contains("is not in 4096..=12884901888"), "{text}");
+                assert!(text.contains("from 4 KiB to 12 GiB"), "{text}");
             }
         }
         for option in ["--rounds", "--staged-threads", "--staged-buffers"] {
@@ -340,7 +335,7 @@ mod tests {
     fn options_replace_the_usual_sizes() {
         let args = parse(&[
             "--chunk-bytes",
-            "4096,8192",
+            "4096,8K",
             "--staged-threads",
             "3",
             "--methods",

@@ -1,41 +1,29 @@
-//! The results of a run: printed, recorded and kept for the plots.
-
-use std::path::PathBuf;
+//! The table of a run.
 
 use anyhow::{Context, Result};
 
 use crate::output;
-use crate::record::{self, Measured, Record, Run};
+use crate::record::{Measured, Record};
+use crate::results::{ResultArgs, Results};
 use crate::statistics::Summary;
-
-/// A measured quantity.
-#[derive(Clone, Debug)]
-pub(super) struct Measurement {
-    /// Name of the case, as in `move/pinned-copy/to-device/1048576`.
-    pub(super) case: String,
-    /// Quantity, unit last, as in `gb_per_s`.
-    pub(super) metric: &'static str,
-    /// Median of the samples.
-    pub(super) median: f64,
-}
 
 /// The results of a run so far.
 pub(super) struct Report {
-    json: bool,
-    file: Option<PathBuf>,
-    run: Run,
-    results: Vec<Measurement>,
+    pub(super) results: Results,
 }
 
 impl Report {
-    /// Starts a report, which is appended to `file`.
-    pub(super) fn begin(json: bool, file: Option<PathBuf>) -> Report {
-        Report {
-            json,
-            file,
-            run: Run::begin("transfer"),
-            results: Vec::new(),
-        }
+    /// Starts a report.
+    ///
+    /// # Errors
+    /// As for [`Results::begin`].
+    pub(super) fn begin(options: &ResultArgs) -> Result<Report> {
+        let head = format!(
+            "{:44} {:13} {:>10} {:>10} {:>10} {:>5}  unit",
+            "case", "devices", "median", "min", "max", "runs"
+        );
+        let results = Results::begin("transfer", options, head)?;
+        Ok(Report { results })
     }
 
     /// Prints, records and keeps a measurement. `devices` are those that took part.
@@ -46,7 +34,7 @@ impl Report {
         &mut self,
         case: String,
         devices: &str,
-        metric: &'static str,
+        metric: &str,
         samples: &[f64],
     ) -> Result<()> {
         let by = Measured {
@@ -55,44 +43,53 @@ impl Report {
             expect: None,
         };
         let summary = Summary::of(samples).context("no run was timed")?;
-        let record = self.run.record(&case, by, metric, summary);
-        if let Some(file) = &self.file {
-            record::append(file, std::slice::from_ref(&record))?;
-        }
-        if self.json {
-            output::print(&serde_json::to_string(&record)?)?;
-        } else {
-            output::print(&line(&record, devices))?;
-        }
-        let median = summary.median;
-        self.results.push(Measurement {
-            case,
-            metric,
-            median,
-        });
-        Ok(())
+        let record = self.results.record(&case, by, metric, summary);
+        let row = row(&record, devices);
+        self.results.add(vec![record], &row)
     }
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
         output::note(text);
     }
+}
 
-    /// Returns all results.
-    pub(super) fn results(&self) -> &[Measurement] {
-        &self.results
+fn row(record: &Record, devices: &str) -> String {
+    let [median, min, max] = [record.median, record.min, record.max].map(significant);
+    let unit = unit(&record.metric);
+    format!(
+        "{:44} {devices:13} {median:>10} {min:>10} {max:>10} {:>5}  {unit}",
+        record.case, record.n
+    )
+}
+
+/// Returns the unit of a metric, and what it counts if the case does not say.
+fn unit(metric: &str) -> &str {
+    match metric {
+        "gb_per_s" => "GB/s",
+        "to_device_gb_per_s" => "GB/s, the part to the device",
+        "to_host_gb_per_s" => "GB/s, the part to the host",
+        "giga_reads_per_s" => "G reads/s",
+        "latency_ns" => "ns a read",
+        "allocation_s" => "s to allocate",
+        "pinning_s" => "s to pin, within the move",
+        other => other,
     }
 }
 
-fn line(record: &Record, devices: &str) -> String {
-    let Record {
-        case,
-        metric,
-        median,
-        min,
-        max,
-        n,
-        ..
-    } = record;
-    format!("{case:48} {devices:8} {median:>12.3} {metric:14} ({min:.3} to {max:.3}, n {n})")
+/// Formats a number with four significant digits, or six decimals if it has more.
+fn significant(value: f64) -> String {
+    let digits = 3.0 - value.abs().max(1e-9).log10().floor();
+    format!("{value:.*}", digits.clamp(0.0, 6.0) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_keep_their_digits() {
+        let texts = [0.0, 0.0004812, 0.048, 54.7, 1831.2].map(significant);
+        assert_eq!(texts, ["0.000000", "0.000481", "0.04800", "54.70", "1831"]);
+    }
 }

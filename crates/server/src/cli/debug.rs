@@ -7,6 +7,7 @@ use forebay_text::{Limits, Options, Pattern, Program};
 
 use super::client::{ServerArgs, explain_unknown};
 use super::table;
+use crate::output::print;
 
 /// Show how a pattern is searched, or how a cached field is stored
 #[derive(Debug, Args)]
@@ -41,7 +42,7 @@ enum Subject {
 /// If the pattern is invalid, or the server refuses.
 pub async fn run(args: &DebugArgs) -> Result<()> {
     match &args.subject {
-        Subject::Pattern { regex, options } => print!("{}", describe(regex, options)?),
+        Subject::Pattern { regex, options } => print(describe(regex, options)?)?,
         Subject::Buckets { server, field } => buckets(server, field).await?,
     }
     Ok(())
@@ -71,8 +72,7 @@ async fn buckets(server: &ServerArgs, field: &str) -> Result<()> {
         .filter_map(Bson::as_document)
         .cloned()
         .collect();
-    print!("{}", table::of(&columns(&buckets), &buckets));
-    Ok(())
+    Ok(print(table::of(&columns(&buckets), &buckets))?)
 }
 
 /// Returns a column for each field of the first bucket; all buckets have the same fields.

@@ -9,6 +9,7 @@ use forebay_device::DeviceSpec;
 
 use super::client::{ServerArgs, of_server};
 use super::table;
+use crate::output::{OutputError, print, print_line};
 
 /// List, add or remove the devices of a running server
 #[derive(Debug, Args)]
@@ -86,9 +87,9 @@ pub async fn run(args: &DevicesArgs) -> Result<()> {
     match &args.action {
         Action::List { json: true } => print_json(&reply)?,
         Action::List { json: false } => {
-            print!("{}", table::of(&COLUMNS, &documents(&reply, "devices")));
+            print(table::of(&COLUMNS, &documents(&reply, "devices")))?;
         }
-        _ => print_move(&reply),
+        _ => print_move(&reply)?,
     }
     Ok(())
 }
@@ -121,14 +122,11 @@ fn spec(kind: &str, count: NonZeroUsize) -> Result<String> {
 
 fn print_json(reply: &Document) -> Result<()> {
     let devices = reply.get("devices").cloned().unwrap_or(Bson::Null);
-    println!(
-        "{}",
-        serde_json::to_string(&devices.into_relaxed_extjson())?
-    );
-    Ok(())
+    let devices = serde_json::to_string(&devices.into_relaxed_extjson())?;
+    Ok(print_line(devices)?)
 }
 
-fn print_move(reply: &Document) {
+fn print_move(reply: &Document) -> Result<(), OutputError> {
     let moved = reply
         .get("bucketsMoved")
         .map_or_else(|| "0".to_owned(), table::plain);
@@ -139,7 +137,8 @@ fn print_move(reply: &Document) {
     } else {
         "joined"
     };
-    println!("{} {verb}; {moved} buckets moved", names.join(", "));
+    let names = names.join(", ");
+    print_line(format_args!("{names} {verb}; {moved} buckets moved"))
 }
 
 fn name(device: &Document) -> Option<String> {

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
 
 use super::table;
+use crate::output::{print, print_line};
 
 /// List the kernels for GPUs, or compile them before the first search
 #[derive(Debug, Args)]
@@ -60,10 +61,10 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
             rows.extend(rows_of(&spec.name, &spec.entries, arch, cubin.as_ref()));
         }
     }
-    print!("{}", table::of(&COLUMNS, &rows));
+    print(table::of(&COLUMNS, &rows))?;
     match cache.folder() {
-        Some(folder) => println!("cached in {}", folder.display()),
-        None => println!("not cached: neither HOME nor FOREBAY_KERNEL_CACHE is set"),
+        Some(folder) => print_line(format_args!("cached in {}", folder.display()))?,
+        None => print_line("not cached: neither HOME nor FOREBAY_KERNEL_CACHE is set")?,
     }
     Ok(())
 }

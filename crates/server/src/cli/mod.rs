@@ -79,10 +79,7 @@ pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
         Command::Demo(args) => forebay_bench::demo(args).await,
         #[cfg(feature = "bench")]
         Command::Bench(args) => forebay_bench::bench(args).await,
-        Command::Reference(args) => reference::run(&args),
-        Command::Version => {
-            version::run();
-            Ok(())
-        }
+        Command::Reference(args) => Ok(reference::run(&args)?),
+        Command::Version => Ok(version::run()?),
     }
 }

@@ -1,9 +1,9 @@
 //! `forebay reference`: prints the reference pages, which are generated from the definitions of settings and commands.
 
-use anyhow::Result;
 use clap::{Args, CommandFactory, ValueEnum};
 
 use super::Cli;
+use crate::output::{OutputError, print};
 use crate::settings::reference_page;
 
 /// Print a page of the reference as Markdown
@@ -32,13 +32,12 @@ This page is printed by `forebay reference commands`. The flags of `forebay serv
 /// Prints the page.
 ///
 /// # Errors
-/// Never returns an error.
-pub fn run(args: &ReferenceArgs) -> Result<()> {
-    match args.page {
-        Page::Settings => print!("{}", reference_page()),
-        Page::Commands => print!("{}", commands_page()),
-    }
-    Ok(())
+/// If standard output cannot be written.
+pub fn run(args: &ReferenceArgs) -> Result<(), OutputError> {
+    print(match args.page {
+        Page::Settings => reference_page(),
+        Page::Commands => commands_page(),
+    })
 }
 
 fn commands_page() -> String {

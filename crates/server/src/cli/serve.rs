@@ -11,6 +11,7 @@ use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
 use crate::doors::documents::{self, Door, Listener};
+use crate::output::print_line;
 use crate::settings::{Settings, Sources, flags, unknown_variables};
 use crate::status::Process;
 use crate::stop::Stop;
@@ -93,13 +94,17 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     if args.matches.get_flag(UNTIL_STDIN_ENDS) {
         stop.on_stdin_end()?;
     }
+    // A server also serves if its output is not read.
     if let Some(status) = &status {
-        println!("The status page is at http://{}/", status.address());
+        let _ = print_line(format_args!(
+            "The status page is at http://{}/",
+            status.address()
+        ));
     }
-    println!(
-        "Forebay listens on mongodb://{}{scheme}",
-        listener.address()?
-    );
+    let address = listener.address()?;
+    let _ = print_line(format_args!(
+        "Forebay listens on mongodb://{address}{scheme}"
+    ));
     let door = || Door::new(documents.clone(), proxy, &settings);
     let door = Arc::new(tokio::task::block_in_place(door));
     let devices = documents.devices().clone();

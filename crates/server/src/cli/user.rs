@@ -17,6 +17,7 @@ use mongodb::Client;
 use super::client::{ServerArgs, ask_secret, explain_unknown};
 use crate::auth;
 use crate::logging::one_line;
+use crate::output::print_line;
 
 /// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
@@ -104,7 +105,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
             let password = password()?;
             let users = Users::of(place).await?;
             users.add(&auth::user(name, db), roles, &password).await?;
-            println!("user {name} added");
+            print_line(format_args!("user {name} added"))?;
         }
         Action::List { db, json, place } => {
             let mut users = Users::of(place).await?.list().await?;
@@ -124,7 +125,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
             // List the users before the removal: the removed user may be the one who runs this command.
             let others = others(&users, &user).await;
             users.remove(&user).await?;
-            println!("user {name} removed");
+            print_line(format_args!("user {name} removed"))?;
             others.iter().for_each(|others| warn_without_root(others));
         }
     }
@@ -265,15 +266,12 @@ fn print_list(users: &[Listed], json: bool) -> Result<()> {
     if json {
         let user = |user: &Listed| serde_json::json!({ "user": user.name, "db": user.db, "roles": user.roles });
         let users: Vec<serde_json::Value> = users.iter().map(user).collect();
-        println!("{}", serde_json::to_string(&users)?);
-        return Ok(());
+        return Ok(print_line(serde_json::to_string(&users)?)?);
     }
     for user in users {
         let name = format!("{}@{}", user.name, user.db);
-        println!(
-            "{}",
-            one_line(format!("{name}  {}", user.roles.join(" ")).trim_end())
-        );
+        let line = format!("{name}  {}", user.roles.join(" "));
+        print_line(one_line(line.trim_end()))?;
     }
     Ok(())
 }

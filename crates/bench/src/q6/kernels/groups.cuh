@@ -39,11 +39,11 @@ __device__ inline u32 products(const Values& ship_date, const Values& discount, 
 // Adds the sums of all threads of the block to a number in global memory. Every thread of the block must call this.
 __device__ inline void add_of_block(u64* total, u64 sum) {
     __shared__ u64 sums[kLanes];
-    for (u32 distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_down_sync(kAllLanes, sum, distance);
+    sum = warp_sum(sum);
     if (this_lane() == 0) sums[this_warp()] = sum;
     __syncthreads();
     if (this_warp() > 0) return;
     sum = this_lane() < blockDim.x / kLanes ? sums[this_lane()] : 0;
-    for (u32 distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_down_sync(kAllLanes, sum, distance);
+    sum = warp_sum(sum);
     if (this_lane() == 0 && sum > 0) atomicAdd(total, sum);
 }

@@ -4,15 +4,18 @@ mod movement;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Args;
 use forebay_cancel::Stop as Token;
+use forebay_device::cuda::cufile::DirectSupport;
 use forebay_device::cuda::{gpus, nvrtc_version};
 use tokio::task::spawn_blocking;
 
 use crate::descriptors;
+use crate::output::{OutputError, print_line};
 use crate::settings::Sources;
 use crate::stop::Stop;
 
@@ -20,7 +23,7 @@ use crate::stop::Stop;
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Measure how fast this machine reads files and moves bytes to its GPU, and keep the rates in the data directory;
-    /// takes some seconds, and 256 MiB of disk meanwhile.
+    /// takes some seconds, and needs 256 MiB of free disk meanwhile.
     #[arg(long)]
     measure: bool,
     /// Data directory of the server, which keeps the measured rates.
@@ -71,62 +74,61 @@ struct Finding {
     remedy: Option<&'static str>,
 }
 
-/// Prints the report.
+/// Prints the report on a thread that may block. A request to stop ends a measurement, which then keeps nothing.
 ///
 /// # Errors
 /// If something that the server needs is missing or wrong, or the measurement fails. Missing optional parts are no
 /// error.
 pub async fn run(args: DoctorArgs, stop: &Stop) -> Result<()> {
-    if args.probe_cufile {
-        movement::print_direct_support();
-        return Ok(());
+    let (measures, token) = (args.measure, Token::never());
+    let mut asked = measures.then(|| stop.listen());
+    let cancelled = Arc::clone(&token.cancelled);
+    let mut work = spawn_blocking(move || report(&args, &token));
+    if let Some(asked) = &mut asked {
+        tokio::select! {
+            ended = &mut work => return ended?,
+            _ = asked.changed() => cancelled.store(true, Ordering::Relaxed),
+        }
     }
-    let mut findings = examine(&args.root);
-    let has_gpu = |finding: &Finding| finding.what == "GPU" && finding.verdict == Verdict::Good;
-    let has_gpu = findings.iter().any(has_gpu);
-    findings.extend(movement::examine(has_gpu));
-    findings.iter().for_each(print);
-    let failed = findings
-        .iter()
-        .filter(|finding| finding.verdict == Verdict::Bad)
-        .count();
-    if args.measure {
-        measure(args.data, stop).await?;
-    } else {
-        movement::print_rates(&args.data);
-    }
-    match failed {
-        0 => Ok(()),
-        count => bail!("{count} of {} checks failed", findings.len()),
-    }
+    work.await?
 }
 
-/// Measures on another thread, so that a request to stop ends the measurement and removes its file.
-async fn measure(data: PathBuf, stop: &Stop) -> Result<()> {
-    let token = Token::never();
-    let (measured, mut asked) = (token.clone(), stop.listen());
-    let mut work = spawn_blocking(move || movement::measure_and_keep(&data, &measured));
-    let saved = tokio::select! {
-        saved = &mut work => saved?,
-        _ = asked.changed() => {
-            token.cancelled.store(true, Ordering::Relaxed);
-            work.await?
-        }
-    };
-    movement::print_saved(&saved?);
+fn report(args: &DoctorArgs, stop: &Token) -> Result<()> {
+    if args.probe_cufile {
+        return Ok(print_line(DirectSupport::detect())?);
+    }
+    let mut findings = examine(&args.root);
+    findings.push(movement::io_uring());
+    let gpu = movement::gpu();
+    let direct = movement::direct_support(gpu.is_ok());
+    findings.extend(gpu.is_ok().then(|| movement::cufile(&direct)));
+    for finding in &findings {
+        print(finding)?;
+    }
+    match args.measure {
+        true => movement::measure_and_keep(&args.data, gpu.as_ref(), &direct, stop)?,
+        false => movement::print_rates(&args.data, gpu.as_ref().ok())?,
+    }
+    let is_bad = |finding: &&Finding| finding.verdict == Verdict::Bad;
+    let failed = findings.iter().filter(is_bad).count();
+    ensure!(failed == 0, "{failed} of {} checks failed", findings.len());
     Ok(())
 }
 
-fn print(finding: &Finding) {
+fn print(finding: &Finding) -> Result<(), OutputError> {
     let mark = match finding.verdict {
         Verdict::Good => "ok     ",
         Verdict::Absent => "absent ",
         Verdict::Limited => "limited",
         Verdict::Bad => "PROBLEM",
     };
-    println!("{mark}  {:16}  {}", finding.what, finding.found);
-    if let Some(remedy) = finding.remedy {
-        println!("{:27}remedy: {remedy}", "");
+    print_line(format_args!(
+        "{mark}  {:16}  {}",
+        finding.what, finding.found
+    ))?;
+    match finding.remedy {
+        Some(remedy) => print_line(format_args!("{:27}remedy: {remedy}", "")),
+        None => Ok(()),
     }
 }
 
@@ -463,6 +465,23 @@ mod tests {
         assert_eq!(find(&root, "GPU driver").found, "NVRM version: 570.1");
         assert_eq!(find(&root, "CUDA library").verdict, Verdict::Good);
         assert_eq!(find(&root, "NVRTC").verdict, Verdict::Absent);
+    }
+
+    #[test]
+    fn too_little_memory_to_lock_is_named_with_its_remedy() {
+        for (soft, verdict) in [
+            ("65536", Verdict::Limited),
+            ("1073741824", Verdict::Good),
+            ("unlimited", Verdict::Good),
+        ] {
+            let limits = format!("Max locked memory         {soft}            {soft}     bytes\n");
+            let root = machine(&[("dev/nvidia0", ""), ("proc/self/limits", &limits)]);
+            let finding = find(&root, "locked memory");
+            assert_eq!(finding.verdict, verdict, "{soft}");
+            let names_limit = |remedy: &str| remedy.starts_with("ulimit -l unlimited");
+            let is_limited = verdict == Verdict::Limited;
+            assert_eq!(finding.remedy.is_some_and(names_limit), is_limited);
+        }
     }
 
     #[test]

@@ -1,24 +1,23 @@
 //! The section of `forebay doctor` on storage and transfers: what this machine has, its measured rates, and the ways
 //! that the engine picks.
 
-use std::env;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, ensure};
 use bson::{DateTime, doc};
 use forebay_cancel::Stop as Token;
-use forebay_device::cuda::cufile::DirectSupport;
+use forebay_device::cuda::cufile::{DirectSupport, try_in_child};
 use forebay_device::cuda::{Gpu, gpus, nvrtc_version};
-use forebay_device::{DeviceOptions, Devices};
+use forebay_device::{DeviceOptions, Devices, HaltingDevices};
 use forebay_movement::Tier;
-use forebay_movement::pick::{Machine, Measurements, Pattern, SavedMeasurements, measure};
+use forebay_movement::pick::{Machine, Measurements, Pattern, Rate, SavedMeasurements, measure};
 use forebay_movement::storage::FileReader;
 
-use super::{Finding, Verdict, flawed, good};
+use super::{Finding, Verdict, flawed, good, print};
 use crate::cli::table;
+use crate::output::{OutputError, print_line};
 
 /// GPU memory for the measurement.
 const MEASURED_DEVICE_BYTES: u64 = 2 << 30;
@@ -26,22 +25,33 @@ const MEASURED_DEVICE_BYTES: u64 = 2 << 30;
 const OWNER_ONLY: u32 = 0o700;
 /// The size for which ways are picked in the report.
 const PICKED_BYTES: u64 = 1 << 30;
+/// What to do about a path that is no directory.
+const NAME_DATA: &str = "name the server's data directory by --data";
 
-/// Prints what cuFile would do on this machine. Runs in a child process, which a crash of libcufile may end.
-pub fn print_direct_support() {
-    println!("{}", DirectSupport::detect());
+/// Returns the GPU that is measured: the first one, if kernels can be compiled for it.
+///
+/// # Errors
+/// What is missing.
+pub fn gpu() -> Result<Gpu> {
+    let first = gpus()?.into_iter().next();
+    nvrtc_version()?;
+    first.context("the driver has no GPU")
 }
 
-/// Checks what the reads of files and transfers need.
-pub fn examine(has_gpu: bool) -> Vec<Finding> {
-    let mut findings = vec![io_uring()];
-    if has_gpu {
-        findings.push(cufile());
+/// Returns what cuFile would do on this machine. A child process tries it first, because libcufile can crash.
+pub fn direct_support(has_gpu: bool) -> DirectSupport {
+    let unavailable = |why| DirectSupport::Unavailable { why };
+    if !has_gpu {
+        return unavailable("it needs a GPU".to_owned());
     }
-    findings
+    match try_in_child(["doctor", "--probe-cufile"]) {
+        Ok(_) => DirectSupport::detect(),
+        Err(error) => unavailable(error.to_string()),
+    }
 }
 
-fn io_uring() -> Finding {
+/// Checks whether one thread can keep many reads in flight.
+pub fn io_uring() -> Finding {
     let what = "io_uring";
     match (FileReader::Uring { depth: 1 }).check() {
         Ok(()) => good(
@@ -57,101 +67,98 @@ fn io_uring() -> Finding {
     }
 }
 
-fn cufile() -> Finding {
-    let what = "cuFile";
-    let found = direct_support().unwrap_or_else(|why| why);
-    match found.contains("with nvidia-fs") || found.contains("peer-to-peer") {
+/// Describes what cuFile would do.
+pub fn cufile(direct: &DirectSupport) -> Finding {
+    let (what, found) = ("cuFile", direct.to_string());
+    match direct.is_direct() {
         true => good(what, found),
-        false => Finding {
+        false => flawed(
             what,
-            verdict: Verdict::Absent,
+            Verdict::Absent,
             found,
-            remedy: Some(
-                "nothing is needed: files are read into pinned memory; for reads straight into the GPU, load nvidia-fs",
-            ),
-        },
+            "none needed: files are read into pinned memory; for reads straight into the GPU, load nvidia-fs",
+        ),
     }
 }
 
-/// Asks a child process what cuFile would do. An error says why cuFile must not be opened in this process.
-fn direct_support() -> Result<String, String> {
-    let child = env::current_exe().and_then(|program| {
-        let mut child = Command::new(program);
-        child.args(["doctor", "--probe-cufile"]).output()
-    });
-    match child {
-        Ok(output) if output.status.success() => {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        Ok(output) => Err(format!(
-            "libcufile does not work here: its process ended with {}",
-            output.status
-        )),
-        Err(error) => Err(format!("unknown: {error}")),
-    }
-}
-
-/// Measures this machine, keeps the rates in the data directory, and returns them. Blocks for some seconds.
+/// Measures this machine, keeps the rates in the data directory, and prints them. Blocks for some seconds.
 ///
 /// # Errors
-/// If the data directory cannot be written, a device does not start, or a way that the machine has fails.
-pub fn measure_and_keep(data: &Path, token: &Token) -> Result<SavedMeasurements> {
-    let mut folder = DirBuilder::new();
-    let folder = folder.recursive(true).mode(OWNER_ONLY);
-    folder
-        .create(data)
-        .with_context(|| format!("creating {}", data.display()))?;
-    let gpu = measured_gpu();
-    let spec = if gpu.is_some() { "cuda:0" } else { "host:1" }.parse()?;
+/// If the data directory cannot be written, a device does not start, a method that the machine has fails, or `stop`
+/// ends the measurement.
+pub fn measure_and_keep(
+    data: &Path,
+    gpu: Result<&Gpu, &Error>,
+    direct: &DirectSupport,
+    stop: &Token,
+) -> Result<()> {
+    create(data)?;
+    let spec = if gpu.is_ok() { "cuda:0" } else { "host:1" }.parse()?;
     let options = DeviceOptions {
         cuda_memory_budget_bytes: Some(MEASURED_DEVICE_BYTES),
         ..DeviceOptions::default()
     };
-    let devices = Devices::new(&spec, options)?;
-    let measured = match devices.list().first() {
-        Some(device) => measure(device, data, direct_support().is_ok(), token),
-        None => bail!("no device started"),
-    };
-    devices.halt();
-    if token.check().is_err() {
-        bail!("the measurement was stopped; nothing was kept");
-    }
+    let devices = HaltingDevices::from(Devices::new(&spec, options)?);
+    let device = devices.list().into_iter().next();
+    let measured = measure(&device.context("no device started")?, data, direct, stop);
+    ensure!(
+        stop.check().is_ok(),
+        "the measurement was stopped; nothing was kept"
+    );
     let measured = measured?;
+    if let Err(why) = gpu {
+        print_line(format_args!("transfers: not measured: {why:#}"))?;
+    }
     for (way, why) in &measured.missing {
-        println!("{way}: not measured: {why}");
+        print_line(format_args!("{way}: not measured: {why}"))?;
+    }
+    if let Some(why) = &measured.cached {
+        print_line(format_args!(
+            "file: its rates are of memory, because it is read through the page cache: {why}"
+        ))?;
     }
     let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
-    let machine = Machine::this(gpu.as_ref());
+    let machine = Machine::this(gpu.ok());
     let saved = SavedMeasurements::new(date, machine, measured.measurements);
     saved.save(data)?;
-    Ok(saved)
+    Ok(print_saved(&saved)?)
 }
 
-/// Returns the GPU that is measured: the first one, if kernels can be compiled for it.
-fn measured_gpu() -> Option<Gpu> {
-    nvrtc_version().ok()?;
-    gpus().ok()?.into_iter().next()
+/// Creates the data directory if it does not exist.
+fn create(data: &Path) -> Result<()> {
+    let mut folder = DirBuilder::new();
+    let created = folder.recursive(true).mode(OWNER_ONLY).create(data);
+    ensure!(!is_other(data), "{}; {NAME_DATA}", not_directory(data));
+    created.with_context(|| format!("creating {}", data.display()))
+}
+
+/// Returns whether a path names something that is no directory.
+fn is_other(path: &Path) -> bool {
+    path.exists() && !path.is_dir()
+}
+
+fn not_directory(path: &Path) -> String {
+    format!("{} is not a directory", path.display())
 }
 
 /// Prints the rates of a data directory, and the way that is picked from each tier.
-pub fn print_rates(data: &Path) {
+pub fn print_rates(data: &Path, gpu: Option<&Gpu>) -> Result<(), OutputError> {
     let what = "transfers";
-    if data.exists() && !data.is_dir() {
-        let found = format!("{} is not a directory", data.display());
-        return super::print(&flawed(
+    if is_other(data) {
+        return print(&flawed(
             what,
             Verdict::Limited,
-            found,
-            "name the server's data directory by --data",
+            not_directory(data),
+            NAME_DATA,
         ));
     }
-    match SavedMeasurements::load(data, &Machine::this(measured_gpu().as_ref())) {
-        Some(saved) => print_saved(&saved),
-        None => super::print(&Finding {
+    match SavedMeasurements::load(data, &Machine::this(gpu)) {
+        Ok(saved) => print_saved(&saved),
+        Err(why) => print(&Finding {
             what,
             verdict: Verdict::Absent,
             found: format!(
-                "this machine's rates are not in {0}; `forebay doctor --measure --data {0}` measures them in some seconds",
+                "this machine's rates are not in {0}: {why}; `forebay doctor --measure --data {0}` measures them in some seconds",
                 data.display()
             ),
             remedy: None,
@@ -160,23 +167,24 @@ pub fn print_rates(data: &Path) {
 }
 
 /// Prints rates and picks.
-pub fn print_saved(saved: &SavedMeasurements) {
+fn print_saved(saved: &SavedMeasurements) -> Result<(), OutputError> {
     let machine = &saved.machine;
     let gpu = machine.gpu.as_deref().unwrap_or("no GPU");
-    println!(
-        "\nmeasured {} on {}, {gpu}\n",
-        saved.date, machine.processors
-    );
-    print!("{}", rates(&saved.measurements));
-    println!();
+    print_line(format_args!(
+        "\nmeasured {} on {}, {gpu}\n\n{}",
+        saved.date,
+        machine.processors,
+        rates(&saved.measurements)
+    ))?;
     for tier in [Tier::File, Tier::Pageable, Tier::Pinned] {
-        if let Some(choice) = saved
+        let picked = saved
             .measurements
-            .pick(tier, PICKED_BYTES, Pattern::Sequential)
-        {
-            println!("from {tier}: {} ({})", choice.way, choice.why);
+            .pick(tier, PICKED_BYTES, Pattern::Sequential);
+        if let Some(choice) = picked {
+            print_line(format_args!("from {tier}: {} ({})", choice.way, choice.why))?;
         }
     }
+    Ok(())
 }
 
 fn rates(measurements: &Measurements) -> String {
@@ -187,7 +195,7 @@ fn rates(measurements: &Measurements) -> String {
         ("GB/s", "rate"),
         ("CPU s/GB", "cpu"),
     ];
-    let row = |rate: &forebay_movement::pick::Rate| {
+    let row = |rate: &Rate| {
         doc! {
             "from": rate.source.name(),
             "way": rate.way.name(),
