@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use forebay_peers::{column, ferretdb};
+use forebay_terminal::print_line;
 
 use crate::documents::{self, DocumentsArgs};
 use crate::io::{self, IoArgs};
@@ -57,10 +58,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         Bench::Io(args) => io::run(&args),
         Bench::CufileProbe { file } => io::probe::run(&file),
         Bench::Plot(args) => plot::run(&args),
-        Bench::Ferretdb => {
-            println!("{}", ferretdb::binary()?.display());
-            Ok(())
-        }
+        Bench::Ferretdb => Ok(print_line(ferretdb::binary()?.display())?),
         Bench::ColumnRegex { file } => column::serve_regex_crate(&file),
     }
 }

@@ -10,7 +10,6 @@ pub mod data;
 pub mod demo;
 pub mod documents;
 pub mod io;
-mod output;
 pub mod plot;
 pub mod q6;
 pub mod record;

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::Summary;
@@ -142,8 +142,9 @@ pub struct Measured<'a> {
 /// # Errors
 /// If the file cannot be written.
 pub fn append(path: &Path, records: &[Record]) -> Result<()> {
+    let writing = || format!("writing {}", path.display());
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        fs::create_dir_all(folder).with_context(writing)?;
     }
     let mut lines = Vec::new();
     for record in records {
@@ -158,18 +159,34 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .custom_flags(libc::O_NONBLOCK);
     let file = options.open(path);
     file.and_then(|mut file| file.write_all(&lines))
-        .with_context(|| format!("writing {}", path.display()))
+        .with_context(writing)
 }
 
-/// Reads the records of a file of JSON lines.
+/// Reads the records of a file of JSON lines. Empty lines are skipped.
 ///
 /// # Errors
 /// If the file cannot be read, or a line of it is not a record.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let records = text.lines().map(serde_json::from_str);
-    let records = records.collect::<Result<_, _>>();
-    records.with_context(|| format!("in {}", path.display()))
+    let lines = (1..).zip(text.lines());
+    let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+    let parse = |(number, line): (usize, &str)| {
+        let parsed = parse_record(line);
+        parsed.with_context(|| format!("line {number} of {} is no record", path.display()))
+    };
+    filled.map(parse).collect()
+}
+
+fn parse_record(line: &str) -> Result<Record> {
+    let record: Record = serde_json::from_str(line)?;
+    let texts = [&record.case, &record.engine, &record.device, &record.metric];
+    let steers =
+        |text: &&String| text.contains(|letter: char| letter.is_control() || letter == '|');
+    ensure!(
+        !texts.iter().any(steers),
+        "its texts have a control character or `|`, which would break tables"
+    );
+    Ok(record)
 }
 
 /// Returns `FOREBAY_COMMIT` if set. Otherwise returns the commit of the current checkout, with `+` if files were

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use forebay_terminal::print_line;
 
+use crate::plot;
 use crate::record::{self, Measured, Record, Run};
 use crate::statistics::Summary;
-use crate::{output, plot};
 
 /// What becomes of the results.
 #[derive(Args, Clone, Debug, Default)]
@@ -73,13 +74,14 @@ impl Results {
     /// # Errors
     /// If they cannot be written or printed.
     pub(crate) fn add(&mut self, records: Vec<Record>, row: &str) -> Result<()> {
+        self.add_unprinted(records)?;
         if !self.options.json {
             if let Some(head) = self.head.take() {
-                output::print(&head)?;
+                print_line(&head)?;
             }
-            output::print(row)?;
+            print_line(row)?;
         }
-        self.add_unprinted(records)
+        Ok(())
     }
 
     /// Adds records that are no row of the table.
@@ -92,7 +94,7 @@ impl Results {
         }
         if self.options.json {
             for record in &records {
-                output::print(&serde_json::to_string(record)?)?;
+                print_line(serde_json::to_string(record)?)?;
             }
         }
         self.records.extend(records);

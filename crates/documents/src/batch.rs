@@ -243,7 +243,7 @@ impl Batch {
         cursor.stream.begin_batch(size);
         while self.count < size {
             let row = match cursor.held.take() {
-                Some(row) => Some(row),
+                Some((row, _)) => Some(row),
                 None => cursor.stream.next(stop)?,
             };
             let Some(row) = row else {
@@ -253,7 +253,10 @@ impl Batch {
             };
             check_size(&row)?;
             if self.count > 0 && self.writer.len() + row.as_bytes().len() > BATCH_BYTES_MAX {
-                cursor.held = Some(row);
+                let row = row.detached();
+                let share = self.held.another();
+                share.try_grow(row.as_bytes().len())?;
+                cursor.held = Some((row, share));
                 return Ok(());
             }
             self.cover(row.as_bytes().len())?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_cancel::SharedStop;
 use forebay_documents_query::Code;
+use forebay_memory::Share;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -46,8 +47,8 @@ pub struct Cursor {
     pub stream: Box<dyn Stream>,
     /// The search that found the documents, which is logged if a batch is slow.
     pub search: Option<Search>,
-    /// A document that did not fit into the last batch.
-    pub held: Option<Row>,
+    /// A document that did not fit into the last batch, and the memory account's share for it.
+    pub held: Option<(Row, Share)>,
     /// The owner.
     pub owner: Owner,
     /// The client (a user on a host) that opened the cursor. `None` if the server opened the cursor.

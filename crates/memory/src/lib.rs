@@ -19,7 +19,7 @@ mod system;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -35,6 +35,11 @@ pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
 /// Divisor of an account's limit. The quotient is reserved for small shares.
 const RESERVE_PART: u64 = 16;
+
+/// Minimum bytes that, when released at once, stay taken until the next measurement. What they covered may still be
+/// resident under another owner, such as the store's write buffers. If other shares took the bytes at once, the process
+/// would hold both.
+const SETTLING_BYTES_MIN: u64 = 1 << 20;
 
 /// Increment in which [`Share::try_cover`] grows a share, in bytes.
 const STEP_BYTES: usize = 16 << 10;
@@ -68,6 +73,10 @@ struct Inner {
     given_back: Notify,
     /// Bytes that the process holds outside all shares; zero in a child account.
     outside: Outside,
+    /// Bytes that were released, but stay taken until the next measurement.
+    settling_bytes: AtomicU64,
+    /// Whether resident memory is measured.
+    is_measured: AtomicBool,
     above: Option<Account>,
 }
 
@@ -116,6 +125,8 @@ impl Account {
                 line: Line::default(),
                 given_back: Notify::new(),
                 outside: Outside::default(),
+                settling_bytes: AtomicU64::new(0),
+                is_measured: AtomicBool::new(false),
                 above,
             }),
         }
@@ -145,13 +156,14 @@ impl Account {
     /// Records the resident memory of the process. The part that is in no share reduces the room for shares. Must be
     /// called often, because only recent values count.
     pub fn look(&self, resident_bytes: u64) {
-        let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
-        let outside_bytes = resident_bytes.saturating_sub(used_bytes);
-        self.inner.outside.look(outside_bytes, Instant::now());
-        // Waiting shares may fit now.
-        if self.inner.line.count() > 0 {
-            self.inner.given_back.notify_waiters();
-        }
+        let inner = &self.inner;
+        inner.is_measured.store(true, Ordering::Relaxed);
+        let settled_bytes = inner.settling_bytes.swap(0, Ordering::Relaxed);
+        let used_bytes = inner.used_bytes.load(Ordering::Relaxed);
+        let outside_bytes = resident_bytes.saturating_sub(used_bytes - settled_bytes);
+        inner.outside.look(outside_bytes, Instant::now());
+        // Notifies waiting shares, which may fit now.
+        inner.give_back(settled_bytes);
     }
 
     /// Sets the minimum number of bytes that count as held outside the shares. The minimum accounts for caches and
@@ -190,7 +202,15 @@ impl Account {
     }
 
     fn give_back(&self, bytes: u64) {
-        self.chain().for_each(|inner| inner.give_back(bytes));
+        for inner in self.chain() {
+            let is_settling =
+                bytes >= SETTLING_BYTES_MIN && inner.is_measured.load(Ordering::Relaxed);
+            if is_settling {
+                inner.settling_bytes.fetch_add(bytes, Ordering::Relaxed);
+            } else {
+                inner.give_back(bytes);
+            }
+        }
     }
 
     fn count_refusal(&self) {
@@ -283,6 +303,11 @@ impl Share {
         Arc::ptr_eq(&self.account.inner, &account.inner)
     }
 
+    /// Returns an empty share of the same account.
+    pub fn another(&self) -> Share {
+        self.account.share()
+    }
+
     /// Returns the bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -295,6 +320,12 @@ impl Share {
     pub fn try_grow(&self, bytes: usize) -> Result<(), Full> {
         self.grow(bytes as u64, false)
             .inspect_err(|_| self.account.count_refusal())
+    }
+
+    /// Takes `bytes` more bytes if there is room. Returns whether it did. A lack of room does not count as a refusal,
+    /// because the caller can do without the bytes.
+    pub fn grow_if_room(&self, bytes: usize) -> bool {
+        self.grow(bytes as u64, false).is_ok()
     }
 
     /// Takes `bytes` more bytes, and waits at most `limit` for room.

@@ -373,3 +373,31 @@ fn a_claim_ends_and_goes_to_the_next_share_after_a_pause() {
     line.remove(second);
     assert_eq!(claimed(), 0);
 }
+
+#[test]
+fn what_a_large_share_leaves_behind_is_measured_before_others_take_its_bytes() {
+    let account = Account::new(100 * MIB as u64);
+    account.look(0);
+    let (writer, other) = (account.share(), account.share());
+    writer.try_grow(60 * MIB).expect("room");
+    // The writer's bytes stay resident in a buffer.
+    drop(writer);
+    assert_eq!(used(&account), 60 * MIB as u64);
+    other.try_grow(50 * MIB).expect_err("not measured yet");
+    account.look(60 * MIB as u64);
+    let figures = account.figures();
+    assert_eq!(
+        (figures.used_bytes, figures.outside_bytes),
+        (0, 60 * MIB as u64)
+    );
+    other
+        .try_grow(50 * MIB)
+        .expect_err("the buffer is resident");
+    other.try_grow(30 * MIB).expect("room");
+    other.shrink(1000);
+    assert_eq!(
+        used(&account),
+        30 * MIB as u64 - 1000,
+        "few bytes are free at once"
+    );
+}

@@ -17,6 +17,8 @@ pub fn start(settings: &Settings) -> anyhow::Result<()> {
     // Without colors, so that a line is the same on a terminal and in a file.
     let lines = tracing_subscriber::fmt()
         .with_ansi(false)
+        // A line that cannot be written is lost. The report of such an error would panic.
+        .log_internal_errors(false)
         .with_env_filter(filter)
         .with_writer(|| Lines(io::stderr()));
     match settings.log_format.as_str() {
@@ -115,6 +117,8 @@ mod tests {
         let writer = text.clone();
         let lines = tracing_subscriber::fmt()
             .with_ansi(false)
+            // A line that cannot be written is lost. The report of such an error would panic.
+            .log_internal_errors(false)
             .with_writer(move || Lines(writer.clone()));
         tracing::subscriber::with_default(lines.finish(), log_twice);
         assert_two_lines(&text);

@@ -9,18 +9,16 @@ mod driver_error;
 mod import;
 mod listen;
 mod logging;
-mod output;
 mod settings;
 mod status;
 mod stop;
 mod tls;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use output::OutputError;
+use forebay_terminal::{OutputError, note};
 
 /// Maximum number of blocking threads: more than all blocking work together may use, so that one is always free. When a
 /// network thread blocks, a free thread takes over that thread's other tasks.
@@ -55,8 +53,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref().is_some_and(OutputError::is_closed) {
         return ExitCode::SUCCESS;
     }
-    // Standard error may be closed too.
-    let _ = writeln!(io::stderr(), "forebay: {}", message(error));
+    note(format_args!("forebay: {}", message(error)));
     ExitCode::FAILURE
 }
 

@@ -306,6 +306,8 @@ fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU
 struct Seen {
     pings: Vec<Duration>,
     resident_bytes: u64,
+    /// The memory account shortly after the maximum of the resident memory.
+    account: RawDocumentBuf,
 }
 
 /// Returns the memory account in `serverStatus`.
@@ -340,9 +342,11 @@ fn work(server: &Server, time: Duration) -> Result<Seen> {
         let batch = found.get_document("cursor")?.get_array("firstBatch")?;
         ensure!(batch.into_iter().count() == 1, "{found:?}");
         let resident = server.process().resident_bytes();
-        seen.resident_bytes = seen
-            .resident_bytes
-            .max(resident.context("resident memory")?);
+        let resident = resident.context("resident memory")?;
+        if resident > seen.resident_bytes {
+            seen.resident_bytes = resident;
+            seen.account = account(&mut raw)?;
+        }
         pace(Duration::from_millis(20));
     }
     seen.pings.sort_unstable();
@@ -392,7 +396,12 @@ fn check_limits(seen: &Seen) -> Result<()> {
         "attack: {} pings, p50 {p50:?}, p99 {p99:?}",
         seen.pings.len()
     );
-    println!("attack: resident {resident} MiB at most");
+    let mib = |key: &str| seen.account.get_i64(key).map(|bytes| bytes >> 20);
+    println!(
+        "attack: resident {resident} MiB at most: {:?} MiB in shares, {:?} outside",
+        mib("usedBytes")?,
+        mib("outsideBytes")?
+    );
     ensure!(resident <= most, "{resident} MiB are more than {most} MiB");
     ensure!(!is_full() || p99 <= PING_MAX, "p99 of a ping: {p99:?}");
     Ok(())

@@ -1,5 +1,6 @@
 //! Import and export of files in every format, through the command line.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -401,4 +402,32 @@ fn the_other_commands_work() -> Result<()> {
     ensure!(run(&["doctor"])?.contains("host devices"));
     assert_eq!(output(&["debug", "pattern", "("])?.status.code(), Some(1));
     Ok(())
+}
+
+#[test]
+fn output_and_notes_that_are_not_read_are_no_failure() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory"])?;
+    let folder = tempfile::tempdir()?;
+    let lines: String = (0..5_000)
+        .map(|id| format!("{{\"_id\": {id}}}\n"))
+        .collect();
+    let file = write(folder.path(), "lines.jsonl", &lines)?;
+    let full = || File::options().write(true).open("/dev/full");
+    let imported = command("import", server.uri(), "c", &[&file])
+        .stderr(full()?)
+        .status()?;
+    ensure!(imported.success(), "{imported}");
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let output = command("export", server.uri(), "c", &[])
+        .stdout(writer)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && said.is_empty(), "{said}");
+    let exported = command("export", server.uri(), "c", &[])
+        .stdout(Stdio::null())
+        .stderr(full()?)
+        .status()?;
+    ensure!(exported.success(), "{exported}");
+    server.stop()
 }

@@ -1,5 +1,6 @@
 //! Server start: settings from flags, environment and file, and a one-line error if the server cannot start.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
@@ -270,6 +271,21 @@ fn a_signal_stops_a_server_cleanly() -> Result<()> {
         let status = ended_by(&mut server, signal)?;
         ensure!(status.success(), "{signal}: {status}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_no_server() -> Result<()> {
+    let mut server = Command::new(BINARY)
+        .args(["serve", "--memory", "--mongodb-listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(File::options().write(true).open("/dev/full")?)
+        .spawn()?;
+    let mut lines = BufReader::new(server.stdout.take().context("the output")?).lines();
+    let line = lines.next().context("a line")??;
+    ensure!(line.contains("mongodb://"), "{line}");
+    let status = ended_by(&mut server, Signal::SIGTERM)?;
+    ensure!(status.success(), "{status}");
     Ok(())
 }
 

@@ -112,6 +112,8 @@ struct Watched {
 /// A pattern compiled by PCRE2.
 struct Compiled {
     code: NonNull<sys::pcre2_code_8>,
+    /// Whether the pattern begins with a limit of memory (`(*LIMIT_HEAP=...)`).
+    has_heap_limit: bool,
     meter: Arc<Meter>,
 }
 
@@ -221,7 +223,7 @@ impl Meter {
     /// not the meter's account.
     fn resume(&self, memory: &Account) -> bool {
         self.share.is_of(memory)
-            && (self.bytes() <= self.free_bytes || self.share.try_grow(self.bytes()).is_ok())
+            && (self.bytes() <= self.free_bytes || self.share.grow_if_room(self.bytes()))
     }
 
     /// Stops charging the account until [`Meter::resume`].
@@ -312,7 +314,11 @@ impl Compiled {
             compile(pattern, options, &allocator, (&mut error, &mut offset))
         });
         match code {
-            Some(code) => Ok(Compiled { code, meter }),
+            Some(code) => Ok(Compiled {
+                code,
+                has_heap_limit: has_heap_limit(code),
+                meter,
+            }),
             None if error == COMPILE_ERROR_NO_MEMORY => Err(CompileError::NoMemory(full(memory))),
             None => Err(CompileError::Invalid {
                 code: error,
@@ -324,6 +330,9 @@ impl Compiled {
 
     /// Calls the matcher once, starting at byte `from` of the subject. Charges `memory` during the call if the thread's
     /// scratch memory has more than [`FREE_BYTES`].
+    ///
+    /// A pattern with a limit of memory gets new scratch memory, because PCRE2 checks the limit only when it allocates
+    /// frames: with the kept frames of another pattern, the answer would depend on that pattern.
     fn find(
         &self,
         (subject, from): (&[u8], usize),
@@ -332,7 +341,10 @@ impl Compiled {
         watch: Option<&mut Watch<'_>>,
     ) -> Result<Option<(usize, usize)>, i32> {
         assert!(from <= subject.len(), "a search starts within the subject");
-        let kept = SCRATCH.take().filter(|kept| kept.meter.resume(memory));
+        let kept = match self.has_heap_limit {
+            true => None,
+            false => SCRATCH.take().filter(|kept| kept.meter.resume(memory)),
+        };
         let scratch = kept.unwrap_or_else(|| Scratch::new(memory));
         let found = self.find_with(&scratch, (subject, from), limits, watch);
         if scratch.meter.bytes() <= KEPT_BYTES_MAX {
@@ -599,6 +611,20 @@ fn compile(
         sys::pcre2_compile_context_free_8(context);
         NonNull::new(code)
     }
+}
+
+/// Returns whether a pattern sets its own limit of memory.
+fn has_heap_limit(code: NonNull<sys::pcre2_code_8>) -> bool {
+    let mut limit = 0u32;
+    // SAFETY: the code is live, and this property is a `u32`.
+    let found = unsafe {
+        sys::pcre2_pattern_info_8(
+            code.as_ptr(),
+            sys::PCRE2_INFO_HEAPLIMIT,
+            ptr::from_mut(&mut limit).cast(),
+        )
+    };
+    found == 0
 }
 
 /// Returns whether a match was found. Errors count as no match, except a lack of memory, because the same call finds

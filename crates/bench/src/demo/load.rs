@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use bson::{Document, RawDocumentBuf, doc};
 use forebay_peers::client::{self, Plan};
+use forebay_terminal::note;
 use indicatif::{ProgressBar, ProgressStyle};
 use mongodb::Database;
 
@@ -30,7 +31,7 @@ impl Source {
         if let Some(count) = generated {
             return Source::generated(count);
         }
-        eprintln!("Fetching package names and films (kept for later runs) ...");
+        note("Fetching package names and films (kept for later runs) ...");
         match data::names().and_then(|names| {
             Ok(Source {
                 names,
@@ -39,8 +40,12 @@ impl Source {
         }) {
             Ok(source) => source,
             Err(error) => {
-                eprintln!("The real data could not be fetched: {error:#}");
-                eprintln!("Searching {GENERATED_COUNT} generated names instead.");
+                note(format_args!(
+                    "The real data could not be fetched: {error:#}"
+                ));
+                note(format_args!(
+                    "Searching {GENERATED_COUNT} generated names instead."
+                ));
                 Source::generated(GENERATED_COUNT)
             }
         }
@@ -109,7 +114,9 @@ async fn import(
     quiet: bool,
 ) -> Result<()> {
     if client::count(db, name, &doc! {}, Plan::Chosen).await? == count as u64 {
-        eprintln!("{name}: {count} documents from an earlier run are used.");
+        note(format_args!(
+            "{name}: {count} documents from an earlier run are used."
+        ));
         return Ok(());
     }
     let progress = progress_bar(name, count, quiet);

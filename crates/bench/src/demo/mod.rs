@@ -12,6 +12,7 @@ use bson::Document;
 use clap::Args;
 use forebay_peers::client::{self, Explanation, Plan};
 use forebay_peers::process::ServerProcess;
+use forebay_terminal::print_line;
 use mongodb::Client;
 use serde::Serialize;
 
@@ -97,11 +98,11 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     load::load(&database, &source, args.uri.is_none(), args.json).await?;
     for outcome in search_all(&client, &source, &args).await? {
         if args.json {
-            println!("{}", serde_json::to_string(&outcome)?);
+            print_line(serde_json::to_string(&outcome)?)?;
         }
     }
     if !args.once {
-        table::print_invitation(&uri, DATABASE, status_page.as_deref());
+        table::print_invitation(&uri, DATABASE, status_page.as_deref())?;
         tokio::signal::ctrl_c().await?;
     }
     server.map_or(Ok(()), ServerProcess::stop)
@@ -144,12 +145,14 @@ fn data_folder(args: &DemoArgs) -> Result<Option<String>> {
 
 async fn search_all(client: &Client, source: &Source, args: &DemoArgs) -> Result<Vec<Outcome>> {
     let searches = searches::of(source);
-    let mut table = (!args.json).then(|| table::Table::begin(&searches));
+    let mut table = (!args.json)
+        .then(|| table::Table::begin(&searches))
+        .transpose()?;
     let mut outcomes = Vec::new();
     for search in &searches {
         let outcome = search_one(client, search).await?;
         if let Some(table) = &mut table {
-            table.row(&outcome);
+            table.row(&outcome)?;
         }
         outcomes.push(outcome);
     }

@@ -1,5 +1,7 @@
 //! The demonstration's table, and instructions for further use.
 
+use forebay_terminal::{OutputError, print_line};
+
 use super::Outcome;
 use super::searches::Search;
 
@@ -12,7 +14,10 @@ pub struct Table {
 
 impl Table {
     /// Prints the heading. Each column is as wide as its widest cell in `searches`.
-    pub fn begin(searches: &[Search]) -> Table {
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn begin(searches: &[Search]) -> Result<Table, OutputError> {
         let width = |of: fn(&Search) -> &str| {
             searches
                 .iter()
@@ -28,12 +33,15 @@ impl Table {
             "search",
             "kind",
             ["matches", "tier", "devices", "buckets", "median", "scan"],
-        );
-        table
+        )?;
+        Ok(table)
     }
 
     /// Prints the row of a search.
-    pub fn row(&mut self, outcome: &Outcome) {
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn row(&mut self, outcome: &Outcome) -> Result<(), OutputError> {
         let buckets = outcome.buckets.map_or("-".to_owned(), |(searched, all)| {
             format!("{searched} of {all}")
         });
@@ -45,16 +53,16 @@ impl Table {
             &duration(outcome.median_ms),
             &duration(outcome.scan_ms),
         ];
-        self.line(&outcome.search, outcome.kind, cells.map(String::as_str));
+        self.line(&outcome.search, outcome.kind, cells.map(String::as_str))
     }
 
-    fn line(&self, search: &str, kind: &str, cells: [&str; 6]) {
+    fn line(&self, search: &str, kind: &str, cells: [&str; 6]) -> Result<(), OutputError> {
         let [matches, tier, devices, buckets, median, scan] = cells;
         let (search_width, kind_width) = (self.search_width, self.kind_width);
-        println!(
+        print_line(format_args!(
             "{search:search_width$}  {kind:kind_width$}  {matches:>9}  {tier:14}  {devices:14}  {buckets:>10}  \
              {median:>9}  {scan:>9}"
-        );
+        ))
     }
 }
 
@@ -79,22 +87,31 @@ fn duration(milliseconds: f64) -> String {
 }
 
 /// Prints how to connect to the server.
-pub fn print_invitation(uri: &str, database: &str, status_page: Option<&str>) {
-    println!();
-    println!("Serving at {uri}/{database} until Ctrl-C.");
-    if let Some(page) = status_page {
-        println!("Live page of devices, buckets and searches: {page}");
-    }
-    println!();
-    println!("mongosh \"{uri}/{database}\"");
-    println!("    db.names.countDocuments({{name: /graphql.*(client|server)/i}})");
-    println!("    db.names.find({{name: /^three-/}}).sort({{name: 1}}).limit(5)");
-    println!("    db.names.explain().count({{name: /webpack/}})");
-    println!();
-    println!("python3 -c '");
-    println!("from pymongo import MongoClient");
-    println!("names = MongoClient(\"{uri}\").{database}.names");
-    println!("print(names.count_documents({{\"name\": {{\"$regex\": \"webpack\"}}}}))'");
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print_invitation(
+    uri: &str,
+    database: &str,
+    status_page: Option<&str>,
+) -> Result<(), OutputError> {
+    let page =
+        status_page.map(|page| format!("Live page of devices, buckets and searches: {page}\n"));
+    let page = page.unwrap_or_default();
+    print_line(format_args!(
+        r#"
+Serving at {uri}/{database} until Ctrl-C.
+{page}
+mongosh "{uri}/{database}"
+    db.names.countDocuments({{name: /graphql.*(client|server)/i}})
+    db.names.find({{name: /^three-/}}).sort({{name: 1}}).limit(5)
+    db.names.explain().count({{name: /webpack/}})
+
+python3 -c '
+from pymongo import MongoClient
+names = MongoClient("{uri}").{database}.names
+print(names.count_documents({{"name": {{"$regex": "webpack"}}}}))'"#
+    ))
 }
 
 #[cfg(test)]

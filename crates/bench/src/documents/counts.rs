@@ -213,10 +213,10 @@ async fn compare_case(
         "client_ms",
         rival,
     )?;
-    eprintln!(
+    forebay_terminal::note(format_args!(
         "{name:22} {:.0} times as fast as FerretDB",
         rival.median / time.median
-    );
+    ));
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use forebay_terminal::print_line;
 
 use super::DocumentsArgs;
 use crate::record::{self, Measured, Record, Run};
@@ -49,9 +50,9 @@ impl Report {
             record::append(file, std::slice::from_ref(&record))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string(&record)?);
+            print_line(serde_json::to_string(&record)?)?;
         } else {
-            println!("{}", line(&record, by.devices));
+            print_line(line(&record, by.devices))?;
         }
         self.records.push(record);
         Ok(())
@@ -59,7 +60,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub fn note(&self, text: &str) {
-        eprintln!("{text}");
+        forebay_terminal::note(text);
     }
 
     /// Returns all results.

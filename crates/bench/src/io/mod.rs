@@ -205,6 +205,7 @@ impl Cells {
     fn add(&mut self, sweep: Sweep, cells: impl Iterator<Item = Cell>) {
         for cell in cells {
             match self.0.iter_mut().find(|(known, _)| *known == cell) {
+                Some((_, sweeps)) if sweeps.contains(&sweep) => {}
                 Some((_, sweeps)) => sweeps.push(sweep),
                 None => self.0.push((cell, vec![sweep])),
             }

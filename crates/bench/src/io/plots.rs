@@ -129,8 +129,8 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
         }
     }
     for (access, panels) in cpu_use(records) {
-        let path = folder.join(format!("io-{access}-cpu-use.svg"));
-        written += bars::write_panels(&path, CPU_SCALES, &panels)?;
+        let name = format!("io-{access}-cpu-use");
+        written += bars::write_panels((folder, &name), CPU_SCALES, &panels)?;
     }
     Ok(written)
 }

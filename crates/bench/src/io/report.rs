@@ -7,8 +7,8 @@ use super::fio::FioFound;
 use super::measure::Found;
 use crate::record::{Measured, Record};
 use crate::results::{ResultArgs, Results};
+use crate::size;
 use crate::statistics::Summary;
-use crate::{output, size};
 
 /// The results of a run so far.
 pub(super) struct Report {
@@ -27,7 +27,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        output::note(text);
+        forebay_terminal::note(text);
     }
 
     /// Prints a measurement, and records it for each series that it is of.

@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use plotters::prelude::*;
 
-use super::draw::{Area, COLOURS, Drawn, FONT, SIZE, TITLE_FONT, save, short};
+use super::draw::{Area, COLOURS, Drawn, FONT, SIZE, TITLE_FONT, VALUE_MAX, save, short};
 use super::page::figure;
 
 /// Size of a panel of stacked bars.
 const PANEL_SIZE: (u32, u32) = (330, 380);
+/// Maximum number of panels of a file.
+const PANELS_MAX: usize = 64;
 
 /// A horizontal bar: its label and its value.
 pub(crate) type Bar = (String, f64);
@@ -47,12 +49,31 @@ pub(crate) struct Scales<'a> {
 /// number of files.
 ///
 /// # Errors
-/// If the file cannot be written.
-pub(crate) fn write(path: &Path, title: &str, unit: &str, bars: &[Bar]) -> Result<usize> {
-    match bars.is_empty() {
-        true => Ok(0),
-        false => save(path, SIZE, |root| draw_bars(root, title, unit, bars)),
+/// If a value cannot be drawn, or the file cannot be written.
+pub(crate) fn write(
+    (folder, name): (&Path, &str),
+    title: &str,
+    unit: &str,
+    bars: &[Bar],
+) -> Result<usize> {
+    if bars.is_empty() {
+        return Ok(0);
     }
+    for (label, value) in bars {
+        check(label, *value)?;
+    }
+    save(folder, name, SIZE, |root| {
+        draw_bars(root, title, unit, bars)
+    })
+}
+
+/// Checks that the length of a bar is a number that can be drawn.
+fn check(label: &str, value: f64) -> Result<()> {
+    ensure!(
+        (0.0..=VALUE_MAX).contains(&value),
+        "{label} cannot be drawn: its value {value} is not between 0 and {VALUE_MAX:e}"
+    );
+    Ok(())
 }
 
 fn draw_bars(root: &Area<'_>, title: &str, unit: &str, bars: &[Bar]) -> Drawn {
@@ -100,21 +121,37 @@ fn draw_bars(root: &Area<'_>, title: &str, unit: &str, bars: &[Bar]) -> Drawn {
 /// Draws panels of stacked bars side by side with one scale, unless there are none. Returns the number of files.
 ///
 /// # Errors
-/// If the file cannot be written.
-pub(crate) fn write_panels(path: &Path, scales: Scales<'_>, panels: &[Panel]) -> Result<usize> {
+/// If there are more than [`PANELS_MAX`] panels, a value cannot be drawn, or the file cannot be written.
+pub(crate) fn write_panels(
+    (folder, name): (&Path, &str),
+    scales: Scales<'_>,
+    panels: &[Panel],
+) -> Result<usize> {
     if panels.is_empty() {
         return Ok(0);
     }
+    ensure!(
+        panels.len() <= PANELS_MAX,
+        "{name} would have {} panels; at most {PANELS_MAX} are drawn",
+        panels.len()
+    );
     let (width, height) = PANEL_SIZE;
-    let heights = panels.iter().flat_map(|panel| &panel.bars);
-    let most = heights.map(|(_, parts)| parts.iter().sum::<f64>());
-    let most = most.fold(0.0, f64::max).max(1e-9);
-    save(path, (width * panels.len() as u32, height), |root| {
-        for (panel, area) in panels.iter().zip(root.split_evenly((1, panels.len()))) {
-            draw_panel(&area, panel, scales, most)?;
-        }
-        Ok(())
-    })
+    let mut most = 1e-9_f64;
+    for (label, parts) in panels.iter().flat_map(|panel| &panel.bars) {
+        parts.iter().try_for_each(|part| check(label, *part))?;
+        most = most.max(parts.iter().sum());
+    }
+    save(
+        folder,
+        name,
+        (width * panels.len() as u32, height),
+        |root| {
+            for (panel, area) in panels.iter().zip(root.split_evenly((1, panels.len()))) {
+                draw_panel(&area, panel, scales, most)?;
+            }
+            Ok(())
+        },
+    )
 }
 
 fn draw_panel(area: &Area<'_>, panel: &Panel, scales: Scales<'_>, most: f64) -> Drawn {

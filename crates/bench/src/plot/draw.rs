@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use plotters::prelude::*;
 
 use super::{Plot, Point};
@@ -28,6 +28,11 @@ pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(120, 120, 120),
 ];
+
+/// Maximum of the values that are drawn.
+pub(super) const VALUE_MAX: f64 = 1e15;
+/// Minimum of the values on a logarithmic axis.
+const LOG_VALUE_MIN: f64 = 1e-12;
 
 /// A drawing area of an SVG file.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -70,6 +75,22 @@ impl Axis {
             Axis::Log2 | Axis::Count | Axis::Bytes => value.log2(),
             Axis::Log10 => value.log10(),
         }
+    }
+
+    /// Checks that a value has a position on the axis.
+    ///
+    /// # Errors
+    /// For a value that is not finite or too large, and on a logarithmic axis for one that is not positive.
+    fn check(self, value: f64) -> Result<()> {
+        let least = match self {
+            Axis::Linear => 0.0,
+            _ => LOG_VALUE_MIN,
+        };
+        ensure!(
+            (least..=VALUE_MAX).contains(&value),
+            "the value {value} is not between {least} and {VALUE_MAX:e}"
+        );
+        Ok(())
     }
 
     /// Formats the value at a position on the axis.
@@ -134,24 +155,44 @@ pub(super) fn short(value: f64) -> String {
 /// point a bar from minimum to maximum. Returns the number of files.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If a value cannot be drawn, or the file cannot be written.
 pub(crate) fn write(folder: &Path, plot: &Plot) -> Result<usize> {
     if plot.series.is_empty() {
         return Ok(0);
     }
-    let path = folder.join(format!("{}.svg", plot.name));
-    save(&path, SIZE, |root| draw(plot, root))
+    for (label, points) in &plot.series {
+        let drawn = points.iter().try_for_each(|point| check(plot.axes, point));
+        drawn.with_context(|| format!("{label} of {} cannot be drawn", plot.name))?;
+    }
+    save(folder, &plot.name, SIZE, |root| draw(plot, root))
 }
 
-/// Draws an SVG file. Makes its folder if it is missing. Returns the number of files, which is 1.
+fn check(axes: Axes, point: &Point) -> Result<()> {
+    axes.x_axis.check(point.x as f64)?;
+    let values = [point.min, point.median, point.max];
+    values
+        .into_iter()
+        .try_for_each(|value| axes.y_axis.check(value))
+}
+
+/// Draws an SVG file in a folder, which it makes if it is missing. Returns the number of files, which is 1.
+///
+/// # Errors
+/// If the name, which may come from a record, has other letters than `a` to `z`, digits and `-`, or the file cannot be
+/// written.
 pub(super) fn save(
-    path: &Path,
+    folder: &Path,
+    name: &str,
     size: (u32, u32),
     draw: impl FnOnce(&Area<'_>) -> Drawn,
 ) -> Result<usize> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    }
+    let is_plain = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
+    ensure!(
+        !name.is_empty() && name.chars().all(is_plain),
+        "{name:?} is not a name of a plot"
+    );
+    let path = &folder.join(format!("{name}.svg"));
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let root = SVGBackend::new(path, size).into_drawing_area();
     let drawn: Drawn = root.fill(&WHITE).map_err(Into::into);
     let drawn = drawn.and_then(|()| draw(&root));
@@ -240,5 +281,49 @@ mod tests {
         assert_eq!(label(Axis::Count, 16.0), "16");
         assert_eq!(label(Axis::Bytes, 65_536.0), "64 KiB");
         assert_eq!(Axis::Bytes.label(16.5), "", "no size is there");
+    }
+
+    fn plot(name: &str, axis: Axis, value: f64) -> Plot {
+        let axes = Axes {
+            x: "x",
+            x_axis: Axis::Count,
+            y: "y",
+            y_axis: axis,
+        };
+        let point = Point {
+            x: 1,
+            median: value,
+            min: value,
+            max: value,
+            n: 1,
+        };
+        Plot {
+            name: name.to_owned(),
+            title: "a title".to_owned(),
+            axes,
+            series: vec![("ours".to_owned(), vec![point])],
+        }
+    }
+
+    #[test]
+    fn values_that_have_no_place_are_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let written = |axis, value| write(folder.path(), &plot("p", axis, value)).is_ok();
+        for value in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+            assert!(!written(Axis::Linear, value), "{value}");
+            assert!(!written(Axis::Log10, value), "{value}");
+        }
+        assert!(written(Axis::Linear, 0.0) && !written(Axis::Log10, 0.0));
+        assert!(written(Axis::Log2, 1e15));
+    }
+
+    #[test]
+    fn a_plot_stays_in_its_folder() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for name in ["../p", "/p", "a/b", "a.b", ""] {
+            let error = write(folder.path(), &plot(name, Axis::Linear, 1.0));
+            let text = error.expect_err("no plain name").to_string();
+            assert!(text.ends_with("is not a name of a plot"), "{text}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::record::{self, Record};
-use crate::{io, output, q6, transfer};
+use crate::{io, q6, transfer};
 use draw::Axes;
 use figures::{About, about};
 
@@ -75,7 +75,7 @@ pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
 /// If the folder cannot be written.
 pub(crate) fn write_of_run(folder: &Path, records: &[Record]) -> Result<()> {
     if write_found(folder, records)? == 0 {
-        output::note("nothing is drawn: no case of a figure was measured");
+        forebay_terminal::note("nothing is drawn: no case of a figure was measured");
     }
     Ok(())
 }

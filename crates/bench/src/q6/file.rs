@@ -1,7 +1,7 @@
 //! The file of row groups, and the small file beside it that says what it holds.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -177,16 +177,42 @@ fn about_path(path: &Path) -> PathBuf {
     path.with_extension("json")
 }
 
-/// Returns the description; `None` if it is missing or not one.
+/// Returns the description; `None` if it is missing or of another version.
+///
+/// # Errors
+/// If a file of this name is none that this program made, which would be overwritten.
 fn about_of(path: &Path) -> Result<Option<About>> {
-    let path = about_path(path);
-    refuse_other_than_files(&path)?;
+    let about = about_path(path);
+    refuse_other_than_files(&about)?;
+    let file = match File::open(&about) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            ensure!(!path.exists(), foreign(path));
+            return Ok(None);
+        }
+        Err(error) => return Err(error).with_context(|| format!("opening {}", about.display())),
+    };
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| {
-        let mut start = file.take(ABOUT_BYTES_MAX);
-        start.read_to_string(&mut text)
-    });
-    Ok(read.ok().and_then(|_| serde_json::from_str(&text).ok()))
+    let read = file.take(ABOUT_BYTES_MAX).read_to_string(&mut text);
+    let is_ours = read.is_ok() && serde_json::from_str::<Versioned>(&text).is_ok();
+    ensure!(is_ours, foreign(&about));
+    Ok(serde_json::from_str(&text).ok())
+}
+
+/// What the descriptions of all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(rename = "version")]
+    _version: u32,
+    #[serde(rename = "scale_factor")]
+    _scale_factor: f64,
+}
+
+fn foreign(path: &Path) -> String {
+    format!(
+        "{} was not made by `forebay bench q6`, or not completely; remove it, or choose another --folder",
+        path.display()
+    )
 }
 
 /// Returns about how many bytes the row groups have; seldom fewer than they will have.
@@ -195,18 +221,17 @@ fn bytes_expected(scale_factor: f64) -> u64 {
     groups * GROUP_BYTES as u64
 }
 
-/// Makes a file. The description is written last, so an unfinished file has none.
+/// Makes a file. The description appears first: a file without one is not ours, and a description without its file is
+/// no harm.
 fn make(path: &Path, scale_factor: f64, threads: usize) -> Result<About> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }
     let mut file = NewFile::create(path, bytes_expected(scale_factor))?;
-    let _ = fs::remove_file(about_path(path));
     let totals = generate::table(scale_factor, threads, |groups| {
         let written = file.write_all(groups);
         written.with_context(|| file.writing())
     })?;
-    file.complete()?;
     let about = About {
         version: VERSION,
         scale_factor,
@@ -217,9 +242,10 @@ fn make(path: &Path, scale_factor: f64, threads: usize) -> Result<About> {
     };
     let text = serde_json::to_string_pretty(&about)?;
     let text = text + "\n";
-    let mut file = NewFile::create(&about_path(path), text.len() as u64)?;
-    let written = file.write_all(text.as_bytes());
-    written.with_context(|| file.writing())?;
+    let mut description = NewFile::create(&about_path(path), text.len() as u64)?;
+    let written = description.write_all(text.as_bytes());
+    written.with_context(|| description.writing())?;
+    description.complete()?;
     file.complete()?;
     Ok(about)
 }
@@ -259,10 +285,24 @@ mod tests {
         fs::write(&made.path, &whole[..whole.len() - 1]).expect("writable");
         open(folder.path()).expect("it is made again");
         assert_eq!(fs::read(&made.path).expect("readable"), whole);
-        fs::write(about_path(&made.path), "{").expect("writable");
-        fs::write(&made.path, vec![0; whole.len()]).expect("writable");
+        fs::remove_file(&made.path).expect("it is there");
         open(folder.path()).expect("it is made again");
         assert_eq!(fs::read(&made.path).expect("readable"), whole);
+    }
+
+    #[test]
+    fn files_of_others_are_not_overwritten() {
+        for name in ["lineitem-0.003.groups", "lineitem-0.003.json"] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join(name);
+            fs::write(&path, "{}").expect("writable");
+            let text = open(folder.path()).expect_err("not ours").to_string();
+            assert!(
+                text.contains(name) && text.contains("another --folder"),
+                "{text}"
+            );
+            assert_eq!(fs::read(&path).expect("it is there"), b"{}");
+        }
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::O_NONBLOCK;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use nix::sys::statvfs::statvfs;
+
+/// What the name of an unfinished file ends with.
+const PART: &str = ".forebay-part";
 
 /// A file that is being written under another name. It is removed when it is dropped before it is complete. A killed
 /// process leaves it, and the next run writes over it.
@@ -32,15 +35,18 @@ impl NewFile {
         };
         check_room(folder, path, bytes)?;
         let mut part = path.as_os_str().to_owned();
-        part.push(".part");
+        part.push(PART);
         let part = PathBuf::from(part);
         refuse_other_than_files(&part)?;
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
-        let file = options.custom_flags(O_NONBLOCK).open(&part);
+        let file = options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(&part);
         let file = file.with_context(|| format!("creating {}", part.display()))?;
+        // Another process may have completed the file, and so renamed it, since it was opened here.
+        let inode = |found: fs::Metadata| (found.dev(), found.ino());
+        let is_same = || Ok::<_, io::Error>(inode(file.metadata()?) == inode(fs::metadata(&part)?));
         ensure!(
-            file.try_lock().is_ok(),
+            file.try_lock().is_ok() && is_same().unwrap_or(false),
             "another process writes {}; wait until it ends",
             part.display()
         );
@@ -132,7 +138,11 @@ mod tests {
     fn a_file_appears_when_it_is_complete() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("table");
-        fs::write(folder.path().join("table.part"), "left by a killed process").expect("room");
+        fs::write(
+            folder.path().join("table.forebay-part"),
+            "left by a killed process",
+        )
+        .expect("room");
         let mut new = NewFile::create(&path, 3).expect("room");
         new.write_all(b"new").expect("room");
         assert!(NewFile::create(&path, 3).is_err(), "two write one file");

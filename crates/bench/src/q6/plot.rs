@@ -48,8 +48,8 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
     let all: Vec<&str> = SERIAL.into_iter().chain(RING).collect();
     let percent = panels(&all, records, |case| cpu_percent(records, case));
     let written = [
-        bars::write_panels(&folder.join("q6-time.svg"), time, &phases)?,
-        bars::write_panels(&folder.join("q6-cpu-use.svg"), usage, &percent)?,
+        bars::write_panels((folder, "q6-time"), time, &phases)?,
+        bars::write_panels((folder, "q6-cpu-use"), usage, &percent)?,
         draw::write(folder, &rates(records))?,
     ];
     Ok(written.into_iter().sum())

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::usage::Usage;
-use crate::output;
 use crate::record::{Measured, Record};
 use crate::results::{ResultArgs, Results};
 use crate::statistics::Summary;
@@ -187,7 +186,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        output::note(text);
+        forebay_terminal::note(text);
     }
 
     fn record(

@@ -63,7 +63,7 @@ pub(crate) fn write(folder: &Path, records: &[&Record]) -> Result<usize> {
             latencies,
         ),
     ] {
-        written += bars::write(&folder.join(format!("{name}.svg")), title, unit, &all)?;
+        written += bars::write((folder, name), title, unit, &all)?;
     }
     Ok(written)
 }

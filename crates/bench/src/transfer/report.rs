@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 
-use crate::output;
 use crate::record::{Measured, Record};
 use crate::results::{ResultArgs, Results};
 use crate::statistics::Summary;
@@ -50,7 +49,7 @@ impl Report {
 
     /// Prints a note to standard error; it is not recorded.
     pub(super) fn note(&self, text: &str) {
-        output::note(text);
+        forebay_terminal::note(text);
     }
 }
 

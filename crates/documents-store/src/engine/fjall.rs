@@ -152,6 +152,18 @@ fn letter(kind: PartitionKind) -> &'static str {
     }
 }
 
+/// Logs and records the failure after which fjall refuses all writes, unless one is recorded. Returns the recorded one.
+fn record_failure(
+    first: &mut Option<StoreError>,
+    error: impl FnOnce() -> StoreError,
+) -> &StoreError {
+    first.get_or_insert_with(|| {
+        let error = error();
+        tracing::error!(%error, "a write failed: writes are refused until a restart");
+        error
+    })
+}
+
 impl FjallEngine {
     /// Opens or creates the tables in `directory`. Checks the journals first.
     ///
@@ -233,45 +245,40 @@ impl FjallEngine {
         translate(&self.directory, action, error)
     }
 
-    /// Translates and records the error of a write.
+    /// Translates the error of a write. Records it if fjall refuses all writes after it.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
-        if matches!(error, fjall::Error::Poisoned) {
-            return self.refused();
+        let is_poisoned = |error: &fjall::Error| matches!(error, fjall::Error::Poisoned);
+        let mut first = self.write_failure.lock();
+        if is_poisoned(&error) {
+            return self.refused(&mut first);
         }
         let error = self.failed(action, error);
-        self.record_failure(&error);
+        let next = self.database.persist(PersistMode::Buffer);
+        if next.is_err_and(|next| is_poisoned(&next)) {
+            record_failure(&mut first, || error.clone());
+        }
         error
     }
 
-    /// Records and logs the first failure of a write, because fjall refuses all writes after it. Returns the first
-    /// failure.
-    fn record_failure(&self, error: &StoreError) -> StoreError {
-        let mut first = self.write_failure.lock();
-        if first.is_none() {
-            tracing::error!(%error, "a write failed: writes are refused until a restart");
-        }
-        first.get_or_insert_with(|| error.clone()).clone()
-    }
-
     /// Returns why fjall refuses writes: the disk is full, or an earlier write failed.
-    fn refused(&self) -> StoreError {
-        let now = match self.probe() {
-            Err(error) => error,
-            Ok(()) => StoreError::ReadOnly {
-                why: "an earlier write of tables failed".to_owned(),
-            },
+    fn refused(&self, first: &mut Option<StoreError>) -> StoreError {
+        if let Err(full @ StoreError::DiskFull { .. }) = self.probe() {
+            record_failure(first, || full.clone());
+            return full;
+        }
+        let unknown = || StoreError::ReadOnly {
+            why: "an earlier write of tables failed".to_owned(),
         };
-        let first = self.record_failure(&now);
-        match (now, first) {
-            (full @ StoreError::DiskFull { .. }, _) => full,
-            (_, refused @ StoreError::ReadOnly { .. }) => refused,
-            (_, first) => StoreError::ReadOnly {
+        match record_failure(first, unknown) {
+            refused @ StoreError::ReadOnly { .. } => refused.clone(),
+            first => StoreError::ReadOnly {
                 why: first.to_string(),
             },
         }
     }
 
-    /// Checks that a file can be written to the disk.
+    /// Checks that a file can be written to the disk. The caller holds the lock of `write_failure`, so nothing else
+    /// uses the file.
     fn probe(&self) -> Result<()> {
         let file = self.directory.join("probe");
         let written = std::fs::write(&file, vec![1; PROBE_BYTES]);

@@ -22,6 +22,10 @@ const STOP_INTERVAL: u64 = 64;
 const SHORT_MAX: usize = 64;
 /// Maximum documents that one step of a scan gathers.
 const GATHERED_MAX: usize = 256;
+/// Bytes after which a step of a scan ends.
+const GATHERED_BYTES: usize = 1 << 20;
+/// Maximum bytes of gathered documents that an idle stream keeps.
+const RESTING_BYTES_MAX: usize = 64 << 10;
 
 /// A document and its record number.
 pub(super) type Numbered = (u64, Document);
@@ -128,6 +132,33 @@ impl MatchStream {
         Ok(true)
     }
 
+    pub(super) fn gathered_bytes(&self) -> usize {
+        self.gathered.iter().map(|(_, row)| row.len_bytes()).sum()
+    }
+
+    fn forget_prefetched(&mut self) {
+        for (_, document) in &mut self.prefetched {
+            *document = None;
+        }
+    }
+
+    /// Drops the gathered documents if they have many bytes, and keeps their record numbers, to read them again.
+    fn forget_gathered(&mut self) {
+        if self.gathered_bytes() <= RESTING_BYTES_MAX {
+            return;
+        }
+        let numbers = std::mem::take(&mut self.gathered).into_iter();
+        let numbers =
+            numbers.map(|(number, _)| u32::try_from(number).expect("record numbers have 32 bits"));
+        match &mut self.strategy {
+            ReadStrategy::Scan(wanted) => wanted.extend(numbers),
+            ReadStrategy::Fetch(_) => {
+                let after = std::mem::take(&mut self.prefetched);
+                self.prefetched = numbers.map(|number| (number, None)).chain(after).collect();
+            }
+        }
+    }
+
     fn next_match(&mut self, stop: &Stop) -> Result<Option<Numbered>, CommandError> {
         if let Some(row) = self.gathered.pop_front() {
             return Ok(Some(row));
@@ -179,13 +210,12 @@ impl Stream for MatchStream {
 
     fn begin_batch(&mut self, size: u64) {
         self.batch_left = size;
-        self.rest();
+        self.forget_prefetched();
     }
 
     fn rest(&mut self) {
-        self.prefetched
-            .iter_mut()
-            .for_each(|(_, document)| *document = None);
+        self.forget_prefetched();
+        self.forget_gathered();
     }
 
     fn is_done(&self) -> bool {
@@ -249,13 +279,15 @@ impl Reader<'_> {
         };
         let numbers = u64::from(first)..u64::from(last) + 1;
         let scan = self.scan(numbers);
+        let mut bytes = 0;
         for (scanned, row) in (1..).zip(scan) {
             self.check_stop(scanned)?;
             let (number, document) = row.map_err(CommandError::Store)?;
             if is_in(wanted, number) && self.matches(&document)? {
+                bytes += document.len_bytes();
                 gathered.push_back((number, document));
             }
-            if gathered.len() >= GATHERED_MAX {
+            if gathered.len() >= GATHERED_MAX || bytes >= GATHERED_BYTES {
                 wanted.remove_range(..=u32::try_from(number).unwrap_or(u32::MAX));
                 return Ok(());
             }

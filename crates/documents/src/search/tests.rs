@@ -415,3 +415,31 @@ async fn a_stopped_search_is_an_error() {
         Err(crate::error::CommandError::Stopped(_))
     ));
 }
+
+#[tokio::test]
+async fn a_stream_that_rests_keeps_few_bytes_and_returns_each_document_once() {
+    let fixture = Fixture::new(SearchSettings {
+        // The collection is scanned for all matches.
+        fetch_always: 20,
+        ..SearchSettings::default()
+    });
+    fixture.declare(&["a"]);
+    let pad = "p".repeat(60_000);
+    let document = |id: i32| doc! { "_id": id, "a": "x", "pad": &pad };
+    fixture.insert(&(0..40).map(document).collect::<Vec<_>>());
+    let plan = fixture.plan(&doc! { "a": { "$regex": "x" } });
+    let plan = plan.expect("a plan");
+    for (wanted, count, gathers) in [(Wanted::All, 40, 17), (Wanted::Any(10), 10, 9)] {
+        let mut stream = plan.find(wanted, &Stop::never()).await.expect("found");
+        let (mut numbers, mut gathered_bytes) = (Vec::new(), 0);
+        while let Some(row) = stream.next(&Stop::never()).expect("readable") {
+            numbers.extend(row.number());
+            gathered_bytes = gathered_bytes.max(stream.gathered_bytes());
+            stream.rest();
+            assert!(stream.gathered_bytes() <= 64 << 10);
+        }
+        // Each step of a scan gathers one megabyte, of which the caller has taken one document.
+        assert_eq!(gathered_bytes / 60_000, gathers, "{wanted:?}");
+        assert_eq!(numbers, (0..count).collect::<Vec<u64>>(), "{wanted:?}");
+    }
+}

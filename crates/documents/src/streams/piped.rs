@@ -11,11 +11,14 @@ use parking_lot::Mutex;
 use super::{Row, Stream};
 use crate::error::CommandError;
 
+/// A stream that a pipeline reads; `None` after its end, so that it holds no memory.
+type Source = Arc<Mutex<Option<Box<dyn Stream>>>>;
+
 /// A pipeline over a stream.
 pub struct Piped {
     output: forebay_documents_query::stage::Stream<'static, CommandError>,
     /// The stream that the first stage reads.
-    source: Arc<Mutex<dyn Stream>>,
+    source: Source,
     /// The cancellation token of the command that reads the stream, for the stages and the source.
     stop: Arc<SharedStop>,
 }
@@ -24,7 +27,7 @@ impl Piped {
     /// Returns a stream of the output of `pipeline` over `source`. Nothing runs until the stream is read.
     pub fn new(source: impl Stream + 'static, pipeline: Pipeline, limits: Limits) -> Piped {
         let stop = limits.stop().clone();
-        let source = Arc::new(Mutex::new(source));
+        let source: Source = Arc::new(Mutex::new(Some(Box::new(source))));
         let input = Input {
             source: source.clone(),
             stop: stop.clone(),
@@ -51,22 +54,28 @@ impl Stream for Piped {
     }
 
     fn rest(&mut self) {
-        self.source.lock().rest();
+        if let Some(source) = &mut *self.source.lock() {
+            source.rest();
+        }
     }
 }
 
 /// Adapts the source to the pipeline's input.
-struct Input<S> {
-    source: Arc<Mutex<S>>,
+struct Input {
+    source: Source,
     stop: Arc<SharedStop>,
 }
 
-impl<S: Stream> Iterator for Input<S> {
+impl Iterator for Input {
     type Item = Result<RawDocumentBuf, CommandError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let row = self.source.lock().next(&self.stop.current()).transpose()?;
-        Some(row.map(Row::into_buf))
+        let mut source = self.source.lock();
+        let row = source.as_mut()?.next(&self.stop.current()).transpose();
+        if row.is_none() {
+            *source = None;
+        }
+        row.map(|row| row.map(Row::into_buf))
     }
 }
 
@@ -79,11 +88,11 @@ mod tests {
     use super::*;
     use crate::streams::{Limited, Skip};
 
-    struct Source(Arc<AtomicBool>);
+    struct Endless(Arc<AtomicBool>);
 
-    impl Stream for Source {
+    impl Stream for Endless {
         fn next(&mut self, _stop: &Stop) -> Result<Option<Row>, CommandError> {
-            Ok(None)
+            Ok(Some(Row::Built(RawDocumentBuf::new())))
         }
 
         fn rest(&mut self) {
@@ -92,14 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_reaches_the_source() {
+    fn a_rest_reaches_the_source_until_its_end() {
         let rested = Arc::new(AtomicBool::new(false));
-        let source = Limited::new(Skip::new(Source(rested.clone()), 1), 1);
+        let source = Limited::new(Skip::new(Endless(rested.clone()), 1), 1);
         let limits = Limits::default();
         let pipeline = Pipeline::parse(&RawArrayBuf::new(), &limits).expect("no stages are valid");
         let stream: &mut dyn Stream = &mut Piped::new(source, pipeline, limits);
-        assert!(stream.next(&Stop::never()).expect("no error").is_none());
+        assert!(stream.next(&Stop::never()).expect("no error").is_some());
         stream.rest();
         assert!(rested.load(Ordering::Relaxed));
+        assert_eq!(Arc::strong_count(&rested), 2);
+        assert!(stream.next(&Stop::never()).expect("no error").is_none());
+        assert_eq!(Arc::strong_count(&rested), 1, "the source is dropped");
+        stream.rest();
     }
 }

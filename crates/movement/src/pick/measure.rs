@@ -1,7 +1,7 @@
 //! Measures the rates of this machine, in some seconds.
 
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use forebay_device::{Device, DeviceKind, JobError};
 use super::{Measurements, Rate, Way};
 use crate::measure::{Pattern, Plan, ProcessTimes, rate_methods, read_by_device};
 use crate::storage::{
-    Access, AlignedBytes, DataFile, DirectMode, DirectSource, FileError, FileReader, FileSource,
-    PageCache, StoragePath,
+    Access, AlignedBytes, DataFile, DirectMode, DirectSource, FileCause, FileError, FileReader,
+    FileSource, PageCache, StoragePath,
 };
 use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, StagingRing, Tier};
 
@@ -58,7 +58,8 @@ pub struct Measured {
 /// process first.
 ///
 /// # Errors
-/// [`MoveError`] if a method that the machine has fails, the folder cannot be written, or `stop` ends the measurement.
+/// [`MoveError`] if a method that the machine has fails, the folder cannot be written, another process measures in it,
+/// or `stop` ends the measurement.
 pub fn measure(
     device: &Arc<Device>,
     folder: &Path,
@@ -67,6 +68,8 @@ pub fn measure(
 ) -> Result<Measured, MoveError> {
     let mut measured = Measured::default();
     stop.check()?;
+    // Measurements at the same time would slow each other down.
+    let _lock = lock(folder).map_err(unwritten)?;
     if device.kind() == DeviceKind::Cuda {
         measured.transfers(device, stop)?;
     }
@@ -202,6 +205,17 @@ impl Consumer for Discard {
     }
 }
 
+/// Locks a folder against other measurements, until the result is dropped.
+fn lock(folder: &Path) -> Result<File, FileError> {
+    let failed = |cause| FileError::new(folder, 0, cause);
+    let opened = File::open(folder).map_err(|error| failed(FileCause::of(error)))?;
+    match opened.try_lock() {
+        Ok(()) => Ok(opened),
+        Err(TryLockError::WouldBlock) => Err(failed(FileCause::InUse)),
+        Err(TryLockError::Error(error)) => Err(failed(FileCause::of(error))),
+    }
+}
+
 /// Removes a file's name when it is dropped.
 struct Name(PathBuf);
 
@@ -220,8 +234,9 @@ fn scratch(
     is_named: bool,
 ) -> Result<(Arc<DataFile>, Option<Name>), MoveError> {
     let path = folder.join(SCRATCH_NAME);
+    // What a killed process has left, or a second name of another file, is not written over.
+    let _ = fs::remove_file(&path);
     let file = DataFile::create(&path, PageCache::Bypass).map_err(unwritten)?;
-    file.lock().map_err(unwritten)?;
     let name = Some(Name(path)).filter(|_| is_named);
     let mut block = AlignedBytes::zeroed(RING.slot_bytes);
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -280,16 +295,26 @@ mod tests {
     }
 
     #[test]
-    fn a_file_for_cufile_keeps_its_name_and_a_second_measurement_is_refused() {
+    fn a_file_for_cufile_keeps_its_name_until_it_is_dropped() {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let other = folder.path().join("other");
+        fs::write(&other, "the user's").expect("room");
+        fs::hard_link(&other, folder.path().join(SCRATCH_NAME)).expect("one file system");
         let (file, name) = scratch(folder.path(), 4 << 20, true).expect("room");
         let found = fs::metadata(file.path()).expect("it has a name");
         assert_eq!(found.len(), 4 << 20);
-        let second = scratch(folder.path(), 4 << 20, true);
-        let text = second.err().expect("the file is locked").to_string();
-        assert!(text.ends_with("wait until that has ended"), "{text}");
-        assert!(file.path().exists(), "it is still the first one's");
         drop((name, file));
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
+        assert_eq!(fs::read(&other).expect("it is there"), b"the user's");
+    }
+
+    #[test]
+    fn a_second_measurement_is_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let first = lock(folder.path()).expect("it is free");
+        let text = lock(folder.path()).expect_err("it is locked").to_string();
+        assert!(text.ends_with("wait until that has ended"), "{text}");
+        drop(first);
+        lock(folder.path()).expect("it is free again");
     }
 }

@@ -1,11 +1,12 @@
 //! Measurements on disk, with their machine and date.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use forebay_device::cuda::Gpu;
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use super::{Measurements, Rate, Way};
 use crate::storage::{FileReader, StoragePath};
@@ -126,14 +127,16 @@ impl SavedMeasurements {
     /// [`SaveError`], if the directory cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), SaveError> {
         let path = folder.join(FILE_NAME);
-        let new = folder.join(format!("{FILE_NAME}.new"));
-        let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
-        let written = text.and_then(|text| fs::write(&new, text + "\n"));
-        let renamed = written.and_then(|()| fs::rename(&new, &path));
-        renamed.map_err(|why| {
-            // The new file may not exist.
-            let _ = fs::remove_file(&new);
-            SaveError { path, why }
+        let written = || {
+            let mut new = NamedTempFile::new_in(folder)?;
+            serde_json::to_writer_pretty(&mut new, self)?;
+            new.write_all(b"\n")?;
+            new.persist(&path)?;
+            Ok(())
+        };
+        written().map_err(|why| SaveError {
+            path: path.clone(),
+            why,
         })
     }
 }

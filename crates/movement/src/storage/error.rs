@@ -17,7 +17,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn new(path: &Path, offset: u64, cause: FileCause) -> FileError {
+    pub(crate) fn new(path: &Path, offset: u64, cause: FileCause) -> FileError {
         FileError {
             path: path.to_owned(),
             offset,
@@ -52,7 +52,7 @@ pub enum FileCause {
         "its file system is read-only; choose a folder of another file system, or mount it writable"
     )]
     ReadOnly,
-    /// Another process has locked the file.
+    /// Another process has locked the file or the folder.
     #[error("another process uses it; wait until that has ended")]
     InUse,
     /// The process or the machine has no descriptor left.
@@ -99,7 +99,7 @@ pub enum FileCause {
 
 impl FileCause {
     /// Returns the meaning of an error of the system.
-    pub(super) fn of(error: io::Error) -> FileCause {
+    pub(crate) fn of(error: io::Error) -> FileCause {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => FileCause::Missing,
             Some(libc::EISDIR) => FileCause::Folder,

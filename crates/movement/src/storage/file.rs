@@ -1,9 +1,9 @@
 //! A file that is read and written past the page cache where the file system allows it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -148,23 +148,6 @@ impl DataFile {
     pub fn descriptor(&self) -> Result<File, FileError> {
         let file = self.direct_file().unwrap_or(&self.buffered);
         file.try_clone().map_err(|error| self.failed(0, error))
-    }
-
-    /// Keeps other processes from locking the file, until this value and every [`DataFile::descriptor`] are dropped.
-    ///
-    /// # Errors
-    /// [`FileCause::InUse`] if another process has locked the file, or removed it since it was opened here.
-    pub fn lock(&self) -> Result<(), FileError> {
-        let locked = match self.buffered.try_lock() {
-            Err(TryLockError::Error(error)) => Err(error),
-            locked => Ok(locked.is_ok()),
-        };
-        let is_linked = || self.buffered.metadata().map(|found| found.nlink() > 0);
-        match locked.and_then(|locked| Ok(locked && is_linked()?)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(FileError::new(&self.path, 0, FileCause::InUse)),
-            Err(error) => Err(self.failed(0, error)),
-        }
     }
 
     /// Drops the file's pages from the page cache, after writing them to the drive.
@@ -321,6 +304,8 @@ mod tests {
     use std::fs;
 
     use super::super::AlignedBytes;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     fn bytes(count: usize) -> Vec<u8> {
@@ -441,25 +426,6 @@ mod tests {
         let again = reopen(&first, OpenOptions::new().read(true), 0).expect("it is open");
         let inode = |file: &File| file.metadata().expect("it is open").ino();
         assert_eq!(inode(&first), inode(&again));
-    }
-
-    #[test]
-    fn a_file_is_locked_once_and_only_while_it_has_a_name() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("table");
-        let open = || DataFile::create(&path, PageCache::Use).expect("a writable folder");
-        let is_in_use = |file: &DataFile| match file.lock() {
-            Ok(()) => false,
-            Err(error) => matches!(error.cause, FileCause::InUse),
-        };
-        let (first, second) = (open(), open());
-        assert_eq!([is_in_use(&first), is_in_use(&second)], [false, true]);
-        drop(first);
-        assert!(!is_in_use(&second), "the lock ends with the file");
-        drop(second);
-        let removed = open();
-        fs::remove_file(&path).expect("just created");
-        assert!(is_in_use(&removed));
     }
 
     #[test]

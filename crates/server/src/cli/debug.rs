@@ -7,7 +7,7 @@ use forebay_text::{Limits, Options, Pattern, Program};
 
 use super::client::{ServerArgs, explain_unknown};
 use super::table;
-use crate::output::print;
+use forebay_terminal::print;
 
 /// Show how a pattern is searched, or how a cached field is stored
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ use forebay_device::DeviceSpec;
 
 use super::client::{ServerArgs, of_server};
 use super::table;
-use crate::output::{OutputError, print, print_line};
+use forebay_terminal::{OutputError, print, print_line};
 
 /// List, add or remove the devices of a running server
 #[derive(Debug, Args)]

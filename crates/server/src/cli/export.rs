@@ -5,9 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, bson};
 use clap::{Args, ValueEnum};
+use forebay_terminal::{OutputError, note};
 use forebay_wire_mongo::Limits;
 use forebay_wire_mongo::validate::validate_document;
 use futures_util::TryStreamExt;
@@ -96,7 +97,7 @@ pub async fn run(args: &ExportArgs, stop: &Stop) -> Result<()> {
         }
         None => write_all(cursor, io::stdout(), args.format).await?,
     };
-    eprintln!("{} exported", documents(count));
+    note(format_args!("{} exported", documents(count)));
     Ok(())
 }
 
@@ -121,7 +122,7 @@ fn of_writing(error: anyhow::Error) -> anyhow::Error {
     let kind = error.downcast_ref().map(io::Error::kind);
     let of_json = || error.downcast_ref::<serde_json::Error>()?.io_error_kind();
     match kind.or_else(of_json) {
-        Some(io::ErrorKind::BrokenPipe) => anyhow!("the reader of the output has ended"),
+        Some(kind @ io::ErrorKind::BrokenPipe) => OutputError(kind.into()).into(),
         _ => error.context("writing"),
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use bson::RawDocumentBuf;
 use clap::Args;
+use forebay_terminal::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mongodb::Collection;
 use tokio::sync::watch;
@@ -94,13 +95,13 @@ pub async fn run(args: ImportArgs, stop: &Stop) -> Result<()> {
     let (outcome, ended) = import(args, collection, progress.clone(), stop.listen()).await;
     progress.finish_and_clear();
     if outcome.inserted + outcome.refused > 0 || ended.is_ok() {
-        eprintln!("{}", summary(&outcome, begun.elapsed(), ended.is_ok()));
+        note(summary(&outcome, begun.elapsed(), ended.is_ok()));
     }
     match (refusals(&outcome), ended) {
         (None, ended) => ended,
         (Some(refusals), Ok(())) => bail!(refusals),
         (Some(refusals), Err(error)) => {
-            eprintln!("{}", one_line(&refusals));
+            note(one_line(&refusals));
             Err(error)
         }
     }
@@ -115,7 +116,7 @@ fn refusals(outcome: &Outcome) -> Option<String> {
         return Some(format!("{refused} was refused: {first}"));
     }
     for reason in outcome.reasons.values() {
-        eprintln!("{}", one_line(&format!("refused: {reason}")));
+        note(one_line(&format!("refused: {reason}")));
     }
     Some(match outcome.reasons.len() as u64 {
         told if told == outcome.refused => format!("{refused} were refused, as listed above"),
@@ -160,7 +161,7 @@ fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) ->
         };
         let warn = |problem: &str| {
             let warning = format!("warning: {}: {problem}", path.display());
-            progress.suspend(|| eprintln!("{}", one_line(&warning)));
+            progress.suspend(|| note(one_line(&warning)));
         };
         idle_flags(args, format).into_iter().for_each(warn);
         let shape = shape(args, path);

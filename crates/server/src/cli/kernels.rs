@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
 
 use super::table;
-use crate::output::{print, print_line};
+use forebay_terminal::{print, print_line};
 
 /// List the kernels for GPUs, or compile them before the first search
 #[derive(Debug, Args)]

@@ -3,8 +3,8 @@
 use clap::{Args, CommandFactory, ValueEnum};
 
 use super::Cli;
-use crate::output::{OutputError, print};
 use crate::settings::reference_page;
+use forebay_terminal::{OutputError, print};
 
 /// Print a page of the reference as Markdown
 #[derive(Debug, Args)]

@@ -11,11 +11,11 @@ use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
 use crate::doors::documents::{self, Door, Listener};
-use crate::output::print_line;
 use crate::settings::{Settings, Sources, flags, unknown_variables};
 use crate::status::Process;
 use crate::stop::Stop;
 use crate::{auth, descriptors, logging, status, tls};
+use forebay_terminal::print_line;
 
 /// Flag that stops the server when its standard input ends. A parent process that holds the other end of that input
 /// sets this flag: when the parent ends, even by a crash, the system closes the input.

@@ -17,7 +17,7 @@ use mongodb::Client;
 use super::client::{ServerArgs, ask_secret, explain_unknown};
 use crate::auth;
 use crate::logging::one_line;
-use crate::output::print_line;
+use forebay_terminal::{note, print_line};
 
 /// Environment variable for the password, for use without a terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
@@ -114,8 +114,8 @@ pub async fn run(args: &UserArgs) -> Result<()> {
             print_list(&users, *json)?;
             match db {
                 _ if *json => {}
-                _ if is_empty => eprintln!("no user exists yet; {ADD_FIRST}"),
-                Some(db) if users.is_empty() => eprintln!("database {db} has no user"),
+                _ if is_empty => note(format_args!("no user exists yet; {ADD_FIRST}")),
+                Some(db) if users.is_empty() => note(format_args!("database {db} has no user")),
                 _ => {}
             }
         }
@@ -144,11 +144,11 @@ async fn others(users: &Users, removed: &User) -> Option<Vec<Listed>> {
 fn warn_without_root(users: &[Listed]) {
     let root = Role::root().to_string();
     if users.is_empty() {
-        eprintln!("warning: no user is left; {ADD_FIRST}");
+        note(format_args!("warning: no user is left; {ADD_FIRST}"));
     } else if !users.iter().any(|user| user.roles.contains(&root)) {
-        eprintln!(
+        note(format_args!(
             "warning: no user with the role {root} is left: stop the server, and add one with `forebay user add NAME --data DIR`"
-        );
+        ));
     }
 }
 

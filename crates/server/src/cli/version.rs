@@ -2,7 +2,7 @@
 
 use forebay_documents::MONGODB_VERSION;
 
-use crate::output::{OutputError, print_line};
+use forebay_terminal::{OutputError, print_line};
 
 /// Prints the version of Forebay, and the version of MongoDB whose behaviour it follows.
 ///

@@ -19,6 +19,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
+    ("forebay-terminal", &[]),
     ("forebay-text", &["forebay-cancel", "forebay-memory"]),
     (
         "forebay-text-gpu",
@@ -67,6 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-device",
             "forebay-movement",
             "forebay-peers",
+            "forebay-terminal",
             "forebay-text",
         ],
     ),
@@ -93,6 +95,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-wire-mongo",
             "forebay-bench",
             "forebay-device",
+            "forebay-terminal",
             "forebay-text",
             "forebay-text-gpu",
             "forebay-memory",

@@ -169,3 +169,17 @@ fn settings_stand_first() {
         assert_eq!(settings_bytes(pattern), bytes, "{pattern}");
     }
 }
+
+#[test]
+fn a_limit_of_memory_in_a_pattern_holds_after_other_matches() {
+    let (groups, subject) = ("()".repeat(20), "ab".repeat(100) + "c");
+    let free = code(&format!("{groups}(?:(a)|(b))*\\1?c"));
+    let limited = code(&format!("(*LIMIT_HEAP=30){groups}(?:(a)|(b))*\\1?c"));
+    for _ in 0..3 {
+        assert_eq!(
+            limited.find(subject.as_bytes(), 0),
+            Err(error::PCRE2_ERROR_HEAPLIMIT)
+        );
+        assert!(matches!(free.find(subject.as_bytes(), 0), Ok(Some(_))));
+    }
+}

@@ -15,9 +15,9 @@ use forebay_device::cuda::{gpus, nvrtc_version};
 use tokio::task::spawn_blocking;
 
 use crate::descriptors;
-use crate::output::{OutputError, print_line};
 use crate::settings::Sources;
 use crate::stop::Stop;
+use forebay_terminal::{OutputError, print_line};
 
 /// Check GPU, driver, NVRTC, limits, storage and transfers, and suggest remedies
 #[derive(Debug, Args)]

@@ -12,12 +12,14 @@ use forebay_device::cuda::cufile::{DirectSupport, try_in_child};
 use forebay_device::cuda::{Gpu, gpus, nvrtc_version};
 use forebay_device::{DeviceOptions, Devices, HaltingDevices};
 use forebay_movement::Tier;
-use forebay_movement::pick::{Machine, Measurements, Pattern, Rate, SavedMeasurements, measure};
+use forebay_movement::pick::{
+    Machine, Measured, Measurements, Pattern, Rate, SavedMeasurements, measure,
+};
 use forebay_movement::storage::FileReader;
 
 use super::{Finding, Verdict, flawed, good, print};
 use crate::cli::table;
-use crate::output::{OutputError, print_line};
+use forebay_terminal::{OutputError, print_line};
 
 /// GPU memory for the measurement.
 const MEASURED_DEVICE_BYTES: u64 = 2 << 30;
@@ -105,22 +107,25 @@ pub fn measure_and_keep(
         stop.check().is_ok(),
         "the measurement was stopped; nothing was kept"
     );
-    let measured = measured?;
+    let Measured {
+        measurements,
+        missing,
+        cached,
+    } = measured?;
+    let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
+    let saved = SavedMeasurements::new(date, Machine::this(gpu.ok()), measurements);
+    saved.save(data)?;
     if let Err(why) = gpu {
         print_line(format_args!("transfers: not measured: {why:#}"))?;
     }
-    for (way, why) in &measured.missing {
+    for (way, why) in &missing {
         print_line(format_args!("{way}: not measured: {why}"))?;
     }
-    if let Some(why) = &measured.cached {
+    if let Some(why) = &cached {
         print_line(format_args!(
             "file: its rates are of memory, because it is read through the page cache: {why}"
         ))?;
     }
-    let date = DateTime::now().try_to_rfc3339_string().unwrap_or_default();
-    let machine = Machine::this(gpu.ok());
-    let saved = SavedMeasurements::new(date, machine, measured.measurements);
-    saved.save(data)?;
     Ok(print_saved(&saved)?)
 }
 
