@@ -19,11 +19,12 @@ const CACHES: &str = "upstream-caches";
 /// Names that a directory without a complete store may contain, besides `LOCK` and `CACHES`: files that the store
 /// creates before `FORMAT`, files of a Forebay proxy, those of `forebay doctor --measure`, and the folder
 /// that file systems create in the root of a disk.
-const NAMES_WITHOUT_STORE: [&str; 7] = [
+const NAMES_WITHOUT_STORE: [&str; 8] = [
     "FORMAT.new",
     "movement.json",
     "movement.json.new",
     "movement.json.scratch",
+    "sql",
     "upstream-caches.jsonl",
     "upstream-caches.new",
     "lost+found",

@@ -328,6 +328,18 @@ impl Share {
         self.grow(bytes as u64, false).is_ok()
     }
 
+    /// Takes `bytes` more bytes, even if there is no room, for memory that is allocated already.
+    pub fn grow_anyway(&self, bytes: usize) {
+        let bytes = bytes as u64;
+        self.account.chain().for_each(|inner| {
+            let before = inner.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            inner
+                .peak_bytes
+                .fetch_max(before + bytes, Ordering::Relaxed);
+        });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Takes `bytes` more bytes, and waits at most `limit` for room.
     ///
     /// Small shares never wait for large ones. Other shares cannot overtake a large one forever; see [`line`].

@@ -16,6 +16,8 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: watch::Sender<bool>,
+    /// Number of Ctrl-C that were given to a shell.
+    interrupts: watch::Sender<u64>,
     phase: Arc<(Mutex<Phase>, Condvar)>,
 }
 
@@ -45,6 +47,7 @@ impl Stop {
         let (asked, _) = watch::channel(false);
         let stop = Stop {
             asked,
+            interrupts: watch::Sender::default(),
             phase: Arc::default(),
         };
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
@@ -61,6 +64,16 @@ impl Stop {
     /// Returns a receiver whose value becomes true when a stop is requested.
     pub fn listen(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
+    }
+
+    /// Returns a receiver whose value counts Ctrl-C. While there is such a receiver, Ctrl-C does nothing else: it
+    /// neither requests a stop nor ends the process. For a shell, in which it cancels a statement.
+    #[cfg_attr(
+        not(feature = "tables"),
+        expect(dead_code, reason = "there is no shell without SQL")
+    )]
+    pub fn interrupts(&self) -> watch::Receiver<u64> {
+        self.interrupts.subscribe()
     }
 
     /// Ends the process if clients are still served when `timeout` and one more second have passed since a request to
@@ -121,7 +134,7 @@ impl Stop {
 
     fn wait_for(&self, signals: SigSet) {
         while let Ok(signal) = signals.wait() {
-            if self.request() {
+            if (signal == Signal::SIGINT && self.interrupt()) || self.request() {
                 continue;
             }
             // The signal takes effect in this thread, before `raise` returns.
@@ -130,6 +143,15 @@ impl Stop {
                 tracing::warn!(%error, "{signal} has no effect");
             }
         }
+    }
+
+    /// Counts a Ctrl-C. Returns false if no shell receives it.
+    fn interrupt(&self) -> bool {
+        let has_receiver = self.interrupts.receiver_count() > 0;
+        if has_receiver {
+            self.interrupts.send_modify(|count| *count += 1);
+        }
+        has_receiver
     }
 
     /// Requests a stop. Returns true if this is the first request and a listener will act on it.

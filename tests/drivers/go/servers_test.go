@@ -12,7 +12,16 @@ import (
 func startForebay(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := append([]string{"serve", "--mongodb-listen", "127.0.0.1:0"}, arguments...)
-	return start(t, exec.Command(os.Getenv("FOREBAY"), command...), `mongodb://([0-9.]+:[0-9]+)`)
+	return start(t, exec.Command(os.Getenv("FOREBAY"), command...), `(mongodb://[0-9.]+:[0-9]+)`)
+}
+
+// startTables starts a server in memory that also serves PostgreSQL's protocol, and returns the connection string for
+// it.
+func startTables(t *testing.T, folder string) string {
+	t.Helper()
+	command := exec.Command(os.Getenv("FOREBAY"), "serve", "--memory", "--mongodb-listen", "127.0.0.1:0",
+		"--postgres-listen", "127.0.0.1:0", "--tables", folder)
+	return start(t, command, `(postgresql://[0-9.]+:[0-9]+/forebay)`)
 }
 
 // startFerretDB starts an empty FerretDB on SQLite.
@@ -21,10 +30,10 @@ func startFerretDB(t *testing.T) string {
 	folder := t.TempDir()
 	command := exec.Command(os.Getenv("FERRETDB"), "--handler=sqlite", "--sqlite-url=file:"+folder+"/",
 		"--state-dir="+folder, "--listen-addr=127.0.0.1:0", "--telemetry=disable", "--debug-addr=-")
-	return start(t, command, `Listening on TCP ([0-9.]+:[0-9]+)`)
+	return "mongodb://" + start(t, command, `Listening on TCP ([0-9.]+:[0-9]+)`)
 }
 
-// start runs a server until the end of the test and returns its connection string, which the server prints. It keeps
+// start runs a server until the end of the test and returns its address, which the server prints. It keeps
 // reading the output, because a full pipe would block the server.
 func start(t *testing.T, command *exec.Cmd, ready string) string {
 	t.Helper()
@@ -43,7 +52,7 @@ func start(t *testing.T, command *exec.Cmd, ready string) string {
 				for lines.Scan() {
 				}
 			}()
-			return "mongodb://" + found[1]
+			return found[1]
 		}
 	}
 	t.Fatalf("%v ended before it listened", command)

@@ -12,6 +12,12 @@ export function startForebay(...args) {
   return start(process.env.FOREBAY, command, /mongodb:\/\/([0-9.]+:[0-9]+)/);
 }
 
+/** Starts a Forebay that also serves PostgreSQL's protocol, on free ports; `uri` is the connection string for it. */
+export async function startTables(...args) {
+  const command = ["serve", "--memory", "--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0", ...args];
+  return start(process.env.FOREBAY, command, /(postgresql:\/\/[0-9.]+:[0-9]+\/forebay)/);
+}
+
 /** Starts FerretDB on SQLite with nothing in it. */
 export async function startFerretdb() {
   const folder = mkdtempSync(join(tmpdir(), "ferretdb-"));
@@ -30,7 +36,8 @@ function start(binary, command, ready) {
     const read = (line) => {
       lines.push(line);
       const found = line.match(ready);
-      if (found) resolve({ uri: `mongodb://${found[1]}`, stop: () => child.kill("SIGKILL") });
+      const uri = found?.[1].includes("://") ? found[1] : `mongodb://${found?.[1]}`;
+      if (found) resolve({ uri, stop: () => child.kill("SIGKILL") });
     };
     for (const output of [child.stdout, child.stderr]) createInterface({ input: output }).on("line", read);
   });

@@ -1,6 +1,7 @@
 """Fixtures: a Forebay server, FerretDB for comparison, and a new database for each test."""
 
 import itertools
+import subprocess
 import tempfile
 
 import pymongo
@@ -49,3 +50,14 @@ def db(client):
 def coll(db):
     """A new collection for the test."""
     return db.things
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A self-signed certificate for the loopback address: the paths of certificate and key."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-addext", "basicConstraints=CA:FALSE"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key

@@ -57,6 +57,23 @@ def start_forebay(*arguments, address="127.0.0.1:0"):
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 
+PASSWORD = "correct horse"
+
+
+def create_data(folder):
+    """Creates a data directory, to which users can be added while no server runs."""
+    subprocess.run(
+        [os.environ["FOREBAY"], "serve", "--data", folder, "--mongodb-listen", "127.0.0.1:0", "--until-stdin-ends"],
+        stdin=subprocess.DEVNULL, check=True, capture_output=True,
+    )
+
+
+def add_user(folder, name, *arguments):
+    """Adds a user with PASSWORD to a data directory."""
+    command = [os.environ["FOREBAY"], "user", "add", name, "--data", folder, *arguments]
+    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+
+
 TCP_ESTABLISHED, TCP_CLOSE_WAIT = "01", "08"
 
 

@@ -5,37 +5,14 @@ import subprocess
 
 import pymongo
 import pytest
-from servers import start_forebay
+from servers import PASSWORD, add_user, create_data, start_forebay
 from pymongo.errors import OperationFailure
-
-PASSWORD = "correct horse"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A self-signed certificate for the loopback address: the paths of certificate and key."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-addext", "basicConstraints=CA:FALSE"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
-def add_user(folder, name):
-    command = [os.environ["FOREBAY"], "user", "add", name, "--data", folder]
-    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
-
 
 @pytest.fixture(scope="module")
 def secured(certificate, tmp_path_factory):
     """A server that requires authentication and TLS."""
     folder = str(tmp_path_factory.mktemp("secured"))
-    # A server creates the store, and users can be added to it when the server is stopped.
-    subprocess.run(
-        [os.environ["FOREBAY"], "serve", "--data", folder, "--mongodb-listen", "127.0.0.1:0", "--until-stdin-ends"],
-        stdin=subprocess.DEVNULL, check=True, capture_output=True,
-    )
+    create_data(folder)
     add_user(folder, "ada")
     cert, key = certificate
     server = start_forebay("--data", folder, "--auth", "--tls-cert", str(cert), "--tls-key", str(key))

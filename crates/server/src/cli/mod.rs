@@ -10,6 +10,8 @@ mod kernels;
 mod memory;
 mod reference;
 mod serve;
+#[cfg(feature = "tables")]
+mod sql;
 mod table;
 mod user;
 mod version;
@@ -32,6 +34,8 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    #[cfg(feature = "tables")]
+    Sql(sql::SqlArgs),
     Import(import::ImportArgs),
     Export(export::ExportArgs),
     Devices(devices::DevicesArgs),
@@ -68,6 +72,8 @@ fn documents(count: u64) -> String {
 pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, stop).await,
+        #[cfg(feature = "tables")]
+        Command::Sql(args) => sql::run(args, stop).await,
         Command::Import(args) => import::run(args, stop).await,
         Command::Export(args) => export::run(&args, stop).await,
         Command::Devices(args) => devices::run(&args).await,

@@ -11,6 +11,7 @@ use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
 use crate::doors::documents::{self, Door, Listener};
+use crate::doors::tables::Door as TablesDoor;
 use crate::settings::{Settings, Sources, flags, unknown_variables};
 use crate::status::Process;
 use crate::stop::Stop;
@@ -75,7 +76,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     settings.connections_max = connections_max(&settings, sources.has("connections-max"))?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
-    let listener = Listener::bind(settings.mongodb_listen, tls).await?;
+    let listener = Listener::bind(settings.mongodb_listen, tls.clone()).await?;
     let status = match settings.status_listen {
         Some(address) => Some(status::Listener::bind(address).await?),
         None => None,
@@ -86,6 +87,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         Some(upstream) => Some(proxy(&settings, upstream, &documents).await?),
         None => None,
     };
+    let tables = TablesDoor::open(&settings, tls, &documents).await?;
     tell_where_data_is(&settings);
     warn_without_users(&settings, &documents);
     // Listen for a stop before the address is printed: a program that reads the address may request a stop at once.
@@ -101,6 +103,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
             status.address()
         ));
     }
+    tables.announce()?;
     let address = listener.address()?;
     let _ = print_line(format_args!(
         "Forebay listens on mongodb://{address}{scheme}"
@@ -112,9 +115,8 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     let serve_status =
         |status: status::Listener| status.serve(process, door.clone(), stopped.clone());
     let watched = status.map(|status| tokio::spawn(serve_status(status)));
-    listener
-        .serve(door, stopped, settings.shutdown_timeout)
-        .await;
+    let documents_served = listener.serve(door.clone(), stopped.clone(), settings.shutdown_timeout);
+    tokio::join!(documents_served, tables.serve(door, stopped, &settings));
     stop.served();
     if let Some(watched) = watched {
         // Wait for the status listener, which stops too, so that its port is free.
@@ -162,8 +164,17 @@ fn connections_max(settings: &Settings, is_set: bool) -> Result<usize> {
 
 /// Refuses an address that other machines can reach, unless authentication is required.
 fn refuse_open_door(settings: &Settings) -> Result<()> {
-    let listen = settings.mongodb_listen;
-    if listen.ip().to_canonical().is_loopback() || settings.auth {
+    if cfg!(not(feature = "tables")) && settings.postgres_listen.is_some() {
+        bail!(
+            "this build has no SQL: remove --postgres-listen, or build with the feature `tables`"
+        );
+    }
+    let listens = [Some(settings.mongodb_listen), settings.postgres_listen];
+    let is_open = |listen: &SocketAddr| !listen.ip().to_canonical().is_loopback();
+    let Some(listen) = listens.into_iter().flatten().find(is_open) else {
+        return Ok(());
+    };
+    if settings.auth {
         return Ok(());
     }
     if !settings.upstream.is_empty() {

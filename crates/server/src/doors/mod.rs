@@ -1,5 +1,10 @@
-//! The servers of this process. Each data model has its own folder, with its protocol and commands. So far, documents
-//! are the only data model. All servers share the limit on connections.
+//! The servers of this process, each with its protocol: documents (MongoDB's), and tables (PostgreSQL's). They share
+//! users, TLS, and the limit on connections.
 
 pub mod documents;
 mod places;
+#[cfg(feature = "tables")]
+pub mod tables;
+#[cfg(not(feature = "tables"))]
+#[path = "tables_left_out.rs"]
+pub mod tables;

@@ -162,6 +162,25 @@ settings! {
     documents_slow_search: Duration =
         "documents-slow-search-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "100";
 
+    /// Address and port for PostgreSQL clients. Port 0 picks a free port. Addresses other than loopback require `auth`.
+    /// Without this setting, the server does not offer SQL.
+    postgres_listen: Option<SocketAddr> = "postgres-listen", Kind::AddressOrNone, "";
+
+    /// Folder of files and folders, each of which is a table: Parquet, Arrow IPC, CSV and JSON lines, CSV and JSON also
+    /// compressed. Folders such as `year=2026` in a table's folder are a column `year`.
+    tables: Option<PathBuf> = "tables", Kind::PathOrNone, "";
+
+    /// Folders whose files SQL statements may name by their path, separated by commas. Files in `tables` may always be
+    /// named.
+    tables_paths: String = "tables-paths", Kind::Text, "";
+
+    /// Maximum memory of all SQL queries together. Sorts, groups and joins that need more use the disk. 0 means a
+    /// quarter of `memory-bytes-max`.
+    tables_memory_bytes_max: u64 = "tables-memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
+
+    /// Maximum size of the temporary files of all SQL queries together. A query that needs more fails.
+    tables_spill_bytes_max: u64 = "tables-spill-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
+
     /// Connection string of a MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`. Forebay is then a
     /// proxy to that server: it answers what it can from its caches, and passes everything else on. The upstream
     /// authenticates the clients, and Forebay listens on loopback addresses only. Put a password into the environment

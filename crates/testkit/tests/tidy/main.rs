@@ -25,6 +25,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-text-gpu",
         &["forebay-cancel", "forebay-device", "forebay-text"],
     ),
+    ("forebay-tables", &["forebay-memory"]),
+    (
+        "forebay-tables-postgres",
+        &["forebay-memory", "forebay-net", "forebay-tables"],
+    ),
     ("forebay-placement", &[]),
     ("forebay-device", &["forebay-cancel"]),
     ("forebay-movement", &["forebay-cancel", "forebay-device"]),
@@ -92,6 +97,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-documents-proxy",
             "forebay-movement",
             "forebay-net",
+            "forebay-tables",
+            "forebay-tables-postgres",
             "forebay-wire-mongo",
             "forebay-bench",
             "forebay-device",
@@ -146,10 +153,16 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Dependencies with other licences, and why they are accepted.
-const LICENCE_EXCEPTIONS: [(&str, &str); 1] = [(
-    "webpki-roots",
-    "CDLA-Permissive-2.0: a list of certificates, data and not code",
-)];
+const LICENCE_EXCEPTIONS: [(&str, &str); 2] = [
+    (
+        "webpki-roots",
+        "CDLA-Permissive-2.0: a list of certificates, data and not code",
+    ),
+    (
+        "libbz2-rs-sys",
+        "bzip2-1.0.6: the BSD licence with a clause against false claims of origin, as in Zlib",
+    ),
+];
 
 /// Text that must not appear in Rust source, and what to write instead. Each text is split in two, so that this file
 /// does not break the rule.

@@ -21,11 +21,17 @@ use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use bson::oid::ObjectId;
 use fail_point::FailPoints;
 use forebay_documents::Documents;
+#[cfg(feature = "tables")]
+use forebay_documents::User;
 use forebay_documents_proxy::{Proxy, Timeouts};
 use forebay_memory::Account;
 use replica_set::ReplicaSet;
 use sasl::Secret;
 
+#[cfg(feature = "tables")]
+use crate::auth::scram::Credentials;
+#[cfg(feature = "tables")]
+use crate::auth::users::{self, UserError};
 use crate::auth::{Changes, Guesses};
 use crate::doors::places::Places;
 use crate::settings::Settings;
@@ -136,6 +142,37 @@ impl Door {
             evicted: places.evicted,
             wrong_passwords: self.guesses.total(),
         }
+    }
+
+    /// Returns the permits of connections.
+    #[cfg(feature = "tables")]
+    pub(super) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// Returns the counts of wrong passwords.
+    #[cfg(feature = "tables")]
+    pub(super) fn guesses(&self) -> &Guesses {
+        &self.guesses
+    }
+
+    /// Returns the changes of users.
+    #[cfg(feature = "tables")]
+    pub(super) fn user_changes(&self) -> &Changes {
+        &self.user_changes
+    }
+
+    /// Returns a user's credentials, or those of a user that does not exist, which match no password.
+    ///
+    /// # Errors
+    /// If the store fails, or the user's record is damaged.
+    #[cfg(feature = "tables")]
+    pub(super) fn credentials(&self, user: &User) -> Result<Credentials, UserError> {
+        let stored = users::account(&self.documents, user)?;
+        Ok(match stored {
+            Some(account) => account.credentials,
+            None => self.secret.missing(user),
+        })
     }
 
     fn connection_id(&self) -> i64 {

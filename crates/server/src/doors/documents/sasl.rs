@@ -64,6 +64,11 @@ impl Secret {
         let lost = |error| tracing::warn!(%error, "the secret for salts of unknown users cannot be stored");
         Secret(kept.map_err(lost).unwrap_or_else(|()| fresh.to_vec()))
     }
+
+    /// Returns the credentials of a user that does not exist.
+    pub fn missing(&self, user: &User) -> Credentials {
+        Credentials::of_missing_user(&user.name, &user.db, &self.0)
+    }
 }
 
 impl std::fmt::Debug for Secret {
@@ -94,7 +99,7 @@ pub fn start(
         .map_err(|error| Refusal::new(Code::OperationFailed, error.to_string()))?;
     let credentials = match stored {
         Some(account) => account.credentials,
-        None => Credentials::of_missing_user(&first.user, db, &secret.0),
+        None => secret.missing(&user),
     };
     let (exchange, message) = Exchange::start(&first, credentials.clone());
     let options = body.get_document("options").ok();

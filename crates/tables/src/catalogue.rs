@@ -1,0 +1,384 @@
+//! The declared tables: external tables over files and views, kept in one file of the data directory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+use tokio::sync::OnceCell;
+
+use crate::error::{Code, Result, SqlError};
+use crate::files::FileTable;
+
+/// The schema in which tables are created and looked up, unless a statement names another.
+pub(crate) const PUBLIC: &str = "public";
+/// Schemas that the server fills.
+const RESERVED: [&str; 2] = ["information_schema", "pg_catalog"];
+/// Name of the file in the folder of the tables.
+const FILE_NAME: &str = "catalogue.json";
+/// Version of the file's content.
+const VERSION: u32 = 1;
+/// Maximum number of tables. Each change writes the whole catalogue.
+const TABLES_MAX: usize = 10_000;
+
+/// A declared table.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// The statement that made it.
+    pub(crate) definition: String,
+    /// The files of an external table, made at the first use.
+    pub(crate) files: OnceCell<FileTable>,
+}
+
+/// The kind of a declared table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// A table over files.
+    External,
+    /// A query.
+    View,
+}
+
+type Schemas = BTreeMap<String, BTreeMap<String, Arc<Entry>>>;
+
+/// The declared tables of all schemas.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    schemas: RwLock<Schemas>,
+    /// `None` if the catalogue is in memory only.
+    folder: Option<PathBuf>,
+}
+
+/// The content of the file.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    schemas: Vec<String>,
+    tables: Vec<SavedTable>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedTable {
+    schema: String,
+    name: String,
+    kind: Kind,
+    definition: String,
+}
+
+impl Catalogue {
+    /// Opens the catalogue of a folder; an empty one if there is no file. Without a folder, nothing is kept.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or of another version.
+    pub(crate) fn open(folder: Option<&Path>) -> io::Result<Catalogue> {
+        let mut schemas = Schemas::from([(PUBLIC.to_owned(), BTreeMap::new())]);
+        if let Some(saved) = folder.map(read).transpose()?.flatten() {
+            for schema in saved.schemas {
+                schemas.entry(schema).or_default();
+            }
+            for table in saved.tables {
+                let entry = Entry::new(table.kind, table.definition);
+                let schema = schemas.entry(table.schema).or_default();
+                schema.insert(table.name, Arc::new(entry));
+            }
+        }
+        Ok(Catalogue {
+            schemas: RwLock::new(schemas),
+            folder: folder.map(Path::to_owned),
+        })
+    }
+
+    pub(crate) fn schema_names(&self) -> Vec<String> {
+        self.schemas.read().keys().cloned().collect()
+    }
+
+    pub(crate) fn has_schema(&self, name: &str) -> bool {
+        self.schemas.read().contains_key(name)
+    }
+
+    pub(crate) fn table_names(&self, schema: &str) -> Vec<String> {
+        let schemas = self.schemas.read();
+        let tables = schemas.get(schema);
+        tables.map_or_else(Vec::new, |tables| tables.keys().cloned().collect())
+    }
+
+    pub(crate) fn table(&self, schema: &str, name: &str) -> Option<Arc<Entry>> {
+        self.schemas.read().get(schema)?.get(name).cloned()
+    }
+
+    pub(crate) fn has_table(&self, schema: &str, name: &str) -> bool {
+        let schemas = self.schemas.read();
+        schemas
+            .get(schema)
+            .is_some_and(|tables| tables.contains_key(name))
+    }
+
+    /// Adds a schema.
+    ///
+    /// # Errors
+    /// If it exists, or the catalogue cannot be written.
+    pub(crate) fn add_schema(&self, name: &str) -> Result<()> {
+        let exists = || {
+            let message = format!("schema \"{name}\" already exists");
+            SqlError::new(Code::DuplicateSchema, message)
+        };
+        if RESERVED.contains(&name) {
+            return Err(exists());
+        }
+        self.change(|schemas| match schemas.contains_key(name) {
+            true => Err(exists()),
+            false => {
+                schemas.insert(name.to_owned(), BTreeMap::new());
+                Ok(())
+            }
+        })
+    }
+
+    /// Removes a schema, with its tables if `cascade`.
+    ///
+    /// # Errors
+    /// If it does not exist or has tables, or the catalogue cannot be written.
+    pub(crate) fn remove_schema(&self, name: &str, cascade: bool) -> Result<()> {
+        self.change(|schemas| {
+            let tables = schemas.get(name).ok_or_else(|| no_schema(name))?;
+            if name == PUBLIC {
+                return Err(SqlError::unsupported("dropping the schema public"));
+            }
+            if !cascade && !tables.is_empty() {
+                let message = format!("schema \"{name}\" has {} tables", tables.len());
+                return Err(SqlError::new(Code::ObjectInUse, message)
+                    .with_hint("drop them first, or use DROP SCHEMA ... CASCADE"));
+            }
+            schemas.remove(name);
+            Ok(())
+        })
+    }
+
+    /// Adds a table, or replaces one if `or_replace`.
+    ///
+    /// # Errors
+    /// If the schema does not exist or a table does, there are too many tables, or the catalogue cannot be written.
+    pub(crate) fn add(
+        &self,
+        schema: &str,
+        name: &str,
+        entry: Entry,
+        or_replace: bool,
+    ) -> Result<()> {
+        self.change(|schemas| {
+            let count: usize = schemas.values().map(BTreeMap::len).sum();
+            if count >= TABLES_MAX {
+                let message = format!("there are {TABLES_MAX} tables already");
+                return Err(SqlError::new(Code::LimitExceeded, message));
+            }
+            let tables = schemas.get_mut(schema).ok_or_else(|| no_schema(schema))?;
+            if !or_replace && tables.contains_key(name) {
+                let message = format!("relation \"{name}\" already exists");
+                return Err(SqlError::new(Code::DuplicateTable, message));
+            }
+            tables.insert(name.to_owned(), Arc::new(entry));
+            Ok(())
+        })
+    }
+
+    /// Removes a table of this kind.
+    ///
+    /// # Errors
+    /// If there is none, or the catalogue cannot be written.
+    pub(crate) fn remove(&self, schema: &str, name: &str, is_view: bool) -> Result<()> {
+        self.change(|schemas| {
+            let tables = schemas.get_mut(schema);
+            let found = tables.as_ref().and_then(|tables| tables.get(name));
+            let Some(found) = found else {
+                let what = if is_view { "view" } else { "table" };
+                let message = format!("{what} \"{name}\" does not exist");
+                return Err(SqlError::new(Code::UndefinedTable, message));
+            };
+            if is_view != (found.kind == Kind::View) {
+                let (is, not) = match is_view {
+                    true => ("table", "view"),
+                    false => ("view", "table"),
+                };
+                let message = format!("\"{name}\" is not a {not}");
+                return Err(SqlError::new(Code::WrongObjectType, message)
+                    .with_hint(format!("use DROP {}", is.to_uppercase())));
+            }
+            if let Some(tables) = tables {
+                tables.remove(name);
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a change and writes the catalogue. After an error, nothing is changed.
+    fn change(&self, change: impl FnOnce(&mut Schemas) -> Result<()>) -> Result<()> {
+        let mut schemas = self.schemas.write();
+        let mut changed = schemas.clone();
+        change(&mut changed)?;
+        if let Some(folder) = &self.folder {
+            write(folder, &changed).map_err(|error| {
+                let message = format!(
+                    "the catalogue in {} cannot be written: {error}",
+                    folder.display()
+                );
+                SqlError::new(Code::IoError, message)
+            })?;
+        }
+        *schemas = changed;
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// Returns a table that the statement `definition` made.
+    pub(crate) fn new(kind: Kind, definition: String) -> Entry {
+        Entry {
+            kind,
+            definition,
+            files: OnceCell::new(),
+        }
+    }
+}
+
+fn no_schema(name: &str) -> SqlError {
+    SqlError::new(
+        Code::InvalidSchemaName,
+        format!("schema \"{name}\" does not exist"),
+    )
+}
+
+fn read(folder: &Path) -> io::Result<Option<Saved>> {
+    let path = folder.join(FILE_NAME);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let damaged = |why: String| {
+        let message = format!("{} is damaged: {why}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    };
+    let saved: Saved = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    match saved.version {
+        VERSION => Ok(Some(saved)),
+        version => Err(damaged(format!(
+            "it has version {version}, this release reads {VERSION}"
+        ))),
+    }
+}
+
+/// Writes the catalogue in one step: after a power failure, the old or the new one is there.
+fn write(folder: &Path, schemas: &Schemas) -> io::Result<()> {
+    let table = |schema: &str, name: &str, entry: &Entry| SavedTable {
+        schema: schema.to_owned(),
+        name: name.to_owned(),
+        kind: entry.kind,
+        definition: entry.definition.clone(),
+    };
+    let tables = schemas.iter().flat_map(|(schema, tables)| {
+        tables
+            .iter()
+            .map(move |(name, entry)| table(schema, name, entry))
+    });
+    let saved = Saved {
+        version: VERSION,
+        schemas: schemas.keys().cloned().collect(),
+        tables: tables.collect(),
+    };
+    fs::create_dir_all(folder)?;
+    let mut file = NamedTempFile::new_in(folder)?;
+    serde_json::to_writer_pretty(&mut file, &saved)?;
+    file.write_all(b"\n")?;
+    file.as_file().sync_all()?;
+    file.persist(folder.join(FILE_NAME))?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: Kind) -> Entry {
+        Entry::new(kind, "CREATE ...".to_owned())
+    }
+
+    #[test]
+    fn changes_are_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = folder.path().join("tables");
+        let catalogue = Catalogue::open(Some(&folder)).expect("a new one");
+        catalogue.add_schema("s").expect("new");
+        catalogue
+            .add("s", "t", entry(Kind::External), false)
+            .expect("new");
+        catalogue
+            .add(PUBLIC, "v", entry(Kind::View), false)
+            .expect("new");
+        let again = Catalogue::open(Some(&folder)).expect("it was written");
+        assert_eq!(again.schema_names(), ["public", "s"]);
+        assert_eq!(again.table_names("s"), ["t"]);
+        let found = again.table(PUBLIC, "v").expect("it was written");
+        assert_eq!((found.kind, &*found.definition), (Kind::View, "CREATE ..."));
+        again.remove_schema("s", true).expect("it exists");
+        assert_eq!(
+            Catalogue::open(Some(&folder))
+                .expect("readable")
+                .schema_names(),
+            ["public"]
+        );
+    }
+
+    #[test]
+    fn a_change_that_fails_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let catalogue = Catalogue::open(Some(folder.path())).expect("a new one");
+        catalogue
+            .add(PUBLIC, "t", entry(Kind::External), false)
+            .expect("new");
+        let codes = [
+            catalogue.add(PUBLIC, "t", entry(Kind::View), false),
+            catalogue.add("s", "t", entry(Kind::View), false),
+            catalogue.remove(PUBLIC, "t", true),
+            catalogue.remove(PUBLIC, "u", false),
+            catalogue.add_schema("pg_catalog"),
+            catalogue.remove_schema(PUBLIC, true),
+        ]
+        .map(|result| result.expect_err("refused").code);
+        assert_eq!(
+            codes,
+            [
+                Code::DuplicateTable,
+                Code::InvalidSchemaName,
+                Code::WrongObjectType,
+                Code::UndefinedTable,
+                Code::DuplicateSchema,
+                Code::FeatureNotSupported,
+            ]
+        );
+        assert_eq!(catalogue.table_names(PUBLIC), ["t"]);
+        drop(folder);
+        let error = catalogue.add(PUBLIC, "u", entry(Kind::View), false);
+        // The folder is made again if it can be.
+        error.expect("a parent folder exists");
+    }
+
+    #[test]
+    fn a_damaged_catalogue_is_an_error_that_names_the_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for damaged in ["{", r#"{"version":9,"schemas":[],"tables":[]}"#] {
+            fs::write(folder.path().join(FILE_NAME), damaged).expect("room");
+            let error = Catalogue::open(Some(folder.path())).expect_err(damaged);
+            assert!(
+                error.to_string().contains("catalogue.json is damaged"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The engine: DataFusion with the declared tables, its memory and its threads.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use datafusion::catalog::CatalogProviderList;
+use datafusion::catalog::information_schema::{INFORMATION_SCHEMA, InformationSchemaProvider};
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
+use datafusion_pg_catalog::pg_catalog::setup_pg_catalog;
+use forebay_memory::Account;
+use tokio::runtime::{Handle, Runtime};
+
+use crate::catalogue::{Catalogue, PUBLIC};
+use crate::memory::AccountPool;
+use crate::paths::Paths;
+use crate::provider::{Catalogs, DATABASE, Folder};
+use crate::session::Session;
+use crate::yielding::YieldingJoins;
+
+/// Rows of a batch.
+const BATCH_ROWS: usize = 8_192;
+/// Maximum bytes of cached footers of Parquet files.
+const METADATA_CACHE_BYTES: usize = 32 << 20;
+
+/// The settings of the engine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Folder in which declarations of tables are kept; `None` keeps them in memory.
+    pub folder: Option<PathBuf>,
+    /// Folder of which each file and folder is a table.
+    pub tables: Option<PathBuf>,
+    /// Files that statements may name.
+    pub paths: Paths,
+    /// The account from which queries take memory.
+    pub memory: Account,
+    /// Maximum memory of all queries together, in bytes. Sorts, joins and groups that need more use the disk.
+    pub memory_bytes_max: usize,
+    /// Maximum bytes on disk of all queries together.
+    pub spill_bytes_max: u64,
+    /// Number of threads that run queries.
+    pub threads: usize,
+}
+
+/// The engine. Queries run on threads of its own.
+#[derive(Debug)]
+pub struct Tables {
+    shared: Arc<Shared>,
+    /// `None` only while the engine is dropped.
+    runtime: Option<Runtime>,
+    sessions: AtomicU64,
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) catalogue: Catalogue,
+    pub(crate) folder: Folder,
+    pub(crate) paths: Paths,
+    pub(crate) memory: Account,
+    base: OnceLock<SessionState>,
+}
+
+impl Shared {
+    /// Returns the state from which those of sessions are made.
+    pub(crate) fn base(&self) -> &SessionState {
+        self.base.get().expect("set when the engine was opened")
+    }
+}
+
+impl Tables {
+    /// Opens the engine.
+    ///
+    /// # Errors
+    /// If the declarations cannot be read, or threads cannot be started.
+    pub fn open(settings: Settings) -> io::Result<Arc<Tables>> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(settings.threads)
+            .thread_name("tables")
+            .enable_time()
+            .build()?;
+        let environment = environment(&settings).map_err(io::Error::other)?;
+        let shared = Arc::new(Shared {
+            catalogue: Catalogue::open(settings.folder.as_deref())?,
+            folder: Folder::new(settings.tables),
+            paths: settings.paths,
+            memory: settings.memory,
+            base: OnceLock::new(),
+        });
+        let state = state(&shared, Arc::new(environment), settings.threads);
+        let state = state.map_err(io::Error::other)?;
+        let is_first = shared.base.set(state).is_ok();
+        debug_assert!(is_first, "only this function sets the state");
+        Ok(Arc::new(Tables {
+            shared,
+            runtime: Some(runtime),
+            sessions: AtomicU64::new(0),
+        }))
+    }
+
+    /// Starts a session of a user.
+    pub fn session(self: &Arc<Self>, user: &str) -> Session {
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+        Session::new(Arc::clone(self), user, number)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Returns the threads that run queries.
+    pub(crate) fn threads(&self) -> &Handle {
+        let runtime = self.runtime.as_ref();
+        runtime
+            .expect("it is there until the engine is dropped")
+            .handle()
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn environment(settings: &Settings) -> datafusion::error::Result<RuntimeEnv> {
+    let mode = match &settings.folder {
+        Some(folder) => {
+            let folder = folder.join("spill");
+            // What a process left that was killed.
+            let _ = std::fs::remove_dir_all(&folder);
+            std::fs::create_dir_all(&folder)?;
+            DiskManagerMode::Directories(vec![folder])
+        }
+        None => DiskManagerMode::OsTmpDirectory,
+    };
+    let disk = DiskManagerBuilder::default()
+        .with_mode(mode)
+        .with_max_temp_directory_size(settings.spill_bytes_max);
+    let pool = AccountPool::new(&settings.memory, settings.memory_bytes_max);
+    RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .with_disk_manager_builder(disk)
+        .with_metadata_cache_limit(METADATA_CACHE_BYTES)
+        // A query sees the files as they are when it starts.
+        .with_object_list_cache_limit(0)
+        .build()
+}
+
+/// Returns the state of a session before its first statement.
+fn state(
+    shared: &Arc<Shared>,
+    environment: Arc<RuntimeEnv>,
+    threads: usize,
+) -> datafusion::error::Result<SessionState> {
+    let mut config = SessionConfig::new()
+        .with_default_catalog_and_schema(DATABASE, PUBLIC)
+        .with_create_default_catalog_and_schema(false)
+        .with_batch_size(BATCH_ROWS)
+        .with_target_partitions(NonZeroUsize::new(threads).map_or(1, NonZeroUsize::get));
+    let options = config.options_mut();
+    // `1.5` is a numeric, as PostgreSQL has it.
+    options.sql_parser.parse_float_as_decimal = true;
+    options.sql_parser.collect_spans = true;
+    options.sql_parser.default_null_ordering = "nulls_max".to_owned();
+    options.execution.parquet.pushdown_filters = true;
+    options.execution.parquet.reorder_filters = true;
+    let catalogs = Catalogs::new(Arc::downgrade(shared));
+    let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
+    let state = SessionStateBuilder::new()
+        .with_default_features()
+        .with_config(config)
+        .with_runtime_env(environment)
+        .with_catalog_list(Arc::clone(&listed))
+        .with_physical_optimizer_rule(Arc::new(YieldingJoins))
+        .build();
+    let context = SessionContext::new_with_state(state);
+    setup_pg_catalog(&context, DATABASE, EmptyContextProvider).map_err(|error| *error)?;
+    crate::functions::register(&context);
+    if let Some(database) = listed.catalog(DATABASE) {
+        let schema = Arc::new(InformationSchemaProvider::new(listed));
+        database.register_schema(INFORMATION_SCHEMA, schema)?;
+    }
+    Ok(SessionStateBuilder::new_from_existing(context.state())
+        .with_catalog_list(Arc::new(catalogs))
+        .build())
+}

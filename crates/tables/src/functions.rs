@@ -1,0 +1,81 @@
+//! Functions of PostgreSQL that DataFusion lacks or answers otherwise.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::cast::as_string_array;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::registry::FunctionRegistry;
+use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
+use datafusion::prelude::SessionContext;
+use datafusion::scalar::ScalarValue;
+use parking_lot::Mutex;
+
+use crate::variables::{POSTGRES_VERSION, Variables};
+
+/// Adds the functions that are the same in all sessions.
+pub(crate) fn register(context: &SessionContext) {
+    context.register_udf(version());
+    context.register_udf(constant("pg_advisory_unlock_all", String::new()));
+}
+
+/// Adds the functions of a session.
+pub(crate) fn register_session(
+    state: &mut SessionState,
+    user: &str,
+    variables: &Arc<Mutex<Variables>>,
+) -> Result<()> {
+    state.register_udf(Arc::new(current_setting(Arc::clone(variables))))?;
+    for name in ["session_user", "current_user", "current_role", "user"] {
+        state.register_udf(Arc::new(constant(name, user.to_owned())))?;
+    }
+    Ok(())
+}
+
+fn version() -> ScalarUDF {
+    let text = format!(
+        "PostgreSQL {POSTGRES_VERSION} (Forebay {}, Apache DataFusion {})",
+        env!("CARGO_PKG_VERSION"),
+        datafusion::DATAFUSION_VERSION,
+    );
+    constant("version", text)
+}
+
+/// Returns a function without arguments that returns a text.
+fn constant(name: &str, text: String) -> ScalarUDF {
+    let value = ScalarValue::Utf8(Some(text));
+    let implementation = move |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(value.clone()));
+    create_udf(
+        name,
+        Vec::new(),
+        DataType::Utf8,
+        Volatility::Stable,
+        Arc::new(implementation),
+    )
+}
+
+/// Returns `current_setting`, of a session's settings.
+fn current_setting(variables: Arc<Mutex<Variables>>) -> ScalarUDF {
+    let implementation = move |arguments: &[ColumnarValue]| {
+        let rows = ColumnarValue::values_to_arrays(arguments)?;
+        let names = as_string_array(&rows[0])?;
+        let variables = variables.lock();
+        let value = |name: Option<&str>| {
+            let value = name.map(|name| variables.get(name).map(str::to_owned));
+            value
+                .transpose()
+                .map_err(|error| DataFusionError::External(Box::new(error)))
+        };
+        let values: Result<Vec<Option<String>>> = names.iter().map(value).collect();
+        let array = datafusion::arrow::array::StringArray::from(values?);
+        Ok(ColumnarValue::Array(Arc::new(array)))
+    };
+    create_udf(
+        "current_setting",
+        vec![DataType::Utf8],
+        DataType::Utf8,
+        Volatility::Stable,
+        Arc::new(implementation),
+    )
+}

@@ -1,0 +1,329 @@
+//! Parsing: the text of a client to statements.
+
+use datafusion::error::DataFusionError;
+use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement};
+use datafusion::sql::sqlparser::ast::Ident;
+use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
+use datafusion::sql::sqlparser::tokenizer::{Location, Token};
+
+use crate::error::{Code, Result, SqlError};
+
+/// Maximum bytes of a text. PostgreSQL takes a gigabyte; the tree of a statement takes many times the bytes of its
+/// text.
+pub const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Maximum nesting of expressions and queries.
+const DEPTH_MAX: usize = 200;
+
+/// A statement and its text.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    /// The statement's part of the client's text.
+    pub text: String,
+    pub(crate) body: Body,
+}
+
+/// A statement.
+#[derive(Debug, Clone)]
+pub(crate) enum Body {
+    /// Any statement but `FETCH` and `MOVE`.
+    Sql(Statement),
+    /// `FETCH` or `MOVE`.
+    Fetch(Fetch),
+}
+
+/// `FETCH`, or `MOVE` if `moves`: the rows are then not returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    pub(crate) cursor: String,
+    pub(crate) step: Step,
+    pub(crate) moves: bool,
+}
+
+/// Where a cursor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// This many rows on; `u64::MAX` for all.
+    Forward(u64),
+    /// This many rows back; `u64::MAX` for all.
+    Backward(u64),
+    /// To the row of this number, counted from 1, or from the end if it is negative. 0 is before the first.
+    Absolute(i64),
+    /// To the row that is this far away.
+    Relative(i64),
+}
+
+/// Parses statements, which semicolons separate.
+///
+/// # Errors
+/// If the text is too long, or a statement cannot be parsed.
+pub fn parse(text: &str) -> Result<Vec<Parsed>> {
+    if text.len() > TEXT_BYTES_MAX {
+        let message = format!(
+            "a statement of {} bytes is longer than {TEXT_BYTES_MAX}",
+            text.len()
+        );
+        return Err(SqlError::new(Code::StatementTooComplex, message)
+            .with_hint("load many rows by COPY FROM STDIN"));
+    }
+    let dialect = PostgreSqlDialect {};
+    let builder = DFParserBuilder::new(text).with_dialect(&dialect);
+    let mut parser = builder.with_recursion_limit(DEPTH_MAX).build()?;
+    let lines = Lines::new(text);
+    let mut parsed = Vec::new();
+    loop {
+        while parser.parser.consume_token(&Token::SemiColon) {}
+        let first = parser.parser.peek_token();
+        if first == Token::EOF {
+            return Ok(parsed);
+        }
+        let statement = parse_one(&mut parser)?;
+        let next = parser.parser.peek_token();
+        if !matches!(next.token, Token::SemiColon | Token::EOF) {
+            let found = format!(
+                "Expected: end of statement, found: {next}{}",
+                next.span.start
+            );
+            return Err(failed(ParserError::ParserError(found)));
+        }
+        let end = match next.token {
+            Token::EOF => text.len(),
+            _ => lines.offset(next.span.start),
+        };
+        parsed.push(Parsed {
+            text: text[lines.offset(first.span.start)..end].trim().to_owned(),
+            body: statement,
+        });
+    }
+}
+
+fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
+    if let Some(moves) = fetches(parser) {
+        parser.parser.next_token();
+        let fetch = parse_fetch(&mut parser.parser, moves).map_err(failed)?;
+        return Ok(Body::Fetch(fetch));
+    }
+    if copies_over_connection(parser) {
+        let statement = parser.parser.parse_statement().map_err(failed)?;
+        return Ok(Body::Sql(Statement::Statement(Box::new(statement))));
+    }
+    Ok(Body::Sql(parser.parse_statement()?))
+}
+
+fn failed(error: ParserError) -> SqlError {
+    DataFusionError::SQL(Box::new(error), None).into()
+}
+
+/// Returns whether the next statement is a `MOVE`; `None` if it is no `FETCH` either. sqlparser has no `MOVE`, and not
+/// all forms of `FETCH`.
+fn fetches(parser: &DFParser<'_>) -> Option<bool> {
+    match &parser.parser.peek_token().token {
+        Token::Word(word) if word.quote_style.is_none() => {
+            match &*word.value.to_ascii_uppercase() {
+                "FETCH" => Some(false),
+                "MOVE" => Some(true),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn parse_fetch(parser: &mut Parser<'_>, moves: bool) -> Result<Fetch, ParserError> {
+    let step = parse_step(parser)?;
+    let _from = parser.parse_one_of_keywords(&[Keyword::FROM, Keyword::IN]);
+    let cursor = parser.parse_identifier()?;
+    Ok(Fetch {
+        cursor: folded(&cursor),
+        step,
+        moves,
+    })
+}
+
+fn parse_step(parser: &mut Parser<'_>) -> Result<Step, ParserError> {
+    const WORDS: &[Keyword] = &[
+        Keyword::NEXT,
+        Keyword::PRIOR,
+        Keyword::FIRST,
+        Keyword::LAST,
+        Keyword::ABSOLUTE,
+        Keyword::RELATIVE,
+        Keyword::FORWARD,
+        Keyword::BACKWARD,
+        Keyword::ALL,
+    ];
+    let step = match parser.parse_one_of_keywords(WORDS) {
+        Some(Keyword::PRIOR) => Step::Backward(1),
+        Some(Keyword::FIRST) => Step::Absolute(1),
+        Some(Keyword::LAST) => Step::Absolute(-1),
+        Some(Keyword::ABSOLUTE) => Step::Absolute(parse_count(parser)?.unwrap_or(0)),
+        Some(Keyword::RELATIVE) => Step::Relative(parse_count(parser)?.unwrap_or(0)),
+        Some(Keyword::ALL) => Step::Forward(u64::MAX),
+        Some(Keyword::BACKWARD) => match parser.parse_keyword(Keyword::ALL) {
+            true => Step::Backward(u64::MAX),
+            false => by(-parse_count(parser)?.unwrap_or(1)),
+        },
+        Some(Keyword::FORWARD) if parser.parse_keyword(Keyword::ALL) => Step::Forward(u64::MAX),
+        _ => by(parse_count(parser)?.unwrap_or(1)),
+    };
+    Ok(step)
+}
+
+fn by(count: i64) -> Step {
+    match count {
+        0.. => Step::Forward(count.unsigned_abs()),
+        _ => Step::Backward(count.unsigned_abs()),
+    }
+}
+
+/// Parses a number with its sign, if there is one. Numbers of PostgreSQL's cursors have 32 bits.
+fn parse_count(parser: &mut Parser<'_>) -> Result<Option<i64>, ParserError> {
+    let is_negative = parser.consume_token(&Token::Minus);
+    let Token::Number(text, _) = &parser.peek_token().token else {
+        return Ok(None);
+    };
+    let number: i32 = text
+        .parse()
+        .map_err(|_| ParserError::ParserError(format!("{text} is not a count of rows")))?;
+    parser.next_token();
+    let number = i64::from(number);
+    Ok(Some(if is_negative { -number } else { number }))
+}
+
+/// Returns a name as PostgreSQL stores it: in lower case unless it is quoted.
+pub(crate) fn folded(name: &Ident) -> String {
+    match name.quote_style {
+        Some(_) => name.value.clone(),
+        None => name.value.to_lowercase(),
+    }
+}
+
+/// Returns whether the next statement is a `COPY` from or to the client. DataFusion's parser knows only `COPY` to
+/// files.
+fn copies_over_connection(parser: &DFParser<'_>) -> bool {
+    let is = |token: &Token, keyword: Keyword| matches!(token, Token::Word(word) if word.keyword == keyword);
+    if !is(&parser.parser.peek_token().token, Keyword::COPY) {
+        return false;
+    }
+    let mut depth = 0_i64;
+    for index in 1.. {
+        let token = parser.parser.peek_nth_token(index).token;
+        match &token {
+            Token::EOF | Token::SemiColon => return false,
+            Token::LParen => depth += 1,
+            Token::RParen => depth -= 1,
+            token if depth == 0 && (is(token, Keyword::STDIN) || is(token, Keyword::STDOUT)) => {
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The offsets of the lines of a text.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl Lines<'_> {
+    fn new(text: &str) -> Lines<'_> {
+        let breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
+        Lines {
+            text,
+            starts: std::iter::once(0).chain(breaks).collect(),
+        }
+    }
+
+    /// Returns the offset in bytes of a place.
+    fn offset(&self, place: Location) -> usize {
+        let line = (place.line as usize).saturating_sub(1);
+        let start = self.starts.get(line).copied().unwrap_or(self.text.len());
+        let column = (place.column as usize).saturating_sub(1);
+        let mut letters = self.text[start..].char_indices();
+        letters
+            .nth(column)
+            .map_or(self.text.len(), |(offset, _)| start + offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(text: &str) -> Vec<String> {
+        let parsed = parse(text).expect("statements");
+        parsed.into_iter().map(|parsed| parsed.text).collect()
+    }
+
+    #[test]
+    fn statements_keep_their_texts() {
+        let text = "SELECT ';é' ;;\n-- a comment\nSELECT 2;COPY t FROM STDIN (FORMAT csv); EXPLAIN SELECT 3";
+        assert_eq!(
+            texts(text),
+            [
+                "SELECT ';é'",
+                "SELECT 2",
+                "COPY t FROM STDIN (FORMAT csv)",
+                "EXPLAIN SELECT 3"
+            ]
+        );
+        assert!(texts(" ;; -- nothing").is_empty());
+    }
+
+    #[test]
+    fn steps_of_cursors_are_those_of_postgresql() {
+        for (text, step, moves) in [
+            ("FETCH c", Step::Forward(1), false),
+            ("fetch forward from c", Step::Forward(1), false),
+            ("FETCH 10 FROM c", Step::Forward(10), false),
+            ("FETCH -3 IN c", Step::Backward(3), false),
+            ("FETCH ALL c", Step::Forward(u64::MAX), false),
+            ("MOVE BACKWARD ALL IN c", Step::Backward(u64::MAX), true),
+            ("MOVE BACKWARD 2 c", Step::Backward(2), true),
+            ("FETCH ABSOLUTE -1 c", Step::Absolute(-1), false),
+            ("FETCH LAST FROM c", Step::Absolute(-1), false),
+            ("FETCH RELATIVE 0 c", Step::Relative(0), false),
+        ] {
+            let parsed = parse(text).expect(text).remove(0);
+            let Body::Fetch(fetch) = parsed.body else {
+                panic!("{text}: {:?}", parsed.body);
+            };
+            assert_eq!(
+                (fetch.step, fetch.moves, &*fetch.cursor),
+                (step, moves, "c"),
+                "{text}"
+            );
+        }
+        parse("FETCH 99999999999 FROM c").expect_err("beyond 32 bits");
+    }
+
+    #[test]
+    fn errors_have_a_place() {
+        for (text, position) in [
+            ("SELECT 1; SELEC 2", 11),
+            ("SELECT\n  FROM WHERE", 15),
+            ("SELECT 1 2", 10),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert_eq!(error.code, Code::SyntaxError, "{error}");
+            assert_eq!(error.position(text), Some(position), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn deep_and_long_texts_are_refused() {
+        let deep = format!("SELECT {}1{}", "(".repeat(10_000), ")".repeat(10_000));
+        assert_eq!(
+            parse(&deep).expect_err("deep").code,
+            Code::StatementTooComplex
+        );
+        let long = format!("SELECT '{}'", "x".repeat(TEXT_BYTES_MAX));
+        assert_eq!(
+            parse(&long).expect_err("long").code,
+            Code::StatementTooComplex
+        );
+    }
+}

@@ -1,0 +1,264 @@
+//! The rows of a query, as they are computed.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_expr::expressions::Literal;
+use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use forebay_memory::Share;
+use futures_util::StreamExt;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::error::{Code, Result, SqlError};
+
+/// The rows of a query. Dropping them ends the query.
+#[derive(Debug)]
+pub struct Rows {
+    schema: SchemaRef,
+    verb: &'static str,
+    source: Source,
+    deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Query {
+        plan: Arc<dyn ExecutionPlan>,
+        batches: mpsc::Receiver<Result<RecordBatch>>,
+        /// `None` after the last row.
+        task: Option<Running<()>>,
+    },
+    Batches {
+        batches: VecDeque<RecordBatch>,
+        /// The memory of the batches.
+        _share: Option<Share>,
+    },
+}
+
+/// A task that is aborted when dropped.
+#[derive(Debug)]
+pub(crate) struct Running<T>(JoinHandle<T>);
+
+impl<T: Send + 'static> Running<T> {
+    pub(crate) fn start(
+        threads: &Handle,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Running<T> {
+        Running(threads.spawn(work))
+    }
+
+    /// Waits for the end of the task.
+    ///
+    /// # Errors
+    /// If the task panicked.
+    pub(crate) async fn end(&mut self) -> Result<T> {
+        (&mut self.0).await.map_err(|error| {
+            tracing::error!(%error, "a query panicked");
+            let message = "the statement failed because of a defect of the server, which logged it";
+            SqlError::new(Code::InternalError, message)
+        })
+    }
+}
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Returns the result of `work`, or an error if it takes until `deadline`.
+pub(crate) async fn within<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(deadline) = deadline else {
+        return work.await;
+    };
+    match tokio::time::timeout_at(deadline.into(), work).await {
+        Ok(result) => result,
+        Err(_) => Err(SqlError::new(
+            Code::QueryCanceled,
+            "canceling statement due to statement timeout",
+        )),
+    }
+}
+
+impl Rows {
+    /// Starts a query.
+    ///
+    /// # Errors
+    /// If the query cannot be planned, or fails before its first row.
+    pub(crate) async fn of_query(
+        threads: &Handle,
+        state: Arc<SessionState>,
+        plan: LogicalPlan,
+        verb: &'static str,
+    ) -> Result<Rows> {
+        // One batch waits while the next is computed.
+        let (sender, batches) = mpsc::channel(1);
+        let (start, started) = oneshot::channel();
+        let mut task = Running::start(threads, run(state, plan, start, sender));
+        let Ok(started) = started.await else {
+            task.end().await?;
+            return Err(SqlError::new(
+                Code::InternalError,
+                "a query ended before it began",
+            ));
+        };
+        let plan = started?;
+        Ok(Rows {
+            schema: plan.schema(),
+            verb,
+            source: Source::Query {
+                plan,
+                batches,
+                task: Some(task),
+            },
+            deadline: None,
+        })
+    }
+
+    /// Returns rows that are there already.
+    pub(crate) fn of_batches(
+        schema: SchemaRef,
+        batches: Vec<RecordBatch>,
+        verb: &'static str,
+        share: Option<Share>,
+    ) -> Rows {
+        Rows {
+            schema,
+            verb,
+            source: Source::Batches {
+                batches: batches.into(),
+                _share: share,
+            },
+            deadline: None,
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn until(mut self, deadline: Option<Instant>) -> Rows {
+        self.deadline = deadline;
+        self
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+
+    /// Returns the columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Returns the tag that tells clients that `count` rows were sent.
+    pub fn tag(&self, count: u64) -> String {
+        match self.verb {
+            verb @ ("SELECT" | "FETCH" | "COPY") => format!("{verb} {count}"),
+            verb => verb.to_owned(),
+        }
+    }
+
+    /// Returns the next rows; `None` after the last. Can be dropped and called again.
+    ///
+    /// # Errors
+    /// If the query fails, or its timeout ends.
+    pub async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        within(self.deadline, self.source.next()).await
+    }
+
+    /// Returns whether there is one row, of literals alone.
+    pub(crate) fn are_literals(&self) -> bool {
+        let Source::Query { plan, .. } = &self.source else {
+            return false;
+        };
+        let Some(projection) = plan.downcast_ref::<ProjectionExec>() else {
+            return false;
+        };
+        let mut columns = projection.expr().iter();
+        projection.input().is::<PlaceholderRowExec>()
+            && columns.all(|column| column.expr.is::<Literal>())
+    }
+
+    /// Returns the number of rows that were read from tables so far.
+    pub fn rows_scanned(&self) -> u64 {
+        match &self.source {
+            Source::Query { plan, .. } => scanned(plan),
+            Source::Batches { .. } => 0,
+        }
+    }
+}
+
+impl Source {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        match self {
+            Source::Batches { batches, .. } => Ok(batches.pop_front()),
+            Source::Query { batches, task, .. } => {
+                if let Some(batch) = batches.recv().await {
+                    return batch.map(Some);
+                }
+                if let Some(running) = task {
+                    let ended = running.end().await;
+                    *task = None;
+                    ended?;
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Plans and runs a query on this task's thread.
+async fn run(
+    state: Arc<SessionState>,
+    plan: LogicalPlan,
+    start: oneshot::Sender<Result<Arc<dyn ExecutionPlan>>>,
+    batches: mpsc::Sender<Result<RecordBatch>>,
+) {
+    let planned = async {
+        let plan = state.optimize(&plan)?;
+        let plan = state
+            .query_planner()
+            .create_physical_plan(&plan, &*state)
+            .await?;
+        let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+        Ok((plan, stream))
+    };
+    let mut stream = match planned.await {
+        Ok((plan, stream)) => {
+            let _ = start.send(Ok(plan));
+            stream
+        }
+        Err(error) => {
+            let _ = start.send(Err(SqlError::from_datafusion(error)));
+            return;
+        }
+    };
+    while let Some(batch) = stream.next().await {
+        let batch = batch.map_err(SqlError::from_datafusion);
+        let is_last = batch.is_err();
+        if batches.send(batch).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Returns the rows that the leaves of a plan returned so far.
+fn scanned(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let children = plan.children();
+    if children.is_empty() {
+        let rows = plan.metrics().and_then(|metrics| metrics.output_rows());
+        return rows.map_or(0, |rows| rows as u64);
+    }
+    children.into_iter().map(scanned).sum()
+}

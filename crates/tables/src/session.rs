@@ -1,0 +1,555 @@
+//! Sessions: statements, settings, transactions and cursors of a client.
+
+mod cursors;
+mod settings;
+mod transaction;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::ParamValues;
+use datafusion::common::TableReference;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::scalar::ScalarValue;
+use forebay_memory::Account;
+use parking_lot::Mutex;
+
+use self::settings::show_columns;
+use self::transaction::Transaction;
+pub use self::transaction::TransactionStatus;
+use crate::command::{Command, Variable};
+use crate::cursor::Cursor;
+use crate::engine::Tables;
+use crate::error::{Code, Result, SqlError};
+use crate::parse::Parsed;
+use crate::rows::{Rows, Running, within};
+use crate::variables::Variables;
+use crate::{ddl, functions, plan};
+
+/// Maximum number of prepared statements of a session, and of cursors.
+const NAMES_MAX: usize = 10_000;
+
+/// The session of a client. It runs one statement at a time.
+#[derive(Debug)]
+pub struct Session {
+    tables: Arc<Tables>,
+    state: Arc<SessionState>,
+    variables: Arc<Mutex<Variables>>,
+    transaction: Transaction,
+    cursors: HashMap<String, Cursor>,
+    statements: HashMap<String, Prepared>,
+    notices: Vec<SqlError>,
+    changed: Vec<(&'static str, String)>,
+    is_read_only: bool,
+}
+
+/// A statement that is ready to run.
+#[derive(Debug, Clone)]
+pub struct Prepared(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    text: String,
+    command: Command,
+    /// The plan of the statement's query, if it has one.
+    plan: Option<LogicalPlan>,
+    /// Whether the plan was used. Tables may be others since then.
+    is_used: AtomicBool,
+    /// The rows of a query that always returns the same, such as `SELECT 1`.
+    constant: OnceLock<RecordBatch>,
+    parameters: Vec<Option<DataType>>,
+    columns: Option<SchemaRef>,
+}
+
+/// What a statement gives.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Rows.
+    Rows(Rows),
+    /// The tag that tells clients what was done, such as `CREATE VIEW`.
+    Done(String),
+}
+
+impl Prepared {
+    /// Returns a statement without text, which does nothing.
+    pub fn empty() -> Prepared {
+        Prepared(Arc::new(Inner {
+            text: String::new(),
+            command: Command::Nothing(""),
+            plan: None,
+            is_used: AtomicBool::new(false),
+            constant: OnceLock::new(),
+            parameters: Vec::new(),
+            columns: None,
+        }))
+    }
+
+    /// Returns whether the statement has no text.
+    pub fn is_empty(&self) -> bool {
+        self.0.text.is_empty()
+    }
+
+    /// Returns the types of the parameters, from `$1` on; `None` where any type will do.
+    pub fn parameters(&self) -> &[Option<DataType>] {
+        &self.0.parameters
+    }
+
+    /// Returns the columns of the rows; `None` if the statement returns none.
+    pub fn columns(&self) -> Option<&SchemaRef> {
+        self.0.columns.as_ref()
+    }
+
+    /// Returns the text of the statement.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Returns whether the statement may run in a transaction that failed: it ends the transaction.
+    fn ends_transaction(&self) -> bool {
+        matches!(
+            self.0.command,
+            Command::Commit { .. } | Command::Rollback { .. } | Command::RollbackTo(_)
+        )
+    }
+}
+
+impl Session {
+    pub(crate) fn new(tables: Arc<Tables>, user: &str, number: u64) -> Session {
+        let mut state = tables.shared().base().clone();
+        let variables = Arc::new(Mutex::new(Variables::default()));
+        variables.lock().fix("session_authorization", user);
+        if let Err(error) = functions::register_session(&mut state, user, &variables) {
+            tracing::error!(%error, number, "functions of a session are missing");
+        }
+        let mut session = Session {
+            tables,
+            state: Arc::new(state),
+            variables,
+            transaction: Transaction::default(),
+            cursors: HashMap::new(),
+            statements: HashMap::new(),
+            notices: Vec::new(),
+            changed: Vec::new(),
+            is_read_only: false,
+        };
+        if let Err(error) = session.apply() {
+            tracing::error!(%error, number, "a session lacks its settings");
+        }
+        session
+    }
+
+    /// Refuses all statements that change something, or no longer.
+    pub fn set_read_only(&mut self, is_read_only: bool) {
+        self.is_read_only = is_read_only;
+    }
+
+    /// Runs a statement without parameters.
+    ///
+    /// # Errors
+    /// If the statement fails.
+    pub async fn run(&mut self, parsed: Parsed) -> Result<Outcome> {
+        let prepared = self.prepare(parsed, &[]).await?;
+        self.execute(&prepared, Vec::new()).await
+    }
+
+    /// Plans a statement. `declared` are the types of its parameters, from `$1` on, where the client knows them.
+    ///
+    /// # Errors
+    /// If the statement cannot be planned, or may not run now.
+    pub async fn prepare(
+        &mut self,
+        parsed: Parsed,
+        declared: &[Option<DataType>],
+    ) -> Result<Prepared> {
+        let deadline = self.deadline();
+        let result = within(deadline, self.try_prepare(parsed, declared)).await;
+        self.failed(result)
+    }
+
+    async fn try_prepare(
+        &mut self,
+        parsed: Parsed,
+        declared: &[Option<DataType>],
+    ) -> Result<Prepared> {
+        let command = Command::new(parsed.body)?;
+        let mut inner = Inner {
+            text: parsed.text,
+            command,
+            plan: None,
+            is_used: AtomicBool::new(false),
+            constant: OnceLock::new(),
+            parameters: declared.to_vec(),
+            columns: None,
+        };
+        self.check_transaction(&inner.command)?;
+        let query = inner.command.query().cloned();
+        if let Some(statement) = query {
+            let planned = self.plan(&inner.text, statement).await?;
+            inner.parameters = plan::parameters(&planned, declared)?;
+            if inner.command.is_query() {
+                inner.columns = Some(plan::columns(&planned, &inner.parameters)?);
+            }
+            inner.plan = Some(planned);
+        }
+        match &inner.command {
+            Command::Show(variable) => inner.columns = Some(show_columns(variable.as_ref())),
+            Command::Fetch(fetch) if !fetch.moves => {
+                inner.columns = Some(self.cursor(&fetch.cursor)?.schema().clone());
+            }
+            Command::Execute { name, .. } => {
+                inner.columns = self.statement(name)?.0.columns.clone()
+            }
+            _ => {}
+        }
+        Ok(Prepared(Arc::new(inner)))
+    }
+
+    /// Refuses what a transaction that failed does not run.
+    fn check_transaction(&self, command: &Command) -> Result<()> {
+        let is_end = matches!(
+            command,
+            Command::Commit { .. } | Command::Rollback { .. } | Command::RollbackTo(_)
+        );
+        if self.transaction_status() != TransactionStatus::Failed || is_end {
+            return Ok(());
+        }
+        let message =
+            "current transaction is aborted, commands ignored until end of transaction block";
+        Err(SqlError::new(Code::FailedTransaction, message))
+    }
+
+    /// Runs a statement. `parameters` are the values of its parameters, from `$1` on.
+    ///
+    /// # Errors
+    /// If the statement fails.
+    pub async fn execute(
+        &mut self,
+        prepared: &Prepared,
+        parameters: Vec<ScalarValue>,
+    ) -> Result<Outcome> {
+        let deadline = self.deadline();
+        let result = within(deadline, self.try_execute(prepared, parameters)).await;
+        let outcome = self.failed(result)?;
+        Ok(match outcome {
+            Outcome::Rows(rows) => Outcome::Rows(rows.until(deadline)),
+            done => done,
+        })
+    }
+
+    /// Records that the current statement failed, for errors that the caller finds itself.
+    pub fn fail(&mut self) {
+        if let Some(failed) = &mut self.transaction.status {
+            *failed = true;
+        }
+    }
+
+    fn failed<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            self.fail();
+        }
+        result
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let timeout = self.variables.lock().statement_timeout()?;
+        Instant::now().checked_add(timeout)
+    }
+
+    async fn try_execute(
+        &mut self,
+        prepared: &Prepared,
+        parameters: Vec<ScalarValue>,
+    ) -> Result<Outcome> {
+        if self.transaction_status() == TransactionStatus::Failed && !prepared.ends_transaction() {
+            self.check_transaction(&prepared.0.command)?;
+        }
+        let done = |tag: &str| Ok(Outcome::Done(tag.to_owned()));
+        match &prepared.0.command {
+            Command::Query { verb, .. } => self
+                .rows(prepared, &parameters, verb)
+                .await
+                .map(Outcome::Rows),
+            Command::Change(statement) => {
+                self.check_change()?;
+                ddl::run(self, (**statement).clone(), &prepared.0.text).await
+            }
+            Command::Declare(declared) => self.declare(prepared, declared, parameters).await,
+            Command::Fetch(fetch) => self.fetch(fetch).await,
+            Command::Close(name) => self.close(name.as_deref()),
+            Command::Show(variable) => self.show(variable.as_ref()).map(Outcome::Rows),
+            Command::Set(settings) => {
+                for (name, value) in settings {
+                    self.set(name, value.as_deref())?;
+                }
+                done("SET")
+            }
+            Command::Reset(name) => {
+                self.reset(name.as_ref().map(|Variable(name)| &**name))?;
+                done("RESET")
+            }
+            Command::Prepare {
+                name,
+                parsed,
+                types,
+            } => {
+                let prepared = Box::pin(self.try_prepare((**parsed).clone(), types)).await?;
+                self.add_statement(name, prepared)?;
+                done("PREPARE")
+            }
+            Command::Execute { name, values } => {
+                let statement = self.statement(name)?.clone();
+                let values = plan::values(&self.state, values, statement.parameters())?;
+                Box::pin(self.try_execute(&statement, values)).await
+            }
+            Command::Deallocate(name) => {
+                self.deallocate(name.as_deref())?;
+                done(if name.is_some() {
+                    "DEALLOCATE"
+                } else {
+                    "DEALLOCATE ALL"
+                })
+            }
+            Command::Discard => {
+                self.cursors.clear();
+                self.statements.clear();
+                self.reset(None)?;
+                done("DISCARD ALL")
+            }
+            other => self.transact(other),
+        }
+    }
+
+    /// Runs a statement about the transaction, or one without an effect.
+    fn transact(&mut self, command: &Command) -> Result<Outcome> {
+        let tag = match command {
+            Command::Begin => {
+                self.begin();
+                "BEGIN"
+            }
+            Command::Commit { chain } => self.commit(*chain),
+            Command::Rollback { chain } => {
+                self.rollback(*chain);
+                "ROLLBACK"
+            }
+            Command::Savepoint(name) => {
+                self.save(name)?;
+                "SAVEPOINT"
+            }
+            Command::RollbackTo(name) => {
+                self.rollback_to(name)?;
+                "ROLLBACK"
+            }
+            Command::Release(name) => {
+                self.release(name)?;
+                "RELEASE"
+            }
+            Command::Nothing(tag) => tag,
+            _ => return Err(SqlError::unsupported("this statement")),
+        };
+        Ok(Outcome::Done(tag.to_owned()))
+    }
+
+    /// Plans the query of a statement on the engine's threads.
+    async fn plan(
+        &mut self,
+        text: &str,
+        statement: datafusion::sql::parser::Statement,
+    ) -> Result<LogicalPlan> {
+        Arc::make_mut(&mut self.state).mark_start_execution();
+        let (state, text) = (Arc::clone(&self.state), text.to_owned());
+        let is_local = self.tables.shared().paths == crate::Paths::Any;
+        let work = async move { plan::query(&state, &text, statement, is_local).await };
+        Running::start(self.tables.threads(), work).end().await?
+    }
+
+    /// Starts the query of a statement.
+    async fn rows(
+        &mut self,
+        prepared: &Prepared,
+        parameters: &[ScalarValue],
+        verb: &'static str,
+    ) -> Result<Rows> {
+        if let Some(batch) = prepared.0.constant.get() {
+            return Ok(Rows::of_batches(
+                batch.schema(),
+                vec![batch.clone()],
+                verb,
+                None,
+            ));
+        }
+        let plan = self.bound(prepared, parameters).await?;
+        Arc::make_mut(&mut self.state).mark_start_execution();
+        let state = Arc::clone(&self.state);
+        let may_be_constant = parameters.is_empty() && plan::is_immutable(&plan)?;
+        let mut rows = Rows::of_query(self.tables.threads(), state, plan, verb).await?;
+        if may_be_constant
+            && rows.are_literals()
+            && let Some(batch) = rows.next().await?
+        {
+            let _ = prepared.0.constant.set(batch.clone());
+            return Ok(Rows::of_batches(batch.schema(), vec![batch], verb, None));
+        }
+        Ok(rows)
+    }
+
+    /// Returns the plan of a statement's query with its parameters.
+    async fn bound(
+        &mut self,
+        prepared: &Prepared,
+        parameters: &[ScalarValue],
+    ) -> Result<LogicalPlan> {
+        let inner = &prepared.0;
+        let missing = || SqlError::new(Code::InternalError, "the statement has no query");
+        let planned = inner.plan.as_ref().ok_or_else(missing)?;
+        let is_used = inner.is_used.swap(true, Ordering::Relaxed);
+        let plan = match inner.command.query() {
+            Some(statement) if is_used && plan::reads_tables(planned)? => {
+                self.plan(&inner.text, statement.clone()).await?
+            }
+            _ => planned.clone(),
+        };
+        if parameters.len() < inner.parameters.len() {
+            let message = format!(
+                "bind message supplies {} parameters, but the statement requires {}",
+                parameters.len(),
+                inner.parameters.len(),
+            );
+            return Err(SqlError::new(Code::ProtocolViolation, message));
+        }
+        match parameters {
+            [] => Ok(plan),
+            parameters => {
+                let values = ParamValues::from(parameters.to_vec());
+                Ok(plan.replace_params_with_values(&values)?)
+            }
+        }
+    }
+
+    fn check_change(&self) -> Result<()> {
+        if self.is_read_only {
+            let message = "this user may only read";
+            return Err(
+                SqlError::new(Code::InsufficientPrivilege, message).with_hint(
+                    "give the user the role readWrite or root: forebay user set NAME --role",
+                ),
+            );
+        }
+        if self.transaction.status.is_some() {
+            let message = "transactions only read: this statement cannot run in one";
+            return Err(SqlError::new(Code::ReadOnlyTransaction, message)
+                .with_hint("run it outside of BEGIN and COMMIT"));
+        }
+        Ok(())
+    }
+
+    /// Returns the warnings since the last call.
+    pub fn take_notices(&mut self) -> Vec<SqlError> {
+        std::mem::take(&mut self.notices)
+    }
+
+    pub(crate) fn notice(&mut self, notice: SqlError) {
+        self.notices.push(notice);
+    }
+
+    /// Keeps a prepared statement under a name.
+    ///
+    /// # Errors
+    /// If there is one of this name, or there are too many.
+    pub fn add_statement(&mut self, name: &str, prepared: Prepared) -> Result<()> {
+        if self.statements.contains_key(name) && !name.is_empty() {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new(Code::DuplicateStatement, message));
+        }
+        check_count(self.statements.len(), "prepared statements", "DEALLOCATE")?;
+        self.statements.insert(name.to_owned(), prepared);
+        Ok(())
+    }
+
+    /// Returns the prepared statement of a name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn statement(&self, name: &str) -> Result<&Prepared> {
+        self.statements.get(name).ok_or_else(|| {
+            let message = format!("prepared statement \"{name}\" does not exist");
+            SqlError::new(Code::InvalidStatementName, message)
+        })
+    }
+
+    /// Forgets the prepared statement of a name, if there is one.
+    pub fn remove_statement(&mut self, name: &str) {
+        self.statements.remove(name);
+    }
+
+    fn deallocate(&mut self, name: Option<&str>) -> Result<()> {
+        match name {
+            Some(name) => {
+                self.statement(name)?;
+                self.statements.remove(name);
+            }
+            None => self.statements.clear(),
+        }
+        Ok(())
+    }
+
+    /// Returns names of all tables that need no schema.
+    pub async fn table_names(&self) -> Vec<String> {
+        let schema = &self.state.config_options().catalog.default_schema;
+        let found = self
+            .state
+            .schema_for_ref(TableReference::partial(schema.as_str(), ""));
+        let mut names = found.map_or_else(|_| Vec::new(), |schema| schema.table_names());
+        names.sort();
+        names
+    }
+
+    /// Returns the columns of a table.
+    ///
+    /// # Errors
+    /// If there is no such table, or its files cannot be read.
+    pub async fn describe(&self, name: &str) -> Result<SchemaRef> {
+        let state = Arc::clone(&self.state);
+        let name = name.to_owned();
+        let work = async move {
+            let table = TableReference::parse_str(&name);
+            let table = match name.contains('/') || table.table() == name {
+                true => TableReference::bare(&*name),
+                false => table,
+            };
+            let schema = state.schema_for_ref(table.clone())?;
+            let found = schema.table(table.table()).await?;
+            found.map(|table| table.schema()).ok_or_else(|| {
+                SqlError::new(
+                    Code::UndefinedTable,
+                    format!("table \"{name}\" does not exist"),
+                )
+            })
+        };
+        Running::start(self.tables.threads(), work).end().await?
+    }
+
+    pub(crate) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    pub(crate) fn state(&self) -> &Arc<SessionState> {
+        &self.state
+    }
+
+    fn memory(&self) -> &Account {
+        &self.tables.shared().memory
+    }
+}
+
+fn check_count(count: usize, what: &str, remedy: &str) -> Result<()> {
+    if count < NAMES_MAX {
+        return Ok(());
+    }
+    let message = format!("the session has {NAMES_MAX} {what} already");
+    Err(SqlError::new(Code::LimitExceeded, message).with_hint(format!("use {remedy}")))
+}
