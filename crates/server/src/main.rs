@@ -24,6 +24,10 @@ use forebay_terminal::{OutputError, note};
 /// network thread blocks, a free thread takes over that thread's other tasks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
+/// Stack of each thread of the runtime. Only what a thread uses takes memory. Trees of SQL statements are copied and
+/// dropped on these threads; they are at most 2,000 operators deep.
+const STACK_BYTES: usize = 16 << 20;
+
 fn main() -> ExitCode {
     forebay_device::give_back_large_blocks();
     let cli = cli::Cli::parse();
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_stack_size(STACK_BYTES)
         .build()
         .context("starting threads; check the limits `ulimit -n` and `ulimit -u`");
     let runtime = match runtime {

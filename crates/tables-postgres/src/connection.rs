@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 
-use forebay_tables::{Code, Outcome, Prepared, Rows, Session, SqlError, parse};
+use forebay_tables::{Code, Outcome, Prepared, Rows, Session, SqlError};
 use pgwire::api::Type;
 use pgwire::messages::PgWireFrontendMessage;
 use pgwire::messages::response::EmptyQueryResponse;
@@ -140,8 +140,7 @@ impl Connection {
     async fn answer(&mut self, message: PgWireFrontendMessage) -> Result<(), ConnectionError> {
         self.check_user().await?;
         match message {
-            PgWireFrontendMessage::Query(query) => {
-                self.skips = false;
+            PgWireFrontendMessage::Query(query) if !self.skips => {
                 self.query(&query.query).await?;
                 self.end_of_extended();
                 reply::put_ready(&mut self.wire, &self.session)
@@ -183,7 +182,8 @@ impl Connection {
     }
 
     async fn statements(&mut self, text: &str) -> Result<(), Failure> {
-        let statements = parse(text)?;
+        let tables = Arc::clone(&self.door.tables);
+        let statements = guarded(&mut self.wire, &mut self.key, tables.parse(text)).await?;
         if statements.is_empty() {
             self.wire.put(&EmptyQueryResponse::new())?;
         }
@@ -204,6 +204,7 @@ impl Connection {
                 Outcome::Done(tag) => reply::put_done(&mut self.wire, &tag)?,
                 Outcome::Rows(rows) => self.send_all(&prepared, rows).await?,
             }
+            self.wire.flush_if_full().await?;
         }
         Ok(())
     }

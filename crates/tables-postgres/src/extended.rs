@@ -3,7 +3,7 @@
 use datafusion::arrow::array::timezone::Tz;
 use datafusion::arrow::datatypes::{DECIMAL_DEFAULT_SCALE, DECIMAL128_MAX_PRECISION, DataType};
 use datafusion::scalar::ScalarValue;
-use forebay_tables::{Code, Outcome, Prepared, Rows, SqlError, parse};
+use forebay_tables::{Code, Outcome, Prepared, Rows, SqlError};
 use pgwire::api::Type;
 use pgwire::messages::PgWireFrontendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription};
@@ -69,7 +69,9 @@ impl Connection {
 
     async fn parse(&mut self, message: Parse) -> Result<(), Failure> {
         let name = message.name.unwrap_or_default();
-        let mut statements = parse(&message.query)?;
+        let tables = std::sync::Arc::clone(&self.door.tables);
+        let parsing = tables.parse(&message.query);
+        let mut statements = guarded(&mut self.wire, &mut self.key, parsing).await?;
         if statements.len() > 1 {
             let text = "cannot insert multiple commands into a prepared statement";
             return Err(SqlError::new(Code::SyntaxError, text).into());

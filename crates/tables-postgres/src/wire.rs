@@ -15,6 +15,8 @@ use crate::door::Settings;
 
 /// Maximum bytes of a message before the client has logged in.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 16 << 10;
+/// Type of the messages of a login.
+const PASSWORD_MESSAGE: u8 = b'p';
 /// Maximum bytes of a message.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a message that need no room in the account.
@@ -136,6 +138,11 @@ impl Wire {
         }
         if !self.fill(bytes).await? {
             return Ok(None);
+        }
+        if self.message_bytes_max == STRANGER_MESSAGE_BYTES_MAX && self.input[0] != PASSWORD_MESSAGE
+        {
+            let message = "only a password is expected here".to_owned();
+            return Err(ConnectionError::Protocol(message));
         }
         // The decoder sees this message alone, with a length that was checked.
         let mut message = self.input.split_to(bytes);

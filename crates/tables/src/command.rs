@@ -241,6 +241,7 @@ fn of_prepare(name: &Ident, types: &[ast::DataType], statement: ast::Statement) 
         name: folded(name),
         types: types.collect::<Result<_>>()?,
         parsed: Box::new(Parsed {
+            share: None,
             text,
             body: Body::Sql(Statement::Statement(Box::new(statement))),
         }),

@@ -7,7 +7,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{self as logical, DdlStatement, LogicalPlan};
 use datafusion::sql::parser::{CreateExternalTable, Statement};
 use datafusion::sql::planner::object_name_to_table_reference;
-use datafusion::sql::sqlparser::ast::{Ident, ObjectName};
+use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName};
 
 use crate::catalogue::{Entry, Kind};
 use crate::command::with_absolute_locations;
@@ -17,6 +17,9 @@ use crate::files::FileTable;
 use crate::provider::DATABASE;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
+
+/// Maximum bytes of a definition. Each change writes all of them.
+const DEFINITION_BYTES_MAX: usize = 64 << 10;
 
 /// Runs a statement.
 ///
@@ -39,13 +42,19 @@ pub(crate) async fn run(
             let name = object_name_to_table_reference(table.name.clone(), true)?;
             return create_external(&shared, &state, resolve(name), table).await;
         }
+        if let Statement::Statement(sql) = &statement
+            && matches!(**sql, ast::Statement::CreateView(_))
+        {
+            // Later, the view is planned without a session.
+            shared.base().statement_to_plan(statement.clone()).await?;
+        }
         match state.statement_to_plan(statement).await? {
             LogicalPlan::Ddl(command) => apply(&shared, command, definition, resolve),
             _ => Err(SqlError::unsupported("this statement")),
         }
     };
     let threads = session.tables().threads().clone();
-    let (tag, notice) = Running::start(&threads, work).end().await??;
+    let (tag, notice) = Running::start_blocking(&threads, work).end().await??;
     if let Some(notice) = notice {
         session.notice(notice);
     }
@@ -93,7 +102,7 @@ async fn create_external(
     let (definition, or_replace) = (table.to_string(), table.or_replace);
     // The files must be there, and of this format.
     let files = FileTable::new(external_table(state, table).await?);
-    files.provider(shared.base()).await?;
+    files.provider(shared.base(), &shared.paths).await?;
     add(
         shared,
         &name,
@@ -158,6 +167,14 @@ fn add(
     entry: Entry,
     or_replace: bool,
 ) -> Result<()> {
+    if entry.definition.len() > DEFINITION_BYTES_MAX {
+        let message = format!(
+            "a definition of {} bytes is too long",
+            entry.definition.len()
+        );
+        return Err(SqlError::new(Code::LimitExceeded, message)
+            .with_hint(format!("{DEFINITION_BYTES_MAX} bytes are allowed")));
+    }
     check_database(name)?;
     shared
         .catalogue

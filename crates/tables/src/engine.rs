@@ -18,14 +18,26 @@ use forebay_memory::Account;
 use tokio::runtime::{Handle, Runtime};
 
 use crate::catalogue::{Catalogue, PUBLIC};
+use crate::error::{Code, Result, SqlError};
 use crate::memory::AccountPool;
+use crate::parse::{Parsed, TEXT_BYTES_MAX, parse};
 use crate::paths::Paths;
 use crate::provider::{Catalogs, DATABASE, Folder};
+use crate::rows::Running;
 use crate::session::Session;
 use crate::yielding::YieldingJoins;
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8_192;
+/// Maximum bytes of a text that is parsed at once.
+const SHORT_TEXT_BYTES_MAX: usize = 1_000;
+/// Bytes that a statement takes while it is planned, for each byte of its text. A list of a million numbers took 450.
+const TREE_BYTES: usize = 512;
+/// Number of threads for each core. A function that computes for long without waiting holds its thread until it is
+/// done, also if its query was cancelled.
+const THREADS_OF_CORE: usize = 4;
+/// Stack of the threads that run queries. Plans of long chains of operators are deep.
+const STACK_BYTES: usize = 64 << 20;
 /// Maximum bytes of cached footers of Parquet files.
 const METADATA_CACHE_BYTES: usize = 32 << 20;
 
@@ -81,8 +93,9 @@ impl Tables {
     /// If the declarations cannot be read, or threads cannot be started.
     pub fn open(settings: Settings) -> io::Result<Arc<Tables>> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(settings.threads)
+            .worker_threads(settings.threads.saturating_mul(THREADS_OF_CORE))
             .thread_name("tables")
+            .thread_stack_size(STACK_BYTES)
             .enable_time()
             .build()?;
         let environment = environment(&settings).map_err(io::Error::other)?;
@@ -108,6 +121,36 @@ impl Tables {
     pub fn session(self: &Arc<Self>, user: &str) -> Session {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
         Session::new(Arc::clone(self), user, number)
+    }
+
+    /// Parses statements as [`parse`](crate::parse) does, on a thread of its own if the text is long.
+    ///
+    /// # Errors
+    /// If a statement cannot be parsed, or there is no memory for a long text.
+    pub async fn parse(&self, text: &str) -> Result<Vec<Parsed>> {
+        // A text that is too long is refused before it is parsed.
+        if text.len() <= SHORT_TEXT_BYTES_MAX || text.len() > TEXT_BYTES_MAX {
+            return parse(text);
+        }
+        let share = self.shared.memory.share();
+        if share
+            .try_grow(text.len().saturating_mul(TREE_BYTES))
+            .is_err()
+        {
+            let message = format!("there is no memory for a statement of {} bytes", text.len());
+            return Err(SqlError::new(Code::OutOfMemory, message)
+                .with_hint("try again later, or raise --memory-bytes-max"));
+        }
+        let text = text.to_owned();
+        let work = async move { parse(&text) };
+        let mut parsed = Running::start_blocking(self.threads(), work)
+            .end()
+            .await??;
+        let share = Arc::new(share);
+        for statement in &mut parsed {
+            statement.share = Some(Arc::clone(&share));
+        }
+        Ok(parsed)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

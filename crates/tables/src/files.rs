@@ -16,6 +16,7 @@ use futures_util::TryStreamExt;
 use parking_lot::Mutex;
 
 use crate::error::{Code, Result, SqlError};
+use crate::paths::Paths;
 
 /// A format of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,12 +139,16 @@ impl FileTable {
     ///
     /// # Errors
     /// If there are no files, or their schema cannot be read.
-    pub(crate) async fn provider(&self, state: &SessionState) -> Result<Arc<dyn TableProvider>> {
+    pub(crate) async fn provider(
+        &self,
+        state: &SessionState,
+        paths: &Paths,
+    ) -> Result<Arc<dyn TableProvider>> {
         let mut command = self.command.clone();
         if let Some(pattern) = &self.pattern {
             command.locations = expanded(pattern)?;
         }
-        let fingerprint = fingerprint(&command, state).await?;
+        let fingerprint = fingerprint(&command, state, paths).await?;
         if let Some(made) = self.made.lock().clone()
             && made.fingerprint == fingerprint
         {
@@ -159,7 +164,11 @@ impl FileTable {
 }
 
 /// Returns a number that changes when a file is added, removed or replaced.
-async fn fingerprint(command: &CreateExternalTable, state: &SessionState) -> Result<u64> {
+async fn fingerprint(
+    command: &CreateExternalTable,
+    state: &SessionState,
+    paths: &Paths,
+) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     let mut found = false;
     for location in &command.locations {
@@ -169,6 +178,9 @@ async fn fingerprint(command: &CreateExternalTable, state: &SessionState) -> Res
         let files: Vec<_> = files.try_collect().await?;
         found |= !files.is_empty();
         for file in files {
+            if url.scheme() == "file" {
+                paths.check_file(&Path::new("/").join(file.location.as_ref()))?;
+            }
             let changed = file.last_modified.timestamp_nanos_opt();
             (file.location, file.size, changed, file.e_tag).hash(&mut hasher);
         }

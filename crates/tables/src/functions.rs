@@ -16,6 +16,15 @@ use crate::variables::{POSTGRES_VERSION, Variables};
 
 /// Adds the functions that are the same in all sessions.
 pub(crate) fn register(context: &SessionContext) {
+    let functions: Vec<Arc<ScalarUDF>> = context
+        .state()
+        .scalar_functions()
+        .values()
+        .cloned()
+        .collect();
+    for limited in functions.iter().filter_map(crate::sized::limited) {
+        context.register_udf(limited);
+    }
     context.register_udf(version());
     context.register_udf(constant("pg_advisory_unlock_all", String::new()));
 }

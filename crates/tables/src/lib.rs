@@ -6,10 +6,13 @@
 
 mod catalogue;
 mod command;
+mod complexity;
 mod cursor;
 mod ddl;
+mod dialect;
 mod engine;
 mod error;
+mod expansion;
 mod files;
 mod functions;
 mod memory;
@@ -19,6 +22,7 @@ mod plan;
 mod provider;
 mod rows;
 mod session;
+mod sized;
 mod variables;
 mod yielding;
 

@@ -1,5 +1,7 @@
 //! Parsing: the text of a client to statements.
 
+use std::sync::Arc;
+
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::ast::Ident;
@@ -8,11 +10,16 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Location, Token};
 
+use forebay_memory::Share;
+
+use crate::complexity;
+use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
+use crate::expansion;
 
 /// Maximum bytes of a text. PostgreSQL takes a gigabyte; the tree of a statement takes many times the bytes of its
 /// text.
-pub const TEXT_BYTES_MAX: usize = 16 << 20;
+pub const TEXT_BYTES_MAX: usize = 4 << 20;
 /// Maximum nesting of expressions and queries.
 const DEPTH_MAX: usize = 200;
 
@@ -22,6 +29,8 @@ pub struct Parsed {
     /// The statement's part of the client's text.
     pub text: String,
     pub(crate) body: Body,
+    /// The memory of the statement, if it is long.
+    pub(crate) share: Option<Arc<Share>>,
 }
 
 /// A statement.
@@ -65,9 +74,10 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
             text.len()
         );
         return Err(SqlError::new(Code::StatementTooComplex, message)
-            .with_hint("load many rows by COPY FROM STDIN"));
+            .with_hint("put long lists into a file, and join it"));
     }
-    let dialect = PostgreSqlDialect {};
+    complexity::check(text)?;
+    let dialect = Postgres(PostgreSqlDialect {});
     let builder = DFParserBuilder::new(text).with_dialect(&dialect);
     let mut parser = builder.with_recursion_limit(DEPTH_MAX).build()?;
     let lines = Lines::new(text);
@@ -91,7 +101,11 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
             Token::EOF => text.len(),
             _ => lines.offset(next.span.start),
         };
+        if let Body::Sql(statement) = &statement {
+            expansion::check(statement)?;
+        }
         parsed.push(Parsed {
+            share: None,
             text: text[lines.offset(first.span.start)..end].trim().to_owned(),
             body: statement,
         });
@@ -191,11 +205,15 @@ fn parse_count(parser: &mut Parser<'_>) -> Result<Option<i64>, ParserError> {
     Ok(Some(if is_negative { -number } else { number }))
 }
 
-/// Returns a name as PostgreSQL stores it: in lower case unless it is quoted.
+/// Maximum bytes of a name. PostgreSQL cuts longer ones, too.
+const NAME_BYTES_MAX: usize = 63;
+
+/// Returns a name as PostgreSQL stores it: in lower case unless it is quoted, and not too long.
 pub(crate) fn folded(name: &Ident) -> String {
+    let cut = &name.value[..name.value.floor_char_boundary(NAME_BYTES_MAX)];
     match name.quote_style {
-        Some(_) => name.value.clone(),
-        None => name.value.to_lowercase(),
+        Some(_) => cut.to_owned(),
+        None => cut.to_lowercase(),
     }
 }
 
@@ -226,6 +244,8 @@ fn copies_over_connection(parser: &DFParser<'_>) -> bool {
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
+    /// Whether columns count bytes.
+    is_ascii: bool,
 }
 
 impl Lines<'_> {
@@ -233,12 +253,18 @@ impl Lines<'_> {
         let breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
         Lines {
             text,
+            is_ascii: text.is_ascii(),
             starts: std::iter::once(0).chain(breaks).collect(),
         }
     }
 
     /// Returns the offset in bytes of a place.
     fn offset(&self, place: Location) -> usize {
+        if self.is_ascii {
+            let line = (place.line as usize).saturating_sub(1);
+            let start = self.starts.get(line).copied().unwrap_or(self.text.len());
+            return (start + (place.column as usize).saturating_sub(1)).min(self.text.len());
+        }
         let line = (place.line as usize).saturating_sub(1);
         let start = self.starts.get(line).copied().unwrap_or(self.text.len());
         let column = (place.column as usize).saturating_sub(1);
@@ -311,6 +337,13 @@ mod tests {
             assert_eq!(error.code, Code::SyntaxError, "{error}");
             assert_eq!(error.position(text), Some(position), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn calls_inside_each_other_are_parsed_once() {
+        let calls = format!("SELECT {}1{}", "abs(".repeat(60), ")".repeat(60));
+        assert_eq!(texts(&calls).len(), 1);
+        assert_eq!(texts("SELECT f(a => 1, b := 2)").len(), 1);
     }
 
     #[test]

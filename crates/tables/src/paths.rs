@@ -47,6 +47,32 @@ impl Paths {
     }
 }
 
+impl Paths {
+    /// Checks that a file that was found may be read: a link may lead elsewhere.
+    ///
+    /// # Errors
+    /// If its real path is outside the folders.
+    pub(crate) fn check_file(&self, path: &Path) -> Result<()> {
+        let Paths::Inside(folders) = self else {
+            return Ok(());
+        };
+        let real = path.canonicalize();
+        let is_inside = |folder: &PathBuf| match (&real, folder.canonicalize()) {
+            (Ok(real), Ok(folder)) => real.starts_with(folder),
+            _ => false,
+        };
+        if folders.iter().any(is_inside) {
+            return Ok(());
+        }
+        let message = format!(
+            "this server does not let statements read {}",
+            path.display()
+        );
+        Err(SqlError::new(Code::InsufficientPrivilege, message)
+            .with_hint("it is a link to a file outside the allowed folders"))
+    }
+}
+
 /// Returns the path without links and `..`, up to its first pattern; `None` if it cannot be told.
 fn real_path(path: &str) -> Option<PathBuf> {
     let fixed = path.find(['*', '?', '[']).map_or(path, |star| {

@@ -32,6 +32,9 @@ const POSTGRES_WORDS: [&str; 8] = [
     "current_database",
 ];
 
+/// Maximum depth of parentheses in a statement that is rewritten. The rewriter's parser takes twice the time for each.
+const REWRITTEN_PARENTHESES_MAX: usize = 14;
+
 static REWRITER: LazyLock<PostgresCompatibilityParser> =
     LazyLock::new(PostgresCompatibilityParser::new);
 
@@ -66,7 +69,8 @@ fn rewritten(text: &str, statement: Statement) -> Result<Statement> {
         return Ok(statement);
     };
     let folded = text.to_ascii_lowercase();
-    if !POSTGRES_WORDS.iter().any(|word| folded.contains(word)) {
+    let is_for_catalogue = POSTGRES_WORDS.iter().any(|word| folded.contains(word));
+    if !is_for_catalogue || parentheses(text) > REWRITTEN_PARENTHESES_MAX {
         return Ok(Statement::Statement(sql));
     }
     // The rewriter knows some queries of clients by their text.
@@ -78,6 +82,20 @@ fn rewritten(text: &str, statement: Statement) -> Result<Statement> {
         Some(rewritten) => Ok(Statement::Statement(Box::new(rewritten))),
         None => Ok(Statement::Statement(sql)),
     }
+}
+
+/// Returns the depth of parentheses in a text, those in quotes counted.
+fn parentheses(text: &str) -> usize {
+    let mut depth: usize = 0;
+    let depths = text.bytes().map(|byte| {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth
+    });
+    depths.max().unwrap_or(0)
 }
 
 /// Returns the types of a plan's parameters, from `$1` on. The client's types come first.
@@ -144,9 +162,13 @@ fn infer_from_casts(
 ///
 /// # Errors
 /// If the types do not fit.
-pub(crate) fn columns(plan: &LogicalPlan, parameters: &[Option<DataType>]) -> Result<SchemaRef> {
+pub(crate) fn columns(
+    state: &SessionState,
+    plan: &LogicalPlan,
+    parameters: &[Option<DataType>],
+) -> Result<SchemaRef> {
     if parameters.is_empty() {
-        return Ok(Arc::clone(plan.schema().inner()));
+        return analyzed(state, plan.clone());
     }
     let nulls = parameters.iter().map(|data_type| {
         let data_type = data_type.as_ref().unwrap_or(&DataType::Utf8);
@@ -156,6 +178,18 @@ pub(crate) fn columns(plan: &LogicalPlan, parameters: &[Option<DataType>]) -> Re
     let plan = plan
         .clone()
         .replace_params_with_values(&ParamValues::from(nulls?))?;
+    analyzed(state, plan)
+}
+
+/// Returns the columns of a plan after its types were made to fit, as in a `UNION` of different types.
+fn analyzed(state: &SessionState, plan: LogicalPlan) -> Result<SchemaRef> {
+    if matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_)) {
+        return Ok(Arc::clone(plan.schema().inner()));
+    }
+    let options = state.config_options();
+    let plan = state
+        .analyzer()
+        .execute_and_check(plan, options, |_, _| {})?;
     Ok(Arc::clone(plan.schema().inner()))
 }
 

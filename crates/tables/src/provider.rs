@@ -200,7 +200,10 @@ async fn declared(shared: &Arc<Shared>, entry: &Entry) -> Result<Arc<dyn TablePr
     match entry.kind {
         Kind::External => {
             let files = entry.files.get_or_try_init(|| made(shared, entry)).await?;
-            files.provider(shared.base()).await.map_err(failed)
+            files
+                .provider(shared.base(), &shared.paths)
+                .await
+                .map_err(failed)
         }
         Kind::View => {
             let depth = VIEW_DEPTH.try_with(Cell::get).unwrap_or(0);
@@ -225,6 +228,9 @@ async fn declared(shared: &Arc<Shared>, entry: &Entry) -> Result<Arc<dyn TablePr
 async fn made(shared: &Arc<Shared>, entry: &Entry) -> Result<FileTable> {
     match parsed(&entry.definition)? {
         Statement::CreateExternalTable(table) => {
+            for location in &table.locations {
+                shared.paths.check(location).map_err(failed)?;
+            }
             let command = crate::ddl::external_table(shared.base(), table).await;
             Ok(FileTable::new(command.map_err(failed)?))
         }
@@ -355,7 +361,7 @@ impl Folder {
                 table
             }
         };
-        Ok(Some(table.provider(shared.base()).await?))
+        Ok(Some(table.provider(shared.base(), &shared.paths).await?))
     }
 }
 

@@ -50,6 +50,16 @@ enum Source {
 pub(crate) struct Running<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Running<T> {
+    /// Starts work that computes for long without waiting, such as planning. It has a thread of its own, so that
+    /// queries go on. A thread that began cannot be stopped.
+    pub(crate) fn start_blocking(
+        threads: &Handle,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Running<T> {
+        let runtime = threads.clone();
+        Running(threads.spawn_blocking(move || runtime.block_on(work)))
+    }
+
     pub(crate) fn start(
         threads: &Handle,
         work: impl Future<Output = T> + Send + 'static,
@@ -225,22 +235,25 @@ async fn run(
     start: oneshot::Sender<Result<Arc<dyn ExecutionPlan>>>,
     batches: mpsc::Sender<Result<RecordBatch>>,
 ) {
-    let planned = async {
-        let plan = state.optimize(&plan)?;
-        let plan = state
-            .query_planner()
-            .create_physical_plan(&plan, &*state)
-            .await?;
+    let threads = Handle::current();
+    let planning = Arc::clone(&state);
+    let mut planned = Running::start_blocking(&threads, async move {
+        let plan = planning.optimize(&plan)?;
+        let planner = planning.query_planner();
+        planner.create_physical_plan(&plan, &*planning).await
+    });
+    let started = async {
+        let plan = planned.end().await??;
         let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
-        Ok((plan, stream))
+        Ok::<_, SqlError>((plan, stream))
     };
-    let mut stream = match planned.await {
+    let mut stream = match started.await {
         Ok((plan, stream)) => {
             let _ = start.send(Ok(plan));
             stream
         }
         Err(error) => {
-            let _ = start.send(Err(SqlError::from_datafusion(error)));
+            let _ = start.send(Err(error));
             return;
         }
     };

@@ -16,7 +16,7 @@ use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
-use forebay_memory::Account;
+use forebay_memory::{Account, Share};
 use parking_lot::Mutex;
 
 use self::settings::show_columns;
@@ -34,6 +34,10 @@ use crate::{ddl, functions, plan};
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
 
+/// Bytes of a prepared statement, and further bytes for each byte of its text.
+const PREPARED_BYTES: usize = 4 << 10;
+const PREPARED_BYTES_OF_TEXT: usize = 32;
+
 /// The session of a client. It runs one statement at a time.
 #[derive(Debug)]
 pub struct Session {
@@ -46,6 +50,8 @@ pub struct Session {
     notices: Vec<SqlError>,
     changed: Vec<(&'static str, String)>,
     is_read_only: bool,
+    /// Memory of the prepared statements.
+    share: Share,
 }
 
 /// A statement that is ready to run.
@@ -60,6 +66,8 @@ struct Inner {
     plan: Option<LogicalPlan>,
     /// Whether the plan was used. Tables may be others since then.
     is_used: AtomicBool,
+    /// The memory of a long statement.
+    _share: Option<Arc<Share>>,
     /// The rows of a query that always returns the same, such as `SELECT 1`.
     constant: OnceLock<RecordBatch>,
     parameters: Vec<Option<DataType>>,
@@ -80,6 +88,7 @@ impl Prepared {
     pub fn empty() -> Prepared {
         Prepared(Arc::new(Inner {
             text: String::new(),
+            _share: None,
             command: Command::Nothing(""),
             plan: None,
             is_used: AtomicBool::new(false),
@@ -109,6 +118,11 @@ impl Prepared {
         &self.0.text
     }
 
+    /// Returns about the bytes that the statement takes.
+    fn bytes(&self) -> usize {
+        PREPARED_BYTES + self.0.text.len().saturating_mul(PREPARED_BYTES_OF_TEXT)
+    }
+
     /// Returns whether the statement may run in a transaction that failed: it ends the transaction.
     fn ends_transaction(&self) -> bool {
         matches!(
@@ -126,7 +140,9 @@ impl Session {
         if let Err(error) = functions::register_session(&mut state, user, &variables) {
             tracing::error!(%error, number, "functions of a session are missing");
         }
+        let share = tables.shared().memory.share();
         let mut session = Session {
+            share,
             tables,
             state: Arc::new(state),
             variables,
@@ -179,6 +195,7 @@ impl Session {
         let command = Command::new(parsed.body)?;
         let mut inner = Inner {
             text: parsed.text,
+            _share: parsed.share,
             command,
             plan: None,
             is_used: AtomicBool::new(false),
@@ -189,12 +206,11 @@ impl Session {
         self.check_transaction(&inner.command)?;
         let query = inner.command.query().cloned();
         if let Some(statement) = query {
-            let planned = self.plan(&inner.text, statement).await?;
-            inner.parameters = plan::parameters(&planned, declared)?;
-            if inner.command.is_query() {
-                inner.columns = Some(plan::columns(&planned, &inner.parameters)?);
-            }
-            inner.plan = Some(planned);
+            let returns_rows = inner.command.is_query();
+            let planned = self
+                .planned(&inner.text, statement, declared, returns_rows)
+                .await?;
+            (inner.plan, inner.parameters, inner.columns) = planned;
         }
         match &inner.command {
             Command::Show(variable) => inner.columns = Some(show_columns(variable.as_ref())),
@@ -303,7 +319,12 @@ impl Session {
             }
             Command::Execute { name, values } => {
                 let statement = self.statement(name)?.clone();
-                let values = plan::values(&self.state, values, statement.parameters())?;
+                let (state, values) = (Arc::clone(&self.state), values.clone());
+                let types = statement.parameters().to_vec();
+                let work = async move { plan::values(&state, &values, &types) };
+                let values = Running::start_blocking(self.tables.threads(), work)
+                    .end()
+                    .await??;
                 Box::pin(self.try_execute(&statement, values)).await
             }
             Command::Deallocate(name) => {
@@ -316,7 +337,7 @@ impl Session {
             }
             Command::Discard => {
                 self.cursors.clear();
-                self.statements.clear();
+                self.deallocate(None)?;
                 self.reset(None)?;
                 done("DISCARD ALL")
             }
@@ -354,17 +375,35 @@ impl Session {
         Ok(Outcome::Done(tag.to_owned()))
     }
 
-    /// Plans the query of a statement on the engine's threads.
-    async fn plan(
+    /// Plans the query of a statement on a thread of its own. Returns the plan, the types of its parameters, and its
+    /// columns if it returns rows.
+    async fn planned(
         &mut self,
         text: &str,
         statement: datafusion::sql::parser::Statement,
-    ) -> Result<LogicalPlan> {
+        declared: &[Option<DataType>],
+        returns_rows: bool,
+    ) -> Result<(
+        Option<LogicalPlan>,
+        Vec<Option<DataType>>,
+        Option<SchemaRef>,
+    )> {
         Arc::make_mut(&mut self.state).mark_start_execution();
         let (state, text) = (Arc::clone(&self.state), text.to_owned());
+        let declared = declared.to_vec();
         let is_local = self.tables.shared().paths == crate::Paths::Any;
-        let work = async move { plan::query(&state, &text, statement, is_local).await };
-        Running::start(self.tables.threads(), work).end().await?
+        let work = async move {
+            let plan = plan::query(&state, &text, statement, is_local).await?;
+            let parameters = plan::parameters(&plan, &declared)?;
+            let columns = match returns_rows {
+                true => Some(plan::columns(&state, &plan, &parameters)?),
+                false => None,
+            };
+            Ok((Some(plan), parameters, columns))
+        };
+        Running::start_blocking(self.tables.threads(), work)
+            .end()
+            .await?
     }
 
     /// Starts the query of a statement.
@@ -409,7 +448,11 @@ impl Session {
         let is_used = inner.is_used.swap(true, Ordering::Relaxed);
         let plan = match inner.command.query() {
             Some(statement) if is_used && plan::reads_tables(planned)? => {
-                self.plan(&inner.text, statement.clone()).await?
+                let (text, statement) = (&inner.text, statement.clone());
+                let (plan, ..) = self
+                    .planned(text, statement, &inner.parameters, false)
+                    .await?;
+                plan.ok_or_else(missing)?
             }
             _ => planned.clone(),
         };
@@ -466,7 +509,13 @@ impl Session {
             return Err(SqlError::new(Code::DuplicateStatement, message));
         }
         check_count(self.statements.len(), "prepared statements", "DEALLOCATE")?;
-        self.statements.insert(name.to_owned(), prepared);
+        if self.share.try_grow(prepared.bytes() + name.len()).is_err() {
+            let message = "there is no memory for another prepared statement";
+            return Err(SqlError::new(Code::OutOfMemory, message).with_hint("use DEALLOCATE"));
+        }
+        if let Some(before) = self.statements.insert(name.to_owned(), prepared) {
+            self.share.shrink(before.bytes() + name.len());
+        }
         Ok(())
     }
 
@@ -483,16 +532,21 @@ impl Session {
 
     /// Forgets the prepared statement of a name, if there is one.
     pub fn remove_statement(&mut self, name: &str) {
-        self.statements.remove(name);
+        if let Some(before) = self.statements.remove(name) {
+            self.share.shrink(before.bytes() + name.len());
+        }
     }
 
     fn deallocate(&mut self, name: Option<&str>) -> Result<()> {
         match name {
             Some(name) => {
                 self.statement(name)?;
-                self.statements.remove(name);
+                self.remove_statement(name);
             }
-            None => self.statements.clear(),
+            None => {
+                self.statements.clear();
+                self.share.shrink_to(0);
+            }
         }
         Ok(())
     }

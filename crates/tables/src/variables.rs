@@ -126,6 +126,11 @@ const DEFINITIONS: &[Definition] = &[
     setting("xmloption", Kind::Text, "content"),
 ];
 
+/// Maximum bytes of a setting's name and value together.
+const VALUE_BYTES_MAX: usize = 4 << 10;
+/// Maximum number of settings that a session changes.
+const VALUES_MAX: usize = 200;
+
 /// The settings of a session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Variables {
@@ -156,6 +161,13 @@ impl Variables {
         value: &str,
     ) -> Result<Option<(&'static str, String)>> {
         let key = key(name);
+        if key.len() + value.len() > VALUE_BYTES_MAX || self.set.len() >= VALUES_MAX {
+            let message = format!(
+                "the value of \"{}\" is too long, or there are too many",
+                name.get(..63).unwrap_or(name)
+            );
+            return Err(SqlError::new(Code::LimitExceeded, message));
+        }
         if key.contains('.') {
             self.set.insert(key, value.to_owned());
             return Ok(None);

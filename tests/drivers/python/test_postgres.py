@@ -20,6 +20,10 @@ from waiting import pace, until
 ENDLESS = "SELECT count(*) FROM generate_series(1, 10000000) a, generate_series(1, 10000000) b"
 
 
+DOUBLED = "".join(f", c{n} AS (SELECT a.x FROM c{n - 1} a, c{n - 1} b)" for n in range(1, 30))
+DOUBLING = f"WITH c0 AS (SELECT 1 AS x){DOUBLED} SELECT * FROM c29"
+
+
 def start(*arguments):
     """Starts Forebay with the tables door. Its `sql` is the connection string, `port` the port."""
     server = start_forebay("--postgres-listen", "127.0.0.1:0", *arguments)
@@ -183,7 +187,16 @@ def test_folders_are_tables_with_their_partitions(sql):
         ("CREATE TABLE x (a int)", "0A000", "CREATE TABLE"),
         ("SELECT * INTO x FROM people", "0A000", ""),
         ("SET datafusion.execution.batch_size = 1", "42501", "batch_size"),
-        ("SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "54001", "nests"),
+        ("SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "54001", "parentheses"),
+        ("SELECT " + "abs((" * 300 + "1" + "))" * 300, "54001", "nests"),
+        ("SELECT " + "+".join(["1"] * 100_000), "54001", "operators"),
+        (" UNION ALL ".join(["SELECT 1"] * 5_000), "54001", "queries"),
+        ("SELECT " + ", ".join(f"{n} AS c{n}" for n in range(20_000)), "54001", "columns"),
+        ("SELECT " + "row(" * 40 + "1" + ")" * 40, "54001", "structures"),
+        ("SELECT a" + ".b" * 100_000, "54001", "parts"),
+        (DOUBLING, "54001", "name each other"),
+        ("SELECT length(repeat('x', 2000000000))", "54000", "repeat"),
+        ("SELECT array_length(range(1, 1000000000))", "54000", "range"),
         ("SELECT '" + "x" * (17 << 20) + "'", "54001", "longer"),
         ("SELECT $1", "42P02", "$1"),
         ("FETCH 1 FROM nothing", "34000", "nothing"),
@@ -196,6 +209,35 @@ def test_errors_have_their_codes(sql, statement, state, part):
     assert caught.value.sqlstate == state, caught.value
     assert part in str(caught.value)
     assert sql.execute("SELECT 1").fetchone() == (1,), "the session goes on"
+
+
+def test_calls_in_each_other_do_not_hold_up_others(server, sql):
+    """sqlparser alone takes hours for the first, and DataFusion cannot stop the second."""
+    assert sql.execute("SELECT " + "abs(" * 60 + "1" + ")" * 60).fetchone() == (1,)
+    busy = [psycopg.connect(server.sql, autocommit=True) for _ in range(4)]
+    for connection in busy:
+        connection.execute("SET statement_timeout = 200")
+        connection.pgconn.send_query(b"SELECT levenshtein(repeat('x', 30000), repeat('y', 30000))")
+    assert sql.execute("SELECT %s::int", (1,)).fetchone() == (1,)
+    for connection in busy:
+        connection.pgconn.finish()
+
+
+def test_types_of_a_union_fit(sql):
+    rows = sql.execute("SELECT 1 AS a UNION ALL SELECT 2.5 ORDER BY a").fetchall()
+    assert rows == [(decimal.Decimal("1.0"),), (decimal.Decimal("2.5"),)]
+
+
+def test_links_to_other_files_are_not_read(sql, files, tmp_path):
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    (files / "link.csv").symlink_to(secret)
+    (files / "linked").symlink_to(tmp_path)
+    for table in ("link", "linked", f"'{files}/lin*.csv'", f"'{files}/linked/*.csv'", f"'{files}/*/secret.csv'"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            sql.execute(f"SELECT * FROM {table}")
+    (files / "link.csv").unlink()
+    (files / "linked").unlink()
 
 
 def test_errors_have_their_position(sql):
