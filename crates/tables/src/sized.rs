@@ -127,11 +127,7 @@ impl Size {
                     Some(second) => (numbers(first)?, numbers(second)?),
                     None => (None, numbers(first)?),
                 };
-                let step = values
-                    .get(2)
-                    .map(|step| numbers(step))
-                    .transpose()?
-                    .flatten();
+                let step = values.get(2).map(numbers).transpose()?.flatten();
                 lengths(from.as_ref(), to.as_ref(), step.as_ref())
             }
             Size::Times | Size::Length | Size::Items => {
