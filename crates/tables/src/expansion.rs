@@ -17,8 +17,10 @@ const PARTS_MAX: usize = 1_000;
 /// # Errors
 /// If its common table expressions become too many parts.
 pub(crate) fn check(statement: &Statement) -> Result<()> {
-    let Statement::Statement(statement) = statement else {
-        return Ok(());
+    let statement = match statement {
+        Statement::Statement(statement) => statement,
+        Statement::Explain(explained) => return check(&explained.statement),
+        _ => return Ok(()),
     };
     let mut parts = Parts::default();
     match statement.visit(&mut parts) {

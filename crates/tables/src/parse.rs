@@ -286,13 +286,13 @@ mod tests {
 
     #[test]
     fn statements_keep_their_texts() {
-        let text = "SELECT ';é' ;;\n-- a comment\nSELECT 2;COPY t FROM STDIN (FORMAT csv); EXPLAIN SELECT 3";
+        let text = "SELECT ';é' ;;\n-- a comment\nSELECT 2;COPY t TO STDOUT (FORMAT csv); EXPLAIN SELECT 3";
         assert_eq!(
             texts(text),
             [
                 "SELECT ';é'",
                 "SELECT 2",
-                "COPY t FROM STDIN (FORMAT csv)",
+                "COPY t TO STDOUT (FORMAT csv)",
                 "EXPLAIN SELECT 3"
             ]
         );
@@ -330,7 +330,7 @@ mod tests {
     fn errors_have_a_place() {
         for (text, position) in [
             ("SELECT 1; SELEC 2", 11),
-            ("SELECT\n  FROM WHERE", 15),
+            ("SELECT 1\n  FROM )", 17),
             ("SELECT 1 2", 10),
         ] {
             let error = parse(text).expect_err(text);
