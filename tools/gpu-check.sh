@@ -8,9 +8,9 @@
 #                                         q6-disk io documents figures two. Those after scan run only if named.
 #                                         sanitizer means memcheck racecheck initcheck
 #
-# Appends figures to $OUT/<date>-<device>.jsonl, and for each check a line with outcome, device and commit to
-# $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both files belong in bench/record/. NAMES may name a
-# file of package names.
+# Appends figures to <date>-<device>.jsonl in the folder, and for each check a line with outcome, device and commit to
+# <date>-<device>-checks.jsonl. Copies both to $OUT, if it is set; they belong in bench/record/. The commands in them name
+# no path of the machine. NAMES may name a file of package names.
 set -euo pipefail
 
 collect() {
@@ -154,8 +154,10 @@ export FOREBAY_REQUIRE_GPU=1 FOREBAY_COMMIT=${FOREBAY_COMMIT:-$(cat commit)}
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader --id=0)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0)
 device=$(tr 'A-Z ' 'a-z-' <<<"$gpu" | sed 's/nvidia-//')
-record=${OUT:-$PWD}/$(date -u +%F)-$device.jsonl
+record=$(date -u +%F)-$device.jsonl
 checks=${record%.jsonl}-checks.jsonl
+touch "$record" "$checks"
+[[ -z ${OUT-} ]] || trap 'cp "$record" "$checks" "$OUT"' EXIT
 failed=()
 parts=("$@")
 ((${#parts[@]})) || parts=(device movement text cache sanitizer demo scan)

@@ -43,8 +43,8 @@ pub trait Users: Send + Sync + 'static {
     /// Returns the number of changes of users so far.
     fn changes(&self) -> u64;
 
-    /// Returns what a user may do who has logged in with `credentials`; `None` if the user was removed, has another
-    /// password, or no role here.
+    /// Returns what a logged-in user may do; `None` if the user was removed, has no role here, or has another password
+    /// than the one that `credentials` identifies.
     fn access(&self, user: &str, credentials: &str) -> Option<Access>;
 }
 

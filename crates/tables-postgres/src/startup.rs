@@ -43,7 +43,7 @@ pub(crate) struct Start {
     pub(crate) identity: Option<Identity>,
 }
 
-/// A user who has logged in.
+/// A logged-in user.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) user: String,

@@ -97,7 +97,7 @@ impl Wire {
         Ok(self.reader.unsplit(self.writer))
     }
 
-    /// Allows messages of the size that a client needs who has logged in.
+    /// Allows the large messages of logged-in clients.
     pub(crate) fn allow_large_messages(&mut self) {
         self.message_bytes_max = MESSAGE_BYTES_MAX;
     }

@@ -1,9 +1,7 @@
 //! The engine: DataFusion with the declared tables, its memory and its threads.
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use datafusion::catalog::CatalogProviderList;
@@ -66,7 +64,6 @@ pub struct Tables {
     shared: Arc<Shared>,
     /// `None` only while the engine is dropped.
     runtime: Option<Runtime>,
-    sessions: AtomicU64,
 }
 
 /// What all sessions share.
@@ -113,14 +110,12 @@ impl Tables {
         Ok(Arc::new(Tables {
             shared,
             runtime: Some(runtime),
-            sessions: AtomicU64::new(0),
         }))
     }
 
     /// Starts a session of a user.
     pub fn session(self: &Arc<Self>, user: &str) -> Session {
-        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
-        Session::new(Arc::clone(self), user, number)
+        Session::new(Arc::clone(self), user)
     }
 
     /// Parses statements as [`parse`](crate::parse) does, on a thread of its own if the text is long.
@@ -208,7 +203,7 @@ fn state(
         .with_default_catalog_and_schema(DATABASE, PUBLIC)
         .with_create_default_catalog_and_schema(false)
         .with_batch_size(BATCH_ROWS)
-        .with_target_partitions(NonZeroUsize::new(threads).map_or(1, NonZeroUsize::get));
+        .with_target_partitions(threads.max(1));
     let options = config.options_mut();
     // `1.5` is a numeric, as PostgreSQL has it.
     options.sql_parser.parse_float_as_decimal = true;

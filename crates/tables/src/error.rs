@@ -186,10 +186,6 @@ impl SqlError {
         )
     }
 
-    pub(crate) fn from_datafusion(error: DataFusionError) -> SqlError {
-        error.into()
-    }
-
     /// Adds what the client can do.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> SqlError {

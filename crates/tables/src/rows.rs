@@ -258,7 +258,7 @@ async fn run(
         }
     };
     while let Some(batch) = stream.next().await {
-        let batch = batch.map_err(SqlError::from_datafusion);
+        let batch = batch.map_err(SqlError::from);
         let is_last = batch.is_err();
         if batches.send(batch).await.is_err() || is_last {
             return;

@@ -113,32 +113,19 @@ impl Prepared {
         self.0.columns.as_ref()
     }
 
-    /// Returns the text of the statement.
-    pub fn text(&self) -> &str {
-        &self.0.text
-    }
-
     /// Returns about the bytes that the statement takes.
     fn bytes(&self) -> usize {
         PREPARED_BYTES + self.0.text.len().saturating_mul(PREPARED_BYTES_OF_TEXT)
     }
-
-    /// Returns whether the statement may run in a transaction that failed: it ends the transaction.
-    fn ends_transaction(&self) -> bool {
-        matches!(
-            self.0.command,
-            Command::Commit { .. } | Command::Rollback { .. } | Command::RollbackTo(_)
-        )
-    }
 }
 
 impl Session {
-    pub(crate) fn new(tables: Arc<Tables>, user: &str, number: u64) -> Session {
+    pub(crate) fn new(tables: Arc<Tables>, user: &str) -> Session {
         let mut state = tables.shared().base().clone();
         let variables = Arc::new(Mutex::new(Variables::default()));
         variables.lock().fix("session_authorization", user);
         if let Err(error) = functions::register_session(&mut state, user, &variables) {
-            tracing::error!(%error, number, "functions of a session are missing");
+            tracing::error!(%error, "functions of a session are missing");
         }
         let share = tables.shared().memory.share();
         let mut session = Session {
@@ -154,7 +141,7 @@ impl Session {
             is_read_only: false,
         };
         if let Err(error) = session.apply() {
-            tracing::error!(%error, number, "a session lacks its settings");
+            tracing::error!(%error, "a session lacks its settings");
         }
         session
     }
@@ -281,9 +268,7 @@ impl Session {
         prepared: &Prepared,
         parameters: Vec<ScalarValue>,
     ) -> Result<Outcome> {
-        if self.transaction_status() == TransactionStatus::Failed && !prepared.ends_transaction() {
-            self.check_transaction(&prepared.0.command)?;
-        }
+        self.check_transaction(&prepared.0.command)?;
         let done = |tag: &str| Ok(Outcome::Done(tag.to_owned()));
         match &prepared.0.command {
             Command::Query { verb, .. } => self
