@@ -9,8 +9,8 @@
 #                                         sanitizer means memcheck racecheck initcheck
 #
 # Appends figures to <date>-<device>.jsonl in the folder, and for each check a line with outcome, device and commit to
-# <date>-<device>-checks.jsonl. Copies both to $OUT, if it is set; they belong in bench/record/. The commands in them name
-# no path of the machine. NAMES may name a file of package names.
+# <date>-<device>-checks.jsonl. Copies both to $OUT, if it is set; they belong in bench/record/. The commands in them
+# name no path of the machine. NAMES may name a file of package names.
 set -euo pipefail
 
 collect() {
