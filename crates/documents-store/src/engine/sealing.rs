@@ -152,17 +152,19 @@ mod tests {
         last.map_or(0, |last| last as u64 + 1)
     }
 
-    fn copy(from: &Path, to: &Path) {
-        std::fs::create_dir(to).expect("creates");
-        for entry in std::fs::read_dir(from).expect("lists") {
-            let entry = entry.expect("lists");
+    /// Copies a folder. Fails if the engine removes a file meanwhile.
+    fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+        std::fs::create_dir(to)?;
+        for entry in std::fs::read_dir(from)? {
+            let entry = entry?;
             let to = to.join(entry.file_name());
-            if entry.file_type().expect("has a type").is_dir() {
-                copy(&entry.path(), &to);
+            if entry.file_type()?.is_dir() {
+                copy(&entry.path(), &to)?;
             } else {
-                std::fs::copy(entry.path(), to).expect("copies");
+                std::fs::copy(entry.path(), to)?;
             }
         }
+        Ok(())
     }
 
     /// Blocks the background thread after it has synced the journal, seals another buffer, lets the thread flush all
@@ -198,8 +200,12 @@ mod tests {
             synced
         });
         wait_until(|| !has_sealed(1), "the buffers are written");
-        let noted = Position::read(&live).expect("reads").expect("is noted");
-        copy(&live, &image);
+        let is_copied = || {
+            let _ = std::fs::remove_dir_all(&image);
+            copy(&live, &image).is_ok()
+        };
+        wait_until(is_copied, "the folder is copied");
+        let noted = Position::read(&image).expect("reads").expect("is noted");
         drop(engine);
 
         let journal = std::fs::File::options()
