@@ -14,10 +14,11 @@ KERNEL_ENV := LD_LIBRARY_PATH=$(NVRTC_ENV)/libraries$${LD_LIBRARY_PATH:+:$$LD_LI
     FOREBAY_REQUIRE_NVRTC=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
 CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
 NODE_FOLDER := $(CARGO_TARGET_DIR)/node
+JAVA_FOLDER := $(CARGO_TARGET_DIR)/java
 CONFORMANCE_ENV := $(CARGO_TARGET_DIR)/conformance
 DRIVERS := tests/drivers
 
-.PHONY: run build test test-rust test-drivers test-full conformance smoke check format lint docs tools bench-host figures clean-data help
+.PHONY: run build test test-rust test-drivers test-full conformance smoke check format lint docs tools tools-test bench-host figures clean-data help
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -29,16 +30,16 @@ run: build
 build: tools
 	cargo build --release --workspace --locked
 
-## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Go, Python
+## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Go, Java, Python
 test: build test-rust smoke test-drivers
 
 test-rust: tools $(NVRTC_ENV)/installed
 	$(CARGO_TEST)
 
-## make test-full  all tests at full size: ten million documents, more kills and rounds; an hour
+## make test-full  all tests at full size: ten million documents, more kills and rounds, random SQL; hours
 test-full: build $(NVRTC_ENV)/installed
 	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
-	$(MAKE) smoke test-drivers
+	FOREBAY_TEST_FULL=1 $(MAKE) smoke test-drivers
 
 smoke: build
 	$(FOREBAY) demo --once --json --memory --generated 20000 > $(CARGO_TARGET_DIR)/demo.jsonl
@@ -48,11 +49,12 @@ smoke: build
 	$(FOREBAY) bench q6 --smoke --json --folder $(CARGO_TARGET_DIR)/q6 > $(CARGO_TARGET_DIR)/q6.jsonl
 	$(FOREBAY) bench transfer --smoke --json --plot $(CARGO_TARGET_DIR)/transfer > $(CARGO_TARGET_DIR)/transfer.jsonl
 
-test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
+test-drivers: build tools-test $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed $(JAVA_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
 	export FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path); \
 	    node --test $(NODE_FOLDER)/*.test.js; \
 	    (cd $(DRIVERS)/go && { go mod download || go mod download; } && go test -count=1 ./...); \
+	    java -cp '$(JAVA_FOLDER)/libraries/*' $(DRIVERS)/java/Tables.java; \
 	    $(PYTHON_ENV)/bin/python -m pytest -q -rs -p no:cacheprovider $(DRIVERS)/python
 
 $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
@@ -76,6 +78,16 @@ $(NODE_FOLDER)/installed: $(DRIVERS)/node/package.json $(DRIVERS)/node/package-l
 	for file in $(CURDIR)/$(DRIVERS)/node/*.js; do cp $$file $(NODE_FOLDER)/; done
 	touch $@
 $(NODE_FOLDER)/installed: $(wildcard $(DRIVERS)/node/*.js)
+
+JAVA_FETCH := mvn --quiet --batch-mode --file $(DRIVERS)/java/pom.xml -Dmaven.repo.local=$(JAVA_FOLDER)/repository \
+    dependency:copy-dependencies -DoutputDirectory=$(JAVA_FOLDER)/libraries
+
+# Maven fetches the driver, twice if the first time fails; java itself compiles the test.
+$(JAVA_FOLDER)/installed: $(DRIVERS)/java/pom.xml | tools-test
+	mkdir -p $(JAVA_FOLDER)
+	rm -rf $(JAVA_FOLDER)/libraries
+	$(JAVA_FETCH) || $(JAVA_FETCH)
+	touch $@
 
 ## make conformance  pymongo's own tests, directly on FerretDB, through Forebay and on our store, recorded in docs/conformance/
 ##                 PROXIED='...' are further arguments of the Forebay that is a proxy of FerretDB
@@ -115,3 +127,6 @@ figures: build
 
 tools:
 	@tools/install.sh
+
+tools-test:
+	@tools/install.sh test

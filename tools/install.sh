@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks for the tools that the build and the tests call. Installs missing Debian packages if it runs as root. Rust, Go
-# and Node are only named if missing, because users install those in different ways.
+# Checks for the tools that the build calls, and with the argument `test` for those of the tests of drivers. Installs
+# missing Debian packages if it runs as root. Rust, Go and Node are only named if missing, because users install those
+# in different ways.
 set -euo pipefail
 
 missing=()
@@ -18,10 +19,22 @@ if command -v python3 >/dev/null && ! python3 -c 'import ensurepip, venv' 2>/dev
     missing+=(python3-venv)
 fi
 
+if [[ ${1:-} == test ]]; then
+    need java default-jdk-headless
+    need mvn maven
+    need psql postgresql-client
+    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+fi
+
 if ((${#missing[@]})); then
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         echo "installing ${missing[*]}"
         apt-get -o Acquire::Retries=3 update -qq
+        # The tests start PostgreSQL themselves, so that its package need not.
+        if [[ " ${missing[*]} " == *' postgresql '* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
+            mkdir -p /etc/postgresql-common
+            echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+        fi
         DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq "${missing[@]}" >/dev/null
     else
         echo "please install: ${missing[*]} (on Debian: sudo apt-get install ${missing[*]})" >&2

@@ -11,6 +11,8 @@ use crate::documents::{self, DocumentsArgs};
 use crate::io::{self, IoArgs};
 use crate::plot::{self, PlotArgs};
 use crate::q6::{self, Q6Args};
+#[cfg(feature = "tables")]
+use crate::tables::{self, TablesArgs};
 use crate::transfer::{self, TransferArgs};
 
 /// Measure Forebay, and compare it with other programs.
@@ -32,6 +34,9 @@ pub enum Bench {
     Transfer(TransferArgs),
     /// Measure reads and writes of files, into host memory and into the memory of a GPU.
     Io(IoArgs),
+    /// Generate the tables of SQL benchmarks as Parquet files, one per table.
+    #[cfg(feature = "tables")]
+    Tables(TablesArgs),
     /// Draw the papers' figures from records of documents, io, q6 and transfer.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
@@ -56,6 +61,8 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         Bench::Q6(args) => q6::run(&args),
         Bench::Transfer(args) => transfer::run(&args),
         Bench::Io(args) => io::run(&args),
+        #[cfg(feature = "tables")]
+        Bench::Tables(args) => tables::run(&args),
         Bench::CufileProbe { file } => io::probe::run(&file),
         Bench::Plot(args) => plot::run(&args),
         Bench::Ferretdb => Ok(print_line(ferretdb::binary()?.display())?),

@@ -14,8 +14,14 @@ use forebay_peers::cache_folder;
 
 /// npm package with the names of all npm packages. The counts that benchmarks expect are those of this release.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
-/// npm package with the films.
-const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
+/// npm package with films, flights and airports.
+const VEGA_PACKAGE: &str = "vega-datasets@3.2.1";
+/// Films, of which some fields are null.
+const MOVIES: &str = "movies.json";
+/// Flights in the United States in 2001: three million rows.
+const FLIGHTS: &str = "flights-3m.parquet";
+/// Airports in the United States.
+const AIRPORTS: &str = "airports.csv";
 /// Number of names in the pinned release.
 pub const NAMES_COUNT: usize = 4_499_322;
 /// Seed of the generated names.
@@ -28,7 +34,7 @@ const GENERATED_SEED: u64 = 0x666f_7265_6261_7901;
 pub fn names_file() -> Result<PathBuf> {
     let path = cache_folder()?.join(format!("{}.txt", NAMES_PACKAGE.replace('@', "-")));
     if !path.exists() {
-        let json = fetch(NAMES_PACKAGE, "package/names.json")?;
+        let json = Archive::fetch(NAMES_PACKAGE)?.read("package/names.json")?;
         let names: Vec<String> = serde_json::from_slice(&json).context("reading names.json")?;
         write_lines(&path, names.iter().map(String::as_str))?;
     }
@@ -50,12 +56,31 @@ pub fn names() -> Result<Vec<String>> {
 /// # Errors
 /// As for [`names_file`].
 pub fn movies() -> Result<Vec<Document>> {
-    let path = cache_folder()?.join(format!("{}-movies.json", MOVIES_PACKAGE.replace('@', "-")));
-    if !path.exists() {
-        replace_file(&path, &fetch(MOVIES_PACKAGE, "package/data/movies.json")?)?;
-    }
+    let path = vega_file(MOVIES)?;
     let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     serde_json::from_slice(&bytes).context("reading movies.json")
+}
+
+/// Returns the paths of the flights, a Parquet file, and of the airports, a CSV file. Fetches them on first use.
+///
+/// # Errors
+/// As for [`names_file`].
+#[cfg(feature = "tables")]
+pub fn flights() -> Result<[PathBuf; 2]> {
+    Ok([vega_file(FLIGHTS)?, vega_file(AIRPORTS)?])
+}
+
+/// Returns the path of a file of the npm package of films and flights. If it is missing, fetches all files.
+fn vega_file(name: &str) -> Result<PathBuf> {
+    let folder = cache_folder()?;
+    let path = |name| folder.join(format!("{}-{name}", VEGA_PACKAGE.replace('@', "-")));
+    if !path(name).exists() {
+        let archive = Archive::fetch(VEGA_PACKAGE)?;
+        for name in [MOVIES, FLIGHTS, AIRPORTS] {
+            replace_file(&path(name), &archive.read(&format!("package/data/{name}"))?)?;
+        }
+    }
+    Ok(path(name))
 }
 
 /// Generates names that look like package names, for machines without npm and for small runs. Every call generates the
@@ -126,7 +151,8 @@ fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
+/// Returns a new temporary file in the folder of `path`, for a rename to `path` when it is whole.
+pub(crate) fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
     let folder = path
         .parent()
         .context("the path of the file to write has no folder")?;
@@ -134,20 +160,36 @@ fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
         .with_context(|| format!("writing to {}", folder.display()))
 }
 
-/// Fetches a file of an npm package, with the npm client and tar.
-fn fetch(package: &str, file: &str) -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir_in(cache_folder()?)?;
-    let mut npm = Command::new("npm");
-    npm.args(["pack", package, "--silent", "--pack-destination"])
-        .arg(folder.path());
-    run(&mut npm, "npm (it comes with Node.js)")?;
-    let archive = fs::read_dir(folder.path())?
-        .next()
-        .with_context(|| format!("`npm pack` wrote no archive for {package}"))??
-        .path();
-    let mut tar = Command::new("tar");
-    tar.arg("-xzOf").arg(archive).arg(file);
-    run(&mut tar, "tar")
+/// An npm package in a temporary folder.
+struct Archive {
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Archive {
+    /// Fetches a package with the npm client, which checks it.
+    fn fetch(package: &str) -> Result<Archive> {
+        let folder = tempfile::tempdir_in(cache_folder()?)?;
+        let mut npm = Command::new("npm");
+        npm.args(["pack", package, "--silent", "--pack-destination"])
+            .arg(folder.path());
+        run(&mut npm, "npm (it comes with Node.js)")?;
+        let path = fs::read_dir(folder.path())?
+            .next()
+            .with_context(|| format!("`npm pack` wrote no archive for {package}"))??
+            .path();
+        Ok(Archive {
+            path,
+            _folder: folder,
+        })
+    }
+
+    /// Reads a file of the package with tar.
+    fn read(&self, file: &str) -> Result<Vec<u8>> {
+        let mut tar = Command::new("tar");
+        tar.arg("-xzOf").arg(&self.path).arg(file);
+        run(&mut tar, "tar")
+    }
 }
 
 /// Runs a tool and returns its output. An error contains the tool's message.

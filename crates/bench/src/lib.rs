@@ -1,8 +1,8 @@
 //! The demonstration and the benchmarks.
 //!
 //! Each Forebay server and each rival runs in its own process and is measured through an ordinary client (crate
-//! `peers`); nothing is measured inside a server. `demo` shows searches on real data. `documents` defines the cases of
-//! `forebay bench documents`, each with its expected count.
+//! `peers`); nothing is measured inside a server. `demo` shows searches and SQL on real data. `documents` defines the
+//! cases of `forebay bench documents`, each with its expected count. `tables` generates the tables of SQL benchmarks.
 #![deny(unsafe_code)]
 
 mod command;
@@ -16,6 +16,8 @@ pub mod record;
 mod results;
 mod size;
 pub mod statistics;
+#[cfg(feature = "tables")]
+pub mod tables;
 pub mod timed;
 pub mod transfer;
 
@@ -30,8 +32,8 @@ pub use demo::DemoArgs;
 /// Runs the demonstration.
 ///
 /// # Errors
-/// If the server does not start or refuses a command, the disk is full, or a search counts different numbers of
-/// documents with the caches and without them.
+/// If the server does not start or refuses a command, the disk is full, a search counts different numbers of
+/// documents with the caches and without them, or two runs of an SQL query have different answers.
 pub fn demo(args: DemoArgs) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(demo::run(args))
 }

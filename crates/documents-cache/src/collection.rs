@@ -234,6 +234,16 @@ impl CollectionCache {
         }
     }
 
+    /// Returns whether each document has a string or null in a field, or lacks it. Returns `false` if no field has this
+    /// index, or the cache cannot judge a document.
+    pub fn holds_only_strings(&self, field: usize) -> bool {
+        let snapshot = self.snapshot();
+        snapshot.fields.get(field).is_some_and(|state| {
+            let judged = state.rows + state.null.len() + state.missing.len();
+            state.arrays.is_empty() && state.recheck.is_empty() && judged == snapshot.live.len()
+        })
+    }
+
     /// Returns statistics of one field with all details of its buckets. Returns `None` if no field has this index.
     pub fn stats(&self, field: usize) -> Option<FieldStats> {
         self.field_stats(field, |bucket| bucket_stats(self, bucket))

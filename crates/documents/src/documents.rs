@@ -21,7 +21,7 @@ use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::metrics::Metrics;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::operations::Operations;
 use crate::places::{self, Places, blocking};
 use crate::retry;
@@ -210,6 +210,21 @@ impl Documents {
             reply.append(cstr!("operationTime"), time);
         }
         reply
+    }
+
+    /// Returns the names of all collections that clients may read, in order.
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        let collections = self.collections.all().into_iter();
+        collections
+            .map(|collection| collection.namespace.clone())
+            .filter(|namespace| !namespace::is_reserved(namespace))
+            .collect()
+    }
+
+    /// Returns the cached fields of a collection in which each document has a string or null, or which it lacks.
+    pub fn string_fields(&self, namespace: &Namespace) -> Vec<String> {
+        let collection = self.collections.get(namespace);
+        collection.map_or_else(Vec::new, |collection| collection.search.string_fields())
     }
 
     /// Returns the users that may authenticate.

@@ -117,6 +117,14 @@ impl ServerProcess {
         rest.lines().next().map(str::to_owned)
     }
 
+    /// Returns the connection string of SQL clients, as in `postgresql://127.0.0.1:41236/forebay`, if the server has
+    /// one. Searches only the last lines of output, as [`ServerProcess::status_page`] does.
+    pub fn sql_uri(&self) -> Option<String> {
+        let lines = self.last_lines();
+        let (_, rest) = lines.split_once("SQL is at ")?;
+        rest.lines().next().map(str::to_owned)
+    }
+
     /// Returns the last lines of output, for messages.
     pub fn last_lines(&self) -> String {
         self.lines.last()

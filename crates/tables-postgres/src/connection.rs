@@ -139,6 +139,8 @@ impl Connection {
 
     async fn answer(&mut self, message: PgWireFrontendMessage) -> Result<(), ConnectionError> {
         self.check_user().await?;
+        // A cancellation from before this message was for another one.
+        self.key.cancelled.mark_unchanged();
         match message {
             PgWireFrontendMessage::Query(query) if !self.skips => {
                 self.query(&query.query).await?;
@@ -188,6 +190,9 @@ impl Connection {
             self.wire.put(&EmptyQueryResponse::new())?;
         }
         for statement in statements {
+            if self.move_portal(&statement).await? {
+                continue;
+            }
             let session = &mut self.session;
             let run = async {
                 let prepared = session.prepare(statement, &[]).await?;
@@ -210,6 +215,9 @@ impl Connection {
     }
 
     async fn send_all(&mut self, prepared: &Prepared, mut rows: Rows) -> Result<(), Failure> {
+        if let Some(encoder) = Encoder::of_copy(&rows, &self.session)? {
+            return self.send_copy(encoder, rows).await;
+        }
         let columns = prepared.columns().unwrap_or(rows.schema()).clone();
         let formats = vec![Format::Text; columns.fields().len()];
         let mut encoder = Encoder::new(columns, formats, &self.session);
@@ -218,6 +226,18 @@ impl Connection {
         let (count, _) = self.send(&mut encoder, &mut rows, u64::MAX).await?;
         reply::put_done(&mut self.wire, &rows.tag(count))?;
         Ok(())
+    }
+
+    /// Sends the rows of a `COPY`.
+    pub(crate) async fn send_copy(
+        &mut self,
+        mut encoder: Encoder,
+        mut rows: Rows,
+    ) -> Result<(), Failure> {
+        encoder.put_begin(&mut self.wire)?;
+        let (count, _) = self.send(&mut encoder, &mut rows, u64::MAX).await?;
+        encoder.put_end(&mut self.wire)?;
+        Ok(reply::put_done(&mut self.wire, &rows.tag(count))?)
     }
 
     /// Sends at most `limit` rows. Returns their number, and whether there were fewer.
@@ -239,8 +259,9 @@ impl Connection {
             count += encoder.put(&mut self.wire.out, ROWS_BYTES, limit - count)?;
             let key = &mut self.key;
             tokio::select! {
-                flushed = self.wire.flush_if_full() => flushed?,
+                biased;
                 _ = key.cancelled.changed() => return Err(cancelled().into()),
+                flushed = self.wire.flush_if_full() => flushed?,
             }
         }
         Ok((count, false))
@@ -254,7 +275,6 @@ pub(crate) async fn guarded<T>(
     work: impl Future<Output = Result<T, SqlError>>,
 ) -> Result<T, Failure> {
     let mut work = std::pin::pin!(work);
-    key.cancelled.mark_unchanged();
     tokio::select! {
         biased;
         result = &mut work => Ok(result?),

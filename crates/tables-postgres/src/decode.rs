@@ -9,13 +9,12 @@ use std::str::FromStr;
 
 use datafusion::arrow::array::timezone::Tz;
 use datafusion::common::ScalarValue;
-use forebay_tables::{Code, SqlError};
+use forebay_tables::{Code, SqlError, bytea_of_text};
 use pgwire::api::Type;
 
 use crate::types::{arrow_type, is_text, item_type};
 
 mod array;
-mod bytea;
 mod datetime;
 mod interval;
 mod numeric;
@@ -175,7 +174,7 @@ fn scalar_of_text(type_: &Type, text: &str, zone: Option<Tz>) -> Result<ScalarVa
         Type::FLOAT4 => ScalarValue::Float32(Some(float4(text)?)),
         Type::FLOAT8 => ScalarValue::Float64(Some(float8(text)?)),
         Type::NUMERIC => numeric::of_text(text)?.scalar(),
-        Type::BYTEA => ScalarValue::Binary(Some(bytea::of_text(text)?)),
+        Type::BYTEA => ScalarValue::Binary(Some(bytea_of_text(text)?)),
         Type::DATE => datetime::date(text)?,
         Type::TIME => datetime::time(text)?,
         Type::TIMESTAMP => datetime::timestamp(text)?,

@@ -272,7 +272,10 @@ impl Values {
                 text::timestamp_in_zone(self.timestamp(row)?.0, Some(*zone), style, out);
             }
             Values::Interval(values) => text::interval(values[row], out),
-            Values::Duration(ticks) => text::interval_of_micros(0, 0, ticks.micros(row)?, out),
+            Values::Duration(ticks) => {
+                let (days, micros) = days_of(ticks.micros(row)?);
+                text::interval_of_micros(0, days, micros, out);
+            }
             _ => self.raw_or_bytea_text(row, out),
         }
         Ok(())
@@ -327,7 +330,10 @@ impl Values {
             Values::Time(_) => out.put_i64(self.time(row)?),
             Values::Timestamp(_) | Values::TimestampTz(..) => out.put_i64(self.timestamp(row)?.1),
             Values::Interval(values) => binary::interval(values[row], out),
-            Values::Duration(ticks) => binary::interval_of_micros(0, 0, ticks.micros(row)?, out),
+            Values::Duration(ticks) => {
+                let (days, micros) = days_of(ticks.micros(row)?);
+                binary::interval_of_micros(0, days, micros, out);
+            }
             _ => out.put_slice(self.bytes(row)),
         }
         Ok(())
@@ -399,4 +405,14 @@ impl Values {
     fn is_json(&self) -> bool {
         matches!(self, Values::Record(_) | Values::Map(_) | Values::Union(_))
     }
+}
+
+/// Returns the days and microseconds of a time between two others, as PostgreSQL shows it.
+fn days_of(micros: i64) -> (i32, i64) {
+    // All days of 64 bits of microseconds have fewer than 32 bits.
+    let days = micros / calendar::DAY_MICROS;
+    (
+        i32::try_from(days).unwrap_or(i32::MAX),
+        micros % calendar::DAY_MICROS,
+    )
 }

@@ -3,7 +3,7 @@
 use datafusion::arrow::array::timezone::Tz;
 use datafusion::arrow::datatypes::{DECIMAL_DEFAULT_SCALE, DECIMAL128_MAX_PRECISION, DataType};
 use datafusion::scalar::ScalarValue;
-use forebay_tables::{Code, Outcome, Prepared, Rows, SqlError};
+use forebay_tables::{Code, Outcome, Parsed, Prepared, Rows, SqlError, TransactionStatus};
 use pgwire::api::Type;
 use pgwire::messages::PgWireFrontendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription};
@@ -212,23 +212,7 @@ impl Connection {
             return Ok(reply::put_done(&mut self.wire, "SELECT 0")?);
         }
         if portal.running.is_none() {
-            let execute = self
-                .session
-                .execute(&portal.prepared, portal.parameters.clone());
-            let outcome = guarded(&mut self.wire, &mut self.key, execute).await?;
-            reply::put_news(&mut self.wire, &mut self.session)?;
-            match outcome {
-                Outcome::Done(tag) => {
-                    portal.is_done = true;
-                    return Ok(reply::put_done(&mut self.wire, &tag)?);
-                }
-                Outcome::Rows(rows) => {
-                    let columns = portal.prepared.columns().unwrap_or(rows.schema()).clone();
-                    let formats = portal.formats(columns.fields().len())?;
-                    let encoder = Encoder::new(columns, formats, &self.session);
-                    portal.running = Some((rows, encoder));
-                }
-            }
+            self.start_portal(portal).await?;
         }
         let Some((rows, encoder)) = &mut portal.running else {
             return Ok(());
@@ -241,6 +225,83 @@ impl Connection {
         portal.running = None;
         portal.is_done = true;
         Ok(reply::put_done(&mut self.wire, &tag)?)
+    }
+
+    /// Starts the statement of a portal. What returns no rows is done then.
+    async fn start_portal(&mut self, portal: &mut Portal) -> Result<(), Failure> {
+        let execute = self
+            .session
+            .execute(&portal.prepared, portal.parameters.clone());
+        let outcome = guarded(&mut self.wire, &mut self.key, execute).await?;
+        reply::put_news(&mut self.wire, &mut self.session)?;
+        match outcome {
+            Outcome::Done(tag) => {
+                portal.is_done = true;
+                Ok(reply::put_done(&mut self.wire, &tag)?)
+            }
+            Outcome::Rows(rows) => {
+                if let Some(encoder) = Encoder::of_copy(&rows, &self.session)? {
+                    portal.is_done = true;
+                    return self.send_copy(encoder, rows).await;
+                }
+                let columns = portal.prepared.columns().unwrap_or(rows.schema()).clone();
+                let formats = portal.formats(columns.fields().len())?;
+                let encoder = Encoder::new(columns, formats, &self.session);
+                portal.running = Some((rows, encoder));
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers a `MOVE` that names a portal of this protocol, as drivers send it to pass rows by. Returns whether it
+    /// was one.
+    pub(crate) async fn move_portal(&mut self, statement: &Parsed) -> Result<bool, Failure> {
+        let Some((name, count)) = statement.moved() else {
+            return Ok(false);
+        };
+        // In a transaction that failed, the session tells the error.
+        let is_usable = self.session.transaction_status() == TransactionStatus::Active
+            && self
+                .portals
+                .get(name)
+                .is_some_and(|portal| portal.prepared.columns().is_some());
+        if !is_usable {
+            return Ok(false);
+        }
+        // The portal is put back unless it fails.
+        let name = name.to_owned();
+        let mut portal = self.portals.remove(&name).ok_or_else(|| no_portal(&name))?;
+        if portal.running.is_none() && !portal.is_done {
+            self.start_portal(&mut portal).await?;
+        }
+        let mut passed = 0;
+        if let Some((rows, encoder)) = &mut portal.running {
+            passed = self.pass(encoder, rows, count).await?;
+        }
+        self.portals.insert(name, portal);
+        reply::put_done(&mut self.wire, &format!("MOVE {passed}"))?;
+        Ok(true)
+    }
+
+    /// Passes at most `limit` rows by. Returns their number.
+    async fn pass(
+        &mut self,
+        encoder: &mut Encoder,
+        rows: &mut Rows,
+        limit: u64,
+    ) -> Result<u64, Failure> {
+        let mut count = 0;
+        while count < limit {
+            if encoder.has_rows() {
+                count += encoder.pass(limit - count);
+                continue;
+            }
+            match guarded(&mut self.wire, &mut self.key, rows.next()).await? {
+                Some(batch) => encoder.begin(batch)?,
+                None => break,
+            }
+        }
+        Ok(count)
     }
 
     fn close(&mut self, message: &Close) -> Result<(), Failure> {
@@ -259,7 +320,7 @@ impl Connection {
 
     /// Ends a sequence of messages. Outside a transaction, portals end with it.
     pub(crate) fn end_of_extended(&mut self) {
-        if self.session.transaction_status() == forebay_tables::TransactionStatus::Idle {
+        if self.session.transaction_status() == TransactionStatus::Idle {
             self.portals.clear();
         }
         if self.types.len() > PORTALS_MAX {

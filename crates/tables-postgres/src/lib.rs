@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod copy;
 pub mod decode;
 mod door;
 pub mod encode;

@@ -3,15 +3,19 @@
 use bytes::BytesMut;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::array::timezone::Tz;
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
-use forebay_tables::{Code, Session, SqlError, TransactionStatus};
+use datafusion::arrow::error::ArrowError;
+use forebay_tables::{Code, Rows, Session, SqlError, TransactionStatus};
+use pgwire::messages::copy::CopyDone;
 use pgwire::messages::data::{FieldDescription, RowDescription};
 use pgwire::messages::response::{
     CommandComplete, ErrorResponse, NoticeResponse, ReadyForQuery, TransactionStatus as WireStatus,
 };
 use pgwire::messages::startup::ParameterStatus;
 
+use crate::connection::Failure;
+use crate::copy::CopyWriter;
 use crate::encode::{Format, RowEncoder, TextSettings};
 use crate::types;
 use crate::wire::{ConnectionError, Wire};
@@ -97,6 +101,8 @@ pub(crate) struct Encoder {
     columns: SchemaRef,
     formats: Vec<Format>,
     settings: TextSettings,
+    /// Writes the rows, if they are those of `COPY`.
+    copy: Option<CopyWriter>,
     /// The batch in progress, and its next row.
     batch: Option<(RowEncoder, usize)>,
 }
@@ -112,8 +118,43 @@ impl Encoder {
             columns,
             formats,
             settings,
+            copy: None,
             batch: None,
         }
+    }
+
+    /// Returns the encoder of the rows of a `COPY`; `None` if they are not.
+    ///
+    /// # Errors
+    /// If the options of the `COPY` do not fit the columns.
+    pub(crate) fn of_copy(rows: &Rows, session: &Session) -> Result<Option<Encoder>, SqlError> {
+        let Some(options) = rows.copy_options() else {
+            return Ok(None);
+        };
+        let columns = rows.schema().clone();
+        let writer = CopyWriter::new(options.clone(), &columns)?;
+        let formats = vec![writer.format(); columns.fields().len()];
+        let mut encoder = Encoder::new(columns, formats, session);
+        encoder.copy = Some(writer);
+        Ok(Some(encoder))
+    }
+
+    /// Adds what begins the rows of a `COPY`.
+    pub(crate) fn put_begin(&mut self, wire: &mut Wire) -> Result<(), Failure> {
+        if let Some(writer) = &mut self.copy {
+            wire.put(&writer.response())?;
+            writer.put_head(&self.columns, &mut wire.out)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what ends the rows of a `COPY`.
+    pub(crate) fn put_end(&mut self, wire: &mut Wire) -> Result<(), Failure> {
+        if let Some(writer) = &mut self.copy {
+            writer.put_end(&mut wire.out)?;
+            wire.put(&CopyDone::new())?;
+        }
+        Ok(())
     }
 
     pub(crate) fn columns(&self) -> &SchemaRef {
@@ -141,7 +182,14 @@ impl Encoder {
     }
 
     /// Casts columns whose types differ from what the client was told.
+    ///
+    /// # Errors
+    /// If the columns are others, as those of a table that changed since then.
     fn as_described(&self, batch: RecordBatch) -> Result<RecordBatch, SqlError> {
+        if batch.num_columns() != self.columns.fields().len() {
+            let message = "cached plan must not change result type";
+            return Err(SqlError::new(Code::FeatureNotSupported, message));
+        }
         let described = self.columns.fields().iter().map(|field| field.data_type());
         let is_same = batch
             .columns()
@@ -153,18 +201,36 @@ impl Encoder {
         if is_same {
             return Ok(batch);
         }
-        let internal = |error: &dyn std::fmt::Display| {
+        let changed = |error: ArrowError| {
             SqlError::new(
-                Code::InternalError,
-                format!("a column is not as described: {error}"),
+                Code::FeatureNotSupported,
+                format!("cached plan must not change result type: {error}"),
             )
         };
+        // A value that does not fit is an error, not null.
+        let options = CastOptions {
+            safe: false,
+            ..CastOptions::default()
+        };
         let columns = batch.columns().iter().zip(described);
-        let columns = columns.map(|(column, described)| cast(column, described));
-        let columns = columns
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| internal(&error))?;
-        RecordBatch::try_new(self.columns.clone(), columns).map_err(|error| internal(&error))
+        let columns =
+            columns.map(|(column, described)| cast_with_options(column, described, &options));
+        let columns = columns.collect::<Result<Vec<_>, _>>().map_err(changed)?;
+        RecordBatch::try_new(self.columns.clone(), columns).map_err(changed)
+    }
+
+    /// Passes at most `rows` rows of the batch in progress by. Returns their number.
+    pub(crate) fn pass(&mut self, rows: u64) -> u64 {
+        let Some((encoder, next)) = &mut self.batch else {
+            return 0;
+        };
+        let left = encoder.row_count() - *next;
+        let count = usize::try_from(rows).unwrap_or(usize::MAX).min(left);
+        *next += count;
+        if count == left {
+            self.batch = None;
+        }
+        count as u64
     }
 
     /// Adds rows of the batch in progress until `out` has `bytes`, or there are `rows`. Returns their number.
@@ -179,7 +245,10 @@ impl Encoder {
         };
         let mut count = 0;
         while *next < encoder.row_count() && count < rows && out.len() < bytes {
-            encoder.encode(*next, out)?;
+            match &mut self.copy {
+                Some(writer) => writer.put_row(encoder, *next, out)?,
+                None => encoder.encode(*next, out)?,
+            }
             *next += 1;
             count += 1;
         }

@@ -7,6 +7,7 @@ use datafusion::sql::sqlparser::ast::{
     UnaryOperator, Value,
 };
 
+use crate::copy::CopyOut;
 use crate::error::{Code, Result, SqlError};
 use crate::parse::{Body, Fetch, Parsed, folded};
 
@@ -18,6 +19,8 @@ pub(crate) enum Command {
         statement: Box<Statement>,
         verb: &'static str,
     },
+    /// Returns the rows of a query as a file.
+    Copy(Box<CopyOut>),
     /// Changes the catalogue.
     Change(Box<Statement>),
     Declare(Declared),
@@ -78,6 +81,7 @@ impl Command {
     /// If the server does not have it.
     pub(crate) fn new(body: Body) -> Result<Command> {
         match body {
+            Body::Copy(copied) => Ok(Command::Copy(copied)),
             Body::Fetch(fetch) => Ok(Command::Fetch(fetch)),
             Body::Sql(statement) => of_statement(statement),
         }
@@ -87,6 +91,7 @@ impl Command {
     pub(crate) fn query(&self) -> Option<&Statement> {
         match self {
             Command::Query { statement, .. } => Some(statement),
+            Command::Copy(copied) => Some(&copied.statement),
             Command::Declare(declared) => Some(&declared.statement),
             _ => None,
         }
@@ -215,7 +220,6 @@ fn unsupported(sql: &ast::Statement) -> SqlError {
         | Sql::Truncate(_) => {
             error.with_hint("tables are read from files: use CREATE EXTERNAL TABLE or CREATE VIEW")
         }
-        Sql::Copy { .. } => error.with_hint("use SELECT, and let the client write the file"),
         _ => error,
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Cursor {
     pub(crate) parameters: Vec<ScalarValue>,
     /// Whether the cursor stays open after its transaction.
     pub(crate) holds: bool,
+    /// Number of savepoints before the cursor. If it is rolled back to an earlier one, there is no cursor.
+    pub(crate) savepoints: usize,
     scroll: Scroll,
     rows: Rows,
     /// Rows that the query returned and no step has passed.
@@ -70,6 +72,7 @@ impl Cursor {
             query,
             parameters,
             holds,
+            savepoints: 0,
             scroll,
             rows,
             ahead: VecDeque::new(),

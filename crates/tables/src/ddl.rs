@@ -14,9 +14,11 @@ use crate::command::with_absolute_locations;
 use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::files::FileTable;
+use crate::names;
 use crate::provider::DATABASE;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
+use crate::source::planned_for;
 
 /// Maximum bytes of a definition. Each change writes all of them.
 const DEFINITION_BYTES_MAX: usize = 64 << 10;
@@ -42,6 +44,7 @@ pub(crate) async fn run(
             let name = object_name_to_table_reference(table.name.clone(), true)?;
             return create_external(&shared, &state, resolve(name), table).await;
         }
+        let statement = crate::plan::understood(statement)?;
         if let Statement::Statement(sql) = &statement
             && matches!(**sql, ast::Statement::CreateView(_))
         {
@@ -54,6 +57,7 @@ pub(crate) async fn run(
         }
     };
     let threads = session.tables().threads().clone();
+    let work = planned_for(session.user().to_owned(), work);
     let (tag, notice) = Running::start_blocking(&threads, work).end().await??;
     if let Some(notice) = notice {
         session.notice(notice);
@@ -123,6 +127,7 @@ fn apply(
             if view.temporary {
                 return Err(SqlError::unsupported("a temporary view"));
             }
+            names::check_unique(view.input.schema().as_arrow())?;
             let name = resolve(view.name);
             add(
                 shared,

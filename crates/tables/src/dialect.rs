@@ -2,6 +2,8 @@
 
 use std::any::TypeId;
 
+use datafusion::sql::sqlparser::ast::Expr;
+use datafusion::sql::sqlparser::ast::Statement;
 use datafusion::sql::sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -27,6 +29,34 @@ impl Dialect for Postgres {
 
     fn supports_named_fn_args_with_expr_name(&self) -> bool {
         false
+    }
+
+    /// Parses `IS [NOT] DISTINCT FROM`. sqlparser takes everything after it for its right side, `AND` too.
+    fn parse_infix(
+        &self,
+        parser: &mut Parser<'_>,
+        left: &Expr,
+        _precedence: u8,
+    ) -> Option<Result<Expr, ParserError>> {
+        use Keyword::{DISTINCT, FROM, IS, NOT};
+        let is_negated = parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]);
+        if !is_negated && !parser.parse_keywords(&[IS, DISTINCT, FROM]) {
+            return None;
+        }
+        let right = parser.parse_subexpr(self.prec_value(Precedence::Is));
+        Some(right.map(|right| {
+            let (left, right) = (Box::new(left.clone()), Box::new(right));
+            match is_negated {
+                true => Expr::IsNotDistinctFrom(left, right),
+                false => Expr::IsDistinctFrom(left, right),
+            }
+        }))
+    }
+
+    /// Parses `ABORT`, which sqlparser lacks.
+    fn parse_statement(&self, parser: &mut Parser<'_>) -> Option<Result<Statement, ParserError>> {
+        let is_abort = parser.parse_keyword(Keyword::ABORT);
+        is_abort.then(|| parser.parse_rollback())
     }
 
     delegate! {

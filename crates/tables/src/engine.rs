@@ -5,24 +5,32 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::catalog::CatalogProviderList;
-use datafusion::catalog::information_schema::{INFORMATION_SCHEMA, InformationSchemaProvider};
+use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::optimizer::{Analyzer, AnalyzerRule};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_pg_catalog::pg_catalog::setup_pg_catalog;
 use forebay_memory::Account;
 use tokio::runtime::{Handle, Runtime};
 
+use crate::attributes::{PG_CATALOG, PgCatalog};
 use crate::catalogue::{Catalogue, PUBLIC};
 use crate::error::{Code, Result, SqlError};
+use crate::guards;
+use crate::information::InformationSchema;
 use crate::memory::AccountPool;
 use crate::parse::{Parsed, TEXT_BYTES_MAX, parse};
 use crate::paths::Paths;
 use crate::provider::{Catalogs, DATABASE, Folder};
+use crate::relations::Listed;
 use crate::rows::Running;
+use crate::semantics::{AfterTypes, BeforeTypes};
 use crate::session::Session;
+use crate::source::Source;
+use crate::subqueries::Subqueries;
 use crate::yielding::YieldingJoins;
 
 /// Rows of a batch.
@@ -46,6 +54,8 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     /// Folder of which each file and folder is a table.
     pub tables: Option<PathBuf>,
+    /// Tables besides those of files.
+    pub source: Option<Arc<dyn Source>>,
     /// Files that statements may name.
     pub paths: Paths,
     /// The account from which queries take memory.
@@ -71,6 +81,7 @@ pub struct Tables {
 pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) folder: Folder,
+    pub(crate) source: Option<Arc<dyn Source>>,
     pub(crate) paths: Paths,
     pub(crate) memory: Account,
     base: OnceLock<SessionState>,
@@ -99,6 +110,7 @@ impl Tables {
         let shared = Arc::new(Shared {
             catalogue: Catalogue::open(settings.folder.as_deref())?,
             folder: Folder::new(settings.tables),
+            source: settings.source,
             paths: settings.paths,
             memory: settings.memory,
             base: OnceLock::new(),
@@ -193,6 +205,15 @@ fn environment(settings: &Settings) -> datafusion::error::Result<RuntimeEnv> {
         .build()
 }
 
+/// Returns the rules that tell what a plan means, in their order.
+fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    let mut rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>> =
+        vec![Arc::new(Subqueries), Arc::new(BeforeTypes)];
+    rules.extend(Analyzer::new().rules);
+    rules.push(Arc::new(AfterTypes));
+    rules
+}
+
 /// Returns the state of a session before its first statement.
 fn state(
     shared: &Arc<Shared>,
@@ -208,24 +229,40 @@ fn state(
     // `1.5` is a numeric, as PostgreSQL has it.
     options.sql_parser.parse_float_as_decimal = true;
     options.sql_parser.collect_spans = true;
+    // Views are planned without the settings of a session.
+    options.execution.time_zone = Some("UTC".to_owned());
     options.sql_parser.default_null_ordering = "nulls_max".to_owned();
-    options.execution.parquet.pushdown_filters = true;
-    options.execution.parquet.reorder_filters = true;
+    // Only the nullability of columns differs.
+    options.execution.skip_physical_aggregate_schema_check = true;
+    // `SELECT min(b), max(a + b)` over several files lost rows that the minimum alone does not need.
+    options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     let catalogs = Catalogs::new(Arc::downgrade(shared));
     let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
-    let state = SessionStateBuilder::new()
+    let rules = shared.source.iter().flat_map(|source| source.rules());
+    let state = rules
+        .fold(SessionStateBuilder::new(), |builder, rule| {
+            builder.with_optimizer_rule(rule)
+        })
         .with_default_features()
         .with_config(config)
         .with_runtime_env(environment)
         .with_catalog_list(Arc::clone(&listed))
+        .with_analyzer_rules(analyzer_rules())
+        .with_optimizer_rules(guards::optimizer_rules())
+        .with_physical_optimizer_rules(guards::physical_rules())
         .with_physical_optimizer_rule(Arc::new(YieldingJoins))
         .build();
     let context = SessionContext::new_with_state(state);
     setup_pg_catalog(&context, DATABASE, EmptyContextProvider).map_err(|error| *error)?;
     crate::functions::register(&context);
     if let Some(database) = listed.catalog(DATABASE) {
-        let schema = Arc::new(InformationSchemaProvider::new(listed));
-        database.register_schema(INFORMATION_SCHEMA, schema)?;
+        let listed = Listed {
+            databases: listed,
+            shared: Arc::downgrade(shared),
+        };
+        let schema = Arc::new(PgCatalog::new(listed.clone())?);
+        database.register_schema(PG_CATALOG, schema)?;
+        database.register_schema(INFORMATION_SCHEMA, Arc::new(InformationSchema::new(listed)))?;
     }
     Ok(SessionStateBuilder::new_from_existing(context.state())
         .with_catalog_list(Arc::new(catalogs))

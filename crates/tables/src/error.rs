@@ -48,6 +48,14 @@ macro_rules! codes {
                     $(Code::$name => $text,)+
                 }
             }
+
+            /// Returns the code of a name in this program.
+            fn named(name: &str) -> Option<Code> {
+                $(if name == stringify!($name) {
+                    return Some(Code::$name);
+                })+
+                None
+            }
         }
     };
 }
@@ -237,9 +245,7 @@ impl From<DataFusionError> for SqlError {
                 SqlError::new(Code::FeatureNotSupported, message)
             }
             DataFusionError::ResourcesExhausted(message) => exhausted(&message),
-            DataFusionError::ParquetError(inner) => {
-                SqlError::new(Code::DataCorrupted, inner.to_string())
-            }
+            DataFusionError::ParquetError(inner) => from_parquet(&inner.to_string()),
             DataFusionError::ObjectStore(inner) => from_store(&inner),
             DataFusionError::IoError(inner) => from_io(&inner),
             DataFusionError::Plan(message) | DataFusionError::Configuration(message) => {
@@ -261,6 +267,7 @@ fn from_shared(error: &DataFusionError) -> SqlError {
         DataFusionError::ResourcesExhausted(message) => exhausted(message),
         DataFusionError::ObjectStore(inner) => from_store(inner),
         DataFusionError::IoError(inner) => from_io(inner),
+        DataFusionError::ParquetError(inner) => from_parquet(&inner.to_string()),
         DataFusionError::ArrowError(inner, _) => arrow_text(inner),
         DataFusionError::Execution(message) => executed(message.clone()),
         DataFusionError::Plan(message) => planned(message.clone()),
@@ -317,6 +324,9 @@ fn arrow_text(error: &ArrowError) -> SqlError {
         ArrowError::ArithmeticOverflow(message) => {
             SqlError::new(Code::NumericValueOutOfRange, message.clone())
         }
+        ArrowError::CastError(message) if exceeds_type(message) => {
+            SqlError::new(Code::NumericValueOutOfRange, message)
+        }
         ArrowError::CastError(message) => SqlError::new(Code::InvalidTextRepresentation, message),
         ArrowError::ParseError(message) => cast_failed(message),
         ArrowError::CsvError(message) => SqlError::new(Code::BadCopyFileFormat, message),
@@ -326,11 +336,47 @@ fn arrow_text(error: &ArrowError) -> SqlError {
         }
         ArrowError::IoError(message, _) if is_full(message) => exhausted(message),
         ArrowError::IoError(message, _) => SqlError::new(Code::IoError, message.clone()),
-        ArrowError::ParquetError(message) | ArrowError::IpcError(message) => {
-            SqlError::new(Code::DataCorrupted, message.clone())
-        }
+        ArrowError::ParquetError(message) => from_parquet(message),
+        ArrowError::IpcError(message) => SqlError::new(Code::DataCorrupted, message.clone()),
         other => SqlError::new(Code::DataException, other.to_string()),
     }
+}
+
+/// Returns the error of a Parquet file that cannot be read, or of a condition on its rows. Of the latter, the reader
+/// tells the cause in its text alone.
+fn from_parquet(message: &str) -> SqlError {
+    let Some((_, cause)) = message.split_once("Error evaluating filter predicate: ") else {
+        return SqlError::new(Code::DataCorrupted, message);
+    };
+    let ours = cause.split_once("SqlError { code: ").and_then(|(_, rest)| {
+        let (code, rest) = rest.split_once(", message: \"")?;
+        let (text, _) = rest.split_once("\", ")?;
+        Some(SqlError::new(Code::named(code)?, text))
+    });
+    let arrow = || match cause {
+        _ if cause.contains("DivideByZero") => arrow_text(&ArrowError::DivideByZero),
+        _ if cause.contains("ArithmeticOverflow(") => {
+            SqlError::new(Code::NumericValueOutOfRange, "a number is out of range")
+        }
+        _ if cause.contains("CastError(") || cause.contains("ParseError(") => {
+            SqlError::new(Code::InvalidTextRepresentation, cause)
+        }
+        _ => SqlError::new(Code::DataException, cause),
+    };
+    ours.unwrap_or_else(arrow)
+}
+
+/// Returns whether a cast failed because its type cannot hold the number.
+fn exceeds_type(message: &str) -> bool {
+    let number = message.strip_prefix("Cannot cast string '");
+    let number = number.and_then(|rest| rest.split_once('\''));
+    message.starts_with("Can't cast value")
+        || message.contains("is out of range")
+        || number.is_some_and(|(number, rest)| {
+            let digits = number.trim().trim_start_matches(['-', '+']);
+            let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            is_whole && rest.contains("Int")
+        })
 }
 
 fn cast_failed(message: &str) -> SqlError {

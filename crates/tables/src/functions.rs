@@ -25,8 +25,28 @@ pub(crate) fn register(context: &SessionContext) {
     for limited in functions.iter().filter_map(crate::sized::limited) {
         context.register_udf(limited);
     }
+    context.register_udf(crate::to_char::to_char());
+    context.register_udf(crate::types::age());
+    context.register_udf(crate::types::pg_typeof());
+    context.register_udf(crate::semantics::timezone());
+    register_aliases(context);
     context.register_udf(version());
     context.register_udf(constant("pg_advisory_unlock_all", String::new()));
+    crate::compatible::register(context);
+}
+
+/// Adds the names of aggregates that only PostgreSQL has, and the operators of dates.
+fn register_aliases(context: &SessionContext) {
+    use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
+    use datafusion::functions_aggregate::variance::var_samp_udaf;
+    for (aggregate, alias) in [(var_samp_udaf(), "variance"), (bool_and_udaf(), "every")] {
+        let aggregate = Arc::unwrap_or_clone(aggregate);
+        context.register_udaf(aggregate.with_aliases([alias]));
+    }
+    let planner = Arc::new(crate::operators::Dates);
+    if let Err(error) = context.state_ref().write().register_expr_planner(planner) {
+        tracing::error!(%error, "operators of dates are missing");
+    }
 }
 
 /// Adds the functions of a session.
@@ -36,9 +56,13 @@ pub(crate) fn register_session(
     variables: &Arc<Mutex<Variables>>,
 ) -> Result<()> {
     state.register_udf(Arc::new(current_setting(Arc::clone(variables))))?;
+    state.register_udf(Arc::new(crate::compatible::set_config(Arc::clone(
+        variables,
+    ))))?;
     for name in ["session_user", "current_user", "current_role", "user"] {
         state.register_udf(Arc::new(constant(name, user.to_owned())))?;
     }
+    state.register_udf(Arc::new(crate::compatible::user_by_id(user)))?;
     Ok(())
 }
 

@@ -4,9 +4,16 @@
 //! on the engine's own threads, and take memory from the account of the process.
 #![forbid(unsafe_code)]
 
+mod attributes;
+mod binding;
+mod bytea;
 mod catalogue;
+mod clients;
 mod command;
+mod compatible;
 mod complexity;
+mod computed;
+mod copy;
 mod cursor;
 mod ddl;
 mod dialect;
@@ -15,20 +22,37 @@ mod error;
 mod expansion;
 mod files;
 mod functions;
+mod guards;
+mod inference;
+mod information;
 mod memory;
+mod names;
+mod operators;
+mod padded;
 mod parse;
 mod paths;
 mod plan;
 mod provider;
+mod relations;
+mod rewrite;
 mod rows;
+mod semantics;
 mod session;
 mod sized;
+mod source;
+mod subqueries;
+mod system;
+mod to_char;
+mod types;
 mod variables;
 mod yielding;
 
+pub use bytea::bytea_of_text;
+pub use copy::{CopyFormat, CopyOptions, QuotedColumns};
 pub use engine::{Settings, Tables};
 pub use error::{Code, Place, Result, SqlError};
 pub use parse::{Parsed, TEXT_BYTES_MAX, parse};
 pub use paths::Paths;
 pub use rows::Rows;
 pub use session::{Outcome, Prepared, Session, TransactionStatus};
+pub use source::Source;

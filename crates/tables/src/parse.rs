@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
 use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement};
-use datafusion::sql::sqlparser::ast::Ident;
+use datafusion::sql::sqlparser::ast::{self, Ident};
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token};
 use forebay_memory::Share;
 
 use crate::complexity;
+use crate::copy::{self, CopyOut};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
@@ -33,11 +34,27 @@ pub struct Parsed {
     pub(crate) share: Option<Arc<Share>>,
 }
 
+impl Parsed {
+    /// Returns the name of a cursor and a count of rows, if the statement is a `MOVE` that goes on by them.
+    pub fn moved(&self) -> Option<(&str, u64)> {
+        match &self.body {
+            Body::Fetch(Fetch {
+                cursor,
+                step: Step::Forward(count),
+                moves: true,
+            }) => Some((cursor, *count)),
+            _ => None,
+        }
+    }
+}
+
 /// A statement.
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    /// Any statement but `FETCH` and `MOVE`.
+    /// Any statement but those below.
     Sql(Statement),
+    /// `COPY` to the client.
+    Copy(Box<CopyOut>),
     /// `FETCH` or `MOVE`.
     Fetch(Fetch),
 }
@@ -101,8 +118,10 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
             Token::EOF => text.len(),
             _ => lines.offset(next.span.start),
         };
-        if let Body::Sql(statement) = &statement {
-            expansion::check(statement)?;
+        match &statement {
+            Body::Sql(statement) => expansion::check(statement)?,
+            Body::Copy(copied) => expansion::check(&copied.statement)?,
+            Body::Fetch(_) => {}
         }
         parsed.push(Parsed {
             share: None,
@@ -118,14 +137,37 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
         let fetch = parse_fetch(&mut parser.parser, moves).map_err(failed)?;
         return Ok(Body::Fetch(fetch));
     }
-    if copies_over_connection(parser) {
-        let statement = parser.parser.parse_statement().map_err(failed)?;
-        return Ok(Body::Sql(Statement::Statement(Box::new(statement))));
+    match copy::place(parser) {
+        Some(copy::Place::Client) => {
+            let copied = copy::parse(&mut parser.parser)?;
+            Ok(Body::Copy(Box::new(copied)))
+        }
+        Some(copy::Place::Refused(what)) => Err(copy::refused(what)),
+        Some(copy::Place::File) | None => {
+            let statement = parser.parse_statement()?;
+            if is_about_transactions(&statement) {
+                // sqlparser does not know this mode, which changes nothing where transactions only read.
+                let _not = parser.parser.parse_keyword(Keyword::NOT);
+                let _mode = parser.parser.parse_keyword(Keyword::DEFERRABLE);
+            }
+            Ok(Body::Sql(statement))
+        }
     }
-    Ok(Body::Sql(parser.parse_statement()?))
 }
 
-fn failed(error: ParserError) -> SqlError {
+/// Returns whether a statement may end with modes of transactions.
+fn is_about_transactions(statement: &Statement) -> bool {
+    let Statement::Statement(sql) = statement else {
+        return false;
+    };
+    matches!(
+        **sql,
+        ast::Statement::StartTransaction { .. }
+            | ast::Statement::Set(ast::Set::SetTransaction { .. })
+    )
+}
+
+pub(crate) fn failed(error: ParserError) -> SqlError {
     DataFusionError::SQL(Box::new(error), None).into()
 }
 
@@ -217,29 +259,6 @@ pub(crate) fn folded(name: &Ident) -> String {
     }
 }
 
-/// Returns whether the next statement is a `COPY` from or to the client. DataFusion's parser knows only `COPY` to
-/// files.
-fn copies_over_connection(parser: &DFParser<'_>) -> bool {
-    let is = |token: &Token, keyword: Keyword| matches!(token, Token::Word(word) if word.keyword == keyword);
-    if !is(&parser.parser.peek_token().token, Keyword::COPY) {
-        return false;
-    }
-    let mut depth = 0_i64;
-    for index in 1.. {
-        let token = parser.parser.peek_nth_token(index).token;
-        match &token {
-            Token::EOF | Token::SemiColon => return false,
-            Token::LParen => depth += 1,
-            Token::RParen => depth -= 1,
-            token if depth == 0 && (is(token, Keyword::STDIN) || is(token, Keyword::STDOUT)) => {
-                return true;
-            }
-            _ => {}
-        }
-    }
-    false
-}
-
 /// The offsets of the lines of a text.
 struct Lines<'a> {
     text: &'a str,
@@ -324,6 +343,21 @@ mod tests {
             );
         }
         parse("FETCH 99999999999 FROM c").expect_err("beyond 32 bits");
+        let moved = parse("MOVE FORWARD 3 c").expect("valid").remove(0);
+        assert_eq!(moved.moved(), Some(("c", 3)));
+        let fetched = parse("FETCH 3 c").expect("valid").remove(0);
+        assert_eq!(fetched.moved(), None);
+    }
+
+    #[test]
+    fn transactions_may_be_deferrable() {
+        for text in [
+            "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE",
+            "START TRANSACTION READ ONLY NOT DEFERRABLE",
+            "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY NOT DEFERRABLE",
+        ] {
+            assert_eq!(texts(text), [text]);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use datafusion::sql::sqlparser::ast;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 
 use crate::error::{Code, Result, SqlError};
+use crate::{names, rewrite};
 
 /// Maximum number of a parameter.
 const PARAMETERS_MAX: usize = 65_535;
@@ -53,7 +54,8 @@ pub(crate) async fn query(
         return Err(SqlError::unsupported("COPY TO a file on the server")
             .with_hint("use SELECT, and let the client write the file"));
     }
-    let plan = state.statement_to_plan(rewritten(text, statement)?).await?;
+    let statement = understood(rewritten(text, statement)?)?;
+    let plan = state.statement_to_plan(statement).await?;
     let options = SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_statements(false);
@@ -61,6 +63,16 @@ pub(crate) async fn query(
     verified
         .map_err(|error| SqlError::unsupported(format!("this ({})", error.strip_backtrace())))?;
     Ok(plan)
+}
+
+/// Returns a statement whose columns have PostgreSQL's names, and whose expressions DataFusion understands.
+///
+/// # Errors
+/// If the statement has a name of several columns, or what the server does not have.
+pub(crate) fn understood(mut statement: Statement) -> Result<Statement> {
+    names::name_columns(&mut statement)?;
+    rewrite::rewrite(&mut statement)?;
+    Ok(statement)
 }
 
 /// Rewrites a statement of a client's catalogue queries.
@@ -108,6 +120,7 @@ pub(crate) fn parameters(
 ) -> Result<Vec<Option<DataType>>> {
     let mut inferred = plan.get_parameter_types()?;
     infer_from_casts(plan, &mut inferred)?;
+    crate::inference::infer_arrays(plan, &mut inferred)?;
     let mut types = declared.to_vec();
     let mut numbered = HashMap::new();
     for (name, data_type) in inferred {
@@ -163,6 +176,14 @@ fn infer_from_casts(
 /// # Errors
 /// If the types do not fit.
 pub(crate) fn columns(
+    state: &SessionState,
+    plan: &LogicalPlan,
+    parameters: &[Option<DataType>],
+) -> Result<SchemaRef> {
+    Ok(names::shown(&planned_columns(state, plan, parameters)?))
+}
+
+fn planned_columns(
     state: &SessionState,
     plan: &LogicalPlan,
     parameters: &[Option<DataType>],

@@ -21,6 +21,7 @@ use crate::error::{Code, SqlError};
 use crate::files::FileTable;
 use crate::parse::{self, Body};
 use crate::paths::Paths;
+use crate::source;
 
 /// Name of the database.
 pub(crate) const DATABASE: &str = "forebay";
@@ -81,7 +82,11 @@ impl CatalogProviderList for Catalogs {
     }
 
     fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
-        (name == DATABASE).then(|| Arc::clone(&self.database) as Arc<dyn CatalogProvider>)
+        if name == DATABASE {
+            return Some(Arc::clone(&self.database) as _);
+        }
+        let source = self.database.source()?;
+        (name == source.name()).then(|| Arc::new(source) as _)
     }
 }
 
@@ -94,11 +99,22 @@ struct Database {
     is_lenient: bool,
 }
 
+impl Database {
+    fn source(&self) -> Option<source::Database> {
+        let source = self.shared.upgrade()?.source.clone();
+        source.map(source::Database)
+    }
+}
+
 impl CatalogProvider for Database {
     fn schema_names(&self) -> Vec<String> {
         let shared = self.shared.upgrade();
         let mut names = shared.map_or_else(Vec::new, |shared| shared.catalogue.schema_names());
         names.extend(self.registered.read().keys().cloned());
+        let listed = self.source().map(|source| source.schema_names());
+        let mut listed = listed.unwrap_or_default();
+        listed.retain(|name| !names.contains(name));
+        names.extend(listed);
         names
     }
 
@@ -106,14 +122,14 @@ impl CatalogProvider for Database {
         if let Some(schema) = self.registered.read().get(name) {
             return Some(Arc::clone(schema));
         }
-        let is_there = self.shared.upgrade()?.catalogue.has_schema(name);
-        is_there.then(|| {
-            Arc::new(Schema {
-                shared: self.shared.clone(),
-                name: name.to_owned(),
-                is_lenient: self.is_lenient,
-            }) as Arc<dyn SchemaProvider>
-        })
+        if !self.shared.upgrade()?.catalogue.has_schema(name) {
+            return self.source()?.schema(name);
+        }
+        Some(Arc::new(Schema {
+            shared: self.shared.clone(),
+            name: name.to_owned(),
+            is_lenient: self.is_lenient,
+        }))
     }
 
     fn register_schema(
@@ -242,7 +258,8 @@ async fn made(shared: &Arc<Shared>, entry: &Entry) -> Result<FileTable> {
 
 /// Returns the plan of a definition that the catalogue keeps.
 async fn planned(shared: &Arc<Shared>, definition: &str) -> Result<LogicalPlan> {
-    shared.base().statement_to_plan(parsed(definition)?).await
+    let statement = crate::plan::understood(parsed(definition)?).map_err(failed)?;
+    shared.base().statement_to_plan(statement).await
 }
 
 fn parsed(definition: &str) -> Result<Statement> {

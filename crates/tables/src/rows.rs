@@ -19,7 +19,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::copy::CopyOptions;
 use crate::error::{Code, Result, SqlError};
+use crate::names;
 
 /// The rows of a query. Dropping them ends the query.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Rows {
     verb: &'static str,
     source: Source,
     deadline: Option<Instant>,
+    /// How `COPY` writes the rows.
+    copy: Option<Box<CopyOptions>>,
 }
 
 #[derive(Debug)]
@@ -127,7 +131,7 @@ impl Rows {
         };
         let plan = started?;
         Ok(Rows {
-            schema: plan.schema(),
+            schema: names::shown(&plan.schema()),
             verb,
             source: Source::Query {
                 plan,
@@ -135,6 +139,7 @@ impl Rows {
                 task: Some(task),
             },
             deadline: None,
+            copy: None,
         })
     }
 
@@ -153,6 +158,7 @@ impl Rows {
                 _share: share,
             },
             deadline: None,
+            copy: None,
         }
     }
 
@@ -160,6 +166,18 @@ impl Rows {
     pub(crate) fn until(mut self, deadline: Option<Instant>) -> Rows {
         self.deadline = deadline;
         self
+    }
+
+    /// Makes the rows those of a `COPY`.
+    #[must_use]
+    pub(crate) fn copied(mut self, options: CopyOptions) -> Rows {
+        self.copy = Some(Box::new(options));
+        self
+    }
+
+    /// Returns how the rows are written as a file; `None` if they are not those of `COPY ... TO STDOUT`.
+    pub fn copy_options(&self) -> Option<&CopyOptions> {
+        self.copy.as_deref()
     }
 
     pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
@@ -258,7 +276,7 @@ async fn run(
         }
     };
     while let Some(batch) = stream.next().await {
-        let batch = batch.map_err(SqlError::from);
+        let batch = batch.map_err(SqlError::from).and_then(names::shown_rows);
         let is_last = batch.is_err();
         if batches.send(batch).await.is_err() || is_last {
             return;

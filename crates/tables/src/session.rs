@@ -11,7 +11,6 @@ use std::time::Instant;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::common::ParamValues;
 use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
@@ -28,8 +27,9 @@ use crate::engine::Tables;
 use crate::error::{Code, Result, SqlError};
 use crate::parse::Parsed;
 use crate::rows::{Rows, Running, within};
+use crate::source::planned_for;
 use crate::variables::Variables;
-use crate::{ddl, functions, plan};
+use crate::{binding, clients, ddl, functions, plan};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -42,6 +42,7 @@ const PREPARED_BYTES_OF_TEXT: usize = 32;
 #[derive(Debug)]
 pub struct Session {
     tables: Arc<Tables>,
+    user: String,
     state: Arc<SessionState>,
     variables: Arc<Mutex<Variables>>,
     transaction: Transaction,
@@ -119,6 +120,16 @@ impl Prepared {
     }
 }
 
+impl Inner {
+    /// Returns the text of the statement's query.
+    fn query_text(&self) -> &str {
+        match &self.command {
+            Command::Copy(copied) => &copied.text,
+            _ => &self.text,
+        }
+    }
+}
+
 impl Session {
     pub(crate) fn new(tables: Arc<Tables>, user: &str) -> Session {
         let mut state = tables.shared().base().clone();
@@ -131,6 +142,7 @@ impl Session {
         let mut session = Session {
             share,
             tables,
+            user: user.to_owned(),
             state: Arc::new(state),
             variables,
             transaction: Transaction::default(),
@@ -195,7 +207,7 @@ impl Session {
         if let Some(statement) = query {
             let returns_rows = inner.command.is_query();
             let planned = self
-                .planned(&inner.text, statement, declared, returns_rows)
+                .planned(inner.query_text(), statement, declared, returns_rows)
                 .await?;
             (inner.plan, inner.parameters, inner.columns) = planned;
         }
@@ -275,6 +287,10 @@ impl Session {
                 .rows(prepared, &parameters, verb)
                 .await
                 .map(Outcome::Rows),
+            Command::Copy(copied) => {
+                let rows = self.rows(prepared, &parameters, "COPY").await?;
+                Ok(Outcome::Rows(rows.copied(copied.options.clone())))
+            }
             Command::Change(statement) => {
                 self.check_change()?;
                 ddl::run(self, (**statement).clone(), &prepared.0.text).await
@@ -365,7 +381,7 @@ impl Session {
     async fn planned(
         &mut self,
         text: &str,
-        statement: datafusion::sql::parser::Statement,
+        mut statement: datafusion::sql::parser::Statement,
         declared: &[Option<DataType>],
         returns_rows: bool,
     ) -> Result<(
@@ -374,7 +390,10 @@ impl Session {
         Option<SchemaRef>,
     )> {
         Arc::make_mut(&mut self.state).mark_start_execution();
-        let (state, text) = (Arc::clone(&self.state), text.to_owned());
+        let state = Arc::clone(&self.state);
+        let schema = &state.config_options().catalog.default_schema;
+        let text =
+            clients::rewrite(&mut statement, text, schema).unwrap_or_else(|| text.to_owned());
         let declared = declared.to_vec();
         let is_local = self.tables.shared().paths == crate::Paths::Any;
         let work = async move {
@@ -386,6 +405,7 @@ impl Session {
             };
             Ok((Some(plan), parameters, columns))
         };
+        let work = planned_for(self.user.clone(), work);
         Running::start_blocking(self.tables.threads(), work)
             .end()
             .await?
@@ -433,7 +453,7 @@ impl Session {
         let is_used = inner.is_used.swap(true, Ordering::Relaxed);
         let plan = match inner.command.query() {
             Some(statement) if is_used && plan::reads_tables(planned)? => {
-                let (text, statement) = (&inner.text, statement.clone());
+                let (text, statement) = (inner.query_text(), statement.clone());
                 let (plan, ..) = self
                     .planned(text, statement, &inner.parameters, false)
                     .await?;
@@ -451,10 +471,7 @@ impl Session {
         }
         match parameters {
             [] => Ok(plan),
-            parameters => {
-                let values = ParamValues::from(parameters.to_vec());
-                Ok(plan.replace_params_with_values(&values)?)
-            }
+            parameters => binding::bound(plan, parameters),
         }
     }
 
@@ -570,6 +587,10 @@ impl Session {
             })
         };
         Running::start(self.tables.threads(), work).end().await?
+    }
+
+    pub(crate) fn user(&self) -> &str {
+        &self.user
     }
 
     pub(crate) fn tables(&self) -> &Arc<Tables> {

@@ -60,6 +60,7 @@ impl Fixture {
 fn settings(root: &Path) -> Settings {
     Settings {
         folder: Some(root.join("data")),
+        source: None,
         tables: Some(root.join("files")),
         paths: Paths::Inside(vec![root.join("files")]),
         memory: Account::new(256 << 20),

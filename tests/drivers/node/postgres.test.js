@@ -37,7 +37,7 @@ test("rows and parameters", async () => {
 test("named statements run again", async () => {
   for (const age of [30, 40, 50]) {
     const { rows } = await client.query({ name: "older", text: "SELECT count(*) FROM people WHERE age > $1", values: [age] });
-    assert.equal(rows[0]["count(*)"], String([36, 41].filter((each) => each > age).length));
+    assert.equal(rows[0].count, String([36, 41].filter((each) => each > age).length));
   }
 });
 

@@ -57,6 +57,15 @@ def start_forebay(*arguments, address="127.0.0.1:0"):
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 
+def start_tables(*arguments):
+    """Starts Forebay with the tables door. Its `sql` is the connection string, `port` the port."""
+    server = start_forebay("--postgres-listen", "127.0.0.1:0", *arguments)
+    line = next(line for line in server.lines if "postgresql://" in line)
+    server.port = int(line.split(":")[-1].split("/")[0])
+    server.sql = f"postgresql://ada@127.0.0.1:{server.port}/forebay"
+    return server
+
+
 PASSWORD = "correct horse"
 
 

@@ -1,7 +1,14 @@
-//! `forebay demo`: searches of all kinds on real data, in one table.
+//! `forebay demo`: searches of all kinds and SQL queries on real data, in one table.
 
 mod load;
+#[cfg(feature = "tables")]
+mod questions;
 mod searches;
+#[cfg(feature = "tables")]
+mod sql;
+#[cfg(not(feature = "tables"))]
+#[path = "sql_left_out.rs"]
+mod sql;
 mod table;
 
 use std::path::PathBuf;
@@ -20,6 +27,7 @@ use crate::statistics::Repeat;
 use crate::timed;
 use load::Source;
 use searches::Search;
+use sql::Folder;
 
 /// The database of the demonstration.
 const DATABASE: &str = "demo";
@@ -34,13 +42,13 @@ const SCAN_REPEAT: Repeat = Repeat {
     budget: Duration::ZERO,
 };
 
-/// Import real data, run each kind of search on it, print one table, and serve until Ctrl-C.
+/// Import real data, run each kind of search and some SQL on it, print one table, and serve until Ctrl-C.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
     /// Exit after the table instead of serving until Ctrl-C.
     #[arg(long)]
     pub once: bool,
-    /// Print one JSON object per search instead of the table.
+    /// Print one JSON object per search or query instead of the table.
     #[arg(long)]
     pub json: bool,
     /// Keep the documents in this folder, for later runs.
@@ -52,10 +60,20 @@ pub struct DemoArgs {
     /// Address and port for MongoDB clients; port 0 picks a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub mongodb_listen: String,
+    /// Address and port for SQL clients; port 0 picks a free one.
+    #[cfg(feature = "tables")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:0",
+        conflicts_with = "uri"
+    )]
+    pub postgres_listen: String,
     /// Devices that hold the caches, as in `host:2`.
     #[arg(long, value_name = "LIST", default_value = "auto")]
     pub devices: String,
-    /// Use the server at this connection string instead of starting one. The documents go into its database `demo`.
+    /// Use the server at this connection string instead of starting one. The documents go into its database `demo`. No
+    /// SQL runs.
     #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "mongodb_listen", "devices"])]
     pub uri: Option<String>,
     /// Search this number of generated names instead of the real ones; needs no network.
@@ -85,15 +103,17 @@ pub struct Outcome {
 }
 
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
-    let server = start_server(&args)?;
+    let source = Source::find(args.generated);
+    let folder = tables_folder(&args, &source)?;
+    let server = start_server(&args, folder.as_ref())?;
     let status_page = server.as_ref().and_then(ServerProcess::status_page);
+    let sql_uri = server.as_ref().and_then(ServerProcess::sql_uri);
     let uri = args
         .uri
         .clone()
         .or_else(|| server.as_ref().map(|server| server.uri().to_owned()));
     let uri = uri.context("there is neither a connection string nor a started server")?;
     let client = client::connect(&uri).await?;
-    let source = Source::find(args.generated);
     let database = client.database(DATABASE);
     load::load(&database, &source, args.uri.is_none(), args.json).await?;
     for outcome in search_all(&client, &source, &args).await? {
@@ -101,15 +121,18 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
             print_line(serde_json::to_string(&outcome)?)?;
         }
     }
+    if let (Some(uri), Some(folder)) = (&sql_uri, &folder) {
+        sql::ask_all(uri, folder, args.json).await?;
+    }
     if !args.once {
-        table::print_invitation(&uri, DATABASE, status_page.as_deref())?;
+        table::print_invitation(&uri, DATABASE, sql_uri.as_deref(), status_page.as_deref())?;
         tokio::signal::ctrl_c().await?;
     }
     server.map_or(Ok(()), ServerProcess::stop)
 }
 
 /// Starts this program as a server, unless the user gave a connection string.
-fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
+fn start_server(args: &DemoArgs, tables: Option<&Folder>) -> Result<Option<ServerProcess>> {
     if args.uri.is_some() {
         return Ok(None);
     }
@@ -126,7 +149,20 @@ fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
         Some(folder) => arguments.extend(["--data", folder.as_str()]),
         None => arguments.push("--memory"),
     }
+    #[cfg(feature = "tables")]
+    arguments.extend(["--postgres-listen", &args.postgres_listen]);
+    if let Some(tables) = tables {
+        arguments.extend(["--tables", tables.argument()?]);
+    }
     ServerProcess::serve(&binary, &arguments).map(Some)
+}
+
+/// Prepares the tables, unless the user gave the connection string of a server.
+fn tables_folder(args: &DemoArgs, source: &Source) -> Result<Option<Folder>> {
+    if args.uri.is_some() {
+        return Ok(None);
+    }
+    Folder::prepare(source.has_movies())
 }
 
 fn data_folder(args: &DemoArgs) -> Result<Option<String>> {

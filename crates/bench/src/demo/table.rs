@@ -76,7 +76,7 @@ fn devices(names: &[String]) -> String {
 }
 
 /// Formats a time in a suitable unit.
-fn duration(milliseconds: f64) -> String {
+pub(super) fn duration(milliseconds: f64) -> String {
     if milliseconds < 1.0 {
         format!("{:.0} us", milliseconds * 1e3)
     } else if milliseconds < 1e3 {
@@ -93,14 +93,19 @@ fn duration(milliseconds: f64) -> String {
 pub fn print_invitation(
     uri: &str,
     database: &str,
+    sql_uri: Option<&str>,
     status_page: Option<&str>,
 ) -> Result<(), OutputError> {
+    let doors = match sql_uri {
+        Some(sql_uri) => format!("documents at {uri}/{database} and tables at {sql_uri}"),
+        None => format!("documents at {uri}/{database}"),
+    };
     let page =
         status_page.map(|page| format!("Live page of devices, buckets and searches: {page}\n"));
     let page = page.unwrap_or_default();
     print_line(format_args!(
         r#"
-Serving at {uri}/{database} until Ctrl-C.
+Serving {doors} until Ctrl-C.
 {page}
 mongosh "{uri}/{database}"
     db.names.countDocuments({{name: /graphql.*(client|server)/i}})
@@ -111,7 +116,16 @@ python3 -c '
 from pymongo import MongoClient
 names = MongoClient("{uri}").{database}.names
 print(names.count_documents({{"name": {{"$regex": "webpack"}}}}))'"#
-    ))
+    ))?;
+    match sql_uri {
+        Some(sql_uri) => print_line(format_args!(
+            r#"
+psql "{sql_uri}"
+    \d lineitem
+    SELECT o_orderpriority, count(*), sum(o_totalprice) FROM orders GROUP BY 1 ORDER BY 1;"#
+        )),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

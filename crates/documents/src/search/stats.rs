@@ -239,6 +239,20 @@ impl CollectionSearch {
             .collect()
     }
 
+    /// Returns the cached fields in which each document has a string or null, or which it lacks. Returns an empty
+    /// vector until the caches are built.
+    pub fn string_fields(&self) -> Vec<String> {
+        let Some(generation) = self.with_state(|state| state.ready.clone()) else {
+            return Vec::new();
+        };
+        let values = &generation.values;
+        let fields = values.fields().iter().enumerate();
+        fields
+            .filter(|(column, _)| values.holds_only_strings(*column))
+            .map(|(_, name)| name.clone())
+            .collect()
+    }
+
     /// Returns the statistics of one index, or `None` if it is not a declared cache index.
     pub fn status_of(&self, name: &str) -> Option<IndexStatus> {
         self.with_state(|state| {

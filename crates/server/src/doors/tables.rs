@@ -8,8 +8,9 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use forebay_documents::{Action, Documents, Rights};
-use forebay_tables::{Paths, Settings as TableSettings, Tables};
+use forebay_documents::{Action, ClientContext, Documents, Rights};
+use forebay_tables::{Paths, Settings as TableSettings, Source, Tables};
+use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_postgres::{
     Access, Door as Postgres, Login, Proof, Settings as DoorSettings, Users,
 };
@@ -50,14 +51,13 @@ impl Door {
     pub async fn open(
         settings: &Settings,
         tls: Option<TlsAcceptor>,
-        documents: &Documents,
+        documents: &Arc<Documents>,
     ) -> Result<Door> {
         let Some(address) = settings.postgres_listen else {
             return Ok(Door(None));
         };
         let listener = bind(address, "--postgres-listen").await?;
-        let memory = &documents.settings().memory;
-        let tables = block_in_place(|| open(settings, memory)).context("opening the tables")?;
+        let tables = block_in_place(|| open(settings, documents)).context("opening the tables")?;
         Ok(Door(Some(Opened {
             listener,
             tls,
@@ -169,11 +169,12 @@ fn serve(
     })
 }
 
-/// Opens the engine according to the settings. `memory` is the account of the process, `limit_bytes` its limit.
+/// Opens the engine according to the settings.
 ///
 /// # Errors
 /// If the declarations of tables cannot be read, or threads cannot be started.
-fn open(settings: &Settings, memory: &forebay_memory::Account) -> io::Result<Arc<Tables>> {
+fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Tables>> {
+    let memory = &documents.settings().memory;
     let limit_bytes = memory.figures().limit_bytes;
     let of_queries = match settings.tables_memory_bytes_max {
         0 => limit_bytes / MEMORY_PART,
@@ -184,12 +185,51 @@ fn open(settings: &Settings, memory: &forebay_memory::Account) -> io::Result<Arc
     Tables::open(TableSettings {
         folder: (!settings.memory).then(|| settings.data.join(FOLDER)),
         tables: settings.tables.clone(),
+        source: collections(settings, documents),
         paths: Paths::Inside(settings.tables.clone().into_iter().chain(listed).collect()),
         memory: memory.clone(),
         memory_bytes_max: usize::try_from(of_queries).unwrap_or(usize::MAX),
         spill_bytes_max: settings.tables_spill_bytes_max,
         threads: available_parallelism().map_or(1, usize::from),
     })
+}
+
+/// Returns the collections as tables; `None` if they are those of an upstream.
+fn collections(settings: &Settings, documents: &Arc<Documents>) -> Option<Arc<dyn Source>> {
+    if !settings.upstream.is_empty() {
+        return None;
+    }
+    let clients = Readers {
+        documents: Arc::clone(documents),
+        are_required: settings.auth,
+    };
+    let collections = Collections::new(Arc::clone(documents), Box::new(clients));
+    Some(Arc::new(collections))
+}
+
+/// The users of the documents server, as readers of its collections.
+#[derive(Debug)]
+struct Readers {
+    documents: Arc<Documents>,
+    are_required: bool,
+}
+
+impl Clients for Readers {
+    fn client(&self, user: Option<&str>) -> ClientContext {
+        if !self.are_required {
+            return ClientContext::default();
+        }
+        let user = user.map(|user| users::user(user, DEFAULT_DATABASE));
+        let account = user
+            .as_ref()
+            .and_then(|user| users::account(&self.documents, user).ok()?);
+        let roles = account.map_or_else(Vec::new, |account| account.roles);
+        ClientContext {
+            user,
+            rights: Rights::Roles(roles.into()),
+            ..ClientContext::default()
+        }
+    }
 }
 
 /// The users of the documents server.

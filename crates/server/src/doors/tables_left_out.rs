@@ -21,7 +21,7 @@ impl Door {
     pub async fn open(
         settings: &Settings,
         _tls: Option<TlsAcceptor>,
-        _documents: &Documents,
+        _documents: &Arc<Documents>,
     ) -> Result<Door> {
         if settings.postgres_listen.is_some() {
             bail!(

@@ -35,7 +35,7 @@ pub(super) fn length_prefixed(
 ///
 /// # Errors
 /// If it exceeds 2 GiB.
-pub(super) fn length_of(bytes: usize) -> Result<i32, SqlError> {
+pub(crate) fn length_of(bytes: usize) -> Result<i32, SqlError> {
     let message = "a row exceeds the 2 GiB that a message holds";
     i32::try_from(bytes).map_err(|_| SqlError::new(Code::LimitExceeded, message))
 }

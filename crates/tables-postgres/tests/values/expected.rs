@@ -232,7 +232,7 @@ pub fn intervals() -> Vec<Case> {
         case(interval(25, -1, 90061000001000), "2 years 1 mon -1 days +25:01:01.000001", "00000014f80dcd41ffffffff00000019"),
         case(primitive::<IntervalYearMonthType>(-14), "-1 years -2 mons", "000000000000000000000000fffffff2"),
         case(primitive::<IntervalDayTimeType>(IntervalDayTime::new(-3, 4005)), "-3 days +00:00:04.005", "00000000003d1c88fffffffd00000000"),
-        case(primitive::<DurationSecondType>(360000), "100:00:00", "00000053d1ac10000000000000000000"),
+        case(primitive::<DurationSecondType>(360000), "4 days 04:00:00", "000000035a4e90000000000400000000"),
         case(primitive::<DurationMillisecondType>(-1500), "-00:00:01.5", "ffffffffffe91ca00000000000000000"),
         case(primitive::<DurationNanosecondType>(1500), "00:00:00.000002", "00000000000000020000000000000000"),
     ]

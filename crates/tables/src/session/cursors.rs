@@ -34,7 +34,8 @@ impl Session {
             Some(false) => Scroll::Never,
             None => Scroll::IfSmall,
         };
-        let cursor = Cursor::new(query, parameters, rows, scroll, declared.holds, &memory);
+        let mut cursor = Cursor::new(query, parameters, rows, scroll, declared.holds, &memory);
+        cursor.savepoints = self.transaction.savepoints.len();
         self.cursors.insert(declared.name.clone(), cursor);
         Ok(Outcome::Done("DECLARE CURSOR".to_owned()))
     }

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use datafusion::arrow::array::{RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::config::ConfigField;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::ScalarUDF;
+use datafusion::logical_expr::registry::FunctionRegistry;
 
 use super::Session;
 use crate::command::Variable;
@@ -60,6 +63,7 @@ impl Session {
         let options = state.config_mut().options_mut();
         options.execution.time_zone = Some(zone);
         options.catalog.default_schema = path;
+        update_functions(state);
         Ok(())
     }
 
@@ -99,6 +103,19 @@ impl Session {
     /// Returns the value of a setting; `None` if there is no such setting.
     pub fn setting(&self, name: &str) -> Option<String> {
         self.variables.lock().get(name).ok().map(str::to_owned)
+    }
+}
+
+/// Makes functions such as `now` use the settings of a session.
+fn update_functions(state: &mut SessionState) {
+    let options = Arc::clone(state.config_options());
+    let functions = state.scalar_functions().values();
+    let updated = functions.filter_map(|function| function.inner().with_updated_config(&options));
+    let updated: Vec<ScalarUDF> = updated.collect();
+    for function in updated {
+        if let Err(error) = state.register_udf(Arc::new(function)) {
+            tracing::error!(%error, "a function does not know the settings of its session");
+        }
     }
 }
 

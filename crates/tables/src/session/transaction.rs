@@ -84,6 +84,7 @@ impl Session {
 
     pub(super) fn end_transaction(&mut self, chain: bool) {
         self.cursors.retain(|_, cursor| cursor.holds);
+        self.limit_savepoints(0);
         self.transaction = Transaction {
             status: chain.then_some(false),
             savepoints: Vec::new(),
@@ -104,9 +105,10 @@ impl Session {
         Ok(())
     }
 
-    /// Goes back to a savepoint, which stays. A transaction that failed goes on.
+    /// Goes back to a savepoint, which stays. A transaction that failed goes on. Cursors end that were declared since.
     pub(super) fn rollback_to(&mut self, name: &str) -> Result<()> {
         let index = self.savepoint(name)?;
+        self.cursors.retain(|_, cursor| cursor.savepoints <= index);
         self.transaction.savepoints.truncate(index + 1);
         self.transaction.status = Some(false);
         Ok(())
@@ -116,6 +118,14 @@ impl Session {
     pub(super) fn release(&mut self, name: &str) -> Result<()> {
         let index = self.savepoint(name)?;
         self.transaction.savepoints.truncate(index);
+        self.limit_savepoints(index);
         Ok(())
+    }
+
+    /// Lets all cursors belong to at most the first `count` savepoints.
+    fn limit_savepoints(&mut self, count: usize) {
+        for cursor in self.cursors.values_mut() {
+            cursor.savepoints = cursor.savepoints.min(count);
+        }
     }
 }

@@ -27,6 +27,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("forebay-tables", &["forebay-memory"]),
     (
+        "forebay-tables-documents",
+        &["forebay-documents", "forebay-tables"],
+    ),
+    (
         "forebay-tables-postgres",
         &["forebay-memory", "forebay-net", "forebay-tables"],
     ),
@@ -98,6 +102,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-movement",
             "forebay-net",
             "forebay-tables",
+            "forebay-tables-documents",
             "forebay-tables-postgres",
             "forebay-wire-mongo",
             "forebay-bench",

@@ -231,6 +231,7 @@ fn open(args: &SqlArgs, place: &Place) -> Result<Arc<Tables>> {
     let settings = Settings {
         folder: Some(place.folder.clone()),
         tables: args.tables.clone(),
+        source: None,
         paths: Paths::Any,
         memory: account,
         memory_bytes_max: usize::try_from(limit_bytes / QUERIES_PART.1 * QUERIES_PART.0)?,

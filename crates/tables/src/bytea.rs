@@ -1,9 +1,12 @@
 //! Texts of `bytea`.
 
-use forebay_tables::{Code, SqlError};
+use crate::error::{Code, SqlError};
 
 /// Reads a text in the format `hex` (`\x01ff`) or `escape` (`abc\001\\`).
-pub(super) fn of_text(text: &str) -> Result<Vec<u8>, SqlError> {
+///
+/// # Errors
+/// If the text is malformed.
+pub fn bytea_of_text(text: &str) -> Result<Vec<u8>, SqlError> {
     match text.strip_prefix("\\x") {
         Some(digits) => of_hex(digits),
         None => of_escapes(text).ok_or_else(|| invalid("invalid input syntax for type bytea")),

@@ -1,0 +1,169 @@
+//! `GROUP BY` of a cached field: its cache knows the number of documents with each value.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bson::Document;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::Column;
+use datafusion::common::tree_node::Transformed;
+use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
+use datafusion::error::Result;
+use datafusion::functions::core::expr_fn::coalesce;
+use datafusion::functions_aggregate::expr_fn::sum;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::{Aggregate, Expr, LogicalPlan, LogicalPlanBuilder, TableScan};
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::{col, lit};
+
+use crate::column::Columns;
+use crate::filter::{all, filter};
+use crate::reader::Reader;
+use crate::scan::{DocumentsExec, Output};
+use crate::table::CollectionTable;
+
+/// Names of the columns of [`Groups`].
+pub(crate) const VALUE: &str = "value";
+pub(crate) const COUNT: &str = "count";
+
+/// Reads counted values instead of documents, where a query groups by a cached field and only counts. The query adds
+/// the counts up, so that a value may have several.
+#[derive(Debug)]
+pub(crate) struct CountedGroups;
+
+impl OptimizerRule for CountedGroups {
+    fn name(&self) -> &str {
+        "counted_groups"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Aggregate(aggregate) = &plan else {
+            return Ok(Transformed::no(plan));
+        };
+        match groups(aggregate)? {
+            Some(groups) => Ok(Transformed::yes(counted(aggregate, groups)?)),
+            None => Ok(Transformed::no(plan)),
+        }
+    }
+}
+
+/// Returns the table of counted values from which an aggregation can be computed; `None` if the cache cannot answer.
+fn groups(aggregate: &Aggregate) -> Result<Option<Groups>> {
+    let [Expr::Column(key)] = &*aggregate.group_expr else {
+        return Ok(None);
+    };
+    let LogicalPlan::TableScan(scan) = &*aggregate.input else {
+        return Ok(None);
+    };
+    if scan.fetch.is_some() || !aggregate.aggr_expr.iter().all(counts_rows) {
+        return Ok(None);
+    }
+    let provider = source_as_provider(&scan.source)?;
+    let Some(table) = provider.downcast_ref::<CollectionTable>() else {
+        return Ok(None);
+    };
+    Ok(table_of(table, scan, key))
+}
+
+fn table_of(table: &CollectionTable, scan: &TableScan, key: &Column) -> Option<Groups> {
+    let field = table.columns.get(&key.name)?;
+    if !field.is_exact || !field.has_path() {
+        return None;
+    }
+    let filters: Option<Vec<Document>> = scan
+        .filters
+        .iter()
+        .map(|condition| filter(condition, &table.columns))
+        .map(|filter| filter.filter(|filter| filter.is_exact))
+        .map(|filter| filter.map(|filter| filter.document))
+        .collect();
+    Some(Groups {
+        reader: table.reader.clone(),
+        field: field.name.clone(),
+        filter: all(filters?),
+        columns: Columns::of_groups(VALUE, COUNT),
+    })
+}
+
+/// Returns whether an aggregate is `count(*)`, or that of a constant.
+fn counts_rows(aggregate: &Expr) -> bool {
+    let Expr::AggregateFunction(AggregateFunction { func, params }) = aggregate else {
+        return false;
+    };
+    let is_constant = |argument: &Expr| match argument {
+        Expr::Literal(value, _) => !value.is_null(),
+        _ => false,
+    };
+    func.name() == "count"
+        && !params.distinct
+        && params.filter.is_none()
+        && params.args.iter().all(is_constant)
+}
+
+/// Returns the plan of the aggregation over counted values.
+fn counted(aggregate: &Aggregate, groups: Groups) -> Result<LogicalPlan> {
+    let source = provider_as_source(Arc::new(groups));
+    let total = "total";
+    let totals = match aggregate.aggr_expr.is_empty() {
+        true => Vec::new(),
+        false => vec![sum(col(COUNT)).alias(total)],
+    };
+    let plan = LogicalPlanBuilder::scan("counted", source, None)?
+        .aggregate(vec![col(VALUE)], totals)?
+        .build()?;
+    let mut columns = Vec::new();
+    for (index, (qualifier, field)) in aggregate.schema.iter().enumerate() {
+        let column = match index {
+            0 => col(VALUE),
+            _ => coalesce(vec![col(total), lit(0_i64)]),
+        };
+        columns.push(column.alias_qualified(qualifier.cloned(), field.name()));
+    }
+    LogicalPlanBuilder::from(plan).project(columns)?.build()
+}
+
+/// The values of a cached field and the number of documents with each.
+#[derive(Debug)]
+struct Groups {
+    reader: Reader,
+    field: String,
+    filter: Document,
+    columns: Columns,
+}
+
+#[async_trait]
+impl TableProvider for Groups {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.columns.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Temporary
+    }
+
+    async fn scan(
+        &self,
+        _: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let output = Output::Groups {
+            field: self.field.clone(),
+            columns: self.columns.projected(projection),
+        };
+        let (reader, filter) = (self.reader.clone(), self.filter.clone());
+        let plan = DocumentsExec::plan(reader, output, filter, limit).await?;
+        Ok(Arc::new(plan))
+    }
+}

@@ -1,0 +1,109 @@
+//! Collections of the documents server as tables: `documents.shop.names` is the collection `names` of the database
+//! `shop`.
+//!
+//! A sample of a collection's documents tells its columns. Conditions of a query become a filter of MongoDB where they
+//! mean the same, so that the documents server answers them from its cache, by its indexes, or while it scans. The
+//! documents server also checks the rights of the user.
+#![forbid(unsafe_code)]
+
+mod column;
+mod filter;
+mod groups;
+mod pattern;
+mod reader;
+mod rows;
+mod scan;
+mod table;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::TableProvider;
+use datafusion::error::Result;
+use datafusion::optimizer::OptimizerRule;
+use forebay_documents::{Action, ClientContext, Documents};
+use forebay_tables::Source;
+
+use crate::groups::CountedGroups;
+use crate::reader::Reader;
+use crate::table::CollectionTable;
+
+/// The users of the tables server, as clients of the documents server.
+pub trait Clients: Debug + Send + Sync {
+    /// Returns the client that a user is, with the rights that the user has now; without a user, the client of a
+    /// connection that has not authenticated.
+    fn client(&self, user: Option<&str>) -> ClientContext;
+}
+
+/// The collections.
+pub struct Collections {
+    documents: Arc<Documents>,
+    clients: Box<dyn Clients>,
+}
+
+impl Debug for Collections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Collections")
+    }
+}
+
+impl Collections {
+    /// Returns the collections of a documents server.
+    pub fn new(documents: Arc<Documents>, clients: Box<dyn Clients>) -> Collections {
+        Collections { documents, clients }
+    }
+}
+
+#[async_trait]
+impl Source for Collections {
+    fn name(&self) -> &str {
+        "documents"
+    }
+
+    fn listed(&self) -> Vec<String> {
+        let rights = self.clients.client(None).rights;
+        let mut names: Vec<String> = self
+            .documents
+            .namespaces()
+            .into_iter()
+            .map(|namespace| namespace.db)
+            .filter(|db| rights.allow_on(Action::Read, db))
+            .collect();
+        names.dedup();
+        names
+    }
+
+    fn has_schema(&self, name: &str) -> bool {
+        self.documents
+            .namespaces()
+            .iter()
+            .any(|namespace| namespace.db == name)
+    }
+
+    fn tables(&self, schema: &str) -> Vec<String> {
+        let namespaces = self.documents.namespaces().into_iter();
+        namespaces
+            .filter(|namespace| namespace.db == schema)
+            .map(|namespace| namespace.collection)
+            .collect()
+    }
+
+    fn rules(&self) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+        vec![Arc::new(CountedGroups)]
+    }
+
+    async fn table(
+        &self,
+        user: Option<&str>,
+        schema: &str,
+        name: &str,
+    ) -> Result<Option<Arc<dyn TableProvider>>> {
+        if !self.tables(schema).iter().any(|table| table == name) {
+            return Ok(None);
+        }
+        let client = self.clients.client(user);
+        let reader = Reader::new(Arc::clone(&self.documents), client, schema, name);
+        Ok(Some(Arc::new(CollectionTable::open(reader).await?)))
+    }
+}

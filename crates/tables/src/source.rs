@@ -1,0 +1,104 @@
+//! Tables of another part of the server, such as its collections of documents.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
+use datafusion::error::Result;
+use datafusion::optimizer::OptimizerRule;
+
+tokio::task_local! {
+    /// The user whose statement is being planned.
+    static USER: String;
+}
+
+/// Runs `planning` as a statement of this user.
+pub(crate) async fn planned_for<T>(user: String, planning: impl Future<Output = T>) -> T {
+    USER.scope(user, planning).await
+}
+
+/// Tables that need no declaration. `documents.shop.names` is the table `names` in the schema `shop` of the source
+/// `documents`. Without a name of the source, `shop.names` is the same table, unless a schema `shop` was created.
+#[async_trait]
+pub trait Source: Debug + Send + Sync {
+    /// Returns the name of the source.
+    fn name(&self) -> &str;
+
+    /// Returns the names of the schemas that every user may see.
+    fn listed(&self) -> Vec<String>;
+
+    /// Returns whether there is a schema of this name.
+    fn has_schema(&self, name: &str) -> bool;
+
+    /// Returns the names of a schema's tables.
+    fn tables(&self, schema: &str) -> Vec<String>;
+
+    /// Returns the rules that rewrite plans over the tables.
+    fn rules(&self) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
+        Vec::new()
+    }
+
+    /// Returns a table as `user` sees it; `None` if it does not exist. The user is `None` when tables are listed for
+    /// all users.
+    ///
+    /// # Errors
+    /// If the user may not read the table, or the table cannot be read.
+    async fn table(
+        &self,
+        user: Option<&str>,
+        schema: &str,
+        name: &str,
+    ) -> Result<Option<Arc<dyn TableProvider>>>;
+}
+
+/// A source as a database.
+#[derive(Debug)]
+pub(crate) struct Database(pub(crate) Arc<dyn Source>);
+
+impl Database {
+    pub(crate) fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
+impl CatalogProvider for Database {
+    fn schema_names(&self) -> Vec<String> {
+        self.0.listed()
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        self.0.has_schema(name).then(|| {
+            Arc::new(Schema {
+                source: Arc::clone(&self.0),
+                name: name.to_owned(),
+            }) as Arc<dyn SchemaProvider>
+        })
+    }
+}
+
+/// A schema of a source.
+#[derive(Debug)]
+struct Schema {
+    source: Arc<dyn Source>,
+    name: String,
+}
+
+#[async_trait]
+impl SchemaProvider for Schema {
+    fn table_names(&self) -> Vec<String> {
+        self.source.tables(&self.name)
+    }
+
+    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        let user = USER.try_with(Clone::clone).ok();
+        self.source.table(user.as_deref(), &self.name, name).await
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.source
+            .tables(&self.name)
+            .iter()
+            .any(|table| table == name)
+    }
+}
