@@ -21,8 +21,13 @@ use datafusion::sql::sqlparser::ast::{
     UnaryOperator, Value, VisitMut, VisitorMut,
 };
 
-use crate::error::{Result, SqlError};
+use crate::error::{Code, Result, SqlError};
 use crate::names::value_of;
+
+/// Maximum number of items of an `IN` list that are no constants.
+const COMPARED_MAX: usize = 1_000;
+/// Maximum number of parts of a row that is compared.
+const PARTS_MAX: usize = 200;
 
 /// Rewrites a statement.
 ///
@@ -73,10 +78,47 @@ impl VisitorMut for Rewriter {
         if let Expr::Function(function) = expr {
             flow(windows::check(function.over.as_ref()))?;
         }
+        match expr {
+            Expr::InList { list, .. } => flow(check_list(list))?,
+            Expr::Tuple(parts) => flow(check_row(parts))?,
+            _ => {}
+        }
         if let Some(other) = rewritten(expr) {
             *expr = other;
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// Refuses long lists that become a comparison with each item. Planning takes time with the square of their number.
+fn check_list(list: &[Expr]) -> Result<()> {
+    if list.len() <= COMPARED_MAX || list.iter().all(is_constant) {
+        return Ok(());
+    }
+    let message = format!(
+        "an IN list with rows, columns or functions has {} items, more than {COMPARED_MAX}",
+        list.len()
+    );
+    Err(SqlError::new(Code::StatementTooComplex, message)
+        .with_hint("join with a list of values: JOIN (VALUES (1, 2), (3, 4)) v(a, b) ON ..."))
+}
+
+/// Refuses long rows, which become comparisons inside each other.
+fn check_row(parts: &[Expr]) -> Result<()> {
+    if parts.len() <= PARTS_MAX {
+        return Ok(());
+    }
+    let message = format!("a row has {} parts, more than {PARTS_MAX}", parts.len());
+    Err(SqlError::new(Code::StatementTooComplex, message))
+}
+
+fn is_constant(expr: &Expr) -> bool {
+    match expr {
+        Expr::Value(_) | Expr::TypedString(_) | Expr::Interval(_) => true,
+        Expr::UnaryOp { expr, .. } | Expr::Nested(expr) | Expr::Cast { expr, .. } => {
+            is_constant(expr)
+        }
+        _ => false,
     }
 }
 

@@ -100,6 +100,23 @@ async fn what_postgresql_refuses_is_refused() {
 }
 
 #[tokio::test]
+async fn long_lists_are_of_constants() {
+    let mut session = engine().session("ada");
+    let listed = |item: fn(i32) -> String, count| {
+        let items: Vec<String> = (0..count).map(item).collect();
+        format!(
+            "SELECT count(*) FROM (VALUES (7)) v(a) WHERE a IN ({})",
+            items.join(", ")
+        )
+    };
+    let constants = run(&mut session, &listed(|n| n.to_string(), 20_000)).await;
+    assert_eq!(constants.expect("a count").1, ["1"]);
+    let computed = run(&mut session, &listed(|n| format!("a + {n}"), 2_000)).await;
+    let code = computed.map_err(|error| error.code);
+    assert_eq!(code, Err(Code::StatementTooComplex));
+}
+
+#[tokio::test]
 async fn views_have_the_names_of_postgresql() {
     let mut session = engine().session("ada");
     let text = "CREATE VIEW v AS SELECT count(*), upper('a'), 1 FROM (VALUES (1)) t; \

@@ -13,7 +13,10 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::{binary, call, is_name};
-use crate::error::{Result, SqlError};
+use crate::error::{Code, Result, SqlError};
+
+/// Maximum number of tables whose columns are merged and written out. Planning time doubles with each.
+const MERGED_MAX: usize = 10;
 
 /// Writes out the merged columns of a `SELECT` whose rows `order` sorts.
 ///
@@ -151,6 +154,13 @@ impl Merged {
                 let known = self.position(name);
                 known.is_some_and(|index| self.columns[index].is_written)
             });
+        if is_written && self.tables.len() > MERGED_MAX {
+            let message = format!(
+                "RIGHT and FULL joins with USING of {} tables, more than {MERGED_MAX}",
+                self.tables.len()
+            );
+            return Err(SqlError::new(Code::StatementTooComplex, message).with_hint("use ON"));
+        }
         let mut condition: Option<Expr> = None;
         for name in &names {
             let equal = self.merge(name, kind, [left.as_deref(), right.as_deref()], is_written)?;
