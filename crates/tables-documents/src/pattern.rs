@@ -175,7 +175,7 @@ mod tests {
         let source = |pattern| regex(pattern, false).map(|pattern| pattern.source);
         for (pattern, expected) in [
             ("^a|b$", "\\Aa|b\\z"),
-            ("a(b|c)+d{2,3}", "a(?:[b-c])+(?:d){2,3}"),
+            ("a(b|c)+d{2,3}", "a(?:(?:[b-c]))+(?:d){2,3}"),
             ("x.y", "x[\\x{0}-\\x{9}\\x{b}-\\x{10ffff}]y"),
             ("(?i)a", "[A-Aa-a]"),
             ("a(?:bc|de)f", "a(?:bc|de)f"),
