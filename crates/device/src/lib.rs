@@ -34,7 +34,7 @@ mod spec;
 mod state;
 
 pub use aligned::{AlignedBytes, PAGE_BYTES};
-pub use allocator::{give_back_large_blocks, return_free_memory};
+pub use allocator::{give_back_large_blocks, keep_free_memory, return_free_memory};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices, HaltingDevices};
 pub use error::{

@@ -139,7 +139,7 @@ impl fmt::Display for Role {
 }
 
 /// The privileges of a client.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Rights {
     /// All privileges: the server requires no authentication.
     #[default]

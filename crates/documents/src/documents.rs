@@ -221,6 +221,16 @@ impl Documents {
             .collect()
     }
 
+    /// Returns the UUID of a collection and a number that changes after each change of its documents; `None` if it does
+    /// not exist, or is one of the server's own. The number begins again when the server does.
+    pub fn version(&self, namespace: &Namespace) -> Option<(bson::Uuid, u64)> {
+        if namespace::is_reserved(namespace) {
+            return None;
+        }
+        let collection = self.collections.get(namespace)?;
+        Some((collection.store.uuid(), collection.store.version()))
+    }
+
     /// Returns the cached fields of a collection in which each document has a string or null, or which it lacks.
     pub fn string_fields(&self, namespace: &Namespace) -> Vec<String> {
         let collection = self.collections.get(namespace);

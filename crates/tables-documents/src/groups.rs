@@ -1,4 +1,5 @@
-//! `GROUP BY` of a cached field: its cache knows the number of documents with each value.
+//! `count(*)` of a collection, and `GROUP BY` of a cached field: its cache knows the number of documents with each
+//! value.
 
 use std::sync::Arc;
 
@@ -24,18 +25,18 @@ use crate::reader::Reader;
 use crate::scan::{DocumentsExec, Output};
 use crate::table::CollectionTable;
 
-/// Names of the columns of [`Groups`].
+/// Names of the columns of [`Counted`].
 pub(crate) const VALUE: &str = "value";
 pub(crate) const COUNT: &str = "count";
 
-/// Reads counted values instead of documents, where a query groups by a cached field and only counts. The query adds
-/// the counts up, so that a value may have several.
+/// Counts documents instead of reading them, where a query only counts: all of them, or those with each value of a
+/// cached field.
 #[derive(Debug)]
-pub(crate) struct CountedGroups;
+pub(crate) struct CountedDocuments;
 
-impl OptimizerRule for CountedGroups {
+impl OptimizerRule for CountedDocuments {
     fn name(&self) -> &str {
-        "counted_groups"
+        "counted_documents"
     }
 
     fn apply_order(&self) -> Option<ApplyOrder> {
@@ -50,17 +51,20 @@ impl OptimizerRule for CountedGroups {
         let LogicalPlan::Aggregate(aggregate) = &plan else {
             return Ok(Transformed::no(plan));
         };
-        match groups(aggregate)? {
-            Some(groups) => Ok(Transformed::yes(counted(aggregate, groups)?)),
-            None => Ok(Transformed::no(plan)),
+        match (counts(aggregate)?, &*aggregate.group_expr) {
+            (None, _) => Ok(Transformed::no(plan)),
+            (Some(counted), []) => Ok(Transformed::yes(total(aggregate, counted)?)),
+            (Some(counted), _) => Ok(Transformed::yes(grouped(aggregate, counted)?)),
         }
     }
 }
 
-/// Returns the table of counted values from which an aggregation can be computed; `None` if the cache cannot answer.
-fn groups(aggregate: &Aggregate) -> Result<Option<Groups>> {
-    let [Expr::Column(key)] = &*aggregate.group_expr else {
-        return Ok(None);
+/// Returns the table of counts from which an aggregation can be computed; `None` if the documents server cannot answer.
+fn counts(aggregate: &Aggregate) -> Result<Option<Counted>> {
+    let key = match &*aggregate.group_expr {
+        [] => None,
+        [Expr::Column(key)] => Some(key),
+        _ => return Ok(None),
     };
     let LogicalPlan::TableScan(scan) = &*aggregate.input else {
         return Ok(None);
@@ -75,11 +79,17 @@ fn groups(aggregate: &Aggregate) -> Result<Option<Groups>> {
     Ok(table_of(table, scan, key))
 }
 
-fn table_of(table: &CollectionTable, scan: &TableScan, key: &Column) -> Option<Groups> {
-    let field = table.columns.get(&key.name)?;
-    if !field.is_exact || !field.has_path() {
-        return None;
-    }
+fn table_of(table: &CollectionTable, scan: &TableScan, key: Option<&Column>) -> Option<Counted> {
+    let field = match key {
+        None => None,
+        Some(key) => {
+            let field = table.columns.get(&key.name)?;
+            if !field.is_exact || !field.has_path() {
+                return None;
+            }
+            Some(field.name.clone())
+        }
+    };
     let filters: Option<Vec<Document>> = scan
         .filters
         .iter()
@@ -87,9 +97,9 @@ fn table_of(table: &CollectionTable, scan: &TableScan, key: &Column) -> Option<G
         .map(|filter| filter.filter(|filter| filter.is_exact))
         .map(|filter| filter.map(|filter| filter.document))
         .collect();
-    Some(Groups {
+    Some(Counted {
         reader: table.reader.clone(),
-        field: field.name.clone(),
+        field,
         filter: all(filters?),
         columns: Columns::of_groups(VALUE, COUNT),
     })
@@ -110,9 +120,20 @@ fn counts_rows(aggregate: &Expr) -> bool {
         && params.args.iter().all(is_constant)
 }
 
-/// Returns the plan of the aggregation over counted values.
-fn counted(aggregate: &Aggregate, groups: Groups) -> Result<LogicalPlan> {
-    let source = provider_as_source(Arc::new(groups));
+/// Returns the plan of a count of all documents.
+fn total(aggregate: &Aggregate, counted: Counted) -> Result<LogicalPlan> {
+    let source = provider_as_source(Arc::new(counted));
+    let columns = aggregate.schema.iter().map(|(qualifier, field)| {
+        coalesce(vec![col(COUNT), lit(0_i64)]).alias_qualified(qualifier.cloned(), field.name())
+    });
+    LogicalPlanBuilder::scan("counted", source, None)?
+        .project(columns.collect::<Vec<_>>())?
+        .build()
+}
+
+/// Returns the plan of an aggregation over counted values. It adds the counts up, so that a value may have several.
+fn grouped(aggregate: &Aggregate, counted: Counted) -> Result<LogicalPlan> {
+    let source = provider_as_source(Arc::new(counted));
     let total = "total";
     let totals = match aggregate.aggr_expr.is_empty() {
         true => Vec::new(),
@@ -132,17 +153,18 @@ fn counted(aggregate: &Aggregate, groups: Groups) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// The values of a cached field and the number of documents with each.
+/// The number of documents that a filter selects; with a field, the numbers of those with each of its values.
 #[derive(Debug)]
-struct Groups {
+struct Counted {
     reader: Reader,
-    field: String,
+    /// A cached field.
+    field: Option<String>,
     filter: Document,
     columns: Columns,
 }
 
 #[async_trait]
-impl TableProvider for Groups {
+impl TableProvider for Counted {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.columns.schema)
     }
@@ -158,9 +180,10 @@ impl TableProvider for Groups {
         _: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let output = Output::Groups {
-            field: self.field.clone(),
-            columns: self.columns.projected(projection),
+        let columns = self.columns.projected(projection);
+        let output = match self.field.clone() {
+            Some(field) => Output::Groups { field, columns },
+            None => Output::Total(columns),
         };
         let (reader, filter) = (self.reader.clone(), self.filter.clone());
         let plan = DocumentsExec::plan(reader, output, filter, limit).await?;

@@ -15,6 +15,7 @@ mod rows;
 mod scan;
 mod table;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -24,10 +25,14 @@ use datafusion::error::Result;
 use datafusion::optimizer::OptimizerRule;
 use forebay_documents::{Action, ClientContext, Documents};
 use forebay_tables::Source;
+use parking_lot::Mutex;
 
-use crate::groups::CountedGroups;
-use crate::reader::Reader;
+use crate::groups::CountedDocuments;
+use crate::reader::{Reader, Version};
 use crate::table::CollectionTable;
+
+/// Maximum number of tables that are kept open.
+const OPENED_MAX: usize = 1_000;
 
 /// The users of the tables server, as clients of the documents server.
 pub trait Clients: Debug + Send + Sync {
@@ -40,6 +45,16 @@ pub trait Clients: Debug + Send + Sync {
 pub struct Collections {
     documents: Arc<Documents>,
     clients: Box<dyn Clients>,
+    opened: Mutex<HashMap<Key, Opened>>,
+}
+
+/// A user, a database and a collection.
+type Key = (Option<String>, String, String);
+
+/// A table, and the version of the collection that it was opened for.
+struct Opened {
+    version: Version,
+    table: Arc<CollectionTable>,
 }
 
 impl Debug for Collections {
@@ -51,7 +66,11 @@ impl Debug for Collections {
 impl Collections {
     /// Returns the collections of a documents server.
     pub fn new(documents: Arc<Documents>, clients: Box<dyn Clients>) -> Collections {
-        Collections { documents, clients }
+        Collections {
+            documents,
+            clients,
+            opened: Mutex::default(),
+        }
     }
 }
 
@@ -90,7 +109,7 @@ impl Source for Collections {
     }
 
     fn rules(&self) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-        vec![Arc::new(CountedGroups)]
+        vec![Arc::new(CountedDocuments)]
     }
 
     async fn table(
@@ -99,11 +118,30 @@ impl Source for Collections {
         schema: &str,
         name: &str,
     ) -> Result<Option<Arc<dyn TableProvider>>> {
-        if !self.tables(schema).iter().any(|table| table == name) {
-            return Ok(None);
-        }
         let client = self.clients.client(user);
         let reader = Reader::new(Arc::clone(&self.documents), client, schema, name);
-        Ok(Some(Arc::new(CollectionTable::open(reader).await?)))
+        let Some(version) = reader.version() else {
+            return Ok(None);
+        };
+        let key = (user.map(str::to_owned), schema.to_owned(), name.to_owned());
+        if let Some(opened) = self.opened.lock().get(&key)
+            && opened.version == version
+        {
+            return Ok(Some(Arc::clone(&opened.table) as _));
+        }
+        let table = Arc::new(CollectionTable::open(reader).await?);
+        let mut opened = self.opened.lock();
+        if opened.len() >= OPENED_MAX {
+            opened.clear();
+        }
+        let kept = Arc::clone(&table);
+        opened.insert(
+            key,
+            Opened {
+                version,
+                table: kept,
+            },
+        );
+        Ok(Some(table))
     }
 }

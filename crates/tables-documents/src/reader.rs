@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use bson::raw::RawArray;
 use bson::{Document, RawDocument, RawDocumentBuf, cstr, doc};
 use datafusion::error::{DataFusionError, Result};
-use forebay_documents::{ClientContext, Command, Documents, Link, Namespace};
+use forebay_documents::{ClientContext, Command, Documents, Link, Namespace, Rights};
 use forebay_tables::{Code, SqlError};
 use tokio::runtime::Handle;
 
@@ -28,6 +28,15 @@ impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Reader({}.{})", self.database, self.collection)
     }
+}
+
+/// A version of a collection as a user reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version {
+    collection: bson::Uuid,
+    changes: u64,
+    string_fields: Vec<String>,
+    rights: Rights,
 }
 
 /// The life of a query. The server stops the commands of a query that has ended.
@@ -64,6 +73,18 @@ impl Reader {
     pub(crate) fn string_fields(&self) -> Vec<String> {
         let namespace = Namespace::new(&self.database, &self.collection);
         self.documents.string_fields(&namespace)
+    }
+
+    /// Returns what the reader's plans depend on; `None` if the collection does not exist.
+    pub(crate) fn version(&self) -> Option<Version> {
+        let namespace = Namespace::new(&self.database, &self.collection);
+        let (collection, changes) = self.documents.version(&namespace)?;
+        Some(Version {
+            collection,
+            changes,
+            string_fields: self.documents.string_fields(&namespace),
+            rights: self.client.rights.clone(),
+        })
     }
 
     /// Returns this reader on a connection of its own, and a guard at whose end its commands stop. Replies take memory

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bson::{Document, doc};
-use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Int64Array, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::Statistics;
 use datafusion::common::stats::Precision;
@@ -37,6 +37,8 @@ pub(crate) enum Output {
     Columns(Columns),
     /// A row without columns for each document.
     Count,
+    /// One row with the number of documents, the only column; the column may be left out.
+    Total(Columns),
     /// The values of a field, and numbers of documents with each.
     Groups {
         /// The field.
@@ -55,7 +57,7 @@ pub(crate) struct DocumentsExec {
     limit: Option<usize>,
     /// How the documents server finds the documents, as its `explain` tells.
     stage: Document,
-    /// Estimated number of documents of the collection.
+    /// Estimated number of documents of the collection, where that of rows depends on it.
     documents: Option<usize>,
     schema: SchemaRef,
     properties: Arc<PlanProperties>,
@@ -75,7 +77,7 @@ impl DocumentsExec {
     ) -> Result<DocumentsExec> {
         let schema = match &output {
             Output::Count => Arc::new(Schema::empty()),
-            Output::Columns(columns) | Output::Groups { columns, .. } => {
+            Output::Columns(columns) | Output::Groups { columns, .. } | Output::Total(columns) => {
                 Arc::clone(&columns.schema)
             }
         };
@@ -87,14 +89,17 @@ impl DocumentsExec {
         );
         let (command, arguments) = command(&output, &filter, limit);
         let stage = reader.explain(command, arguments).await?;
-        let counted = reader.count(Document::new()).await?;
+        let documents = match &output {
+            Output::Total(_) => None,
+            _ => usize::try_from(reader.count(Document::new()).await?).ok(),
+        };
         Ok(DocumentsExec {
             reader,
             output,
             filter,
             limit,
             stage,
-            documents: usize::try_from(counted).ok(),
+            documents,
             schema,
             properties: Arc::new(properties.with_scheduling_type(SchedulingType::NonCooperative)),
             metrics: ExecutionPlanMetricsSet::new(),
@@ -112,6 +117,11 @@ impl DocumentsExec {
             .flat_map(|batches| match batches {
                 Ok(batches) => batches.boxed(),
                 Err(error) => stream::iter([Err(error)]).boxed(),
+            })
+            .boxed(),
+            Output::Total(_) => stream::once(async move {
+                let rows = reader.count(arguments).await?;
+                total(rows, schema)
             })
             .boxed(),
             Output::Columns(columns) | Output::Groups { columns, .. } => {
@@ -145,7 +155,7 @@ impl DocumentsExec {
 fn command(output: &Output, filter: &Document, limit: Option<usize>) -> (&'static str, Document) {
     let limit = limit.and_then(|limit| i64::try_from(limit).ok());
     match output {
-        Output::Count => {
+        Output::Count | Output::Total(_) => {
             let mut arguments = doc! { "query": filter };
             // A limit of zero means no limit to MongoDB.
             if let Some(limit) = limit.filter(|limit| *limit > 0) {
@@ -232,6 +242,20 @@ fn documents(
         Ok(batches) => stream::iter(batches.into_iter().map(Ok)).left_stream(),
         Err(error) => stream::iter([Err(error)]).right_stream(),
     })
+}
+
+/// Returns one row with the number of documents, if the schema has a column for it.
+fn total(rows: u64, schema: SchemaRef) -> Result<RecordBatch> {
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    let columns = schema
+        .fields()
+        .iter()
+        .map(|_| Arc::new(Int64Array::from(vec![rows])) as _);
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let columns = columns.collect();
+    Ok(RecordBatch::try_new_with_options(
+        schema, columns, &options,
+    )?)
 }
 
 /// Returns `rows` rows without columns.
@@ -325,7 +349,9 @@ impl ExecutionPlan for DocumentsExec {
         _: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         let mut statistics = Statistics::new_unknown(&self.schema);
-        if let Some(documents) = self.documents {
+        if matches!(self.output, Output::Total(_)) {
+            statistics.num_rows = Precision::Exact(1);
+        } else if let Some(documents) = self.documents {
             let rows = self.limit.map_or(documents, |limit| limit.min(documents));
             statistics.num_rows = Precision::Inexact(rows);
         }

@@ -208,6 +208,7 @@ impl Connection {
             match outcome {
                 Outcome::Done(tag) => reply::put_done(&mut self.wire, &tag)?,
                 Outcome::Rows(rows) => self.send_all(&prepared, rows).await?,
+                Outcome::CopyIn(copied) => self.receive_copy(copied).await?,
             }
             self.wire.flush_if_full().await?;
         }
@@ -288,7 +289,8 @@ async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|stops| *stops).await;
 }
 
-fn cancelled() -> SqlError {
+/// Returns the error of a statement that the client cancelled.
+pub(crate) fn cancelled() -> SqlError {
     SqlError::new(
         Code::QueryCanceled,
         "canceling statement due to user request",

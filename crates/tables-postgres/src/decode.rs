@@ -142,7 +142,7 @@ fn out_of_range(type_: &Type, text: &str) -> SqlError {
 ///
 /// # Errors
 /// If they are not UTF-8, or contain a zero, which PostgreSQL's texts cannot.
-fn utf8(bytes: &[u8], binary: bool) -> Result<&str, SqlError> {
+pub(crate) fn utf8(bytes: &[u8], binary: bool) -> Result<&str, SqlError> {
     let code = match binary {
         true => Code::InvalidBinaryRepresentation,
         false => Code::InvalidTextRepresentation,

@@ -239,6 +239,10 @@ impl Connection {
                 portal.is_done = true;
                 Ok(reply::put_done(&mut self.wire, &tag)?)
             }
+            Outcome::CopyIn(copied) => {
+                portal.is_done = true;
+                self.receive_copy(copied).await
+            }
             Outcome::Rows(rows) => {
                 if let Some(encoder) = Encoder::of_copy(&rows, &self.session)? {
                     portal.is_done = true;

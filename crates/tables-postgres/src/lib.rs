@@ -6,6 +6,7 @@
 
 mod connection;
 mod copy;
+mod copy_in;
 pub mod decode;
 mod door;
 pub mod encode;

@@ -42,6 +42,12 @@ fn fields(severity: &str, error: &SqlError, position: Option<usize>) -> Vec<(u8,
         (b'M', without_nul(&error.message)),
     ];
     fields.extend(error.hint.as_deref().map(|hint| (b'H', without_nul(hint))));
+    fields.extend(
+        error
+            .context
+            .as_deref()
+            .map(|context| (b'W', without_nul(context))),
+    );
     fields.extend(position.map(|position| (b'P', position.to_string())));
     fields
 }

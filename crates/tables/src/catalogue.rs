@@ -1,10 +1,11 @@
-//! The declared tables: external tables over files and views, kept in one file of the data directory.
+//! The declared tables: external tables over files, managed tables and views, kept in one file of the data directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::{Code, Result, SqlError};
 use crate::files::FileTable;
+use crate::managed::ManagedProvider;
 
 /// The schema in which tables are created and looked up, unless a statement names another.
 pub(crate) const PUBLIC: &str = "public";
@@ -30,10 +32,12 @@ const TABLES_MAX: usize = 10_000;
 pub(crate) struct Entry {
     /// What it is.
     pub(crate) kind: Kind,
-    /// The statement that made it.
+    /// The statement that made it. Of a managed table, the name of its folder.
     pub(crate) definition: String,
     /// The files of an external table, made at the first use.
     pub(crate) files: OnceCell<FileTable>,
+    /// A managed table, opened at the first use.
+    pub(crate) managed: OnceCell<Arc<ManagedProvider>>,
 }
 
 /// The kind of a declared table.
@@ -42,6 +46,8 @@ pub(crate) struct Entry {
 pub(crate) enum Kind {
     /// A table over files.
     External,
+    /// A table of `CREATE TABLE`.
+    Managed,
     /// A query.
     View,
 }
@@ -52,6 +58,8 @@ type Schemas = BTreeMap<String, BTreeMap<String, Arc<Entry>>>;
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     schemas: RwLock<Schemas>,
+    /// Number of changes so far.
+    changes: AtomicU64,
     /// `None` if the catalogue is in memory only.
     folder: Option<PathBuf>,
 }
@@ -91,8 +99,14 @@ impl Catalogue {
         }
         Ok(Catalogue {
             schemas: RwLock::new(schemas),
+            changes: AtomicU64::new(0),
             folder: folder.map(Path::to_owned),
         })
+    }
+
+    /// Returns the number of changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     pub(crate) fn schema_names(&self) -> Vec<String> {
@@ -118,6 +132,31 @@ impl Catalogue {
         schemas
             .get(schema)
             .is_some_and(|tables| tables.contains_key(name))
+    }
+
+    /// Returns the tables of a schema.
+    pub(crate) fn tables_of(&self, schema: &str) -> Vec<Arc<Entry>> {
+        let schemas = self.schemas.read();
+        let tables = schemas.get(schema);
+        tables.map_or_else(Vec::new, |tables| tables.values().cloned().collect())
+    }
+
+    /// Returns whether a managed table has its files in the folder with this name.
+    pub(crate) fn has_folder(&self, name: &str) -> bool {
+        let schemas = self.schemas.read();
+        let mut entries = schemas.values().flat_map(BTreeMap::values);
+        entries.any(|entry| entry.kind == Kind::Managed && entry.definition == name)
+    }
+
+    /// Refuses a schema in which no table can be created.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub(crate) fn check_schema(&self, name: &str) -> Result<()> {
+        match self.has_schema(name) {
+            true => Ok(()),
+            false => Err(no_schema(name)),
+        }
     }
 
     /// Adds a schema.
@@ -183,6 +222,14 @@ impl Catalogue {
                 let message = format!("relation \"{name}\" already exists");
                 return Err(SqlError::new(Code::DuplicateTable, message));
             }
+            if let Some(found) = tables.get(name)
+                && (found.kind != entry.kind || entry.kind == Kind::Managed)
+            {
+                let message = format!("\"{name}\" is another kind of table or view");
+                return Err(
+                    SqlError::new(Code::WrongObjectType, message).with_hint("drop it first")
+                );
+            }
             tables.insert(name.to_owned(), Arc::new(entry));
             Ok(())
         })
@@ -232,6 +279,7 @@ impl Catalogue {
             })?;
         }
         *schemas = changed;
+        self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -243,6 +291,7 @@ impl Entry {
             kind,
             definition,
             files: OnceCell::new(),
+            managed: OnceCell::new(),
         }
     }
 }

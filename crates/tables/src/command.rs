@@ -7,8 +7,9 @@ use datafusion::sql::sqlparser::ast::{
     UnaryOperator, Value,
 };
 
-use crate::copy::CopyOut;
+use crate::copy::{CopyFrom, CopyOut};
 use crate::error::{Code, Result, SqlError};
+use crate::managed;
 use crate::parse::{Body, Fetch, Parsed, folded};
 
 /// A statement, by what it does.
@@ -21,8 +22,15 @@ pub(crate) enum Command {
     },
     /// Returns the rows of a query as a file.
     Copy(Box<CopyOut>),
+    /// Adds rows of the client to a managed table.
+    CopyFrom(Box<CopyFrom>),
     /// Changes the catalogue.
     Change(Box<Statement>),
+    /// `CREATE TABLE`.
+    CreateTable(Box<ast::CreateTable>),
+    /// `INSERT`, `UPDATE` or `DELETE`.
+    Write(Box<Statement>),
+    Truncate(Box<ast::Truncate>),
     Declare(Declared),
     Fetch(Fetch),
     /// `CLOSE`; without a name, of all cursors.
@@ -82,6 +90,7 @@ impl Command {
     pub(crate) fn new(body: Body) -> Result<Command> {
         match body {
             Body::Copy(copied) => Ok(Command::Copy(copied)),
+            Body::CopyFrom(copied) => Ok(Command::CopyFrom(copied)),
             Body::Fetch(fetch) => Ok(Command::Fetch(fetch)),
             Body::Sql(statement) => of_statement(statement),
         }
@@ -90,7 +99,7 @@ impl Command {
     /// Returns the query that is planned when the statement is prepared.
     pub(crate) fn query(&self) -> Option<&Statement> {
         match self {
-            Command::Query { statement, .. } => Some(statement),
+            Command::Query { statement, .. } | Command::Write(statement) => Some(statement),
             Command::Copy(copied) => Some(&copied.statement),
             Command::Declare(declared) => Some(&declared.statement),
             _ => None,
@@ -139,6 +148,12 @@ fn of_sql(sql: ast::Statement) -> Result<Command> {
         | Sql::ExplainTable { .. } => query(sql, "SELECT"),
         Sql::Explain { .. } => query(sql, "EXPLAIN"),
         Sql::CreateView(_) | Sql::CreateSchema { .. } => change(sql),
+        Sql::CreateTable(table) => Command::CreateTable(Box::new(table)),
+        Sql::Truncate(truncate) => Command::Truncate(Box::new(truncate)),
+        Sql::Insert(_) | Sql::Update(_) | Sql::Delete(_) => {
+            managed::check(&sql)?;
+            Command::Write(Box::new(Statement::Statement(Box::new(sql))))
+        }
         Sql::Drop {
             object_type: ObjectType::Table | ObjectType::View | ObjectType::Schema,
             ..
@@ -206,22 +221,11 @@ fn change(sql: ast::Statement) -> Command {
 
 /// Returns the error of a statement that the server does not have. It names the statement by its first words.
 fn unsupported(sql: &ast::Statement) -> SqlError {
-    use ast::Statement as Sql;
     let text = sql.to_string();
     let words = text.split([' ', '(']).filter(|word| !word.is_empty());
     let upper = words.take_while(|word| word.chars().all(|letter| letter.is_ascii_uppercase()));
     let name: Vec<&str> = upper.take(2).collect();
-    let error = SqlError::unsupported(name.join(" "));
-    match sql {
-        Sql::CreateTable(_)
-        | Sql::Insert(_)
-        | Sql::Update(_)
-        | Sql::Delete(_)
-        | Sql::Truncate(_) => {
-            error.with_hint("tables are read from files: use CREATE EXTERNAL TABLE or CREATE VIEW")
-        }
-        _ => error,
-    }
+    SqlError::unsupported(name.join(" "))
 }
 
 fn of_declare(declared: ast::Declare) -> Result<Declared> {

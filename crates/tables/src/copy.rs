@@ -1,4 +1,4 @@
-//! `COPY ... TO STDOUT`: a query whose rows are sent as a file.
+//! `COPY ... TO STDOUT`: a query whose rows are sent as a file. `COPY ... FROM STDIN`: rows that the client sends.
 
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::{
@@ -24,7 +24,16 @@ pub(crate) struct CopyOut {
     pub(crate) options: CopyOptions,
 }
 
-/// How `COPY` writes rows.
+/// `COPY ... FROM STDIN`.
+#[derive(Debug, Clone)]
+pub(crate) struct CopyFrom {
+    pub(crate) table: ObjectName,
+    /// The columns; all if there are none.
+    pub(crate) columns: Vec<Ident>,
+    pub(crate) options: CopyOptions,
+}
+
+/// How `COPY` writes or reads rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyOptions {
     /// The format.
@@ -77,6 +86,8 @@ enum Setting {
 pub(crate) enum Place {
     /// To the client.
     Client,
+    /// From the client.
+    FromClient,
     /// To a file of the server: DataFusion's own statement.
     File,
     /// To a program, or into a table.
@@ -99,7 +110,12 @@ pub(crate) fn place(parser: &DFParser<'_>) -> Option<Place> {
         match (token, direction) {
             (Token::EOF | Token::SemiColon, _) => break,
             (Token::Whitespace(_), _) => {}
-            (_, Some(Keyword::FROM)) => return Some(Place::Refused("COPY FROM")),
+            (token, Some(Keyword::FROM)) => {
+                return Some(match keyword(token) {
+                    Keyword::STDIN | Keyword::STDOUT => Place::FromClient,
+                    _ => Place::Refused("COPY FROM a file or a program"),
+                });
+            }
             (token, Some(_)) => {
                 return Some(match keyword(token) {
                     Keyword::STDOUT | Keyword::STDIN => Place::Client,
@@ -122,7 +138,9 @@ pub(crate) fn place(parser: &DFParser<'_>) -> Option<Place> {
 /// Returns the error of a `COPY` that the server does not have.
 pub(crate) fn refused(what: &str) -> SqlError {
     let hint = match what {
-        "COPY FROM" => "tables are read from files: use CREATE EXTERNAL TABLE",
+        "COPY FROM a file or a program" => {
+            "use COPY FROM STDIN, and let the client read the file, or CREATE EXTERNAL TABLE"
+        }
         _ => "use COPY TO STDOUT, and let the client write the file",
     };
     SqlError::unsupported(what).with_hint(hint)
@@ -141,6 +159,41 @@ pub(crate) fn parse(parser: &mut Parser<'_>) -> Result<CopyOut> {
         statement: Statement::Statement(Box::new(query)),
         options: CopyOptions::new(settings)?,
     })
+}
+
+/// Parses a `COPY` from the client.
+///
+/// # Errors
+/// If it cannot be parsed, or has options that the server does not have.
+pub(crate) fn parse_from(parser: &mut Parser<'_>) -> Result<CopyFrom> {
+    let (table, columns) = parse_target(parser).map_err(failed)?;
+    let settings = parse_settings(parser).map_err(failed)?;
+    for (name, _) in &settings {
+        if matches!(&**name, "freeze" | "force_null" | "force_not_null") {
+            let name = name.to_ascii_uppercase();
+            return Err(SqlError::unsupported(format!(
+                "the option {name} of COPY FROM"
+            )));
+        }
+        if name == "force_quote" {
+            let message = "COPY force quote only available using COPY TO";
+            return Err(SqlError::new(Code::FeatureNotSupported, message));
+        }
+    }
+    Ok(CopyFrom {
+        table,
+        columns,
+        options: CopyOptions::new(settings)?,
+    })
+}
+
+fn parse_target(parser: &mut Parser<'_>) -> Result<(ObjectName, Vec<Ident>), ParserError> {
+    parser.expect_keyword(Keyword::COPY)?;
+    let name = parser.parse_object_name(false)?;
+    let columns = parser.parse_parenthesized_column_list(IsOptional::Optional, false)?;
+    parser.expect_keyword(Keyword::FROM)?;
+    parser.expect_one_of_keywords(&[Keyword::STDIN, Keyword::STDOUT])?;
+    Ok((name, columns))
 }
 
 fn parse_source(parser: &mut Parser<'_>) -> Result<Box<Query>, ParserError> {
@@ -524,7 +577,10 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (text, code) in [
-            ("COPY t FROM STDIN; 1\t2", Code::FeatureNotSupported),
+            (
+                "COPY t FROM STDIN (FORCE_QUOTE *)",
+                Code::FeatureNotSupported,
+            ),
             ("COPY t FROM 'file'", Code::FeatureNotSupported),
             ("COPY t TO PROGRAM 'cat'", Code::FeatureNotSupported),
             ("COPY t TO STDOUT (FREEZE)", Code::FeatureNotSupported),

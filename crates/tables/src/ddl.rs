@@ -14,11 +14,11 @@ use crate::command::with_absolute_locations;
 use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::files::FileTable;
-use crate::names;
 use crate::provider::DATABASE;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
 use crate::source::planned_for;
+use crate::{managed, names};
 
 /// Maximum bytes of a definition. Each change writes all of them.
 const DEFINITION_BYTES_MAX: usize = 64 << 10;
@@ -154,14 +154,24 @@ fn apply(
         }
         DdlStatement::DropCatalogSchema(schema) => {
             let name = schema.name.schema_name();
-            let removed = shared.catalogue.remove_schema(name, schema.cascade);
+            let tables = shared.catalogue.tables_of(name);
+            let removed = managed::forget(&shared.place, &tables, || {
+                shared.catalogue.remove_schema(name, schema.cascade)
+            });
             Ok(("DROP SCHEMA", unless_skipped(removed, schema.if_exists)?))
         }
         other => Err(SqlError::unsupported(other.name())),
     }
 }
 
-fn skipped(name: &ResolvedTableReference) -> SqlError {
+/// Returns the error of a table that exists.
+pub(crate) fn exists(name: &ResolvedTableReference) -> SqlError {
+    let message = format!("relation \"{}\" already exists", name.table);
+    SqlError::new(Code::DuplicateTable, message)
+}
+
+/// Returns the notice that a table exists, and is not created.
+pub(crate) fn skipped(name: &ResolvedTableReference) -> SqlError {
     let message = format!("relation \"{}\" already exists, skipping", name.table);
     SqlError::new(Code::DuplicateTable, message)
 }
@@ -193,11 +203,16 @@ fn remove(
     is_view: bool,
 ) -> Result<Option<SqlError>> {
     check_database(name)?;
-    let removed = shared.catalogue.remove(&name.schema, &name.table, is_view);
+    let found = shared.catalogue.table(&name.schema, &name.table);
+    let found: Vec<_> = found.into_iter().collect();
+    let removed = managed::forget(&shared.place, &found, || {
+        shared.catalogue.remove(&name.schema, &name.table, is_view)
+    });
     unless_skipped(removed, if_exists)
 }
 
-fn check_database(name: &ResolvedTableReference) -> Result<()> {
+/// Refuses a name in another database.
+pub(crate) fn check_database(name: &ResolvedTableReference) -> Result<()> {
     if *name.catalog == *DATABASE {
         return Ok(());
     }

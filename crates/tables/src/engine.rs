@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use datafusion::catalog::CatalogProviderList;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
@@ -16,14 +17,17 @@ use datafusion_pg_catalog::pg_catalog::setup_pg_catalog;
 use forebay_memory::Account;
 use tokio::runtime::{Handle, Runtime};
 
+use crate::activity::{Activity, Figures, RunningStatement, SlowStatement};
 use crate::attributes::{PG_CATALOG, PgCatalog};
 use crate::catalogue::{Catalogue, PUBLIC};
 use crate::error::{Code, Result, SqlError};
 use crate::guards;
 use crate::information::InformationSchema;
+use crate::managed::Place;
 use crate::memory::AccountPool;
 use crate::parse::{Parsed, TEXT_BYTES_MAX, parse};
 use crate::paths::Paths;
+use crate::planned::Plans;
 use crate::provider::{Catalogs, DATABASE, Folder};
 use crate::relations::Listed;
 use crate::rows::Running;
@@ -50,7 +54,8 @@ const METADATA_CACHE_BYTES: usize = 32 << 20;
 /// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Folder in which declarations of tables are kept; `None` keeps them in memory.
+    /// Folder in which declarations of tables and managed tables are kept. With `None`, declarations are in memory, and
+    /// managed tables in a temporary folder until the engine is dropped.
     pub folder: Option<PathBuf>,
     /// Folder of which each file and folder is a table.
     pub tables: Option<PathBuf>,
@@ -66,6 +71,8 @@ pub struct Settings {
     pub spill_bytes_max: u64,
     /// Number of threads that run queries.
     pub threads: usize,
+    /// Statements that take this long or longer are logged, under the target `slow_statement`.
+    pub slow_statement: Duration,
 }
 
 /// The engine. Queries run on threads of its own.
@@ -81,9 +88,13 @@ pub struct Tables {
 pub(crate) struct Shared {
     pub(crate) catalogue: Catalogue,
     pub(crate) folder: Folder,
+    /// Where managed tables are.
+    pub(crate) place: Place,
     pub(crate) source: Option<Arc<dyn Source>>,
     pub(crate) paths: Paths,
     pub(crate) memory: Account,
+    pub(crate) plans: Plans,
+    pub(crate) activity: Arc<Activity>,
     base: OnceLock<SessionState>,
 }
 
@@ -107,11 +118,15 @@ impl Tables {
             .enable_time()
             .build()?;
         let environment = environment(&settings).map_err(io::Error::other)?;
+        let catalogue = Catalogue::open(settings.folder.as_deref())?;
         let shared = Arc::new(Shared {
-            catalogue: Catalogue::open(settings.folder.as_deref())?,
+            place: Place::open(settings.folder.as_deref(), &catalogue)?,
+            catalogue,
             folder: Folder::new(settings.tables),
             source: settings.source,
             paths: settings.paths,
+            plans: Plans::new(&settings.memory),
+            activity: Activity::new(settings.slow_statement),
             memory: settings.memory,
             base: OnceLock::new(),
         });
@@ -158,6 +173,26 @@ impl Tables {
             statement.share = Some(Arc::clone(&share));
         }
         Ok(parsed)
+    }
+
+    /// Returns the statements that run, the oldest first, at most `limit`.
+    pub fn running(&self, limit: usize) -> Vec<RunningStatement> {
+        self.shared.activity.running(limit)
+    }
+
+    /// Returns the last statements that were slow, the newest first.
+    pub fn slow(&self) -> Vec<SlowStatement> {
+        self.shared.activity.slow()
+    }
+
+    /// Cancels a statement by its number. Returns whether it was running.
+    pub fn cancel(&self, number: u64) -> bool {
+        self.shared.activity.cancel(number)
+    }
+
+    /// Returns counts since the start.
+    pub fn figures(&self) -> Figures {
+        self.shared.activity.figures()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

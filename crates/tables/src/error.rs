@@ -21,6 +21,8 @@ pub struct SqlError {
     pub hint: Option<String>,
     /// The place in the statement's text.
     pub place: Option<Place>,
+    /// Where it happened, such as the line of the data of a `COPY`.
+    pub context: Option<String>,
 }
 
 /// A place in the text of a statement. Lines and columns count from 1; columns count characters.
@@ -65,6 +67,8 @@ codes! {
     ProtocolViolation = "08P01";
     /// The server does not have this feature.
     FeatureNotSupported = "0A000";
+    /// A text is longer than its type allows.
+    StringTooLong = "22001";
     /// A number exceeds the range of its type.
     NumericValueOutOfRange = "22003";
     /// A date or time is malformed.
@@ -183,6 +187,7 @@ impl SqlError {
             message: message.into(),
             hint: None,
             place: None,
+            context: None,
         }
     }
 
@@ -337,6 +342,9 @@ fn arrow_text(error: &ArrowError) -> SqlError {
         ArrowError::IoError(message, _) if is_full(message) => exhausted(message),
         ArrowError::IoError(message, _) => SqlError::new(Code::IoError, message.clone()),
         ArrowError::ParquetError(message) => from_parquet(message),
+        ArrowError::InvalidArgumentError(message) if exceeds_digits(message) => {
+            SqlError::new(Code::NumericValueOutOfRange, message.clone())
+        }
         ArrowError::IpcError(message) => SqlError::new(Code::DataCorrupted, message.clone()),
         other => SqlError::new(Code::DataException, other.to_string()),
     }
@@ -364,6 +372,11 @@ fn from_parquet(message: &str) -> SqlError {
         _ => SqlError::new(Code::DataException, cause),
     };
     ours.unwrap_or_else(arrow)
+}
+
+/// Returns whether a message is that of a decimal with more digits than its type has.
+fn exceeds_digits(message: &str) -> bool {
+    message.contains("to store in a Decimal")
 }
 
 /// Returns whether a cast failed because its type cannot hold the number.

@@ -19,15 +19,18 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::padded::PaddedConstants;
+use crate::semijoins::SemiJoins;
 
-/// Returns DataFusion's rules of logical plans, with their limits.
+/// Returns DataFusion's rules of logical plans, with their limits, and one more.
 pub(crate) fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let rules = Optimizer::new().rules.into_iter();
     let limited = rules.map(|rule| match rule.name() {
         "single_distinct_aggregation_to_group_by" => Arc::new(Distinct(rule)) as _,
         _ => rule,
     });
-    limited.collect()
+    limited
+        .chain(std::iter::once(Arc::new(SemiJoins) as _))
+        .collect()
 }
 
 /// Returns DataFusion's rules of physical plans, with their limits.

@@ -10,6 +10,8 @@ use datafusion::catalog::information_schema::InformationSchemaProvider;
 use datafusion::catalog::{SchemaProvider, TableProvider};
 use datafusion::error::Result;
 
+use forebay_tables_delta::COLUMN_DEFAULT;
+
 use crate::computed::{self, Cell, Computed};
 use crate::relations::{Column, Columns, Listed, Namespace, Relation, Schemas, View, Views};
 use crate::types::type_name;
@@ -82,7 +84,10 @@ const TABLES: &computed::Columns<Relation> = &[
     ("user_defined_type_catalog", Cell::NoText),
     ("user_defined_type_schema", Cell::NoText),
     ("user_defined_type_name", Cell::NoText),
-    ("is_insertable_into", Cell::Same("NO")),
+    (
+        "is_insertable_into",
+        Cell::Text(|row| Some(yes_or_no(row.is_managed))),
+    ),
     ("is_typed", Cell::Same("NO")),
     ("commit_action", Cell::NoText),
 ];
@@ -158,7 +163,10 @@ const COLUMNS: &computed::Columns<Column> = &[
         Cell::Text(|row| Some(row.field.name().clone())),
     ),
     ("ordinal_position", Cell::Number(|row| Some(row.position))),
-    ("column_default", Cell::NoText),
+    (
+        "column_default",
+        Cell::Text(|row| row.field.metadata().get(COLUMN_DEFAULT).cloned()),
+    ),
     (
         "is_nullable",
         Cell::Text(|row| Some(yes_or_no(row.field.is_nullable()))),
@@ -226,7 +234,10 @@ const COLUMNS: &computed::Columns<Column> = &[
     ("identity_cycle", Cell::Same("NO")),
     ("is_generated", Cell::Same("NEVER")),
     ("generation_expression", Cell::NoText),
-    ("is_updatable", Cell::Same("NO")),
+    (
+        "is_updatable",
+        Cell::Text(|row| Some(yes_or_no(row.relation.is_managed))),
+    ),
 ];
 
 /// Tables without rows, and their columns.

@@ -1,9 +1,11 @@
-//! SQL over files and views, on Apache DataFusion: the catalogue, sessions, and the errors of statements.
+//! SQL over files, managed tables and views, on Apache DataFusion: the catalogue, sessions, and the errors of
+//! statements.
 //!
 //! [`Tables`] is the engine. A client has a [`Session`], which runs the statements that [`parse`] returns. Queries run
 //! on the engine's own threads, and take memory from the account of the process.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod attributes;
 mod binding;
 mod bytea;
@@ -25,6 +27,8 @@ mod functions;
 mod guards;
 mod inference;
 mod information;
+mod listing;
+mod managed;
 mod memory;
 mod names;
 mod operators;
@@ -32,11 +36,13 @@ mod padded;
 mod parse;
 mod paths;
 mod plan;
+mod planned;
 mod provider;
 mod relations;
 mod rewrite;
 mod rows;
 mod semantics;
+mod semijoins;
 mod session;
 mod sized;
 mod source;
@@ -47,10 +53,13 @@ mod types;
 mod variables;
 mod yielding;
 
+pub use activity::{Ending, Figures, RunningStatement, SlowStatement};
 pub use bytea::bytea_of_text;
 pub use copy::{CopyFormat, CopyOptions, QuotedColumns};
 pub use engine::{Settings, Tables};
 pub use error::{Code, Place, Result, SqlError};
+pub use listing::TableStatus;
+pub use managed::CopyIn;
 pub use parse::{Parsed, TEXT_BYTES_MAX, parse};
 pub use paths::Paths;
 pub use rows::Rows;

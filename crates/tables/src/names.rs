@@ -124,6 +124,10 @@ impl Namer {
         match statement {
             ast::Statement::Query(query) => self.name_all(query, Place::Result),
             ast::Statement::CreateView(view) => self.name_all(&mut view.query, Place::Result),
+            ast::Statement::Insert(insert) => match &mut insert.source {
+                Some(query) => self.name_all(query, Place::Result),
+                None => Ok(()),
+            },
             ast::Statement::Explain { statement, .. } => self.name_statement(statement),
             _ => Ok(()),
         }

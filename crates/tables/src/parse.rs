@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::tokenizer::{Location, Token};
 use forebay_memory::Share;
 
 use crate::complexity;
-use crate::copy::{self, CopyOut};
+use crate::copy::{self, CopyFrom, CopyOut};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
@@ -55,6 +55,8 @@ pub(crate) enum Body {
     Sql(Statement),
     /// `COPY` to the client.
     Copy(Box<CopyOut>),
+    /// `COPY` from the client.
+    CopyFrom(Box<CopyFrom>),
     /// `FETCH` or `MOVE`.
     Fetch(Fetch),
 }
@@ -121,7 +123,7 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
         match &statement {
             Body::Sql(statement) => expansion::check(statement)?,
             Body::Copy(copied) => expansion::check(&copied.statement)?,
-            Body::Fetch(_) => {}
+            Body::CopyFrom(_) | Body::Fetch(_) => {}
         }
         parsed.push(Parsed {
             share: None,
@@ -142,9 +144,14 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
             let copied = copy::parse(&mut parser.parser)?;
             Ok(Body::Copy(Box::new(copied)))
         }
+        Some(copy::Place::FromClient) => {
+            let copied = copy::parse_from(&mut parser.parser)?;
+            Ok(Body::CopyFrom(Box::new(copied)))
+        }
         Some(copy::Place::Refused(what)) => Err(copy::refused(what)),
         Some(copy::Place::File) | None => {
-            let statement = parser.parse_statement()?;
+            let mut statement = parser.parse_statement()?;
+            empty_unless_data(&mut parser.parser, &mut statement).map_err(failed)?;
             if is_about_transactions(&statement) {
                 // sqlparser does not know this mode, which changes nothing where transactions only read.
                 let _not = parser.parser.parse_keyword(Keyword::NOT);
@@ -153,6 +160,36 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
             Ok(Body::Sql(statement))
         }
     }
+}
+
+/// Parses `WITH NO DATA` of a `CREATE TABLE AS`, which sqlparser does not know. Its query then returns no rows.
+fn empty_unless_data(
+    parser: &mut Parser<'_>,
+    statement: &mut Statement,
+) -> Result<(), ParserError> {
+    let Statement::Statement(sql) = statement else {
+        return Ok(());
+    };
+    let ast::Statement::CreateTable(ast::CreateTable {
+        query: Some(query), ..
+    }) = &mut **sql
+    else {
+        return Ok(());
+    };
+    if !parser.parse_keyword(Keyword::WITH) {
+        return Ok(());
+    }
+    let is_empty = parser.parse_keyword(Keyword::NO);
+    parser.expect_keyword(Keyword::DATA)?;
+    if is_empty {
+        let zero = ast::Value::Number("0".to_owned(), false);
+        query.limit_clause = Some(ast::LimitClause::LimitOffset {
+            limit: Some(ast::Expr::value(zero)),
+            offset: None,
+            limit_by: Vec::new(),
+        });
+    }
+    Ok(())
 }
 
 /// Returns whether a statement may end with modes of transactions.

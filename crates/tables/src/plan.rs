@@ -9,7 +9,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ParamValues};
 use datafusion::execution::SessionState;
 use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::{ColumnarValue, Expr, LogicalPlan, Volatility};
+use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, Volatility};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
@@ -39,10 +39,10 @@ const REWRITTEN_PARENTHESES_MAX: usize = 14;
 static REWRITER: LazyLock<PostgresCompatibilityParser> =
     LazyLock::new(PostgresCompatibilityParser::new);
 
-/// Plans a query. `may_copy` allows `COPY ... TO` a file.
+/// Plans a query, or a change of a managed table. `may_copy` allows `COPY ... TO` a file.
 ///
 /// # Errors
-/// If the query cannot be planned, or changes something.
+/// If the statement cannot be planned, or changes something else.
 pub(crate) async fn query(
     state: &SessionState,
     text: &str,
@@ -50,6 +50,7 @@ pub(crate) async fn query(
     may_copy: bool,
 ) -> Result<LogicalPlan> {
     let is_copy = matches!(statement, Statement::CopyTo(_));
+    let is_write = is_write(&statement);
     if is_copy && !may_copy {
         return Err(SqlError::unsupported("COPY TO a file on the server")
             .with_hint("use SELECT, and let the client write the file"));
@@ -59,10 +60,23 @@ pub(crate) async fn query(
     let options = SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_statements(false);
-    let verified = options.with_allow_dml(is_copy).verify_plan(&plan);
+    let verified = options
+        .with_allow_dml(is_copy || is_write)
+        .verify_plan(&plan);
     verified
         .map_err(|error| SqlError::unsupported(format!("this ({})", error.strip_backtrace())))?;
     Ok(plan)
+}
+
+/// Returns whether a statement is an `INSERT`, `UPDATE` or `DELETE`.
+fn is_write(statement: &Statement) -> bool {
+    let Statement::Statement(sql) = statement else {
+        return false;
+    };
+    matches!(
+        **sql,
+        ast::Statement::Insert(_) | ast::Statement::Update(_) | ast::Statement::Delete(_)
+    )
 }
 
 /// Returns a statement whose columns have PostgreSQL's names, and whose expressions DataFusion understands.
@@ -214,11 +228,11 @@ fn analyzed(state: &SessionState, plan: LogicalPlan) -> Result<SchemaRef> {
     Ok(Arc::clone(plan.schema().inner()))
 }
 
-/// Returns whether a plan reads tables.
+/// Returns whether a plan reads or changes tables.
 pub(crate) fn reads_tables(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        found = matches!(node, LogicalPlan::TableScan(_));
+        found = matches!(node, LogicalPlan::TableScan(_) | LogicalPlan::Dml(_));
         Ok(if found {
             TreeNodeRecursion::Stop
         } else {
@@ -230,9 +244,21 @@ pub(crate) fn reads_tables(plan: &LogicalPlan) -> Result<bool> {
 
 /// Returns whether a plan reads no tables, and calls only functions that return the same for the same arguments.
 pub(crate) fn is_immutable(plan: &LogicalPlan) -> Result<bool> {
+    Ok(is_repeatable(plan)? && !reads_tables(plan)?)
+}
+
+/// Returns whether a plan may run again while its tables are the same: it is a query, and calls only functions that
+/// return the same for the same arguments.
+pub(crate) fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        found |= matches!(node, LogicalPlan::TableScan(_) | LogicalPlan::Explain(_));
+        found |= matches!(
+            node,
+            LogicalPlan::Explain(_)
+                | LogicalPlan::Analyze(_)
+                | LogicalPlan::Copy(_)
+                | LogicalPlan::Dml(_)
+        );
         node.apply_expressions(|expression| {
             expression.apply(|inner| {
                 if let Expr::ScalarFunction(call) = inner {
@@ -282,7 +308,24 @@ fn value(state: &SessionState, expression: &ast::Expr) -> Result<ScalarValue> {
         alias: None,
     };
     let expression = state.create_logical_expr_from_sql_expr(sql, &schema)?;
-    let expression = state.create_physical_expr(expression, &schema)?;
+    evaluated(state, expression)
+}
+
+/// Computes a constant expression as a value of a type.
+///
+/// # Errors
+/// If it is no constant, or does not fit the type.
+pub(crate) fn constant(
+    state: &SessionState,
+    expression: Expr,
+    data_type: &DataType,
+) -> Result<ScalarValue> {
+    let expression = expression.cast_to(data_type, &DFSchema::empty())?;
+    evaluated(state, expression)
+}
+
+fn evaluated(state: &SessionState, expression: Expr) -> Result<ScalarValue> {
+    let expression = state.create_physical_expr(expression, &DFSchema::empty())?;
     let options = RecordBatchOptions::new().with_row_count(Some(1));
     let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);
     let row = row.map_err(datafusion::error::DataFusionError::from)?;

@@ -19,9 +19,10 @@ use crate::catalogue::{Entry, Kind, PUBLIC};
 use crate::engine::Shared;
 use crate::error::{Code, SqlError};
 use crate::files::FileTable;
+use crate::managed::{Managed, ManagedProvider, listed};
 use crate::parse::{self, Body};
 use crate::paths::Paths;
-use crate::source;
+use crate::{planned, source};
 
 /// Name of the database.
 pub(crate) const DATABASE: &str = "forebay";
@@ -65,6 +66,11 @@ impl Catalogs {
                 is_lenient: true,
             }),
         }
+    }
+
+    /// Returns a schema of the database.
+    pub(crate) fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        self.database.schema(name)
     }
 }
 
@@ -120,6 +126,7 @@ impl CatalogProvider for Database {
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         if let Some(schema) = self.registered.read().get(name) {
+            planned::looked_up_other();
             return Some(Arc::clone(schema));
         }
         if !self.shared.upgrade()?.catalogue.has_schema(name) {
@@ -141,7 +148,7 @@ impl CatalogProvider for Database {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Schema {
     shared: Weak<Shared>,
     name: String,
@@ -154,7 +161,7 @@ impl Schema {
             return Ok(None);
         };
         if let Some(entry) = shared.catalogue.table(&self.name, name) {
-            return Ok(Some(declared(&shared, &entry).await?));
+            return Ok(Some(declared(&shared, name, &entry).await?));
         }
         if self.name != PUBLIC {
             return Ok(None);
@@ -184,6 +191,11 @@ impl SchemaProvider for Schema {
                 tracing::debug!(table = name, %error, "a table cannot be listed");
                 Ok(None)
             }
+            Ok(Some(found)) if self.is_lenient => Ok(Some(listed(found))),
+            Ok(Some(table)) => {
+                planned::looked_up(Arc::new(self.clone()), name, &table);
+                Ok(Some(table))
+            }
             found => found,
         }
     }
@@ -212,7 +224,11 @@ impl SchemaProvider for Schema {
 }
 
 /// Returns the provider of a declared table.
-async fn declared(shared: &Arc<Shared>, entry: &Entry) -> Result<Arc<dyn TableProvider>> {
+async fn declared(
+    shared: &Arc<Shared>,
+    name: &str,
+    entry: &Entry,
+) -> Result<Arc<dyn TableProvider>> {
     match entry.kind {
         Kind::External => {
             let files = entry.files.get_or_try_init(|| made(shared, entry)).await?;
@@ -221,13 +237,22 @@ async fn declared(shared: &Arc<Shared>, entry: &Entry) -> Result<Arc<dyn TablePr
                 .await
                 .map_err(failed)
         }
+        Kind::Managed => {
+            let open = async {
+                let folder = shared.place.path_of(&entry.definition)?;
+                let opened = Managed::open(name, &folder, shared.base())?;
+                Ok::<_, SqlError>(Arc::new(ManagedProvider::new(Arc::new(opened))))
+            };
+            let managed = entry.managed.get_or_try_init(|| open).await;
+            Ok(Arc::clone(managed.map_err(failed)?) as _)
+        }
         Kind::View => {
             let depth = VIEW_DEPTH.try_with(Cell::get).unwrap_or(0);
             if depth >= VIEW_DEPTH_MAX {
                 let message = format!("views nest more than {VIEW_DEPTH_MAX} deep, or without end");
                 return Err(failed(SqlError::new(Code::StatementTooComplex, message)));
             }
-            let plan = Box::pin(planned(shared, &entry.definition));
+            let plan = Box::pin(plan_of(shared, &entry.definition));
             match VIEW_DEPTH.scope(Cell::new(depth + 1), plan).await? {
                 LogicalPlan::Ddl(DdlStatement::CreateView(view)) => {
                     let plan = Arc::unwrap_or_clone(view.input);
@@ -257,7 +282,7 @@ async fn made(shared: &Arc<Shared>, entry: &Entry) -> Result<FileTable> {
 }
 
 /// Returns the plan of a definition that the catalogue keeps.
-async fn planned(shared: &Arc<Shared>, definition: &str) -> Result<LogicalPlan> {
+async fn plan_of(shared: &Arc<Shared>, definition: &str) -> Result<LogicalPlan> {
     let statement = crate::plan::understood(parsed(definition)?).map_err(failed)?;
     shared.base().statement_to_plan(statement).await
 }

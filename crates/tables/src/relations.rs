@@ -13,7 +13,9 @@ use datafusion::sql::sqlparser::ast;
 use crate::catalogue::Kind;
 use crate::computed::{Find, called};
 use crate::engine::Shared;
+use crate::managed::described;
 use crate::parse::{Body, parse};
+use crate::provider::DATABASE;
 
 /// Where the lists come from.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub(crate) struct Relation {
     pub(crate) schema: String,
     pub(crate) name: String,
     pub(crate) is_view: bool,
+    /// Whether `INSERT` adds rows to it.
+    pub(crate) is_managed: bool,
     /// The user who asks: who sees a table may read it.
     pub(crate) owner: String,
 }
@@ -91,6 +95,7 @@ impl Listed {
                     continue;
                 };
                 let relation = Relation {
+                    is_managed: self.is_managed(&database, &schema, &name),
                     database: database.clone(),
                     schema: schema.clone(),
                     name,
@@ -103,13 +108,19 @@ impl Listed {
         Ok(found)
     }
 
+    fn is_managed(&self, database: &str, schema: &str, name: &str) -> bool {
+        let shared = self.shared.upgrade().filter(|_| database == DATABASE);
+        let entry = shared.and_then(|shared| shared.catalogue.table(schema, name));
+        entry.is_some_and(|entry| entry.kind == Kind::Managed)
+    }
+
     /// Returns the query of a view that a user made; `None` if it is none.
     fn query(&self, relation: &Relation) -> Option<String> {
         let shared = self.shared.upgrade()?;
         let entry = shared.catalogue.table(&relation.schema, &relation.name)?;
         match entry.kind {
             Kind::View => view_query(&entry.definition),
-            Kind::External => None,
+            Kind::External | Kind::Managed => None,
         }
     }
 }
@@ -184,7 +195,7 @@ impl Find for Columns {
             let Some(table) = provider.table(&relation.name).await? else {
                 continue;
             };
-            let schema = table.schema();
+            let schema = described(&*table);
             let columns = schema
                 .fields()
                 .iter()

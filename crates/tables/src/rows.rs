@@ -19,9 +19,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::activity::{Run, rows_read};
 use crate::copy::CopyOptions;
 use crate::error::{Code, Result, SqlError};
 use crate::names;
+use crate::planned::Planned;
 
 /// The rows of a query. Dropping them ends the query.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Rows {
     deadline: Option<Instant>,
     /// How `COPY` writes the rows.
     copy: Option<Box<CopyOptions>>,
+    /// The run of the statement whose rows these are.
+    run: Option<Run>,
 }
 
 #[derive(Debug)]
@@ -47,6 +51,25 @@ enum Source {
         /// The memory of the batches.
         _share: Option<Share>,
     },
+}
+
+/// A query to run.
+#[derive(Debug)]
+pub(crate) enum Query {
+    /// One without parameters.
+    Planned(Arc<Planned>),
+    /// One whose parameters have their values.
+    Bound(LogicalPlan),
+}
+
+impl Query {
+    /// Returns the plan.
+    pub(crate) fn plan(&self) -> &LogicalPlan {
+        match self {
+            Query::Planned(planned) => &planned.plan,
+            Query::Bound(plan) => plan,
+        }
+    }
 }
 
 /// A task that is aborted when dropped.
@@ -115,13 +138,13 @@ impl Rows {
     pub(crate) async fn of_query(
         threads: &Handle,
         state: Arc<SessionState>,
-        plan: LogicalPlan,
+        query: Query,
         verb: &'static str,
     ) -> Result<Rows> {
         // One batch waits while the next is computed.
         let (sender, batches) = mpsc::channel(1);
         let (start, started) = oneshot::channel();
-        let mut task = Running::start(threads, run(state, plan, start, sender));
+        let mut task = Running::start(threads, run(state, query, start, sender));
         let Ok(started) = started.await else {
             task.end().await?;
             return Err(SqlError::new(
@@ -140,6 +163,7 @@ impl Rows {
             },
             deadline: None,
             copy: None,
+            run: None,
         })
     }
 
@@ -159,12 +183,23 @@ impl Rows {
             },
             deadline: None,
             copy: None,
+            run: None,
         }
     }
 
     #[must_use]
     pub(crate) fn until(mut self, deadline: Option<Instant>) -> Rows {
         self.deadline = deadline;
+        self
+    }
+
+    /// Makes the rows those of a statement that runs.
+    #[must_use]
+    pub(crate) fn of_run(mut self, run: Run) -> Rows {
+        if let Source::Query { plan, .. } = &self.source {
+            run.set_plan(plan);
+        }
+        self.run = Some(run);
         self
     }
 
@@ -200,9 +235,18 @@ impl Rows {
     /// Returns the next rows; `None` after the last. Can be dropped and called again.
     ///
     /// # Errors
-    /// If the query fails, or its timeout ends.
+    /// If the query fails, its timeout ends, or it is cancelled.
     pub async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        within(self.deadline, self.source.next()).await
+        let next = within(self.deadline, self.source.next());
+        let Some(run) = &mut self.run else {
+            return next.await;
+        };
+        let next = run.part(next).await?;
+        match &next {
+            Some(batch) => run.add_rows(batch.num_rows()),
+            None => run.done(),
+        }
+        Ok(next)
     }
 
     /// Returns whether there is one row, of literals alone.
@@ -221,7 +265,7 @@ impl Rows {
     /// Returns the number of rows that were read from tables so far.
     pub fn rows_scanned(&self) -> u64 {
         match &self.source {
-            Source::Query { plan, .. } => scanned(plan),
+            Source::Query { plan, .. } => rows_read(plan),
             Source::Batches { .. } => 0,
         }
     }
@@ -249,16 +293,19 @@ impl Source {
 /// Plans and runs a query on this task's thread.
 async fn run(
     state: Arc<SessionState>,
-    plan: LogicalPlan,
+    query: Query,
     start: oneshot::Sender<Result<Arc<dyn ExecutionPlan>>>,
     batches: mpsc::Sender<Result<RecordBatch>>,
 ) {
     let threads = Handle::current();
     let planning = Arc::clone(&state);
     let mut planned = Running::start_blocking(&threads, async move {
-        let plan = planning.optimize(&plan)?;
+        let plan = match query {
+            Query::Planned(planned) => planned.optimized(&planning)?,
+            Query::Bound(plan) => planning.optimize(&plan)?,
+        };
         let planner = planning.query_planner();
-        planner.create_physical_plan(&plan, &*planning).await
+        Ok::<_, SqlError>(planner.create_physical_plan(&plan, &*planning).await?)
     });
     let started = async {
         let plan = planned.end().await??;
@@ -282,14 +329,4 @@ async fn run(
             return;
         }
     }
-}
-
-/// Returns the rows that the leaves of a plan returned so far.
-fn scanned(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let children = plan.children();
-    if children.is_empty() {
-        let rows = plan.metrics().and_then(|metrics| metrics.output_rows());
-        return rows.map_or(0, |rows| rows as u64);
-    }
-    children.into_iter().map(scanned).sum()
 }

@@ -5,7 +5,9 @@
 
 mod arithmetic;
 mod beside;
+mod counted;
 mod guarded;
+mod input;
 mod intervals;
 mod native;
 mod texts;
@@ -164,6 +166,7 @@ fn fitted(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     match node {
         LogicalPlan::Union(union) => beside::union(union),
         LogicalPlan::Join(join) if !join.on.is_empty() => beside::keys(join),
+        LogicalPlan::Projection(projection) => counted::numbers_of_rows(projection),
         other => Ok(Transformed::no(other)),
     }
 }
@@ -196,14 +199,19 @@ fn before_types(expr: Expr, schema: &DFSchema, _is_condition: bool) -> Result<Tr
             "date_part" => seconds(call, schema)?,
             "ceil" | "floor" => with_room(call, schema)?,
             "now" => in_micros(call, schema)?,
+            "round" | "log" | "encode" => counted::constant(call),
+            "array_length" | "array_position" | "array_ndims" | "cardinality" => {
+                counted::number(call, schema)?
+            }
             "coalesce" | "greatest" | "least" | "nullif" => alike(call, schema)?,
             _ => Transformed::no(Expr::ScalarFunction(call)),
         },
         Expr::Between(mut between) => {
+            let is_text_typed = unknown::bounds_typed(&mut between, schema)?;
             let Between {
                 expr, low, high, ..
             } = &mut between;
-            let is_changed = beside::fit(&mut [expr, low, high], schema)?;
+            let is_changed = beside::fit(&mut [expr, low, high], schema)? || is_text_typed;
             transformed_if(is_changed, Expr::Between(between))
         }
         Expr::Case(case) => alike_case(case, schema)?,
@@ -419,7 +427,10 @@ fn after_types(expr: Expr, schema: &DFSchema, is_condition: bool) -> Result<Tran
         Expr::Cast(inner) => {
             let from = inner.expr.get_type(schema)?;
             let to = inner.field.data_type().clone();
-            let Some(function) = texts::of_cast(&from, &to).or_else(|| rounding(&from, &to)) else {
+            let function = texts::of_cast(&from, &to)
+                .or_else(|| input::of_cast(&from, &to))
+                .or_else(|| rounding(&from, &to));
+            let Some(function) = function else {
                 return Ok(Transformed::no(Expr::Cast(inner)));
             };
             if is_call_of(&inner.expr, function.name()) {

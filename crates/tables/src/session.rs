@@ -13,23 +13,26 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::LogicalPlan;
 use datafusion::scalar::ScalarValue;
+use datafusion::sql::sqlparser::ast;
 use forebay_memory::{Account, Share};
 use parking_lot::Mutex;
 
 use self::settings::show_columns;
 use self::transaction::Transaction;
 pub use self::transaction::TransactionStatus;
+use crate::activity::{Activity, Counted};
 use crate::command::{Command, Variable};
 use crate::cursor::Cursor;
 use crate::engine::Tables;
 use crate::error::{Code, Result, SqlError};
+use crate::managed::{self, CopyIn, Snapshots};
 use crate::parse::Parsed;
-use crate::rows::{Rows, Running, within};
+use crate::planned::{Key, Planned};
+use crate::rows::{Query, Rows, Running, within};
 use crate::source::planned_for;
 use crate::variables::Variables;
-use crate::{binding, clients, ddl, functions, plan};
+use crate::{binding, ddl, functions, plan};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -51,8 +54,11 @@ pub struct Session {
     notices: Vec<SqlError>,
     changed: Vec<(&'static str, String)>,
     is_read_only: bool,
+    /// Whether a setting of DataFusion itself was changed. Plans of other sessions are then not used.
+    is_tuned: bool,
     /// Memory of the prepared statements.
     share: Share,
+    _counted: Counted,
 }
 
 /// A statement that is ready to run.
@@ -63,14 +69,15 @@ pub struct Prepared(Arc<Inner>);
 struct Inner {
     text: String,
     command: Command,
-    /// The plan of the statement's query, if it has one.
-    plan: Option<LogicalPlan>,
-    /// Whether the plan was used. Tables may be others since then.
+    /// The statement's query, if it has one.
+    query: Option<Arc<Planned>>,
+    /// Whether the query ran. Tables may be others since then.
     is_used: AtomicBool,
     /// The memory of a long statement.
     _share: Option<Arc<Share>>,
-    /// The rows of a query that always returns the same, such as `SELECT 1`.
-    constant: OnceLock<RecordBatch>,
+    /// The rows of a query that returns the same until the catalogue changes, such as `SELECT 1`, and the number of
+    /// changes of the catalogue before.
+    constant: OnceLock<(u64, RecordBatch)>,
     parameters: Vec<Option<DataType>>,
     columns: Option<SchemaRef>,
 }
@@ -80,6 +87,8 @@ struct Inner {
 pub enum Outcome {
     /// Rows.
     Rows(Rows),
+    /// A `COPY` that takes rows of the client.
+    CopyIn(CopyIn),
     /// The tag that tells clients what was done, such as `CREATE VIEW`.
     Done(String),
 }
@@ -91,7 +100,7 @@ impl Prepared {
             text: String::new(),
             _share: None,
             command: Command::Nothing(""),
-            plan: None,
+            query: None,
             is_used: AtomicBool::new(false),
             constant: OnceLock::new(),
             parameters: Vec::new(),
@@ -141,6 +150,7 @@ impl Session {
         let share = tables.shared().memory.share();
         let mut session = Session {
             share,
+            _counted: tables.shared().activity.session(),
             tables,
             user: user.to_owned(),
             state: Arc::new(state),
@@ -151,6 +161,7 @@ impl Session {
             notices: Vec::new(),
             changed: Vec::new(),
             is_read_only: false,
+            is_tuned: false,
         };
         if let Err(error) = session.apply() {
             tracing::error!(%error, "a session lacks its settings");
@@ -196,7 +207,7 @@ impl Session {
             text: parsed.text,
             _share: parsed.share,
             command,
-            plan: None,
+            query: None,
             is_used: AtomicBool::new(false),
             constant: OnceLock::new(),
             parameters: declared.to_vec(),
@@ -209,7 +220,11 @@ impl Session {
             let planned = self
                 .planned(inner.query_text(), statement, declared, returns_rows)
                 .await?;
-            (inner.plan, inner.parameters, inner.columns) = planned;
+            inner.parameters.clone_from(&planned.parameters);
+            if returns_rows {
+                inner.columns = planned.known_columns().cloned();
+            }
+            inner.query = Some(planned);
         }
         match &inner.command {
             Command::Show(variable) => inner.columns = Some(show_columns(variable.as_ref())),
@@ -247,12 +262,18 @@ impl Session {
         prepared: &Prepared,
         parameters: Vec<ScalarValue>,
     ) -> Result<Outcome> {
+        let mut run = self.activity().begin(&self.user, &prepared.0.text);
         let deadline = self.deadline();
-        let result = within(deadline, self.try_execute(prepared, parameters)).await;
+        let work = within(deadline, self.try_execute(prepared, parameters));
+        let result = run.part(work).await;
         let outcome = self.failed(result)?;
         Ok(match outcome {
-            Outcome::Rows(rows) => Outcome::Rows(rows.until(deadline)),
-            done => done,
+            Outcome::Rows(rows) => Outcome::Rows(rows.until(deadline).of_run(run)),
+            Outcome::CopyIn(copy_in) => Outcome::CopyIn(copy_in.of_run(run)),
+            done => {
+                run.done();
+                done
+            }
         })
     }
 
@@ -295,6 +316,10 @@ impl Session {
                 self.check_change()?;
                 ddl::run(self, (**statement).clone(), &prepared.0.text).await
             }
+            Command::CreateTable(_)
+            | Command::Write(_)
+            | Command::Truncate(_)
+            | Command::CopyFrom(_) => self.change(prepared, &parameters).await,
             Command::Declare(declared) => self.declare(prepared, declared, parameters).await,
             Command::Fetch(fetch) => self.fetch(fetch).await,
             Command::Close(name) => self.close(name.as_deref()),
@@ -319,14 +344,7 @@ impl Session {
                 done("PREPARE")
             }
             Command::Execute { name, values } => {
-                let statement = self.statement(name)?.clone();
-                let (state, values) = (Arc::clone(&self.state), values.clone());
-                let types = statement.parameters().to_vec();
-                let work = async move { plan::values(&state, &values, &types) };
-                let values = Running::start_blocking(self.tables.threads(), work)
-                    .end()
-                    .await??;
-                Box::pin(self.try_execute(&statement, values)).await
+                Box::pin(self.execute_named(name, values.clone())).await
             }
             Command::Deallocate(name) => {
                 self.deallocate(name.as_deref())?;
@@ -343,6 +361,36 @@ impl Session {
                 done("DISCARD ALL")
             }
             other => self.transact(other),
+        }
+    }
+
+    /// Runs a prepared statement with the values of constant expressions.
+    async fn execute_named(&mut self, name: &str, values: Vec<ast::Expr>) -> Result<Outcome> {
+        let statement = self.statement(name)?.clone();
+        let state = Arc::clone(&self.state);
+        let types = statement.parameters().to_vec();
+        let work = async move { plan::values(&state, &values, &types) };
+        let values = Running::start_blocking(self.tables.threads(), work)
+            .end()
+            .await??;
+        self.try_execute(&statement, values).await
+    }
+
+    /// Runs a statement that changes managed tables.
+    async fn change(&mut self, prepared: &Prepared, parameters: &[ScalarValue]) -> Result<Outcome> {
+        self.check_change()?;
+        self.start();
+        match &prepared.0.command {
+            Command::CreateTable(sql) => managed::create(self, sql).await,
+            Command::Truncate(sql) => managed::truncate(self, sql).await,
+            Command::CopyFrom(copied) => {
+                let copy_in = managed::copy_in(self, copied, self.deadline()).await?;
+                Ok(Outcome::CopyIn(copy_in))
+            }
+            _ => {
+                let query = self.query_of(prepared, parameters).await?;
+                managed::write(self, query.plan().clone()).await
+            }
         }
     }
 
@@ -376,34 +424,49 @@ impl Session {
         Ok(Outcome::Done(tag.to_owned()))
     }
 
-    /// Plans the query of a statement on a thread of its own. Returns the plan, the types of its parameters, and its
-    /// columns if it returns rows.
+    /// Plans the query of a statement on a thread of its own, or finds the plan that it had before. `returns_rows` asks
+    /// for its columns too.
     async fn planned(
         &mut self,
         text: &str,
-        mut statement: datafusion::sql::parser::Statement,
+        statement: datafusion::sql::parser::Statement,
         declared: &[Option<DataType>],
         returns_rows: bool,
-    ) -> Result<(
-        Option<LogicalPlan>,
-        Vec<Option<DataType>>,
-        Option<SchemaRef>,
-    )> {
+    ) -> Result<Arc<Planned>> {
         Arc::make_mut(&mut self.state).mark_start_execution();
         let state = Arc::clone(&self.state);
-        let schema = &state.config_options().catalog.default_schema;
-        let text =
-            clients::rewrite(&mut statement, text, schema).unwrap_or_else(|| text.to_owned());
-        let declared = declared.to_vec();
-        let is_local = self.tables.shared().paths == crate::Paths::Any;
+        let options = state.config_options();
+        let key = Key {
+            text: text.to_owned(),
+            user: self.user.clone(),
+            time_zone: options.execution.time_zone.clone(),
+            schema: options.catalog.default_schema.clone(),
+            declared: declared.to_vec(),
+        };
+        let shared = Arc::clone(self.tables.shared());
+        let is_kept = !self.is_tuned;
         let work = async move {
-            let plan = plan::query(&state, &text, statement, is_local).await?;
-            let parameters = plan::parameters(&plan, &declared)?;
-            let columns = match returns_rows {
-                true => Some(plan::columns(&state, &plan, &parameters)?),
+            let changes = shared.catalogue.changes();
+            let found = match is_kept {
+                true => shared.plans.get(&key, changes).await,
                 false => None,
             };
-            Ok((Some(plan), parameters, columns))
+            shared.activity.count_plan(found.is_some());
+            let planned = match found {
+                Some(planned) => planned,
+                None => {
+                    let is_local = shared.paths == crate::Paths::Any;
+                    let (text, declared) = (&key.text, &key.declared);
+                    Arc::new(Planned::new(&state, text, statement, declared, is_local).await?)
+                }
+            };
+            if returns_rows {
+                planned.columns(&state)?;
+            }
+            if is_kept {
+                shared.plans.put(key, changes, &planned);
+            }
+            Ok(planned)
         };
         let work = planned_for(self.user.clone(), work);
         Running::start_blocking(self.tables.threads(), work)
@@ -418,7 +481,10 @@ impl Session {
         parameters: &[ScalarValue],
         verb: &'static str,
     ) -> Result<Rows> {
-        if let Some(batch) = prepared.0.constant.get() {
+        let changes = self.tables.shared().catalogue.changes();
+        if let Some((before, batch)) = prepared.0.constant.get()
+            && *before == changes
+        {
             return Ok(Rows::of_batches(
                 batch.schema(),
                 vec![batch.clone()],
@@ -426,53 +492,67 @@ impl Session {
                 None,
             ));
         }
-        let plan = self.bound(prepared, parameters).await?;
-        Arc::make_mut(&mut self.state).mark_start_execution();
+        let query = self.query_of(prepared, parameters).await?;
+        self.start();
         let state = Arc::clone(&self.state);
-        let may_be_constant = parameters.is_empty() && plan::is_immutable(&plan)?;
-        let mut rows = Rows::of_query(self.tables.threads(), state, plan, verb).await?;
+        let may_be_constant = parameters.is_empty() && plan::is_immutable(query.plan())?;
+        let mut rows = Rows::of_query(self.tables.threads(), state, query, verb).await?;
         if may_be_constant
             && rows.are_literals()
             && let Some(batch) = rows.next().await?
         {
-            let _ = prepared.0.constant.set(batch.clone());
+            let _ = prepared.0.constant.set((changes, batch.clone()));
             return Ok(Rows::of_batches(batch.schema(), vec![batch], verb, None));
         }
         Ok(rows)
     }
 
-    /// Returns the plan of a statement's query with its parameters.
-    async fn bound(
-        &mut self,
-        prepared: &Prepared,
-        parameters: &[ScalarValue],
-    ) -> Result<LogicalPlan> {
-        let inner = &prepared.0;
-        let missing = || SqlError::new(Code::InternalError, "the statement has no query");
-        let planned = inner.plan.as_ref().ok_or_else(missing)?;
-        let is_used = inner.is_used.swap(true, Ordering::Relaxed);
-        let plan = match inner.command.query() {
-            Some(statement) if is_used && plan::reads_tables(planned)? => {
-                let (text, statement) = (inner.query_text(), statement.clone());
-                let (plan, ..) = self
-                    .planned(text, statement, &inner.parameters, false)
-                    .await?;
-                plan.ok_or_else(missing)?
-            }
-            _ => planned.clone(),
-        };
-        if parameters.len() < inner.parameters.len() {
+    /// Returns the query of a statement with its parameters.
+    async fn query_of(&mut self, prepared: &Prepared, parameters: &[ScalarValue]) -> Result<Query> {
+        let wanted = prepared.0.parameters.len();
+        if parameters.len() < wanted {
             let message = format!(
-                "bind message supplies {} parameters, but the statement requires {}",
+                "bind message supplies {} parameters, but the statement requires {wanted}",
                 parameters.len(),
-                inner.parameters.len(),
             );
             return Err(SqlError::new(Code::ProtocolViolation, message));
         }
-        match parameters {
-            [] => Ok(plan),
-            parameters => binding::bound(plan, parameters),
+        let planned = self.current(prepared).await?;
+        Ok(match parameters {
+            [] => Query::Planned(planned),
+            parameters => Query::Bound(binding::bound(planned.plan.clone(), parameters)?),
+        })
+    }
+
+    /// Returns the query of a statement. It is planned again if it ran before, unless its tables are the same.
+    async fn current(&mut self, prepared: &Prepared) -> Result<Arc<Planned>> {
+        let inner = &prepared.0;
+        let missing = || SqlError::new(Code::InternalError, "the statement has no query");
+        let planned = inner.query.as_ref().ok_or_else(missing)?;
+        let is_used = inner.is_used.swap(true, Ordering::Relaxed);
+        match inner.command.query() {
+            // A view without tables may have been replaced.
+            Some(statement) if is_used => {
+                let (text, statement) = (inner.query_text(), statement.clone());
+                self.planned(text, statement, &inner.parameters, false)
+                    .await
+            }
+            _ => Ok(Arc::clone(planned)),
         }
+    }
+
+    /// Starts a statement: `now()` is this moment, and outside a transaction, tables are as they are now.
+    fn start(&mut self) {
+        if self.transaction.status.is_none() {
+            self.renew_snapshots();
+        }
+        Arc::make_mut(&mut self.state).mark_start_execution();
+    }
+
+    /// Lets the statements that follow read the versions of tables from now on.
+    fn renew_snapshots(&mut self) {
+        let config = Arc::make_mut(&mut self.state).config_mut();
+        config.set_extension(Arc::new(Snapshots::default()));
     }
 
     fn check_change(&self) -> Result<()> {
@@ -599,6 +679,10 @@ impl Session {
 
     pub(crate) fn state(&self) -> &Arc<SessionState> {
         &self.state
+    }
+
+    fn activity(&self) -> &Arc<Activity> {
+        &self.tables.shared().activity
     }
 
     fn memory(&self) -> &Account {

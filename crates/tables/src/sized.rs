@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, AsArray, Int64Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, FieldRef, Int64Type};
 use datafusion::error::{DataFusionError, Result};
@@ -29,17 +29,24 @@ enum Size {
     Items,
     /// From the first argument to the second, in steps of the third. With one argument, from 0 to it.
     Range,
+    /// All arguments together.
+    Sum,
+    /// The first argument, with the third in place of the second.
+    Replaced,
 }
 
 /// The functions.
-const FUNCTIONS: [(&str, Size); 8] = [
+const FUNCTIONS: [(&str, Size); 11] = [
     ("array_repeat", Size::Times),
     ("array_resize", Size::Items),
+    ("concat", Size::Sum),
+    ("concat_ws", Size::Sum),
     ("generate_series", Size::Range),
     ("list_repeat", Size::Times),
     ("lpad", Size::Length),
     ("range", Size::Range),
     ("repeat", Size::Times),
+    ("replace", Size::Replaced),
     ("rpad", Size::Length),
 ];
 
@@ -130,6 +137,20 @@ impl Size {
                 let step = values.get(2).map(numbers).transpose()?.flatten();
                 lengths(from.as_ref(), to.as_ref(), step.as_ref())
             }
+            Size::Sum => {
+                let sizes = values
+                    .iter()
+                    .map(|value| text_bytes(value, arguments.number_rows));
+                sizes.fold(0, i64::saturating_add)
+            }
+            Size::Replaced => {
+                let [text, from, by, ..] = &**values else {
+                    return Ok(0);
+                };
+                let rows = arguments.number_rows;
+                let count = occurrences(text, from, rows);
+                text_bytes(text, rows).saturating_add(count.saturating_mul(longest_text(by)))
+            }
             Size::Times | Size::Length | Size::Items => {
                 let Some(counts) = values.get(1) else {
                     return Ok(0);
@@ -147,6 +168,56 @@ impl Size {
             }
         };
         Ok(total)
+    }
+}
+
+/// Returns the bytes of the texts of an argument in all rows; 0 if it has another type.
+fn text_bytes(value: &ColumnarValue, rows: usize) -> i64 {
+    let bytes = match value {
+        ColumnarValue::Array(array) => texts_of(array).map(str::len).sum(),
+        ColumnarValue::Scalar(value) => {
+            let bytes = value.try_as_str().flatten().map_or(0, str::len);
+            bytes.saturating_mul(rows)
+        }
+    };
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Returns the bytes of an argument's longest text.
+fn longest_text(value: &ColumnarValue) -> i64 {
+    let bytes = match value {
+        ColumnarValue::Array(array) => texts_of(array).map(str::len).max().unwrap_or(0),
+        ColumnarValue::Scalar(value) => value.try_as_str().flatten().map_or(0, str::len),
+    };
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Returns how often a text is in another, in all rows. It may be at each byte if it differs between rows.
+fn occurrences(text: &ColumnarValue, from: &ColumnarValue, rows: usize) -> i64 {
+    let ColumnarValue::Scalar(from) = from else {
+        return text_bytes(text, rows);
+    };
+    let from = match from.try_as_str().flatten() {
+        None | Some("") => return 0,
+        Some(from) => from,
+    };
+    let of = |text: &str| text.matches(from).count();
+    let count = match text {
+        ColumnarValue::Array(array) => texts_of(array).map(of).sum(),
+        ColumnarValue::Scalar(value) => {
+            let count = value.try_as_str().flatten().map_or(0, of);
+            count.saturating_mul(rows)
+        }
+    };
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn texts_of(array: &ArrayRef) -> Box<dyn Iterator<Item = &str> + '_> {
+    match array.data_type() {
+        DataType::Utf8 => Box::new(array.as_string::<i32>().iter().flatten()),
+        DataType::LargeUtf8 => Box::new(array.as_string::<i64>().iter().flatten()),
+        DataType::Utf8View => Box::new(array.as_string_view().iter().flatten()),
+        _ => Box::new(std::iter::empty()),
     }
 }
 

@@ -8,6 +8,8 @@ use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::error::Result;
 use datafusion::optimizer::OptimizerRule;
 
+use crate::planned;
+
 tokio::task_local! {
     /// The user whose statement is being planned.
     static USER: String;
@@ -40,7 +42,8 @@ pub trait Source: Debug + Send + Sync {
     }
 
     /// Returns a table as `user` sees it; `None` if it does not exist. The user is `None` when tables are listed for
-    /// all users.
+    /// all users. Returns the same provider while plans over it are right: the table's columns, the user's rights, and
+    /// what the provider knows of the rows have not changed.
     ///
     /// # Errors
     /// If the user may not read the table, or the table cannot be read.
@@ -78,7 +81,7 @@ impl CatalogProvider for Database {
 }
 
 /// A schema of a source.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Schema {
     source: Arc<dyn Source>,
     name: String,
@@ -92,7 +95,11 @@ impl SchemaProvider for Schema {
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         let user = USER.try_with(Clone::clone).ok();
-        self.source.table(user.as_deref(), &self.name, name).await
+        let table = self.source.table(user.as_deref(), &self.name, name).await?;
+        if let Some(table) = &table {
+            planned::looked_up(Arc::new(self.clone()), name, table);
+        }
+        Ok(table)
     }
 
     fn table_exist(&self, name: &str) -> bool {

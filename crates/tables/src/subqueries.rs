@@ -20,6 +20,9 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::scalar::ScalarValue;
 
+/// Name of a subquery whose column is compared.
+const INSIDE: &str = "__forebay_inside";
+
 /// Rewrites subqueries. It runs before types are made to fit.
 #[derive(Debug)]
 pub(crate) struct Subqueries;
@@ -40,11 +43,20 @@ fn rewritten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         LogicalPlan::Aggregate(aggregate) => return projected_aggregate(aggregate),
         plan => plan,
     };
+    let plan = plan.map_expressions(|expr| expr.transform_up(renamed_comparison))?;
+    let is_renamed = plan.transformed;
+    let plan = plan.data;
     let is_condition = matches!(plan, LogicalPlan::Filter(_));
     let input = match &plan {
         LogicalPlan::Filter(Filter { input, .. })
         | LogicalPlan::Projection(Projection { input, .. }) => input,
-        _ => return Ok(Transformed::no(plan)),
+        _ => {
+            return Ok(Transformed::new(
+                plan,
+                is_renamed,
+                TreeNodeRecursion::Continue,
+            ));
+        }
     };
     let schema = Arc::clone(input.schema());
     let names = NamePreserver::new(&plan);
@@ -62,8 +74,38 @@ fn rewritten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     })?;
     match rewritten.transformed {
         true => rewritten.map_data(LogicalPlan::recompute_schema),
-        false => Ok(rewritten),
+        false => Ok(Transformed::new(
+            rewritten.data,
+            is_renamed,
+            TreeNodeRecursion::Continue,
+        )),
     }
+}
+
+/// Gives the column of `ANY` or `ALL` a name that its value does not have.
+fn renamed_comparison(expr: Expr) -> Result<Transformed<Expr>> {
+    let Expr::SetComparison(mut comparison) = expr else {
+        return Ok(Transformed::no(expr));
+    };
+    comparison.subquery = renamed(&comparison.subquery, &comparison.expr)?;
+    Ok(Transformed::yes(Expr::SetComparison(comparison)))
+}
+
+/// Returns a subquery under a name of its own. With the name of a table that is outside as well,
+/// `id IN (SELECT id ...)` would compare a column with itself. A correlated subquery keeps its names if `value` has
+/// none of them: DataFusion does not find what it is correlated with below another name.
+fn renamed(subquery: &Subquery, value: &Expr) -> Result<Subquery> {
+    let column = Column::from(subquery.subquery.schema().qualified_field(0));
+    let is_correlated = !subquery.outer_ref_columns.is_empty();
+    if is_correlated && !value.column_refs().contains(&column) {
+        return Ok(subquery.clone());
+    }
+    let plan = subquery.subquery.as_ref().clone();
+    let plan = LogicalPlanBuilder::from(plan).alias(INSIDE)?.build()?;
+    Ok(Subquery {
+        subquery: Arc::new(plan),
+        ..subquery.clone()
+    })
 }
 
 /// Returns `EXISTS` of a subquery that always has a row as a constant.
@@ -264,8 +306,8 @@ fn is_in(found: &InSubquery, schema: &DFSchema, form: Form) -> Result<Expr> {
 }
 
 /// The parts of `value IN (subquery)`.
-struct Parts<'a> {
-    subquery: &'a Subquery,
+struct Parts {
+    subquery: Subquery,
     /// The value, as the subquery names it.
     value: Expr,
     value_is_nullable: bool,
@@ -274,17 +316,18 @@ struct Parts<'a> {
     column_is_nullable: bool,
 }
 
-impl Parts<'_> {
-    fn new<'a>(found: &'a InSubquery, schema: &DFSchema) -> Result<Parts<'a>> {
-        let inside = found.subquery.subquery.schema();
-        let (qualifier, field) = inside.qualified_field(0);
+impl Parts {
+    fn new(found: &InSubquery, schema: &DFSchema) -> Result<Parts> {
+        let subquery = renamed(&found.subquery, &found.expr)?;
+        let (qualifier, field) = subquery.subquery.schema().qualified_field(0);
+        let (column, column_is_nullable) = (Expr::from((qualifier, field)), field.is_nullable());
         let value = found.expr.as_ref().clone();
         Ok(Parts {
-            subquery: &found.subquery,
             value_is_nullable: value.nullable(schema).unwrap_or(true),
             value: outer(value, schema)?,
-            column: Expr::from((qualifier, field)),
-            column_is_nullable: field.is_nullable(),
+            column,
+            column_is_nullable,
+            subquery,
         })
     }
 

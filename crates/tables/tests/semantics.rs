@@ -1,6 +1,7 @@
 //! Names of columns and values of expressions. All expectations are answers of PostgreSQL 15.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::util::display::array_value_to_string;
 use forebay_memory::Account;
@@ -26,6 +27,7 @@ fn engine() -> Arc<Tables> {
         memory: Account::new(256 << 20),
         memory_bytes_max: 128 << 20,
         spill_bytes_max: 1 << 30,
+        slow_statement: Duration::MAX,
         threads: 2,
     };
     Tables::open(settings).expect("an engine")

@@ -468,6 +468,29 @@ public final class Tables {
         }
     }
 
+    public void managedTablesTakeRows() throws Exception {
+        try (Connection connection = connect(); Statement statement = connection.createStatement()) {
+            same(statement.executeUpdate("CREATE TABLE java_rows (a int NOT NULL, b text, c numeric(6, 2))"), 0);
+            var copies = connection.unwrap(PGConnection.class).getCopyAPI();
+            same(copies.copyIn("COPY java_rows FROM STDIN (FORMAT csv)", new StringReader("1,x,1.5\n2,,\n")), 2L);
+            fails("22P02", () -> copies.copyIn("COPY java_rows FROM STDIN", new StringReader("x\ty\t1\n")));
+            try (PreparedStatement insert = connection.prepareStatement("INSERT INTO java_rows VALUES (?, ?, ?)")) {
+                for (int number = 3; number < 10; number++) {
+                    insert.setInt(1, number);
+                    insert.setString(2, "row " + number);
+                    insert.setBigDecimal(3, new BigDecimal(number).movePointLeft(1));
+                    insert.addBatch();
+                }
+                same(Arrays.stream(insert.executeBatch()).sum(), 7);
+            }
+            same(statement.executeUpdate("UPDATE java_rows SET b = 'y' WHERE a < 3"), 2);
+            same(statement.executeUpdate("DELETE FROM java_rows WHERE a = 9"), 1);
+            same(query(connection, "SELECT b FROM java_rows WHERE a IN (2, 8) ORDER BY a"), List.of("y", "row 8"));
+            same(query(connection, "SELECT c FROM java_rows WHERE a = 8"), List.of(new BigDecimal("0.80")));
+            statement.execute("DROP TABLE java_rows");
+        }
+    }
+
     public void copyWritesRows() throws Exception {
         try (Connection connection = connect()) {
             var copies = connection.unwrap(PGConnection.class).getCopyAPI();
@@ -477,7 +500,7 @@ public final class Tables {
             same(copies.copyOut("COPY (SELECT * FROM people WHERE age > 40) TO STDOUT (FORMAT csv, HEADER)", csv), 1L);
             same(csv.toString(), "name,age\nAlan,41\n");
             fails("42P01", () -> copies.copyOut("COPY missing TO STDOUT", new StringWriter()));
-            fails("0A000", () -> copies.copyIn("COPY people FROM STDIN", new StringReader("x\t1\n")));
+            fails("42809", () -> copies.copyIn("COPY people FROM STDIN", new StringReader("x\t1\n")));
             same(query(connection, "SELECT 1"), List.of(1L));
         }
     }

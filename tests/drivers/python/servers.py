@@ -21,10 +21,9 @@ READY_SECONDS_MAX = 60
 class Server:
     """A server process that prints its address; killed when the tests end."""
 
-    def __init__(self, command, ready):
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+    def __init__(self, command, ready, folder=None):
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(command, text=True, cwd=folder, **pipes)
         # Also kills the server after a failed test.
         atexit.register(self.process.kill)
         self.lines = []
@@ -51,18 +50,21 @@ class Server:
         self.process.wait()
 
 
-def start_forebay(*arguments, address="127.0.0.1:0"):
-    """Starts Forebay, on a free port if no address is given. An environment variable names the binary."""
+def start_forebay(*arguments, address="127.0.0.1:0", folder=None):
+    """Starts Forebay, on a free port if no address is given, in a folder. An environment variable names the binary."""
     command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", address, *arguments]
-    return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
+    return Server(command, r"mongodb://([0-9.]+:[0-9]+)", folder)
 
 
-def start_tables(*arguments):
-    """Starts Forebay with the tables door. Its `sql` is the connection string, `port` the port."""
-    server = start_forebay("--postgres-listen", "127.0.0.1:0", *arguments)
+def start_tables(*arguments, folder=None):
+    """Starts Forebay with the tables door. Its `sql` is the connection string, `port` the port, and `flight` the address
+    of Flight SQL."""
+    listen = ["--postgres-listen", "127.0.0.1:0", "--flight-listen", "127.0.0.1:0"]
+    server = start_forebay(*listen, *arguments, folder=folder)
     line = next(line for line in server.lines if "postgresql://" in line)
     server.port = int(line.split(":")[-1].split("/")[0])
     server.sql = f"postgresql://ada@127.0.0.1:{server.port}/forebay"
+    server.flight = next(line for line in server.lines if "Flight SQL is at" in line).split()[-1]
     return server
 
 

@@ -6,18 +6,23 @@ Known differences are pinned in `sql/known_*.sql`: a pinned case fails when the 
 
 import decimal
 import math
+import os
 
 import duckdb
 import psycopg
 import pytest
+import slt_files
+import slt_values
+import sqllogictest
 import ssb
 import ssb_queries
 import tpch
 import tpch_queries
 from postgres_cluster import Cluster
-from sql_answers import ask, difference, is_ordered, known, lines, sort_key, statements, strict_difference
+from sql_answers import ask, difference, is_number, is_ordered, known, lines, sort_key, statements, strict_difference
 from servers import start_tables
 
+IS_FULL = os.environ.get("FOREBAY_TEST_FULL", "0") != "0"
 TIMEOUT = "SET statement_timeout = '20s'"
 TABLES = ("n", "m", "e", "g", "tri", "v", "wide")
 WIDE = [f"c{number}" for number in range(106)]
@@ -81,6 +86,9 @@ KNOWN = known("known_statements.sql")
 def check_statement(forebay, postgres, statement, values=()):
     ours, theirs = (ask(server, statement, values) for server in (forebay, postgres))
     check(statement, difference(statement, ours, theirs), KNOWN, ours, theirs)
+    # The plan of the first run.
+    again = ask(forebay, statement, values)
+    assert not difference(statement, again, ours), f"{again} after {ours} of {statement}"
 
 
 NULL_CASES = statements("null_cases.sql")
@@ -207,10 +215,10 @@ def test_rows_of_106_columns(forebay, postgres, statement):
     check_statement(forebay, postgres, statement)
 
 
-def benchmark(tmp_path_factory, module):
+def benchmark(tmp_path_factory, module, **options):
     """Returns Forebay and DuckDB with the Parquet files that a module writes."""
     folder, data = tmp_path_factory.mktemp("tables"), tmp_path_factory.mktemp("data")
-    module.write(folder)
+    module.write(folder, **options)
     for path in folder.glob("*.csv"):
         path.unlink()
     duck = duckdb.connect()
@@ -221,8 +229,9 @@ def benchmark(tmp_path_factory, module):
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory):
-    """TPC-H on both."""
-    server, duck = benchmark(tmp_path_factory, tpch)
+    """TPC-H on both, at scale factor 1 in the full tests."""
+    scale = 1 if IS_FULL else tpch.SCALE
+    server, duck = benchmark(tmp_path_factory, tpch, scale=scale)
     with psycopg.connect(server.sql, autocommit=True) as sql:
         yield sql, duck
     server.stop()
@@ -262,6 +271,35 @@ def check_benchmark(pair, query):
 @pytest.mark.parametrize("number", tpch_queries.QUERIES)
 def test_tpch(orders, number):
     check_benchmark(orders, tpch_queries.QUERIES[number])
+
+
+@pytest.fixture(scope="module")
+def tenth(tmp_path_factory):
+    """Forebay with TPC-H at scale factor 0.1, for which DataFusion's test files have answers."""
+    folder, data = tmp_path_factory.mktemp("tables"), tmp_path_factory.mktemp("data")
+    tpch.write(folder, scale=0.1)
+    server = start_tables("--data", str(data), "--tables", str(folder))
+    yield sqllogictest.Door(server.sql, ())
+    server.stop()
+
+
+@pytest.mark.parametrize("number", tpch_queries.QUERIES)
+def test_tpch_answers_of_datafusion(tenth, number):
+    files = sqllogictest.fetch(sqllogictest.CRATES[0]) / "test_files/tpch/answers"
+    for record in slt_files.records(files, f"q{number}.slt.part"):
+        rows, types, _, _, message = tenth.run(record.sql)
+        lines = slt_values.written(rows, types, record.sort, record.hash_threshold, None)
+        assert len(lines) == len(record.lines), message
+        for ours, theirs in zip(lines, record.lines, strict=True):
+            assert all(map(is_rounded, ours.split(), theirs.split())), f"{ours}\n{theirs}"
+
+
+def is_rounded(ours, theirs):
+    """Returns whether two texts are equal, or numbers of which the second is rounded, to six places if an average."""
+    if not (is_number(ours) and is_number(theirs)):
+        return ours == theirs
+    unit = 10.0 ** decimal.Decimal(theirs).as_tuple().exponent
+    return math.isclose(float(ours), float(theirs), rel_tol=1e-9, abs_tol=unit)
 
 
 @pytest.mark.parametrize("number", ssb_queries.QUERIES)

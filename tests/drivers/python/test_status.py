@@ -5,13 +5,16 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 
+import psycopg
 import pymongo
 import pytest
 from conftest import start_forebay
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 
 # Users choose names. Without escaping, these would end a label, a tag and a string.
 COLLECTION = 'things"<img src=x onerror=alert(1)>'
@@ -120,6 +123,94 @@ def test_other_sites_cannot_read(watched):
     assert "Access-Control-Allow-Origin" not in headers
 
 
+@pytest.fixture(scope="module")
+def sql(tmp_path_factory):
+    """The addresses of the status page and of SQL, of a server with two tables that logs every statement."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "people.csv").write_text("name,age\nAda,36\nAlan,41\n")
+    (folder / "things.csv").write_text("thing\n1\n")
+    server = start_forebay(
+        "--memory", "--status-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0",
+        "--tables", str(folder), "--tables-slow-statement-ms", "0",
+    )  # fmt: skip
+    page = next(found[1] for line in server.lines if (found := re.search(r"status page is at (http://\S+)", line)))
+    database = next(found[1] for line in server.lines if (found := re.search(r"(postgresql://\S+)", line)))
+    yield page, database
+    server.stop()
+
+
+def tables_of(page):
+    return json.loads(get(page, "status.json")[1])["tables"]
+
+
+def cancel(page, number, headers):
+    request = urllib.request.Request(f"{page}cancel?statement={number}", headers=headers, method="POST")
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)
+
+
+def test_a_running_statement_is_shown_and_cancelled(sql):
+    page, database = sql
+    text = "SELECT count(*) FROM generate_series(1, 1000000000000)"
+    failed = []
+
+    def run():
+        with psycopg.connect(database, user="ada") as connection:
+            try:
+                connection.execute(text)
+            except psycopg.errors.QueryCanceled as error:
+                failed.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: any(one["rowsRead"] > 0 for one in tables_of(page)["running"]))
+    (running,) = tables_of(page)["running"]
+    assert (running["text"], running["user"]) == (text, "ada")
+    assert running["rowsToRead"] is None, "a function's rows are not known"
+    # Pages of other sites cannot send the header.
+    for number, headers, code in [
+        (running["number"], {}, 400),
+        (running["number"], {"X-Forebay": "cancel", "Host": "rebound.example"}, 403),
+        (running["number"] + 1, {"X-Forebay": "cancel"}, 404),
+        ("x", {"X-Forebay": "cancel"}, 400),
+    ]:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            cancel(page, number, headers)
+        assert refused.value.code == code
+    assert thread.is_alive()
+    assert cancel(page, running["number"], {"X-Forebay": "cancel"}) == {"cancelled": True}
+    thread.join()
+    assert failed == ["canceling statement due to an administrator's request"]
+    after = tables_of(page)
+    assert after["running"] == []
+    assert (text, "stopped") in [(one["text"], one["ending"]) for one in after["slowStatements"]]
+
+
+def test_tables_and_statements_are_counted(sql):
+    page, database = sql
+    before = families(page)
+    with psycopg.connect(database, user="ada", autocommit=True) as connection:
+        for _ in range(3):
+            connection.execute("SELECT name FROM people").fetchall()
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute("SELECT * FROM nothing")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            connection.execute("SELECT 1 / (thing - 1) FROM things")
+        assert values(families(page)["forebay_tables_sessions"])[()] == 1
+    after = families(page)
+
+    def more(name, *labels):
+        return values(after[name])[labels] - values(before[name])[labels]
+
+    assert more("forebay_tables_statements", ("ending", "done")) == 3
+    assert more("forebay_tables_statements", ("ending", "failed")) == 1
+    assert more("forebay_tables_plans", ("plan", "found")) == 2
+    assert more("forebay_tables_rows") == 6
+    assert more("forebay_tables_statement_seconds") > 0
+    listed = {table["name"]: table["bytes"] for table in tables_of(page)["tables"]}
+    assert listed == {"people": 24, "things": 8}
+
+
 def browse(*arguments):
     """Runs Chromium. Returns its output, and the console output of the page."""
     command = [
@@ -151,3 +242,16 @@ def test_a_browser_shows_the_page(watched, tmp_path):
     # Hostile names are text: they add no elements.
     assert "<img" not in page and "alert(2)</script>" not in page
     assert html.escape(COLLECTION, quote=False) in page and html.escape(FIELD, quote=False) in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="skipped: no chromium")
+def test_a_browser_shows_tables_and_statements(sql, tmp_path):
+    page, database = sql
+    hostile = "SELECT '<img src=x onerror=alert(1)>' FROM people"
+    with psycopg.connect(database, user="ada") as connection:
+        connection.execute(hostile)
+    shown, complaints = browse("--window-size=1180,1500", "--dump-dom", f"--user-data-dir={tmp_path}", page)
+    assert not complaints, complaints
+    assert "<img" not in shown and html.escape(hostile, quote=False) in shown
+    for expected in ["people", "24 B", "No statement runs."]:
+        assert expected in shown

@@ -55,10 +55,13 @@ struct Counts {
     documents: AtomicU64,
     bytes: AtomicU64,
     next_number: AtomicU64,
+    /// Number of batches of writes since the collection was opened.
+    batches: AtomicU64,
 }
 
 impl Counts {
     fn publish(&self, statistics: Statistics) {
+        self.batches.fetch_add(1, Ordering::AcqRel);
         self.documents
             .store(statistics.documents, Ordering::Release);
         self.bytes.store(statistics.bytes, Ordering::Release);
@@ -130,6 +133,11 @@ impl Collection {
             collection.warn_of_numbers(statistics.next_number);
         }
         Ok(collection)
+    }
+
+    /// Returns a number that changes after each change of documents, while the collection is open.
+    pub fn version(&self) -> u64 {
+        self.counts.batches.load(Ordering::Acquire)
     }
 
     /// Returns the number of inserts that the collection can still take. Record numbers of deleted documents are not

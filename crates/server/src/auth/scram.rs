@@ -62,6 +62,22 @@ impl Credentials {
         }
     }
 
+    /// Returns whether these are the credentials of a normalised password. Takes several milliseconds of one core.
+    #[cfg(feature = "tables")]
+    pub fn are_of(&self, prepared_password: &str) -> bool {
+        let Ok(salt) = BASE64.decode(&self.salt) else {
+            return false;
+        };
+        let derived = Self::derive_with(prepared_password, &salt, self.iterations);
+        match (
+            decode_hash(&derived.stored_key),
+            decode_hash(&self.stored_key),
+        ) {
+            (Ok(derived), Ok(stored)) => constant_time_eq(&derived, &stored),
+            _ => false,
+        }
+    }
+
     /// Returns credentials that match no password. The same name and database always get the same credentials, so
     /// that a client cannot find out whether a user exists.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
@@ -271,6 +287,14 @@ mod tests {
             verdict.as_deref(),
             Ok("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
         );
+    }
+
+    #[cfg(feature = "tables")]
+    #[test]
+    fn credentials_are_of_one_password() {
+        let credentials = Credentials::derive_with("pencil", b"salt", 10);
+        assert!(credentials.are_of("pencil") && !credentials.are_of("Pencil"));
+        assert!(!Credentials::of_missing_user("ada", "admin", b"secret").are_of(""));
     }
 
     #[test]

@@ -132,6 +132,12 @@ fn hashed(password: &str) -> Result<Credentials, UserError> {
     Ok(Credentials::derive(&prepare::password(password)?))
 }
 
+/// Returns whether credentials are those of a password. Takes several milliseconds of one core.
+#[cfg(feature = "tables")]
+pub fn is_password_of(password: &str, credentials: &Credentials) -> bool {
+    prepare::password(password).is_ok_and(|prepared| credentials.are_of(&prepared))
+}
+
 fn put(documents: &Documents, user: &User, account: Account) -> Result<(), UserError> {
     let record = Record {
         name: user.name.clone(),

@@ -112,8 +112,9 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     let door = Arc::new(tokio::task::block_in_place(door));
     let devices = documents.devices().clone();
     let process = Process::new(devices.clone(), documents.settings().memory.clone());
+    let of_tables = tables.status();
     let serve_status =
-        |status: status::Listener| status.serve(process, door.clone(), stopped.clone());
+        |status: status::Listener| status.serve(process, door.clone(), of_tables, stopped.clone());
     let watched = status.map(|status| tokio::spawn(serve_status(status)));
     let documents_served = listener.serve(door.clone(), stopped.clone(), settings.shutdown_timeout);
     tokio::join!(documents_served, tables.serve(door, stopped, &settings));
@@ -164,14 +165,15 @@ fn connections_max(settings: &Settings, is_set: bool) -> Result<usize> {
 
 /// Refuses an address that other machines can reach, unless authentication is required.
 fn refuse_open_door(settings: &Settings) -> Result<()> {
-    if cfg!(not(feature = "tables")) && settings.postgres_listen.is_some() {
+    let of_tables = [settings.postgres_listen, settings.flight_listen];
+    if cfg!(not(feature = "tables")) && of_tables.iter().any(Option::is_some) {
         bail!(
-            "this build has no SQL: remove --postgres-listen, or build with the feature `tables`"
+            "this build has no SQL: remove --postgres-listen and --flight-listen, or build with the feature `tables`"
         );
     }
-    let listens = [Some(settings.mongodb_listen), settings.postgres_listen];
+    let listens = [Some(settings.mongodb_listen)].into_iter().chain(of_tables);
     let is_open = |listen: &SocketAddr| !listen.ip().to_canonical().is_loopback();
-    let Some(listen) = listens.into_iter().flatten().find(is_open) else {
+    let Some(listen) = listens.flatten().find(is_open) else {
         return Ok(());
     };
     if settings.auth {
@@ -273,7 +275,9 @@ fn open(settings: &Settings) -> Result<Arc<Documents>> {
     let options = device_options(settings)?;
     let devices = Devices::new(&spec, options).context("starting the devices")?;
     let documents = open_documents(settings, devices)?;
-    memory::watch(documents.settings().memory.clone())?;
+    let memory = &documents.settings().memory;
+    forebay_device::keep_free_memory(memory.figures().limit_bytes);
+    memory::watch(memory.clone())?;
     Ok(documents)
 }
 

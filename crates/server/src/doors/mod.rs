@@ -1,4 +1,5 @@
-//! The servers of this process, each with its protocol: documents (MongoDB's), and tables (PostgreSQL's). They share
+//! The servers of this process, each with its protocol: documents (MongoDB's), and tables (PostgreSQL's, and
+//! Flight SQL). They share
 //! users, TLS, and the limit on connections.
 
 pub mod documents;
@@ -6,5 +7,5 @@ mod places;
 #[cfg(feature = "tables")]
 pub mod tables;
 #[cfg(not(feature = "tables"))]
-#[path = "tables_left_out.rs"]
+#[path = "tables/left_out.rs"]
 pub mod tables;

@@ -102,8 +102,9 @@ settings! {
     shutdown_timeout: Duration = "shutdown-timeout-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "10000";
 
     /// Address and port of the status page (`/`), the metrics for Prometheus (`/metrics`) and `/health`. Port 0 picks a
-    /// free port. They require no password and show names of collections and fields, but no values. Without this
-    /// setting, the server offers none of them.
+    /// free port. They require no password and show names of collections, fields and tables, but no values. On a
+    /// loopback address, the page also shows the text of SQL statements, and cancels them. Without this setting, the
+    /// server offers none of them.
     status_listen: Option<SocketAddr> = "status-listen", Kind::AddressOrNone, "";
 
     /// Level of the log: `error`, `warn`, `info`, `debug` or `trace`, or a filter such as
@@ -163,8 +164,12 @@ settings! {
         "documents-slow-search-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "100";
 
     /// Address and port for PostgreSQL clients. Port 0 picks a free port. Addresses other than loopback require `auth`.
-    /// Without this setting, the server does not offer SQL.
+    /// Without this setting, the server does not offer PostgreSQL's protocol.
     postgres_listen: Option<SocketAddr> = "postgres-listen", Kind::AddressOrNone, "";
+
+    /// Address and port for clients of Arrow Flight SQL. Port 0 picks a free port. Addresses other than loopback
+    /// require `auth`. Without this setting, the server does not offer Flight SQL.
+    flight_listen: Option<SocketAddr> = "flight-listen", Kind::AddressOrNone, "";
 
     /// Folder of files and folders, each of which is a table: Parquet, Arrow IPC, CSV and JSON lines, CSV and JSON also
     /// compressed. Folders such as `year=2026` in a table's folder are a column `year`.
@@ -180,6 +185,11 @@ settings! {
 
     /// Maximum size of the temporary files of all SQL queries together. A query that needs more fails.
     tables_spill_bytes_max: u64 = "tables-spill-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
+
+    /// SQL statements that take at least this long, until the client has all rows, are logged under the target
+    /// `slow_statement`. 0 logs all statements; `--log info,slow_statement=off` logs none.
+    tables_slow_statement: Duration =
+        "tables-slow-statement-ms", Kind::Milliseconds { min: 0, max: HOUR_MS }, "1000";
 
     /// Connection string of a MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`. Forebay is then a
     /// proxy to that server: it answers what it can from its caches, and passes everything else on. The upstream

@@ -23,8 +23,16 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// Content type of Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Header of a request that cancels a statement. Other sites' pages cannot set it.
+const CANCEL_HEADER: &str = "x-forebay";
+
 const NOT_FOUND: &str = "Not found. This server has /, /status.json, /metrics and /health.\n";
 const READ_ONLY: &str = "Only GET and HEAD are supported.\n";
+const WRONG_CANCEL: &str =
+    "Cancel a statement with the header `X-Forebay: cancel` and its number: /cancel?statement=7\n";
+const NOT_RUNNING: &str = "This statement is not running.\n";
+const NOT_FROM_HERE: &str =
+    "Statements can be cancelled only where the status page has a loopback address.\n";
 const BROKEN: &str = "The status could not be read; the log has the error.\n";
 const WRONG_HOST: &str =
     "Use an IP address or localhost to reach this server, not another host name.\n";
@@ -72,6 +80,9 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
     if watched.is_loopback && !is_local_name(request.headers()) {
         return reply(StatusCode::FORBIDDEN, TEXT, WRONG_HOST);
     }
+    if request.method() == Method::POST && request.uri().path() == "/cancel" {
+        return cancel(watched, request);
+    }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refusal = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, READ_ONLY);
         let allowed = HeaderValue::from_static("GET, HEAD");
@@ -83,18 +94,36 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
         "/status.js" => reply(StatusCode::OK, JAVASCRIPT, SCRIPT),
         "/status.json" => {
             let problems = problems(watched).await;
+            let tables = watched.tables.json(watched.is_loopback).await;
             let draw = move |watched: &Watched, snapshot: &Snapshot| {
-                json::page(&watched.door, snapshot, &problems).to_string()
+                json::page(&watched.door, snapshot, &problems, tables).to_string()
             };
             picture(watched, JSON, draw).await
         }
         "/metrics" => {
-            let draw =
-                |watched: &Watched, snapshot: &Snapshot| metrics::page(&watched.door, snapshot);
+            let draw = |watched: &Watched, snapshot: &Snapshot| metrics::page(watched, snapshot);
             picture(watched, METRICS, draw).await
         }
         "/health" => health(&problems(watched).await),
         _ => reply(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
+    }
+}
+
+/// Cancels a statement.
+fn cancel(watched: &Watched, request: &Request<Incoming>) -> Response<String> {
+    if !watched.is_loopback {
+        return reply(StatusCode::FORBIDDEN, TEXT, NOT_FROM_HERE);
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let number = query.strip_prefix("statement=");
+    let number = number.and_then(|number| number.parse().ok());
+    let is_asked = request.headers().get(CANCEL_HEADER);
+    match number.filter(|_| is_asked.is_some_and(|value| value == "cancel")) {
+        None => reply(StatusCode::BAD_REQUEST, TEXT, WRONG_CANCEL),
+        Some(number) if watched.tables.cancel(number) => {
+            reply(StatusCode::OK, JSON, "{\"cancelled\":true}\n")
+        }
+        Some(_) => reply(StatusCode::NOT_FOUND, TEXT, NOT_RUNNING),
     }
 }
 

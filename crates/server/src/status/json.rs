@@ -17,8 +17,8 @@ use crate::doors::documents::Door;
 /// Maximum number of fields on the page; `/metrics` has all fields.
 const FIELDS_MAX: usize = 60;
 
-/// Returns the status as a JSON object.
-pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
+/// Returns the status as a JSON object, with that of the tables.
+pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String], tables: Value) -> Value {
     let connections = door.connections();
     let Snapshot {
         process,
@@ -52,10 +52,12 @@ pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
             "documentBytes": status.store.document_bytes,
         },
         "upstreamLagSeconds": lags(door),
+        "tables": tables,
     })
 }
 
-fn seconds(time: SystemTime) -> f64 {
+/// Returns the seconds of a time since 1970.
+pub fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH)
         .map_or(0.0, |since| since.as_secs_f64())
 }

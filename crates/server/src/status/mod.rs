@@ -1,11 +1,16 @@
-//! The read-only status listener, on a separate port: `/metrics` for Prometheus, `/health`, and a status page with its
-//! JSON.
+//! The status listener, on a separate port: `/metrics` for Prometheus, `/health`, and a status page with its JSON. It
+//! changes nothing, but cancels SQL statements for clients of this machine.
 
 mod health;
 mod http;
 mod json;
 mod metrics;
 mod process;
+#[cfg(feature = "tables")]
+mod tables;
+#[cfg(not(feature = "tables"))]
+#[path = "tables_left_out.rs"]
+mod tables;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +30,7 @@ use crate::listen;
 
 pub use process::Process;
 use process::ProcessStatus;
+pub use tables::Tables;
 
 /// Maximum number of clients served concurrently; others wait.
 const CLIENTS_MAX: usize = 256;
@@ -45,6 +51,7 @@ pub struct Listener {
 pub struct Watched {
     process: Process,
     door: Arc<Door>,
+    tables: Tables,
     health: Health,
     is_loopback: bool,
     /// Locked while a snapshot is taken and formatted. Only one snapshot is taken at a time, because a snapshot of many
@@ -78,7 +85,7 @@ impl Listener {
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
                 %address,
-                "the status page can be reached from other machines: it shows the names of collections and fields without a password"
+                "the status page can be reached from other machines: it shows the names of collections, fields and tables without a password"
             );
         }
         Ok(Listener { listener, address })
@@ -89,16 +96,18 @@ impl Listener {
         self.address
     }
 
-    /// Answers requests about `process` and `door` until `shutdown` becomes true.
+    /// Answers requests about `process`, `door` and `tables` until `shutdown` becomes true.
     pub async fn serve(
         self,
         process: Process,
         door: Arc<Door>,
+        tables: Tables,
         mut shutdown: watch::Receiver<bool>,
     ) {
         let watched = Arc::new(Watched {
             process,
             door,
+            tables,
             health: Health::default(),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
             drawing: Arc::default(),

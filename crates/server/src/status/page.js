@@ -340,6 +340,73 @@ function drawEvents(now) {
   $("events").replaceChildren(...(rows.length > 0 ? rows : [none("No device event yet.")]));
 }
 
+// SQL.
+
+/** Texts of statements are one line here; the whole text is the tooltip. */
+function statement(one) {
+  const text = one.text === null ? "(text not shown: the page can be reached from other machines)" : one.text;
+  return make("td", { class: "statement", title: text }, make("code", {}, text.replace(/\s+/g, " ")), make("div", { class: "soft small" }, one.user));
+}
+
+async function cancel(number, button) {
+  button.disabled = true;
+  try {
+    await fetch(`/cancel?statement=${number}`, { method: "POST", headers: { "X-Forebay": "cancel" } });
+  } finally {
+    ask();
+  }
+}
+
+function drawRunning(sql) {
+  const rows = sql.running.map((one) => {
+    const button = make("button", { type: "button" }, "Cancel");
+    button.addEventListener("click", () => cancel(one.number, button));
+    const share = one.rowsToRead ? Math.min(1, one.rowsRead / one.rowsToRead) : 0;
+    const progress = one.rowsToRead ? `${count(one.rowsRead)} of ${count(one.rowsToRead)}` : count(one.rowsRead);
+    return make("tr", {},
+      statement(one),
+      make("td", { class: "progress" }, progress, bar(share)),
+      make("td", {}, count(one.rows)),
+      make("td", {}, time(one.seconds)),
+      make("td", {}, sql.mayCancel ? button : ""));
+  });
+  $("running").replaceChildren(...(rows.length > 0 ? rows : [none("No statement runs.")]));
+}
+
+function drawSlow(now) {
+  const rows = now.tables.slowStatements.slice(0, ROWS_SHOWN).map((one) => make("tr", {},
+    statement(one),
+    make("td", { class: one.ending === "failed" ? "lost" : "soft" }, one.ending),
+    make("td", {}, count(one.rows)),
+    make("td", {}, time(one.seconds)),
+    make("td", { class: "soft" }, `${age(now.now - one.at)} ago`)));
+  $("slow").replaceChildren(...(rows.length > 0 ? rows : [none("No slow statement yet.")]));
+}
+
+function drawTables(sql) {
+  const known = (n, format) => (n === null ? "–" : format(n));
+  const rows = sql.tables.map((table) => make("tr", {},
+    make("td", {}, table.schema === "public" ? table.name : `${table.schema}.${table.name}`, " ", make("span", { class: "soft small" }, table.isView ? "view" : "")),
+    make("td", {}, known(table.rows, count)),
+    make("td", {}, known(table.bytes, bytes))));
+  if (sql.tablesLeftOut > 0) rows.push(none(`${count(sql.tablesLeftOut)} more tables.`));
+  $("tables").replaceChildren(...(rows.length > 0 ? rows : [none("No table is declared; files can be named by their path.")]));
+}
+
+function drawSql(now, before) {
+  $("sql").hidden = now.tables === null;
+  if (now.tables === null) return;
+  const sql = now.tables;
+  const all = (one) => sum(Object.values(one.statements));
+  const recent = before.tables === null || before === now ? "…" : rate((all(sql) - all(before.tables)) / span(before, now));
+  const plans = sql.plansFound + sql.plansMade;
+  set("sql-about", [`${recent} statements/s`, `${count(all(sql))} since start, ${count(sql.slow)} slow, ${count(sql.statements.failed)} failed`,
+    `${count(sql.sessions)} sessions`, `${percent(sql.plansFound, plans)} of plans found from before`].join(" · "));
+  drawRunning(sql);
+  drawSlow(now);
+  drawTables(sql);
+}
+
 function draw() {
   const now = samples[samples.length - 1];
   const before = samples[Math.max(0, samples.length - 2)];
@@ -353,6 +420,7 @@ function draw() {
   drawCounts("reasons", now.searches.cacheNotUsed, "None so far.", (reason) => REASONS[reason] || reason);
   drawCounts("commands", now.forwarded || now.commands, "No command yet.");
   drawEvents(now);
+  drawSql(now, before);
 }
 
 // Polling.

@@ -13,7 +13,7 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::InList;
-use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, cast, lit};
+use datafusion::logical_expr::{Between, BinaryExpr, Expr, ExprSchemable, Operator, cast, lit};
 use datafusion::scalar::ScalarValue;
 
 use super::beside::{common, fit, fit_one, fitted};
@@ -64,6 +64,19 @@ pub(super) fn typed(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> 
     }
 }
 
+/// Gives the texts that bound a value its type. Returns whether they changed.
+pub(super) fn bounds_typed(between: &mut Between, schema: &DFSchema) -> Result<bool> {
+    let data_type = between.expr.get_type(schema)?;
+    let mut is_changed = false;
+    for bound in [&mut between.low, &mut between.high] {
+        if let Some(constant) = constant(bound, &data_type)? {
+            **bound = constant;
+            is_changed = true;
+        }
+    }
+    Ok(is_changed)
+}
+
 fn compares(op: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(
@@ -102,9 +115,11 @@ fn constant(expr: &Expr, data_type: &DataType) -> Result<Option<Expr>> {
         return Ok(None);
     };
     Ok(match data_type {
-        DataType::Timestamp(..) | DataType::Time32(_) | DataType::Time64(_) => {
-            Some(cast(expr.clone(), data_type.clone()))
+        DataType::Timestamp(..) => {
+            let text = with_seconds(text).map_or_else(|| expr.clone(), lit);
+            Some(cast(text, data_type.clone()))
         }
+        DataType::Time32(_) | DataType::Time64(_) => Some(cast(expr.clone(), data_type.clone())),
         DataType::Binary
         | DataType::LargeBinary
         | DataType::BinaryView
@@ -122,6 +137,23 @@ fn constant(expr: &Expr, data_type: &DataType) -> Result<Option<Expr>> {
         },
         _ => None,
     })
+}
+
+/// Returns the text of a time, such as `2026-01-01 01:00`, with its seconds; `None` if it has them, or is none.
+fn with_seconds(text: &str) -> Option<String> {
+    let text = text.trim();
+    let bytes = text.as_bytes();
+    let is_short = bytes.len() >= 16
+        && bytes[..16]
+            .iter()
+            .zip(b"0000-00-00 00:00")
+            .all(|(byte, wanted)| match wanted {
+                b'0' => byte.is_ascii_digit(),
+                b' ' => matches!(byte, b' ' | b'T'),
+                other => byte == other,
+            })
+        && bytes.get(16) != Some(&b':');
+    is_short.then(|| format!("{}:00{}", &text[..16], &text[16..]))
 }
 
 /// Returns the day that a text stands for, from which a day is subtracted, or the reverse.

@@ -39,6 +39,7 @@ impl Session {
             let message = format!("clients cannot change {name}");
             return Err(SqlError::new(Code::InsufficientPrivilege, message));
         }
+        self.is_tuned = true;
         let options = Arc::make_mut(&mut self.state).config_mut().options_mut();
         match value {
             Some(value) => Ok(options.set(name, value)?),

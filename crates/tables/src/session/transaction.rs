@@ -58,6 +58,7 @@ impl Session {
             return;
         }
         self.transaction.status = Some(false);
+        self.renew_snapshots();
     }
 
     /// Ends the transaction. Returns the tag: a transaction of which a statement failed is rolled back.
@@ -84,6 +85,7 @@ impl Session {
 
     pub(super) fn end_transaction(&mut self, chain: bool) {
         self.cursors.retain(|_, cursor| cursor.holds);
+        self.renew_snapshots();
         self.limit_savepoints(0);
         self.transaction = Transaction {
             status: chain.then_some(false),

@@ -25,10 +25,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-text-gpu",
         &["forebay-cancel", "forebay-device", "forebay-text"],
     ),
-    ("forebay-tables", &["forebay-memory"]),
+    (
+        "forebay-tables",
+        &["forebay-memory", "forebay-tables-delta"],
+    ),
+    ("forebay-tables-delta", &[]),
     (
         "forebay-tables-documents",
         &["forebay-documents", "forebay-tables"],
+    ),
+    (
+        "forebay-tables-flight",
+        &["forebay-memory", "forebay-net", "forebay-tables"],
     ),
     (
         "forebay-tables-postgres",
@@ -103,6 +111,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-net",
             "forebay-tables",
             "forebay-tables-documents",
+            "forebay-tables-flight",
             "forebay-tables-postgres",
             "forebay-wire-mongo",
             "forebay-bench",

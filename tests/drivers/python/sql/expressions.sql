@@ -908,3 +908,6 @@ nofunction(1)
 nocolumn
 random() BETWEEN 0 AND 1
 length(gen_random_uuid()::text)
+log(1000)
+encode('ab', 'base64')
+encode('abcd', 'base64')

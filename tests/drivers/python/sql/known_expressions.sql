@@ -218,15 +218,7 @@ jsonb_build_array(1, 'a')
 -- Type: char(n) is text without padding.
 'abc'::char(5)
 1::char(3)
--- Type: counts and positions of arrays are numeric (unsigned), in PostgreSQL int4.
-array_length(ARRAY[1, 2, 3], 1)
-array_length(ARRAY[1], 2)
-cardinality(ARRAY[1, 2, 3])
-cardinality(ARRAY[[1, 2], [3, 4]])
-cardinality(ARRAY[]::int[])
-array_ndims(ARRAY[[1], [2]])
-array_position(ARRAY['a', 'b'], 'b')
-array_position(ARRAY['a', 'b'], 'c')
+-- Type: positions of arrays are unsigned numbers, in PostgreSQL int4.
 array_positions(ARRAY[1, 2, 1], 1)
 -- Type: extract and date_part are integers and floats, in PostgreSQL numeric and float8.
 extract(year from date '2020-02-29')

@@ -38,8 +38,6 @@ SELECT a FROM n EXCEPT ALL SELECT a FROM m
 SELECT b AS k, b::bigint AS j FROM n GROUP BY 1, 2
 -- Refused: a list that begins with a subquery.
 SELECT id FROM n WHERE a IN ((SELECT max(a) FROM m), 1)
--- Refused: concat whose arguments are all empty or NULL.
-SELECT concat('', CASE WHEN false THEN s END) FROM n
 -- Refused: GROUP BY () and a HAVING that has only constants.
 SELECT sum(b) FROM e GROUP BY ()
 SELECT 1 FROM e HAVING true

@@ -18,7 +18,7 @@ const CONTEXT_COLUMNS: usize = 60;
 pub enum Failure {
     /// The statement is wrong, or cannot be executed.
     #[error(transparent)]
-    Sql(#[from] Report),
+    Sql(Box<Report>),
     /// Ctrl-C cancelled the statement.
     #[error("interrupted")]
     Interrupted,
@@ -32,7 +32,7 @@ pub enum Failure {
 
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Failure {
-        Failure::Sql(Report { error, line: None })
+        Failure::Sql(Box::new(Report { error, line: None }))
     }
 }
 
@@ -47,7 +47,7 @@ impl Failure {
     #[must_use]
     pub fn at(self, piece: &Piece<'_>) -> Failure {
         match self {
-            Failure::Sql(report) => Failure::Sql(report.at(piece)),
+            Failure::Sql(report) => Failure::Sql(Box::new(report.at(piece))),
             other => other,
         }
     }

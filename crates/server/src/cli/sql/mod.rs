@@ -20,6 +20,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -227,6 +228,7 @@ fn open(args: &SqlArgs, place: &Place) -> Result<Arc<Tables>> {
     // No thread measures the resident memory, as one does in the server: after such a measurement, memory that a sort
     // released by spilling stays taken for a moment, in which the sort would fail.
     let account = Account::new(limit_bytes);
+    forebay_device::keep_free_memory(limit_bytes);
     let threads = args.threads.map_or_else(cores, usize::from);
     let settings = Settings {
         folder: Some(place.folder.clone()),
@@ -237,6 +239,7 @@ fn open(args: &SqlArgs, place: &Place) -> Result<Arc<Tables>> {
         memory_bytes_max: usize::try_from(limit_bytes / QUERIES_PART.1 * QUERIES_PART.0)?,
         spill_bytes_max: args.spill_bytes_max,
         threads,
+        slow_statement: Duration::MAX,
     };
     Tables::open(settings).context("starting the SQL engine")
 }

@@ -121,6 +121,9 @@ impl Runner {
                 self.output.tell(&tag, progress.elapsed());
                 Ok(())
             }
+            Outcome::CopyIn(_) => Err(SqlError::unsupported("COPY FROM STDIN in this shell")
+                .with_hint("use INSERT INTO a_table SELECT * FROM 'a_file.csv'")
+                .into()),
         }
     }
 

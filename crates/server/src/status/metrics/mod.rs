@@ -5,25 +5,25 @@ mod process;
 
 use std::fmt::{Display, Write};
 
-use super::Snapshot;
-use crate::doors::documents::Door;
+use super::{Snapshot, Watched};
 
 /// Returns the metrics page.
-pub fn page(door: &Door, snapshot: &Snapshot) -> String {
+pub fn page(watched: &Watched, snapshot: &Snapshot) -> String {
     let mut page = Page::default();
     process::append(&mut page, &snapshot.process);
-    documents::append(&mut page, door, snapshot);
+    documents::append(&mut page, &watched.door, snapshot);
+    watched.tables.append(&mut page);
     page.text
 }
 
 /// The metrics page while it is built.
 #[derive(Default)]
-struct Page {
+pub struct Page {
     text: String,
 }
 
 /// Label names and values.
-type Labels<'a> = &'a [(&'a str, &'a str)];
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
     /// Begins a metric. `kind` is `counter`, `gauge` or `histogram`.
@@ -32,11 +32,13 @@ impl Page {
         Family { page: self, name }
     }
 
-    fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    /// Begins a metric that only grows.
+    pub fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "counter", help)
     }
 
-    fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    /// Begins a metric that grows and shrinks.
+    pub fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "gauge", help)
     }
 
@@ -46,13 +48,14 @@ impl Page {
 }
 
 /// The samples of a metric.
-struct Family<'a> {
+pub struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
 }
 
 impl Family<'_> {
-    fn sample(&mut self, labels: Labels<'_>, value: impl Display) -> &mut Self {
+    /// Adds a sample.
+    pub fn sample(&mut self, labels: Labels<'_>, value: impl Display) -> &mut Self {
         self.suffixed("", labels, value)
     }
 

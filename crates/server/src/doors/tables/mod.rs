@@ -1,19 +1,19 @@
-//! The tables server: serves clients over PostgreSQL's protocol.
+//! The tables server: serves clients over PostgreSQL's protocol and Flight SQL.
+
+mod users;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use forebay_documents::{Action, ClientContext, Documents, Rights};
+use forebay_documents::{ClientContext, Documents, Rights};
 use forebay_tables::{Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
-use forebay_tables_postgres::{
-    Access, Door as Postgres, Login, Proof, Settings as DoorSettings, Users,
-};
+use forebay_tables_flight::Door as Flight;
+use forebay_tables_postgres::Door as Postgres;
 use forebay_terminal::print_line;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -21,13 +21,14 @@ use tokio::task::{JoinSet, block_in_place};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use self::users::SharedUsers;
 use super::documents;
-use crate::auth::scram::{ClientFirst, Credentials, Exchange};
-use crate::auth::users::{self, DEFAULT_DATABASE};
-use crate::listen::{bind, pause, stopped};
+use crate::auth::users::{DEFAULT_DATABASE, account, user};
+use crate::listen::{ListenError, bind, pause, stopped};
 use crate::settings::Settings;
+use crate::status;
 
-/// Database of the roles that limit a user to tables.
+/// The database of tables, which is also that of the roles that limit a user to them.
 const DATABASE: &str = "forebay";
 /// Folder in the data directory for the definitions of tables. `tables` is the name of the folder of documents.
 pub const FOLDER: &str = "sql";
@@ -38,42 +39,66 @@ const MEMORY_PART: u64 = 4;
 pub struct Door(Option<Opened>);
 
 struct Opened {
-    listener: TcpListener,
+    postgres: Option<TcpListener>,
+    flight: Option<TcpListener>,
     tls: Option<TlsAcceptor>,
     tables: Arc<Tables>,
 }
 
 impl Door {
-    /// Listens on the address of the settings, and opens the engine.
+    /// Listens on the addresses of the settings, and opens the engine.
     ///
     /// # Errors
-    /// If the port is in use, or the definitions of tables cannot be read.
+    /// If a port is in use, or the definitions of tables cannot be read.
     pub async fn open(
         settings: &Settings,
         tls: Option<TlsAcceptor>,
         documents: &Arc<Documents>,
     ) -> Result<Door> {
-        let Some(address) = settings.postgres_listen else {
+        if settings
+            .postgres_listen
+            .or(settings.flight_listen)
+            .is_none()
+        {
             return Ok(Door(None));
-        };
-        let listener = bind(address, "--postgres-listen").await?;
+        }
+        let postgres = listen(settings.postgres_listen, "--postgres-listen").await?;
+        let flight = listen(settings.flight_listen, "--flight-listen").await?;
         let tables = block_in_place(|| open(settings, documents)).context("opening the tables")?;
         Ok(Door(Some(Opened {
-            listener,
+            postgres,
+            flight,
             tls,
             tables,
         })))
     }
 
-    /// Prints the address, with the actual port if the setting has port 0.
+    /// Returns what the status page shows of the tables.
+    pub fn status(&self) -> status::Tables {
+        status::Tables::new(self.0.as_ref().map(|opened| Arc::clone(&opened.tables)))
+    }
+
+    /// Prints the addresses, with the actual port if a setting has port 0.
     ///
     /// # Errors
-    /// If the system does not report the address.
+    /// If the system does not report an address.
     pub fn announce(&self) -> Result<()> {
-        if let Some(opened) = &self.0 {
-            let address = opened.listener.local_addr()?;
-            // A server also serves if its output is not read.
+        let Some(opened) = &self.0 else {
+            return Ok(());
+        };
+        // A server also serves if its output is not read.
+        if let Some(listener) = &opened.postgres {
+            let address = listener.local_addr()?;
             let _ = print_line(format_args!("SQL is at postgresql://{address}/{DATABASE}"));
+        }
+        if let Some(listener) = &opened.flight {
+            let scheme = if opened.tls.is_some() {
+                "grpc+tls"
+            } else {
+                "grpc"
+            };
+            let address = listener.local_addr()?;
+            let _ = print_line(format_args!("Flight SQL is at {scheme}://{address}"));
         }
         Ok(())
     }
@@ -85,36 +110,114 @@ impl Door {
         shutdown: watch::Receiver<bool>,
         settings: &Settings,
     ) {
-        let Some(Opened {
-            listener,
-            tls,
-            tables,
-        }) = self.0
-        else {
+        let Some(opened) = self.0 else {
             return;
         };
-        let users = SharedUsers {
+        let users = || SharedUsers {
             documents: documents.clone(),
             are_required: settings.auth,
         };
-        let of_door = DoorSettings {
-            handshake_timeout: settings.handshake_timeout,
-            message_timeout: settings.message_timeout,
-            memory: documents.documents().settings().memory.clone(),
+        let memory = documents.documents().settings().memory.clone();
+        let postgres = async {
+            let Some(listener) = opened.postgres else {
+                return;
+            };
+            let settings_of_door = forebay_tables_postgres::Settings {
+                handshake_timeout: settings.handshake_timeout,
+                message_timeout: settings.message_timeout,
+                memory: memory.clone(),
+            };
+            let (tables, tls) = (Arc::clone(&opened.tables), opened.tls.clone());
+            let door = Postgres::new(tables, Box::new(users()), tls, settings_of_door);
+            serve_all(listener, door, &documents, shutdown.clone(), settings).await;
         };
-        let door = Postgres::new(tables, Box::new(users), tls, of_door);
-        let mut connections = accept(listener, &door, &documents, shutdown).await;
-        let ended = async { while connections.join_next().await.is_some() {} };
-        if timeout(settings.shutdown_timeout, ended).await.is_err() {
-            tracing::warn!("SQL statements did not finish in time; their connections are closed");
-        }
+        let flight = async {
+            let Some(listener) = opened.flight else {
+                return;
+            };
+            let settings_of_door = forebay_tables_flight::Settings {
+                handshake_timeout: settings.handshake_timeout,
+                message_timeout: settings.message_timeout,
+                memory: memory.clone(),
+            };
+            let (tables, tls) = (Arc::clone(&opened.tables), opened.tls.clone());
+            let door = Flight::new(tables, Box::new(users()), tls, settings_of_door);
+            serve_all(listener, door, &documents, shutdown.clone(), settings).await;
+        };
+        tokio::join!(postgres, flight);
+    }
+}
+
+async fn listen(
+    address: Option<SocketAddr>,
+    setting: &'static str,
+) -> Result<Option<TcpListener>, ListenError> {
+    match address {
+        Some(address) => bind(address, setting).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A protocol of the tables server.
+trait Protocol: Send + Sync + 'static {
+    /// Serves a client until it leaves or the server stops. `known` is called when the client has logged in.
+    ///
+    /// # Errors
+    /// Why the connection was closed, for the log.
+    fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        sender: IpAddr,
+        known: impl FnOnce() + Send,
+        shutdown: watch::Receiver<bool>,
+    ) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+impl Protocol for Postgres {
+    async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        sender: IpAddr,
+        known: impl FnOnce() + Send,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        let served = Postgres::serve(self, Box::new(stream), sender, known, shutdown).await;
+        served.map_err(|error| error.to_string())
+    }
+}
+
+impl Protocol for Flight {
+    async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        sender: IpAddr,
+        known: impl FnOnce() + Send,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        let served = Flight::serve(self, Box::new(stream), sender, known, shutdown).await;
+        served.map_err(|error| error.to_string())
+    }
+}
+
+/// Serves connections until `shutdown` becomes true. Then waits a while for those that are open.
+async fn serve_all(
+    listener: TcpListener,
+    door: Arc<impl Protocol>,
+    documents: &Arc<documents::Door>,
+    shutdown: watch::Receiver<bool>,
+    settings: &Settings,
+) {
+    let mut connections = accept(listener, &door, documents, shutdown).await;
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if timeout(settings.shutdown_timeout, ended).await.is_err() {
+        tracing::warn!("SQL statements did not finish in time; their connections are closed");
     }
 }
 
 /// Accepts connections until `shutdown` becomes true. Returns those that are open then.
 async fn accept(
     listener: TcpListener,
-    door: &Arc<Postgres>,
+    door: &Arc<impl Protocol>,
     documents: &Arc<documents::Door>,
     mut shutdown: watch::Receiver<bool>,
 ) -> JoinSet<()> {
@@ -140,13 +243,13 @@ async fn accept(
 }
 
 /// Serves a connection; `None` if there is no permit for it.
-fn serve(
-    door: &Arc<Postgres>,
+fn serve<P: Protocol>(
+    door: &Arc<P>,
     documents: &Arc<documents::Door>,
     stream: TcpStream,
     peer: SocketAddr,
     shutdown: &watch::Receiver<bool>,
-) -> Option<impl Future<Output = ()> + use<>> {
+) -> Option<impl Future<Output = ()> + use<P>> {
     let Some(place) = documents.places().enter(peer.ip()) else {
         tracing::warn!(%peer, "connection refused: connections-max has been reached");
         return None;
@@ -156,7 +259,7 @@ fn serve(
     }
     let (door, shutdown) = (Arc::clone(door), shutdown.clone());
     Some(async move {
-        let served = door.serve(Box::new(stream), peer.ip(), || place.keep(), shutdown);
+        let served = door.serve(stream, peer.ip(), || place.keep(), shutdown);
         tokio::select! {
             served = served => match served {
                 Ok(()) => tracing::debug!(%peer, "connection closed"),
@@ -190,6 +293,7 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
         memory: memory.clone(),
         memory_bytes_max: usize::try_from(of_queries).unwrap_or(usize::MAX),
         spill_bytes_max: settings.tables_spill_bytes_max,
+        slow_statement: settings.tables_slow_statement,
         threads: available_parallelism().map_or(1, usize::from),
     })
 }
@@ -215,92 +319,19 @@ struct Readers {
 }
 
 impl Clients for Readers {
-    fn client(&self, user: Option<&str>) -> ClientContext {
+    fn client(&self, name: Option<&str>) -> ClientContext {
         if !self.are_required {
             return ClientContext::default();
         }
-        let user = user.map(|user| users::user(user, DEFAULT_DATABASE));
+        let user = name.map(|name| user(name, DEFAULT_DATABASE));
         let account = user
             .as_ref()
-            .and_then(|user| users::account(&self.documents, user).ok()?);
+            .and_then(|user| account(&self.documents, user).ok()?);
         let roles = account.map_or_else(Vec::new, |account| account.roles);
         ClientContext {
             user,
             rights: Rights::Roles(roles.into()),
             ..ClientContext::default()
         }
-    }
-}
-
-/// The users of the documents server.
-struct SharedUsers {
-    documents: Arc<documents::Door>,
-    are_required: bool,
-}
-
-impl Users for SharedUsers {
-    fn are_required(&self) -> bool {
-        self.are_required
-    }
-
-    fn login(
-        &self,
-        user: &str,
-        first: &[u8],
-    ) -> std::result::Result<(Box<dyn Login>, String), String> {
-        let first = ClientFirst::parse(first).map_err(|error| error.to_string())?;
-        let user = users::user(user, DEFAULT_DATABASE);
-        let credentials = self
-            .documents
-            .credentials(&user)
-            .map_err(|error| error.to_string())?;
-        let mark = mark(&credentials);
-        let (exchange, message) = Exchange::start(&first, credentials);
-        Ok((Box::new(Proving { exchange, mark }), message))
-    }
-
-    fn wrong_password(&self, user: &str, sender: IpAddr) -> Duration {
-        let user = users::user(user, DEFAULT_DATABASE);
-        self.documents.guesses().record(Some(sender), Some(&user))
-    }
-
-    fn changes(&self) -> u64 {
-        self.documents.user_changes().count()
-    }
-
-    fn access(&self, user: &str, credentials: &str) -> Option<Access> {
-        let user = users::user(user, DEFAULT_DATABASE);
-        let stored = users::account(self.documents.documents(), &user).ok()??;
-        if mark(&stored.credentials) != credentials {
-            return None;
-        }
-        let rights = Rights::Roles(stored.roles.into());
-        let may = |action| rights.allow_on(action, DATABASE);
-        match (may(Action::Define), may(Action::Read)) {
-            (true, _) => Some(Access::Write),
-            (false, true) => Some(Access::Read),
-            (false, false) => None,
-        }
-    }
-}
-
-/// Returns a text that differs between credentials.
-fn mark(credentials: &Credentials) -> String {
-    format!("{credentials:?}")
-}
-
-/// A login in progress.
-struct Proving {
-    exchange: Exchange,
-    mark: String,
-}
-
-impl Login for Proving {
-    fn finish(&self, message: &[u8]) -> Option<Proof> {
-        let message = self.exchange.finish(message).ok()?;
-        Some(Proof {
-            message,
-            credentials: self.mark.clone(),
-        })
     }
 }

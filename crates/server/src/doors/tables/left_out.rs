@@ -9,6 +9,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::documents;
 use crate::settings::Settings;
+use crate::status;
 
 /// No server.
 pub struct Door;
@@ -23,12 +24,21 @@ impl Door {
         _tls: Option<TlsAcceptor>,
         _documents: &Arc<Documents>,
     ) -> Result<Door> {
-        if settings.postgres_listen.is_some() {
+        if settings
+            .postgres_listen
+            .or(settings.flight_listen)
+            .is_some()
+        {
             bail!(
-                "this build has no SQL: remove --postgres-listen, or build with the feature `tables`"
+                "this build has no SQL: remove --postgres-listen and --flight-listen, or build with the feature `tables`"
             );
         }
         Ok(Door)
+    }
+
+    /// Returns that there are no tables.
+    pub fn status(&self) -> status::Tables {
+        status::Tables
     }
 
     /// Prints nothing.

@@ -1,0 +1,171 @@
+//! The tables server on the status page, in its JSON and in the metrics.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_tables::{Ending, RunningStatement, SlowStatement, TableStatus, Tables as Engine};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::json::seconds;
+use super::metrics::Page;
+
+/// Maximum number of statements, and of tables, on the page.
+const SHOWN_MAX: usize = 60;
+/// Age at which the list of tables is read again. It may take as many seconds as there are tables.
+const LIST_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// The tables server; nothing if there is none.
+pub struct Tables {
+    engine: Option<Arc<Engine>>,
+    listed: Mutex<Option<Listed>>,
+}
+
+/// The tables at a point in time.
+struct Listed {
+    at: Instant,
+    tables: Vec<TableStatus>,
+    left_out: usize,
+}
+
+impl Tables {
+    /// Returns the tables of an engine.
+    pub fn new(engine: Option<Arc<Engine>>) -> Tables {
+        Tables {
+            engine,
+            listed: Mutex::default(),
+        }
+    }
+
+    /// Returns the status as a JSON object; `null` without an engine. Texts of statements are for clients of this
+    /// machine.
+    pub async fn json(&self, shows_texts: bool) -> Value {
+        let Some(engine) = &self.engine else {
+            return Value::Null;
+        };
+        let figures = engine.figures();
+        let endings = Ending::ALL.into_iter().zip(figures.statements);
+        let statements: serde_json::Map<String, Value> = endings
+            .map(|(ending, count)| (ending.name().to_owned(), count.into()))
+            .collect();
+        let running = engine.running(SHOWN_MAX);
+        let running: Vec<Value> = running
+            .iter()
+            .map(|it| of_running(it, shows_texts))
+            .collect();
+        let slow = engine.slow();
+        let slow: Vec<Value> = slow.iter().map(|it| of_slow(it, shows_texts)).collect();
+        let (tables, left_out) = self.listed(engine).await;
+        json!({
+            "sessions": figures.sessions,
+            "statements": statements,
+            "seconds": figures.time.as_secs_f64(),
+            "rows": figures.rows,
+            "slow": figures.slow,
+            "plansFound": figures.plans_found,
+            "plansMade": figures.plans_made,
+            "running": running,
+            "slowStatements": slow,
+            "tables": tables,
+            "tablesLeftOut": left_out,
+            "mayCancel": shows_texts,
+        })
+    }
+
+    async fn listed(&self, engine: &Engine) -> (Vec<Value>, usize) {
+        let mut listed = self.listed.lock().await;
+        let is_old = listed
+            .as_ref()
+            .is_none_or(|it| it.at.elapsed() >= LIST_AGE_MAX);
+        if is_old && let Ok((tables, left_out)) = engine.listed(SHOWN_MAX).await {
+            *listed = Some(Listed {
+                at: Instant::now(),
+                tables,
+                left_out,
+            });
+        }
+        listed.as_ref().map_or_else(Default::default, |it| {
+            (it.tables.iter().map(of_table).collect(), it.left_out)
+        })
+    }
+
+    /// Cancels a statement by its number. Returns whether it was running.
+    pub fn cancel(&self, number: u64) -> bool {
+        let engine = self.engine.as_ref();
+        engine.is_some_and(|engine| engine.cancel(number))
+    }
+
+    /// Appends the metrics.
+    pub fn append(&self, page: &mut Page) {
+        let Some(engine) = &self.engine else {
+            return;
+        };
+        let figures = engine.figures();
+        page.gauge("forebay_tables_sessions", "Open SQL sessions.")
+            .sample(&[], figures.sessions);
+        page.gauge(
+            "forebay_tables_running_statements",
+            "SQL statements that run.",
+        )
+        .sample(&[], engine.running(usize::MAX).len());
+        let help = "SQL statements by how they ended: done, failed, or stopped by the client, a timeout or an administrator.";
+        let mut statements = page.counter("forebay_tables_statements_total", help);
+        for (ending, count) in Ending::ALL.into_iter().zip(figures.statements) {
+            statements.sample(&[("ending", ending.name())], count);
+        }
+        page.counter(
+            "forebay_tables_statement_seconds_total",
+            "Time of all SQL statements together.",
+        )
+        .sample(&[], figures.time.as_secs_f64());
+        page.counter(
+            "forebay_tables_rows_total",
+            "Rows that SQL statements returned.",
+        )
+        .sample(&[], figures.rows);
+        page.counter(
+            "forebay_tables_slow_statements_total",
+            "SQL statements that were logged as slow.",
+        )
+        .sample(&[], figures.slow);
+        let mut plans = page.counter(
+            "forebay_tables_plans_total",
+            "Plans of SQL queries: made, or found from before.",
+        );
+        plans.sample(&[("plan", "made")], figures.plans_made);
+        plans.sample(&[("plan", "found")], figures.plans_found);
+    }
+}
+
+fn of_running(statement: &RunningStatement, shows_texts: bool) -> Value {
+    json!({
+        "number": statement.number,
+        "user": statement.user,
+        "text": shows_texts.then_some(&statement.text),
+        "seconds": statement.elapsed.as_secs_f64(),
+        "rowsRead": statement.rows_read,
+        "rowsToRead": statement.rows_to_read,
+        "rows": statement.rows,
+    })
+}
+
+fn of_slow(statement: &SlowStatement, shows_texts: bool) -> Value {
+    json!({
+        "at": seconds(statement.at),
+        "user": statement.user,
+        "text": shows_texts.then_some(&statement.text),
+        "seconds": statement.took.as_secs_f64(),
+        "rows": statement.rows,
+        "ending": statement.ending.name(),
+    })
+}
+
+fn of_table(table: &TableStatus) -> Value {
+    json!({
+        "schema": table.schema,
+        "name": table.name,
+        "isView": table.is_view,
+        "rows": table.rows,
+        "bytes": table.bytes,
+    })
+}
