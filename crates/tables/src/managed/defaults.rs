@@ -36,7 +36,7 @@ pub(super) fn planned(state: &SessionState, text: &str) -> Result<Expr> {
     Ok(state.create_logical_expr_from_sql_expr(sql, &DFSchema::empty())?)
 }
 
-/// Refuses a default that is none for a column of this type.
+/// Refuses a default that does not fit the type of its column.
 ///
 /// # Errors
 /// If it is no constant expression, or cannot be cast to the type.
