@@ -28,6 +28,9 @@ const GROWTH_PART: u64 = 4;
 const HEAPS_OF_CORE: u64 = 8;
 /// Part of the process's memory that all heaps together may keep: an eighth.
 const KEPT_PART: u64 = 8;
+/// If a heap's share of that is less, heaps keep glibc's default: `malloc_trim` does not return the end of a heap, and
+/// the requests of a small process need these bytes.
+const KEPT_BYTES_MIN: u64 = 16 << 20;
 
 /// Returns the allocator's free pages to the system. Takes the allocator's locks one after another; runs for some
 /// milliseconds.
@@ -53,10 +56,14 @@ pub fn give_back_large_blocks() {
     );
 }
 
-/// Lets heaps keep some of the memory that is freed, for a process of at most `limit_bytes`.
+/// Lets heaps keep some of the memory that is freed, for a process of at most `limit_bytes`. Changes nothing for a small
+/// process.
 pub fn keep_free_memory(limit_bytes: u64) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let kept_bytes = (limit_bytes / KEPT_PART / (HEAPS_OF_CORE * cores)).min(KEPT_BYTES_MAX);
+    if kept_bytes < KEPT_BYTES_MIN {
+        return;
+    }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let _ = kept_bytes;
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -68,7 +68,12 @@ impl Folder {
 
     /// Deletes the folder when no table and no data file of it is in use.
     pub(crate) fn delete_at_the_end(&self) {
-        self.is_unwanted.store(true, Ordering::Relaxed);
+        self.is_unwanted.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the table was dropped.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.is_unwanted.load(Ordering::Acquire)
     }
 
     /// Announces a step on `path`.
@@ -83,10 +88,33 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if *self.is_unwanted.get_mut()
-            && let Err(error) = fs::remove_dir_all(&self.path)
+            && let Err(error) = remove_folder(&self.path)
         {
             tracing::warn!(folder = %self.path.display(), %error, "a dropped table cannot be deleted");
         }
+    }
+}
+
+/// Deletes the folder of a table, if it is there. Files whose names begin with a dot are deleted last: one of them may
+/// tell, after a kill in between, that the folder is to be deleted.
+///
+/// # Errors
+/// If a file cannot be deleted.
+pub fn remove_folder(path: &Path) -> io::Result<()> {
+    let remove = || {
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        fs::remove_dir_all(path)
+    };
+    match remove() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 

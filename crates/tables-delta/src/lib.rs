@@ -21,7 +21,7 @@ mod table;
 mod writer;
 
 pub use error::{Error, Result};
-pub use folder::{Probe, Step};
+pub use folder::{Probe, Step, remove_folder};
 pub use schema::{COLUMN_DEFAULT, COLUMN_TEXT_TYPE, check_type};
 pub use stats::FileStats;
 pub use table::{Change, DataFile, Snapshot, Table};

@@ -40,7 +40,6 @@ pub struct Table {
 
 #[derive(Debug, Default)]
 struct Commits {
-    is_dropped: bool,
     /// Why no further version may be written.
     stuck: Option<String>,
     /// Version of the last checkpoint, and of the one before.
@@ -48,7 +47,7 @@ struct Commits {
 }
 
 /// A version of a table. Its files are there as long as it is in use.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Snapshot {
     version: u64,
     protocol: Protocol,
@@ -198,14 +197,18 @@ impl Table {
     /// Returns the current version, with what other processes wrote.
     ///
     /// # Errors
-    /// If another process wrote a version that this crate cannot read.
+    /// If the table was dropped, or another process wrote a version that this crate cannot read.
     pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let current = Arc::clone(&self.current.read());
+        // A table that is dropped from now on leaves this snapshot its files.
+        if self.folder.is_unwanted() {
+            return Err(Error::Dropped);
+        }
         if !version_path(&self.folder.log(), current.version + 1).exists() {
             return Ok(current);
         }
-        let commits = self.commits.lock();
-        if commits.is_dropped {
+        let _commits = self.commits.lock();
+        if self.folder.is_unwanted() {
             return Err(Error::Dropped);
         }
         self.catch_up()
@@ -223,7 +226,7 @@ impl Table {
     /// Nothing is then changed, except after [`Error::Stuck`], when the change may be there after a restart.
     pub fn commit(&self, change: &Change) -> Result<()> {
         let mut commits = self.commits.lock();
-        if commits.is_dropped {
+        if self.folder.is_unwanted() {
             return Err(Error::Dropped);
         }
         if let Some(why) = &commits.stuck {
@@ -252,10 +255,19 @@ impl Table {
         }
     }
 
-    /// Refuses all further changes, and deletes the folder when the last snapshot and the table are dropped.
+    /// Refuses all further changes and snapshots. Deletes each data file when no snapshot uses it, and the folder when the
+    /// table and the last snapshot are no longer in use.
     pub fn delete(&self) {
-        self.commits.lock().is_dropped = true;
+        let _commits = self.commits.lock();
         self.folder.delete_at_the_end();
+        let mut current = self.current.write();
+        for file in &current.files {
+            file.is_unused.store(true, Ordering::Relaxed);
+        }
+        *current = Arc::new(Snapshot {
+            files: Vec::new(),
+            ..Snapshot::clone(&current)
+        });
     }
 
     /// Reads the versions that others wrote. The caller holds the lock of the commits.

@@ -120,9 +120,12 @@ fn readers_keep_their_version() {
     table.delete();
     let late = insert(&table, &[5]);
     assert!(matches!(late, Err(Error::Dropped)), "{late:?}");
-    drop(table);
+    let late = table.snapshot();
+    assert!(matches!(late, Err(Error::Dropped)), "{late:?}");
     assert_eq!(numbers(&kept), [3, 4]);
     drop(kept);
+    assert_eq!(data_files(&path), 0);
+    drop(table);
     assert!(!path.exists());
     drop(folder);
 }

@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Users of whom all passwords are right.
+    /// Accepts any password of any user.
     struct Anyone;
 
     impl Users for Anyone {

@@ -257,8 +257,8 @@ impl Connection {
         }
     }
 
-    /// Answers a `MOVE` that names a portal of this protocol, as drivers send it to pass rows by. Returns whether it
-    /// was one.
+    /// Answers a `MOVE` that names a portal of this protocol, as drivers send it to skip rows. Returns whether it was
+    /// one.
     pub(crate) async fn move_portal(&mut self, statement: &Parsed) -> Result<bool, Failure> {
         let Some((name, count)) = statement.moved() else {
             return Ok(false);

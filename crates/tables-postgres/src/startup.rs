@@ -159,6 +159,7 @@ async fn start(
     }
     wire.allow_large_messages();
     let key = door.register();
+    session.set_process(key.number);
     wire.put(&Authentication::Ok)?;
     session.take_changed();
     for (name, value) in session.reported() {

@@ -1,4 +1,4 @@
-//! PostgreSQL's types of Arrow's types, and the reverse.
+//! Maps Arrow types to PostgreSQL types and back.
 
 use std::sync::Arc;
 

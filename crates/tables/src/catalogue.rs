@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use datafusion::common::ResolvedTableReference;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -235,30 +236,28 @@ impl Catalogue {
         })
     }
 
-    /// Removes a table of this kind.
+    /// Removes tables of this kind, all or none.
     ///
     /// # Errors
     /// If there is none, or the catalogue cannot be written.
-    pub(crate) fn remove(&self, schema: &str, name: &str, is_view: bool) -> Result<()> {
+    pub(crate) fn remove(&self, tables: &[ResolvedTableReference], is_view: bool) -> Result<()> {
+        if tables.is_empty() {
+            return Ok(());
+        }
         self.change(|schemas| {
-            let tables = schemas.get_mut(schema);
-            let found = tables.as_ref().and_then(|tables| tables.get(name));
-            let Some(found) = found else {
-                let what = if is_view { "view" } else { "table" };
-                let message = format!("{what} \"{name}\" does not exist");
-                return Err(SqlError::new(Code::UndefinedTable, message));
-            };
-            if is_view != (found.kind == Kind::View) {
-                let (is, not) = match is_view {
-                    true => ("table", "view"),
-                    false => ("view", "table"),
-                };
-                let message = format!("\"{name}\" is not a {not}");
-                return Err(SqlError::new(Code::WrongObjectType, message)
-                    .with_hint(format!("use DROP {}", is.to_uppercase())));
-            }
-            if let Some(tables) = tables {
-                tables.remove(name);
+            for name in tables {
+                let found = schemas.get_mut(&*name.schema);
+                let found = found.and_then(|tables| tables.remove(&*name.table));
+                let found = found.ok_or_else(|| no_table(&name.table, is_view))?;
+                if is_view != (found.kind == Kind::View) {
+                    let (is, not) = match is_view {
+                        true => ("table", "view"),
+                        false => ("view", "table"),
+                    };
+                    let message = format!("\"{}\" is not a {not}", name.table);
+                    return Err(SqlError::new(Code::WrongObjectType, message)
+                        .with_hint(format!("use DROP {}", is.to_uppercase())));
+                }
             }
             Ok(())
         })
@@ -275,7 +274,7 @@ impl Catalogue {
                     "the catalogue in {} cannot be written: {error}",
                     folder.display()
                 );
-                SqlError::new(Code::IoError, message)
+                SqlError::new(Code::of_io(&error), message)
             })?;
         }
         *schemas = changed;
@@ -294,6 +293,13 @@ impl Entry {
             managed: OnceCell::new(),
         }
     }
+}
+
+/// Returns the error of a table or view that does not exist.
+pub(crate) fn no_table(name: &str, is_view: bool) -> SqlError {
+    let what = if is_view { "view" } else { "table" };
+    let message = format!("{what} \"{name}\" does not exist");
+    SqlError::new(Code::UndefinedTable, message)
 }
 
 fn no_schema(name: &str) -> SqlError {
@@ -353,6 +359,7 @@ fn write(folder: &Path, schemas: &Schemas) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datafusion::common::TableReference;
 
     fn entry(kind: Kind) -> Entry {
         Entry::new(kind, "CREATE ...".to_owned())
@@ -384,6 +391,10 @@ mod tests {
         );
     }
 
+    fn named(table: &str) -> ResolvedTableReference {
+        TableReference::bare(table).resolve("", PUBLIC)
+    }
+
     #[test]
     fn a_change_that_fails_changes_nothing() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -394,8 +405,8 @@ mod tests {
         let codes = [
             catalogue.add(PUBLIC, "t", entry(Kind::View), false),
             catalogue.add("s", "t", entry(Kind::View), false),
-            catalogue.remove(PUBLIC, "t", true),
-            catalogue.remove(PUBLIC, "u", false),
+            catalogue.remove(&[named("t")], true),
+            catalogue.remove(&[named("u")], false),
             catalogue.add_schema("pg_catalog"),
             catalogue.remove_schema(PUBLIC, true),
         ]

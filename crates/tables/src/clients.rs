@@ -38,6 +38,8 @@ const FUNCTION_COLUMNS: [&str; 6] = [
 ];
 
 /// Tables without rows, or none that a column differs in.
+/// Columns with options of what a table of `pg_catalog` lists.
+const OPTION_COLUMNS: [&str; 4] = ["reloptions", "setconfig", "spcoptions", "proconfig"];
 const EMPTY_TABLES: [&str; 3] = ["pg_sequence", "pg_attrdef", "pg_collation"];
 /// Columns of positions, of indexes and constraints. There are none.
 const POSITION_COLUMNS: [&str; 4] = ["indkey", "indclass", "conkey", "confkey"];
@@ -198,6 +200,9 @@ impl Rewriter<'_> {
                 Some(NO_POSITION.to_owned())
             }
             "_pg_expandarray" => Some(NO_POSITION.to_owned()),
+            "array_to_string" if self.is_for_catalogue && reads_options(argument) => {
+                Some("CAST(NULL AS text)".to_owned())
+            }
             "to_regtype" => Some(format!(
                 "((SELECT min(oid) FROM pg_catalog.pg_type WHERE typname = {argument}))"
             )),
@@ -215,6 +220,17 @@ impl Rewriter<'_> {
             _ => None,
         }
     }
+}
+
+/// Returns whether an expression begins with a column of privileges or options. All of them are null.
+fn reads_options(expr: &Expr) -> bool {
+    let name = match expr {
+        Expr::BinaryOp { left, .. } => return reads_options(left),
+        Expr::CompoundIdentifier(names) => names.last(),
+        Expr::Identifier(name) => Some(name),
+        _ => None,
+    };
+    name.is_some_and(|name| name.value.ends_with("acl") || OPTION_COLUMNS.contains(&&*name.value))
 }
 
 fn is_current_catalog(expr: &Expr) -> bool {
@@ -405,7 +421,7 @@ fn aggregate(query: &mut Query) -> bool {
 }
 
 /// Returns whether a call is of a function of one row, and no aggregation.
-fn is_row_function(expr: &Expr) -> bool {
+pub(crate) fn is_row_function(expr: &Expr) -> bool {
     let Expr::Function(function) = expr else {
         return false;
     };

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, Int32Array, ListBuilder, StringArray, StringBuilder,
+    Array, ArrayRef, AsArray, Int32Array, ListBuilder, StringArray, StringBuilder,
 };
-use datafusion::arrow::datatypes::{DataType, Field};
+use datafusion::arrow::datatypes::{DataType, Field, Int64Type};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::common::cast::as_string_array;
 use datafusion::error::{DataFusionError, Result};
@@ -67,13 +67,22 @@ pub(crate) fn register(context: &SessionContext) {
             vec![number.clone()],
             nothing.clone(),
         ),
-        ("pg_get_functiondef", vec![number.clone()], nothing),
+        ("pg_get_functiondef", vec![number.clone()], nothing.clone()),
+        (
+            "pg_get_function_sqlbody",
+            vec![number.clone()],
+            nothing.clone(),
+        ),
+        ("pg_tablespace_location", vec![number.clone()], nothing),
+        ("pg_operator_is_visible", vec![number.clone()], yes.clone()),
+        ("pg_ts_config_is_visible", vec![number.clone()], yes.clone()),
         ("pg_collation_is_visible", vec![number.clone()], yes.clone()),
         ("pg_function_is_visible", vec![number.clone()], yes.clone()),
         ("pg_type_is_visible", vec![number], yes),
     ] {
         context.register_udf(constant(name, arguments, value));
     }
+    context.register_udf(pretty_size());
     context.register_udf(quote("quote_literal", false));
     context.register_udf(quote("quote_nullable", true));
     register_variadic(context);
@@ -87,6 +96,11 @@ fn register_variadic(context: &SessionContext) {
     let yes = ScalarValue::Boolean(Some(true));
     for (name, value) in [
         ("pg_get_indexdef", ScalarValue::Utf8(None)),
+        ("pg_database_size", ScalarValue::Int64(None)),
+        ("pg_indexes_size", ScalarValue::Int64(None)),
+        ("pg_relation_size", ScalarValue::Int64(None)),
+        ("pg_table_size", ScalarValue::Int64(None)),
+        ("pg_total_relation_size", ScalarValue::Int64(None)),
         ("has_column_privilege", yes.clone()),
         ("has_function_privilege", yes.clone()),
         ("has_sequence_privilege", yes),
@@ -123,6 +137,39 @@ fn constant(name: &str, arguments: Vec<DataType>, value: ScalarValue) -> ScalarU
 pub(crate) fn user_by_id(user: &str) -> ScalarUDF {
     let name = ScalarValue::from(user);
     constant("pg_get_userbyid", vec![DataType::Int32], name)
+}
+
+/// Returns `pg_size_pretty`.
+fn pretty_size() -> ScalarUDF {
+    let implementation = |arguments: &[ColumnarValue]| {
+        let rows = ColumnarValue::values_to_arrays(arguments)?;
+        let sizes = rows[0].as_primitive::<Int64Type>().iter();
+        let sizes: StringArray = sizes.map(|bytes| bytes.map(pretty)).collect();
+        Ok(ColumnarValue::Array(Arc::new(sizes)))
+    };
+    create_udf(
+        "pg_size_pretty",
+        vec![DataType::Int64],
+        DataType::Utf8,
+        Volatility::Immutable,
+        Arc::new(implementation),
+    )
+}
+
+/// Returns bytes in the largest unit of which there are more than ten. From kB on, sizes are halves of the unit until
+/// they are rounded.
+fn pretty(bytes: i64) -> String {
+    const UNITS: [&str; 6] = ["bytes", "kB", "MB", "GB", "TB", "PB"];
+    if bytes.unsigned_abs() < 10 * 1024 {
+        return format!("{bytes} {}", UNITS[0]);
+    }
+    let (mut halves, mut unit) = (bytes / 512, 1);
+    while halves.unsigned_abs() >= 20 * 1024 - 1 && unit + 1 < UNITS.len() {
+        halves /= 1024;
+        unit += 1;
+    }
+    let sign = if halves < 0 { -1 } else { 1 };
+    format!("{} {}", (halves + sign) / 2, UNITS[unit])
 }
 
 /// Returns a function that writes a text as a literal.

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{ColumnarValue, Expr, ScalarFunctionArgs};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::scalar::ScalarValue;
 
-/// How a column is computed from what a row is about.
+/// How a column is computed from the source object of a row.
 #[derive(Debug)]
 pub(crate) enum Cell<R: 'static> {
     Text(fn(&R) -> Option<String>),
@@ -75,13 +75,13 @@ fn batch<R>(columns: &Columns<R>, rows: &[R]) -> Result<RecordBatch> {
     )?)
 }
 
-/// Finds what the rows of a table are about.
+/// Finds the source objects of a table's rows.
 #[async_trait]
 pub(crate) trait Find: Debug + Send + Sync {
-    /// What a row is about.
+    /// The source object of a row.
     type Row: Debug + Send + Sync + 'static;
 
-    /// Returns what each row is about.
+    /// Returns the source object of each row.
     async fn rows(&self, state: &dyn Session) -> Result<Vec<Self::Row>>;
 }
 

@@ -7,7 +7,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{self as logical, DdlStatement, LogicalPlan};
 use datafusion::sql::parser::{CreateExternalTable, Statement};
 use datafusion::sql::planner::object_name_to_table_reference;
-use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName};
+use datafusion::sql::sqlparser::ast::{self, Ident, ObjectName, Value};
 
 use crate::catalogue::{Entry, Kind};
 use crate::command::with_absolute_locations;
@@ -17,8 +17,8 @@ use crate::files::FileTable;
 use crate::provider::DATABASE;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
-use crate::source::planned_for;
-use crate::{managed, names};
+use crate::source::as_user;
+use crate::{catalogue, managed, names};
 
 /// Maximum bytes of a definition. Each change writes all of them.
 const DEFINITION_BYTES_MAX: usize = 64 << 10;
@@ -46,6 +46,16 @@ pub(crate) async fn run(
         }
         let statement = crate::plan::understood(statement)?;
         if let Statement::Statement(sql) = &statement
+            && let Some(drop) = DropTables::of(sql)
+        {
+            let names = drop.names.iter().map(|name| {
+                let name = object_name_to_table_reference(name.clone(), true)?;
+                Ok(resolve(name))
+            });
+            let names: Result<Vec<_>> = names.collect();
+            return drop.run(&shared, names?);
+        }
+        if let Statement::Statement(sql) = &statement
             && matches!(**sql, ast::Statement::CreateView(_))
         {
             // Later, the view is planned without a session.
@@ -57,16 +67,16 @@ pub(crate) async fn run(
         }
     };
     let threads = session.tables().threads().clone();
-    let work = planned_for(session.user().to_owned(), work);
-    let (tag, notice) = Running::start_blocking(&threads, work).end().await??;
-    if let Some(notice) = notice {
+    let work = as_user(session.user().to_owned(), work);
+    let (tag, notices) = Running::start_blocking(&threads, work).end().await??;
+    for notice in notices {
         session.notice(notice);
     }
     Ok(Outcome::Done(tag.to_owned()))
 }
 
-/// The tag, and a notice for the client.
-type Applied = (&'static str, Option<SqlError>);
+/// The tag, and notices for the client.
+type Applied = (&'static str, Vec<SqlError>);
 
 /// Returns the table that a statement declares.
 ///
@@ -101,9 +111,9 @@ async fn create_external(
         shared.paths.check(location)?;
     }
     if table.if_not_exists && shared.catalogue.has_table(&name.schema, &name.table) {
-        return Ok(("CREATE TABLE", Some(skipped(&name))));
+        return Ok(("CREATE TABLE", vec![skipped(&name)]));
     }
-    let (definition, or_replace) = (table.to_string(), table.or_replace);
+    let (definition, or_replace) = (definition(&table), table.or_replace);
     // The files must be there, and of this format.
     let files = FileTable::new(external_table(state, table).await?);
     files.provider(shared.base(), &shared.paths).await?;
@@ -113,7 +123,7 @@ async fn create_external(
         Entry::new(Kind::External, definition),
         or_replace,
     )?;
-    Ok(("CREATE TABLE", None))
+    Ok(("CREATE TABLE", Vec::new()))
 }
 
 fn apply(
@@ -135,15 +145,7 @@ fn apply(
                 Entry::new(Kind::View, definition),
                 view.or_replace,
             )?;
-            Ok(("CREATE VIEW", None))
-        }
-        DdlStatement::DropTable(drop) => {
-            let name = resolve(drop.name);
-            Ok(("DROP TABLE", remove(shared, &name, drop.if_exists, false)?))
-        }
-        DdlStatement::DropView(drop) => {
-            let name = resolve(drop.name);
-            Ok(("DROP VIEW", remove(shared, &name, drop.if_exists, true)?))
+            Ok(("CREATE VIEW", Vec::new()))
         }
         DdlStatement::CreateCatalogSchema(schema) => {
             let added = shared.catalogue.add_schema(&schema.schema_name);
@@ -176,6 +178,37 @@ pub(crate) fn skipped(name: &ResolvedTableReference) -> SqlError {
     SqlError::new(Code::DuplicateTable, message)
 }
 
+/// Returns the statement of an external table. DataFusion's own text leaves out columns and options.
+fn definition(table: &CreateExternalTable) -> String {
+    let quoted = |text: &String| Value::SingleQuotedString(text.clone()).to_string();
+    let columns = table.columns.iter().map(ToString::to_string);
+    let partitions = table.table_partition_cols.iter();
+    let partitions = partitions.map(|name| Ident::with_quote('"', name).to_string());
+    let options = table.options.iter();
+    let options = options.map(|(key, value)| format!("{} {value}", quoted(key)));
+    let mut text = format!("CREATE EXTERNAL TABLE {}", table.name);
+    text += &listed("", columns);
+    text += &format!(" STORED AS {}", table.file_type);
+    text += &listed(" PARTITIONED BY", partitions);
+    for order in &table.order_exprs {
+        text += &listed(" WITH ORDER", order.iter().map(ToString::to_string));
+    }
+    text += &listed(" OPTIONS", options);
+    match &*table.locations {
+        [location] => text + " LOCATION " + &quoted(location),
+        locations => text + &listed(" LOCATION", locations.iter().map(quoted)),
+    }
+}
+
+/// Returns a clause with its items; nothing if there are none.
+fn listed(clause: &str, items: impl Iterator<Item = String>) -> String {
+    let items = items.collect::<Vec<_>>().join(", ");
+    match items.is_empty() {
+        true => items,
+        false => format!("{clause} ({items})"),
+    }
+}
+
 fn add(
     shared: &Shared,
     name: &ResolvedTableReference,
@@ -196,19 +229,60 @@ fn add(
         .add(&name.schema, &name.table, entry, or_replace)
 }
 
-fn remove(
-    shared: &Shared,
-    name: &ResolvedTableReference,
+/// A `DROP TABLE` or `DROP VIEW`.
+struct DropTables<'a> {
+    names: &'a [ObjectName],
     if_exists: bool,
     is_view: bool,
-) -> Result<Option<SqlError>> {
-    check_database(name)?;
-    let found = shared.catalogue.table(&name.schema, &name.table);
-    let found: Vec<_> = found.into_iter().collect();
-    let removed = managed::forget(&shared.place, &found, || {
-        shared.catalogue.remove(&name.schema, &name.table, is_view)
-    });
-    unless_skipped(removed, if_exists)
+}
+
+impl<'a> DropTables<'a> {
+    fn of(statement: &'a ast::Statement) -> Option<DropTables<'a>> {
+        match statement {
+            ast::Statement::Drop {
+                object_type: object @ (ast::ObjectType::Table | ast::ObjectType::View),
+                if_exists,
+                names,
+                ..
+            } => Some(DropTables {
+                names,
+                if_exists: *if_exists,
+                is_view: *object == ast::ObjectType::View,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Removes the tables, all or none.
+    fn run(&self, shared: &Shared, names: Vec<ResolvedTableReference>) -> Result<Applied> {
+        let (mut entries, mut removed, mut notices) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            check_database(&name)?;
+            let found = shared.catalogue.table(&name.schema, &name.table);
+            if found.is_none() && self.if_exists {
+                notices.push(skipping(catalogue::no_table(&name.table, self.is_view)));
+            } else if !removed.contains(&name) {
+                entries.extend(found);
+                removed.push(name);
+            }
+        }
+        managed::forget(&shared.place, &entries, || {
+            shared.catalogue.remove(&removed, self.is_view)
+        })?;
+        let tag = if self.is_view {
+            "DROP VIEW"
+        } else {
+            "DROP TABLE"
+        };
+        Ok((tag, notices))
+    }
+}
+
+fn skipping(error: SqlError) -> SqlError {
+    SqlError {
+        message: format!("{}, skipping", error.message),
+        ..error
+    }
 }
 
 /// Refuses a name in another database.
@@ -222,21 +296,15 @@ pub(crate) fn check_database(name: &ResolvedTableReference) -> Result<()> {
 }
 
 /// Turns the error of a statement with `IF EXISTS` or `IF NOT EXISTS` into a notice.
-fn unless_skipped(result: Result<()>, is_quiet: bool) -> Result<Option<SqlError>> {
+fn unless_skipped(result: Result<()>, is_quiet: bool) -> Result<Vec<SqlError>> {
     match result {
-        Ok(()) => Ok(None),
-        Err(error) => {
-            let is_about_existence = matches!(
-                error.code,
-                Code::UndefinedTable | Code::InvalidSchemaName | Code::DuplicateSchema
-            );
-            if is_quiet && is_about_existence {
-                return Ok(Some(SqlError {
-                    message: format!("{}, skipping", error.message),
-                    ..error
-                }));
-            }
-            Err(error)
+        Ok(()) => Ok(Vec::new()),
+        Err(error)
+            if is_quiet
+                && matches!(error.code, Code::InvalidSchemaName | Code::DuplicateSchema) =>
+        {
+            Ok(vec![skipping(error)])
         }
+        Err(error) => Err(error),
     }
 }

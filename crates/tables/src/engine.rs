@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use datafusion::catalog::CatalogProviderList;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
+use datafusion::common::config::ConfigOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder};
@@ -19,9 +20,10 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::activity::{Activity, Figures, RunningStatement, SlowStatement};
 use crate::attributes::{PG_CATALOG, PgCatalog};
+use crate::balanced::BalancedScans;
 use crate::catalogue::{Catalogue, PUBLIC};
+use crate::dynamic::DynamicFilters;
 use crate::error::{Code, Result, SqlError};
-use crate::guards;
 use crate::information::InformationSchema;
 use crate::managed::Place;
 use crate::memory::AccountPool;
@@ -33,9 +35,11 @@ use crate::relations::Listed;
 use crate::rows::Running;
 use crate::semantics::{AfterTypes, BeforeTypes};
 use crate::session::Session;
+use crate::sized::Limits;
+use crate::sliced::Sliced;
 use crate::source::Source;
 use crate::subqueries::Subqueries;
-use crate::yielding::YieldingJoins;
+use crate::{guards, stop};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8_192;
@@ -51,13 +55,19 @@ const STACK_BYTES: usize = 64 << 20;
 /// Maximum bytes of cached footers of Parquet files.
 const METADATA_CACHE_BYTES: usize = 32 << 20;
 
+/// Rows and bytes of a join's hash table that one thread fills, times the number of threads (decision 0032).
+const COLLECTED_ROWS: usize = 2 << 20;
+const COLLECTED_BYTES: usize = 32 << 20;
+/// Range of keys for which a join has an array instead of a hash table: it takes at most 1 MiB.
+const ARRAY_KEYS: usize = 256 << 10;
+
 /// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Folder in which declarations of tables and managed tables are kept. With `None`, declarations are in memory, and
     /// managed tables in a temporary folder until the engine is dropped.
     pub folder: Option<PathBuf>,
-    /// Folder of which each file and folder is a table.
+    /// Directory whose files and subdirectories are tables.
     pub tables: Option<PathBuf>,
     /// Tables besides those of files.
     pub source: Option<Arc<dyn Source>>,
@@ -115,8 +125,9 @@ impl Tables {
             .worker_threads(settings.threads.saturating_mul(THREADS_OF_CORE))
             .thread_name("tables")
             .thread_stack_size(STACK_BYTES)
-            .enable_time()
+            .enable_all()
             .build()?;
+        stop::follow_tasks();
         let environment = environment(&settings).map_err(io::Error::other)?;
         let catalogue = Catalogue::open(settings.folder.as_deref())?;
         let shared = Arc::new(Shared {
@@ -241,12 +252,22 @@ fn environment(settings: &Settings) -> datafusion::error::Result<RuntimeEnv> {
 }
 
 /// Returns the rules that tell what a plan means, in their order.
-fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+fn analyzer_rules(limits: Limits) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     let mut rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>> =
         vec![Arc::new(Subqueries), Arc::new(BeforeTypes)];
     rules.extend(Analyzer::new().rules);
-    rules.push(Arc::new(AfterTypes));
+    rules.push(Arc::new(AfterTypes(limits)));
     rules
+}
+
+/// Lets joins have one hash table for all threads if its rows are few enough for the thread that fills it. Otherwise
+/// the rows of both inputs are moved between threads by their keys, which takes longer with few threads.
+fn collect_build_sides(options: &mut ConfigOptions, threads: usize) {
+    let options = &mut options.optimizer;
+    let bytes = &mut options.hash_join_single_partition_threshold;
+    *bytes = (COLLECTED_BYTES / threads).max(*bytes);
+    let rows = &mut options.hash_join_single_partition_threshold_rows;
+    *rows = (COLLECTED_ROWS / threads).max(*rows);
 }
 
 /// Returns the state of a session before its first statement.
@@ -255,10 +276,12 @@ fn state(
     environment: Arc<RuntimeEnv>,
     threads: usize,
 ) -> datafusion::error::Result<SessionState> {
+    let limits = Limits::new(&shared.memory);
     let mut config = SessionConfig::new()
         .with_default_catalog_and_schema(DATABASE, PUBLIC)
         .with_create_default_catalog_and_schema(false)
         .with_batch_size(BATCH_ROWS)
+        .with_extension(Arc::new(limits.clone()))
         .with_target_partitions(threads.max(1));
     let options = config.options_mut();
     // `1.5` is a numeric, as PostgreSQL has it.
@@ -271,6 +294,8 @@ fn state(
     options.execution.skip_physical_aggregate_schema_check = true;
     // `SELECT min(b), max(a + b)` over several files lost rows that the minimum alone does not need.
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    options.execution.perfect_hash_join_small_build_threshold = ARRAY_KEYS;
+    collect_build_sides(options, threads.max(1));
     let catalogs = Catalogs::new(Arc::downgrade(shared));
     let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
     let rules = shared.source.iter().flat_map(|source| source.rules());
@@ -282,10 +307,12 @@ fn state(
         .with_config(config)
         .with_runtime_env(environment)
         .with_catalog_list(Arc::clone(&listed))
-        .with_analyzer_rules(analyzer_rules())
+        .with_analyzer_rules(analyzer_rules(limits))
         .with_optimizer_rules(guards::optimizer_rules())
         .with_physical_optimizer_rules(guards::physical_rules())
-        .with_physical_optimizer_rule(Arc::new(YieldingJoins))
+        .with_physical_optimizer_rule(Arc::new(BalancedScans))
+        .with_physical_optimizer_rule(Arc::new(DynamicFilters))
+        .with_physical_optimizer_rule(Arc::new(Sliced))
         .build();
     let context = SessionContext::new_with_state(state);
     setup_pg_catalog(&context, DATABASE, EmptyContextProvider).map_err(|error| *error)?;

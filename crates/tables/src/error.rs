@@ -1,10 +1,13 @@
 //! The errors of statements, with the codes of the SQL standard and of PostgreSQL.
 
+mod told;
+
 use std::fmt;
 
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::{Diagnostic, SchemaError};
 use datafusion::error::DataFusionError;
+use datafusion::parquet::errors::ParquetError;
 use datafusion::sql::sqlparser::parser::ParserError;
 
 /// The result of a statement.
@@ -75,6 +78,8 @@ codes! {
     InvalidDatetimeFormat = "22007";
     /// A division by zero.
     DivisionByZero = "22012";
+    /// A pattern is malformed, or too large.
+    InvalidRegularExpression = "2201B";
     /// A value of a setting or function is not allowed.
     InvalidParameterValue = "22023";
     /// A value cannot be read as its type.
@@ -230,35 +235,58 @@ impl fmt::Display for SqlError {
     }
 }
 
+impl From<object_store::Error> for SqlError {
+    fn from(error: object_store::Error) -> SqlError {
+        from_store(&error)
+    }
+}
+
 impl From<DataFusionError> for SqlError {
     fn from(error: DataFusionError) -> SqlError {
-        match error {
-            DataFusionError::Context(_, inner) => (*inner).into(),
-            DataFusionError::Diagnostic(diagnostic, inner) => {
-                diagnosed(&diagnostic, (*inner).into())
-            }
-            DataFusionError::Shared(inner) => from_shared(&inner),
-            DataFusionError::Collection(errors) => first(errors),
-            DataFusionError::External(inner) => match inner.downcast::<SqlError>() {
-                Ok(ours) => *ours,
-                Err(other) => from_external(&*other),
-            },
-            DataFusionError::ArrowError(inner, _) => from_arrow(*inner),
-            DataFusionError::SQL(inner, _) => from_parser(*inner),
-            DataFusionError::SchemaError(inner, _) => from_schema(&inner),
-            DataFusionError::NotImplemented(message) => {
-                SqlError::new(Code::FeatureNotSupported, message)
-            }
-            DataFusionError::ResourcesExhausted(message) => exhausted(&message),
-            DataFusionError::ParquetError(inner) => from_parquet(&inner.to_string()),
-            DataFusionError::ObjectStore(inner) => from_store(&inner),
-            DataFusionError::IoError(inner) => from_io(&inner),
-            DataFusionError::Plan(message) | DataFusionError::Configuration(message) => {
-                planned(message)
-            }
-            DataFusionError::Execution(message) => executed(message),
-            other => SqlError::new(Code::InternalError, other.strip_backtrace()),
+        let mut error = from_datafusion(error);
+        let is_other = matches!(error.code, Code::InternalError | Code::DataException);
+        if is_other && is_of_pattern(&error.message) {
+            error.code = Code::InvalidRegularExpression;
         }
+        error
+    }
+}
+
+/// Returns whether a message is that of a regular expression that cannot be compiled.
+fn is_of_pattern(message: &str) -> bool {
+    message.contains("regex parse error")
+        || message.contains("egular expression did not compile")
+        || message.contains("Compiled regex exceeds size limit")
+}
+
+fn from_datafusion(error: DataFusionError) -> SqlError {
+    match error {
+        DataFusionError::Context(_, inner) => (*inner).into(),
+        DataFusionError::Diagnostic(diagnostic, inner) => diagnosed(&diagnostic, (*inner).into()),
+        DataFusionError::Shared(inner) => from_shared(&inner),
+        DataFusionError::Collection(errors) => first(errors),
+        DataFusionError::External(inner) => match inner.downcast::<SqlError>() {
+            Ok(ours) => *ours,
+            Err(other) => from_external(&*other),
+        },
+        DataFusionError::ArrowError(inner, _) => from_arrow(*inner),
+        DataFusionError::SQL(inner, _) => from_parser(*inner),
+        DataFusionError::SchemaError(inner, _) => from_schema(&inner),
+        DataFusionError::NotImplemented(message) => {
+            SqlError::new(Code::FeatureNotSupported, message)
+        }
+        DataFusionError::ResourcesExhausted(message) => exhausted(&message),
+        DataFusionError::ParquetError(inner) => of_parquet(&inner),
+        DataFusionError::ObjectStore(inner) => from_store(&inner),
+        DataFusionError::IoError(inner) => from_io(&inner),
+        DataFusionError::Plan(message) | DataFusionError::Configuration(message) => {
+            planned(message)
+        }
+        DataFusionError::Execution(message) => executed(message),
+        other => SqlError::new(
+            Code::InternalError,
+            told::internal(&other.strip_backtrace()),
+        ),
     }
 }
 
@@ -272,14 +300,17 @@ fn from_shared(error: &DataFusionError) -> SqlError {
         DataFusionError::ResourcesExhausted(message) => exhausted(message),
         DataFusionError::ObjectStore(inner) => from_store(inner),
         DataFusionError::IoError(inner) => from_io(inner),
-        DataFusionError::ParquetError(inner) => from_parquet(&inner.to_string()),
+        DataFusionError::ParquetError(inner) => of_parquet(inner),
         DataFusionError::ArrowError(inner, _) => arrow_text(inner),
         DataFusionError::Execution(message) => executed(message.clone()),
         DataFusionError::Plan(message) => planned(message.clone()),
         DataFusionError::NotImplemented(message) => {
             SqlError::new(Code::FeatureNotSupported, message.clone())
         }
-        other => SqlError::new(Code::InternalError, other.strip_backtrace()),
+        other => SqlError::new(
+            Code::InternalError,
+            told::internal(&other.strip_backtrace()),
+        ),
     }
 }
 
@@ -303,7 +334,18 @@ fn diagnosed(diagnostic: &Diagnostic, mut error: SqlError) -> SqlError {
     error
 }
 
+/// Returns the error of this program that caused another one.
+fn caused(error: &(dyn std::error::Error + 'static)) -> Option<SqlError> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .find_map(|cause| cause.downcast_ref::<SqlError>())
+        .cloned()
+}
+
 fn from_external(error: &(dyn std::error::Error + Send + Sync + 'static)) -> SqlError {
+    if let Some(ours) = caused(error) {
+        return ours;
+    }
     if let Some(error) = error.downcast_ref::<std::io::Error>() {
         return from_io(error);
     }
@@ -329,10 +371,14 @@ fn arrow_text(error: &ArrowError) -> SqlError {
         ArrowError::ArithmeticOverflow(message) => {
             SqlError::new(Code::NumericValueOutOfRange, message.clone())
         }
-        ArrowError::CastError(message) if exceeds_type(message) => {
-            SqlError::new(Code::NumericValueOutOfRange, message)
-        }
-        ArrowError::CastError(message) => SqlError::new(Code::InvalidTextRepresentation, message),
+        ArrowError::CastError(message) => told::cast(message).unwrap_or_else(|| {
+            let is_outside = message.contains("is out of range");
+            let code = match is_outside {
+                true => Code::NumericValueOutOfRange,
+                false => Code::InvalidTextRepresentation,
+            };
+            SqlError::new(code, message)
+        }),
         ArrowError::ParseError(message) => cast_failed(message),
         ArrowError::CsvError(message) => SqlError::new(Code::BadCopyFileFormat, message),
         ArrowError::JsonError(message) => SqlError::new(Code::InvalidTextRepresentation, message),
@@ -342,12 +388,17 @@ fn arrow_text(error: &ArrowError) -> SqlError {
         ArrowError::IoError(message, _) if is_full(message) => exhausted(message),
         ArrowError::IoError(message, _) => SqlError::new(Code::IoError, message.clone()),
         ArrowError::ParquetError(message) => from_parquet(message),
-        ArrowError::InvalidArgumentError(message) if exceeds_digits(message) => {
-            SqlError::new(Code::NumericValueOutOfRange, message.clone())
-        }
         ArrowError::IpcError(message) => SqlError::new(Code::DataCorrupted, message.clone()),
+        ArrowError::InvalidArgumentError(message) => {
+            let other = || SqlError::new(Code::DataException, error.to_string());
+            told::digits(message).unwrap_or_else(other)
+        }
         other => SqlError::new(Code::DataException, other.to_string()),
     }
+}
+
+fn of_parquet(error: &ParquetError) -> SqlError {
+    caused(error).unwrap_or_else(|| from_parquet(&error.to_string()))
 }
 
 /// Returns the error of a Parquet file that cannot be read, or of a condition on its rows. Of the latter, the reader
@@ -374,25 +425,10 @@ fn from_parquet(message: &str) -> SqlError {
     ours.unwrap_or_else(arrow)
 }
 
-/// Returns whether a message is that of a decimal with more digits than its type has.
-fn exceeds_digits(message: &str) -> bool {
-    message.contains("to store in a Decimal")
-}
-
-/// Returns whether a cast failed because its type cannot hold the number.
-fn exceeds_type(message: &str) -> bool {
-    let number = message.strip_prefix("Cannot cast string '");
-    let number = number.and_then(|rest| rest.split_once('\''));
-    message.starts_with("Can't cast value")
-        || message.contains("is out of range")
-        || number.is_some_and(|(number, rest)| {
-            let digits = number.trim().trim_start_matches(['-', '+']);
-            let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            is_whole && rest.contains("Int")
-        })
-}
-
 fn cast_failed(message: &str) -> SqlError {
+    if let Some(told) = told::cast(message) {
+        return told;
+    }
     let is_time = message.contains("timestamp") || message.contains("date");
     let code = match is_time {
         true => Code::InvalidDatetimeFormat,
@@ -436,6 +472,10 @@ fn from_schema(error: &SchemaError) -> SqlError {
         | SchemaError::DuplicateUnqualifiedField { .. } => Code::DuplicateColumn,
         SchemaError::FieldNotFound { field, .. } => {
             let (_, hint) = text.split_once(". ").unwrap_or((&text, ""));
+            // The setting would change what names mean in every statement.
+            let setting =
+                " or disable the datafusion.sql_parser.enable_ident_normalization configuration";
+            let hint = hint.replace(setting, "");
             let error = SqlError::new(
                 Code::UndefinedColumn,
                 format!("column {} does not exist", field.quoted_flat_name()),
@@ -465,8 +505,11 @@ fn exhausted(message: &str) -> SqlError {
         .with_hint("select less at a time, or raise --tables-memory-bytes-max")
 }
 
-fn from_store(error: &datafusion::object_store::Error) -> SqlError {
-    use datafusion::object_store::Error;
+fn from_store(error: &object_store::Error) -> SqlError {
+    use object_store::Error;
+    if let Some(ours) = caused(error) {
+        return ours;
+    }
     match error {
         Error::NotFound { path, .. } => {
             SqlError::new(Code::UndefinedFile, format!("there is no file {path}"))
@@ -480,25 +523,40 @@ fn from_store(error: &datafusion::object_store::Error) -> SqlError {
 }
 
 fn from_io(error: &std::io::Error) -> SqlError {
+    if let Some(ours) = error.get_ref().and_then(|inner| caused(inner)) {
+        return ours;
+    }
     let message = error.to_string();
     if is_full(&message) {
         return exhausted(&message);
     }
-    let code = match error.kind() {
-        std::io::ErrorKind::NotFound => Code::UndefinedFile,
-        std::io::ErrorKind::PermissionDenied => Code::InsufficientPrivilege,
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Code::DiskFull,
-        _ => Code::IoError,
-    };
-    SqlError::new(code, error.to_string())
+    SqlError::new(Code::of_io(error), message)
+}
+
+impl Code {
+    /// Returns the code of an error of the disk.
+    pub(crate) fn of_io(error: &std::io::Error) -> Code {
+        use std::io::ErrorKind;
+        match error.kind() {
+            ErrorKind::NotFound => Code::UndefinedFile,
+            ErrorKind::PermissionDenied => Code::InsufficientPrivilege,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Code::DiskFull
+            }
+            _ => Code::IoError,
+        }
+    }
 }
 
 /// Returns the error of a plan that cannot be made. DataFusion tells its cause in its text alone.
 fn planned(message: String) -> SqlError {
+    if let Some(told) = told::call(&message) {
+        return told;
+    }
     let begins = |start: &str| message.starts_with(start);
     let code = if begins("table ") && message.ends_with("not found") {
         Code::UndefinedTable
-    } else if begins("Invalid function ") || message.contains("No function matches") {
+    } else if begins("Invalid function ") {
         Code::UndefinedFunction
     } else if message.contains("must be part of GROUP BY")
         || message.contains("appear in the GROUP BY")

@@ -16,7 +16,9 @@ use futures_util::TryStreamExt;
 use parking_lot::Mutex;
 
 use crate::error::{Code, Result, SqlError};
+use crate::headers;
 use crate::paths::Paths;
+use crate::s3::{Files, Location};
 
 /// A format of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +77,15 @@ const COMPRESSIONS: [(&str, &str); 4] = [
     ("zst", "zstd"),
 ];
 
-/// Maximum number of files of a pattern with folders in it.
-const FILES_MAX: usize = 100_000;
+/// Maximum number of files of a pattern with folders in it, and of a folder in S3.
+pub(crate) const FILES_MAX: usize = 100_000;
+/// Characters that make a path a pattern.
+pub(crate) const PATTERN: [char; 3] = ['*', '?', '['];
+pub(crate) const PATTERN_OPTIONS: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
 
 /// A table over files.
 #[derive(Debug)]
@@ -148,13 +157,24 @@ impl FileTable {
         if let Some(pattern) = &self.pattern {
             command.locations = expanded(pattern)?;
         }
-        let fingerprint = fingerprint(&command, state, paths).await?;
+        let is_readable = |name: &str| is_of(&command, name);
+        let in_s3 = Files::listed(&command.locations, state, is_readable).await?;
+        let fingerprint = match &in_s3 {
+            Some(files) => files.fingerprint(),
+            None => fingerprint(&command, state, paths).await?,
+        };
         if let Some(made) = self.made.lock().clone()
             && made.fingerprint == fingerprint
         {
             return Ok(made.provider);
         }
-        let provider = ListingTableFactory::new().create(state, &command).await?;
+        let provider = match in_s3 {
+            Some(files) => files.table(command, state).await?,
+            None => {
+                headers::check(&command, state).await?;
+                ListingTableFactory::new().create(state, &command).await?
+            }
+        };
         *self.made.lock() = Some(Made {
             fingerprint,
             provider: Arc::clone(&provider),
@@ -173,14 +193,17 @@ async fn fingerprint(
     let mut found = false;
     for location in &command.locations {
         let url = ListingTableUrl::parse(location)?;
+        if url.scheme() != "file" {
+            let message = format!("reading {}://", url.scheme());
+            return Err(SqlError::unsupported(message)
+                .with_hint("name files by their path, or as in s3://BUCKET/KEY"));
+        }
         let store = state.runtime_env().object_store(&url)?;
         let files = url.list_all_files(state, &*store, "").await?;
         let files: Vec<_> = files.try_collect().await?;
         found |= !files.is_empty();
         for file in files {
-            if url.scheme() == "file" {
-                paths.check_file(&Path::new("/").join(file.location.as_ref()))?;
-            }
+            paths.check_file(&Path::new("/").join(file.location.as_ref()))?;
             let changed = file.last_modified.timestamp_nanos_opt();
             (file.location, file.size, changed, file.e_tag).hash(&mut hasher);
         }
@@ -197,21 +220,14 @@ fn no_file(path: &str) -> SqlError {
 
 /// Returns whether a path has a `/` after its first `*`, `?` or `[`.
 fn has_folder_in_pattern(path: &str) -> bool {
-    let first = path.find(['*', '?', '[']);
+    let first = path.find(PATTERN);
     first.is_some_and(|first| !path.contains("://") && path[first..].contains('/'))
 }
 
 /// Returns the files that match a pattern, at most [`FILES_MAX`].
 fn expanded(pattern: &str) -> Result<Vec<String>> {
-    let options = glob::MatchOptions {
-        require_literal_separator: true,
-        require_literal_leading_dot: true,
-        ..glob::MatchOptions::default()
-    };
-    let found = glob::glob_with(pattern, options).map_err(|error| {
-        let message = format!("the pattern {pattern} is wrong: {error}");
-        SqlError::new(Code::InvalidParameterValue, message)
-    })?;
+    let found =
+        glob::glob_with(pattern, PATTERN_OPTIONS).map_err(|error| wrong(pattern, &error))?;
     let files = found.flatten().filter(|path| path.is_file());
     let files: Vec<String> = files
         .take(FILES_MAX)
@@ -223,6 +239,30 @@ fn expanded(pattern: &str) -> Result<Vec<String>> {
     }
 }
 
+/// Returns the pattern of a text.
+///
+/// # Errors
+/// If the text is no pattern.
+pub(crate) fn pattern_of(text: &str) -> Result<glob::Pattern> {
+    glob::Pattern::new(text).map_err(|error| wrong(text, &error))
+}
+
+fn wrong(pattern: &str, error: &glob::PatternError) -> SqlError {
+    let message = format!("the pattern {pattern} is wrong: {error}");
+    SqlError::new(Code::InvalidParameterValue, message)
+}
+
+/// Returns whether the end of a name tells the format and the compression of a table.
+fn is_of(command: &CreateExternalTable, name: &str) -> bool {
+    let wanted = command
+        .options
+        .get("format.compression")
+        .map(|it| it.to_ascii_lowercase());
+    format_of(name).is_some_and(|(format, compression)| {
+        format.name.eq_ignore_ascii_case(&command.file_type) && compression == wanted.as_deref()
+    })
+}
+
 /// Returns the format of a path, its compression, and the location for DataFusion.
 async fn recognised(
     path: &str,
@@ -231,21 +271,28 @@ async fn recognised(
     if let Some((format, compression)) = format_of(path) {
         return Ok(Some((format, compression, path.to_owned())));
     }
+    let of_file = |name: &str, folder: &str| {
+        let (format, compression) = format_of(name)?;
+        let ending = ending_of(name, format);
+        Some((format, compression, format!("{folder}*{ending}")))
+    };
+    let folder = format!("{}/", path.trim_end_matches('/'));
     let is_folder = path.ends_with('/') || Path::new(path).is_dir();
+    if let Some(location) = Location::parse(&folder)? {
+        let found = location.first(state, |name| of_file(name, &folder)).await?;
+        return found.map_or_else(|| Err(no_file(path)), |found| Ok(Some(found)));
+    }
     if !is_folder {
         return Ok(None);
     }
-    let folder = format!("{}/", path.trim_end_matches('/'));
     let url = ListingTableUrl::parse(&folder)?;
     let store = state.runtime_env().object_store(&url)?;
     let mut files = url
         .list_all_files(state as &dyn Session, &*store, "")
         .await?;
     while let Some(file) = files.try_next().await? {
-        let name = file.location.as_ref();
-        if let Some((format, compression)) = format_of(name) {
-            let ending = ending_of(name, format);
-            return Ok(Some((format, compression, format!("{folder}*{ending}"))));
+        if let Some(found) = of_file(file.location.as_ref(), &folder) {
+            return Ok(Some(found));
         }
     }
     Ok(None)

@@ -16,22 +16,13 @@ use crate::variables::{POSTGRES_VERSION, Variables};
 
 /// Adds the functions that are the same in all sessions.
 pub(crate) fn register(context: &SessionContext) {
-    let functions: Vec<Arc<ScalarUDF>> = context
-        .state()
-        .scalar_functions()
-        .values()
-        .cloned()
-        .collect();
-    for limited in functions.iter().filter_map(crate::sized::limited) {
-        context.register_udf(limited);
-    }
     context.register_udf(crate::to_char::to_char());
     context.register_udf(crate::types::age());
     context.register_udf(crate::types::pg_typeof());
     context.register_udf(crate::semantics::timezone());
     register_aliases(context);
     context.register_udf(version());
-    context.register_udf(constant("pg_advisory_unlock_all", String::new()));
+    context.register_udf(constant("pg_advisory_unlock_all", ""));
     crate::compatible::register(context);
 }
 
@@ -60,7 +51,7 @@ pub(crate) fn register_session(
         variables,
     ))))?;
     for name in ["session_user", "current_user", "current_role", "user"] {
-        state.register_udf(Arc::new(constant(name, user.to_owned())))?;
+        state.register_udf(Arc::new(constant(name, user)))?;
     }
     state.register_udf(Arc::new(crate::compatible::user_by_id(user)))?;
     Ok(())
@@ -72,17 +63,23 @@ fn version() -> ScalarUDF {
         env!("CARGO_PKG_VERSION"),
         datafusion::DATAFUSION_VERSION,
     );
-    constant("version", text)
+    constant("version", text.as_str())
 }
 
-/// Returns a function without arguments that returns a text.
-fn constant(name: &str, text: String) -> ScalarUDF {
-    let value = ScalarValue::Utf8(Some(text));
+/// Returns `pg_backend_pid`, the number with which the statements of a session can be cancelled.
+pub(crate) fn backend_pid(number: i32) -> ScalarUDF {
+    constant("pg_backend_pid", number)
+}
+
+/// Returns a function without arguments that returns a value.
+fn constant(name: &str, value: impl Into<ScalarValue>) -> ScalarUDF {
+    let value = value.into();
+    let data_type = value.data_type();
     let implementation = move |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(value.clone()));
     create_udf(
         name,
         Vec::new(),
-        DataType::Utf8,
+        data_type,
         Volatility::Stable,
         Arc::new(implementation),
     )

@@ -17,6 +17,20 @@ const NAMED_CONSUMERS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(3).e
 /// Maximum time that a query waits for room in the account of the process.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Takes bytes from the account of a share. Waits for room, as what a query released can be taken again after the next
+/// measurement.
+///
+/// # Errors
+/// If there is no room.
+pub(crate) fn grow(share: &Share, bytes: usize) -> Result<()> {
+    if share.grow_if_room(bytes) {
+        return Ok(());
+    }
+    let wait = share.grow_within(bytes, ROOM_TIMEOUT);
+    let grown = block_in_place(|| Handle::current().block_on(wait));
+    grown.map_err(|full| DataFusionError::ResourcesExhausted(full.to_string()))
+}
+
 /// DataFusion's pool of memory. Consumers that can spill to disk share what the others leave.
 #[derive(Debug)]
 pub(crate) struct AccountPool {
@@ -65,16 +79,7 @@ impl MemoryPool for AccountPool {
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
         self.pool.try_grow(reservation, additional)?;
-        if self.share.grow_if_room(additional) {
-            return Ok(());
-        }
-        // What a query released by writing to the disk can be taken again after the next measurement.
-        let wait = self.share.grow_within(additional, ROOM_TIMEOUT);
-        let grown = block_in_place(|| Handle::current().block_on(wait));
-        grown.map_err(|full| {
-            self.pool.shrink(reservation, additional);
-            DataFusionError::ResourcesExhausted(full.to_string())
-        })
+        grow(&self.share, additional).inspect_err(|_| self.pool.shrink(reservation, additional))
     }
 
     fn reserved(&self) -> usize {

@@ -3,13 +3,14 @@
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Code, Result, SqlError};
+use crate::s3::Location;
 
 /// The files that statements may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Paths {
     /// All files that the process can read. For a user of this machine.
     Any,
-    /// Files in these folders, and in the folders below them.
+    /// Files in these folders, and in the folders below them. Those of S3 are as `s3://bucket/folder`.
     Inside(Vec<PathBuf>),
 }
 
@@ -17,15 +18,20 @@ impl Paths {
     /// Checks that a statement may name this file, folder or pattern.
     ///
     /// # Errors
-    /// If it is outside the folders, or a URL.
+    /// If it is outside the folders, or a URL of anything but S3.
     pub(crate) fn check(&self, path: &str) -> Result<()> {
         let Paths::Inside(folders) = self else {
             return Ok(());
         };
         let real = (!path.contains("://")).then(|| real_path(path)).flatten();
-        let is_inside = |folder: &PathBuf| {
-            let folder = folder.canonicalize();
-            folder.is_ok_and(|folder| real.as_ref().is_some_and(|real| real.starts_with(folder)))
+        let in_s3 = Location::parse(path)?;
+        let is_inside = |folder: &PathBuf| match &in_s3 {
+            Some(location) => bucket_folder(folder).is_some_and(|folder| folder.covers(location)),
+            None => {
+                let folder = folder.canonicalize();
+                folder
+                    .is_ok_and(|folder| real.as_ref().is_some_and(|real| real.starts_with(folder)))
+            }
         };
         if folders.iter().any(is_inside) {
             return Ok(());
@@ -71,6 +77,11 @@ impl Paths {
         Err(SqlError::new(Code::InsufficientPrivilege, message)
             .with_hint("it is a link to a file outside the allowed folders"))
     }
+}
+
+/// Returns the folder of S3 that a path names.
+fn bucket_folder(path: &Path) -> Option<Location> {
+    Location::parse(path.to_str()?).ok().flatten()
 }
 
 /// Returns the path without links and `..`, up to its first pattern; `None` if it cannot be told.
@@ -141,9 +152,19 @@ mod tests {
             let error = check(refused).expect_err(refused);
             assert_eq!(error.code, Code::InsufficientPrivilege, "{refused}");
         }
-        for refused in ["/etc/passwd", "file:///etc/passwd", "s3://bucket/x.csv"] {
-            paths.check(refused).expect_err(refused);
+        let paths = Paths::Inside(vec![inside, PathBuf::from("s3://bucket/in")]);
+        for refused in [
+            "/etc/passwd",
+            "file:///etc/passwd",
+            "s3://other/in/x.csv",
+            "s3://bucket/x.csv",
+        ] {
+            let error = paths.check(refused).expect_err(refused);
+            assert_eq!(error.code, Code::InsufficientPrivilege, "{refused}");
             Paths::Any.check(refused).expect("everything is allowed");
         }
+        paths
+            .check("s3://bucket/in/x.csv")
+            .expect("it is in the folder");
     }
 }

@@ -5,17 +5,20 @@ use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ParamValues};
 use datafusion::execution::SessionState;
 use datafusion::execution::context::SQLOptions;
-use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, Volatility};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Volatility,
+};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 
 use crate::error::{Code, Result, SqlError};
+use crate::sized::Limits;
 use crate::{names, rewrite};
 
 /// Maximum number of a parameter.
@@ -54,6 +57,13 @@ pub(crate) async fn query(
     if is_copy && !may_copy {
         return Err(SqlError::unsupported("COPY TO a file on the server")
             .with_hint("use SELECT, and let the client write the file"));
+    }
+    if let Statement::CopyTo(copy) = &statement
+        && copy.target.starts_with("s3://")
+    {
+        return Err(
+            SqlError::unsupported("COPY TO a file in S3").with_hint("copy a local file there")
+        );
     }
     let statement = understood(rewritten(text, statement)?)?;
     let plan = state.statement_to_plan(statement).await?;
@@ -325,6 +335,18 @@ pub(crate) fn constant(
 }
 
 fn evaluated(state: &SessionState, expression: Expr) -> Result<ScalarValue> {
+    let plan = LogicalPlanBuilder::empty(true).project([expression])?;
+    let expression = match state.optimize(&plan.build()?)? {
+        LogicalPlan::Projection(row) => row.expr.into_iter().next(),
+        _ => None,
+    };
+    let expression = expression.ok_or_else(|| SqlError::unsupported("this constant"))?;
+    let expression = match state.config().get_extension::<Limits>() {
+        Some(limits) => expression
+            .transform_up(|inner| limits.limit(inner, &DFSchema::empty()))
+            .data()?,
+        None => expression,
+    };
     let expression = state.create_physical_expr(expression, &DFSchema::empty())?;
     let options = RecordBatchOptions::new().with_row_count(Some(1));
     let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options);

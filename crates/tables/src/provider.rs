@@ -322,7 +322,7 @@ impl Folder {
         names
     }
 
-    /// Returns the names and paths of the files and folders in the folder. Hidden ones are none of them.
+    /// Returns the names and paths of the files and folders in the folder. Skips hidden entries.
     fn entries(&self) -> Vec<(String, PathBuf)> {
         let listed = self
             .folder

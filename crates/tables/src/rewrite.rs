@@ -2,6 +2,7 @@
 //!
 //! This happens before planning, so types of columns are not known yet. What depends on types is in `semantics`.
 
+mod arrays;
 mod constants;
 mod joins;
 mod literals;
@@ -164,7 +165,9 @@ fn rewritten(expr: &mut Expr) -> Option<Expr> {
             compare_op,
             right,
         } => quantified::compared(left, compare_op, right, true),
-        Expr::Function(function) => modulo(function).or_else(|| age_of_today(function)),
+        Expr::Function(function) => modulo(function)
+            .or_else(|| age_of_today(function))
+            .or_else(|| arrays::of_query(function)),
         Expr::IsNull(row) => tuples::null(row, false),
         Expr::IsNotNull(row) => tuples::null(row, true),
         Expr::InList {
@@ -189,10 +192,7 @@ fn prepare(expr: &mut Expr) {
     match expr {
         Expr::Value(value) => constants::plain(&mut value.value),
         Expr::Interval(interval) => literals::spell_interval(&mut interval.value),
-        Expr::TypedString(typed) => {
-            literals::normalise_typed(typed);
-            literals::in_micros(&mut typed.data_type);
-        }
+        Expr::TypedString(typed) => literals::in_micros(&mut typed.data_type),
         Expr::BinaryOp {
             op:
                 BinaryOperator::PGRegexMatch
@@ -217,7 +217,9 @@ fn recast(expr: &mut Expr) -> Option<Expr> {
         return None;
     };
     constants::prepare(inner, data_type);
-    literals::normalise(inner, data_type);
+    if matches!(data_type, DataType::Interval { .. }) {
+        literals::spell_interval(inner);
+    }
     literals::in_micros(data_type);
     numeric::measure(inner, data_type);
     let limit = length(data_type);

@@ -14,7 +14,7 @@ use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use forebay_memory::Share;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -24,6 +24,12 @@ use crate::copy::CopyOptions;
 use crate::error::{Code, Result, SqlError};
 use crate::names;
 use crate::planned::Planned;
+use crate::sized;
+use crate::source::{as_user, of_this_user};
+use crate::stop::Stop;
+
+/// Maximum bytes that a function returns while a query is planned.
+const PLANNED_BYTES: usize = 1 << 10;
 
 /// The rows of a query. Dropping them ends the query.
 #[derive(Debug)]
@@ -72,26 +78,28 @@ impl Query {
     }
 }
 
-/// A task that is aborted when dropped.
+/// A task that is aborted when dropped. What computes without waiting then ends at its next check.
 #[derive(Debug)]
-pub(crate) struct Running<T>(JoinHandle<T>);
+pub(crate) struct Running<T>(JoinHandle<T>, #[expect(dead_code, reason = "dropped")] Stop);
 
 impl<T: Send + 'static> Running<T> {
     /// Starts work that computes for long without waiting, such as planning. It has a thread of its own, so that
-    /// queries go on. A thread that began cannot be stopped.
+    /// queries go on.
     pub(crate) fn start_blocking(
         threads: &Handle,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Running<T> {
-        let runtime = threads.clone();
-        Running(threads.spawn_blocking(move || runtime.block_on(work)))
+        let (runtime, stop) = (threads.clone(), Stop::default());
+        let work = stop.scope(work);
+        Running(threads.spawn_blocking(move || runtime.block_on(work)), stop)
     }
 
     pub(crate) fn start(
         threads: &Handle,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Running<T> {
-        Running(threads.spawn(work))
+        let stop = Stop::default();
+        Running(threads.spawn(stop.scope(work)), stop)
     }
 
     /// Waits for the end of the task.
@@ -137,6 +145,7 @@ impl Rows {
     /// If the query cannot be planned, or fails before its first row.
     pub(crate) async fn of_query(
         threads: &Handle,
+        user: &str,
         state: Arc<SessionState>,
         query: Query,
         verb: &'static str,
@@ -144,7 +153,8 @@ impl Rows {
         // One batch waits while the next is computed.
         let (sender, batches) = mpsc::channel(1);
         let (start, started) = oneshot::channel();
-        let mut task = Running::start(threads, run(state, query, start, sender));
+        let work = as_user(user.to_owned(), run(state, query, start, sender));
+        let mut task = Running::start(threads, work);
         let Ok(started) = started.await else {
             task.end().await?;
             return Err(SqlError::new(
@@ -298,15 +308,17 @@ async fn run(
     batches: mpsc::Sender<Result<RecordBatch>>,
 ) {
     let threads = Handle::current();
-    let planning = Arc::clone(&state);
-    let mut planned = Running::start_blocking(&threads, async move {
-        let plan = match query {
-            Query::Planned(planned) => planned.optimized(&planning)?,
-            Query::Bound(plan) => planning.optimize(&plan)?,
-        };
-        let planner = planning.query_planner();
-        Ok::<_, SqlError>(planner.create_physical_plan(&plan, &*planning).await?)
-    });
+    let of_plan = Arc::clone(&state);
+    let planning = async move {
+        // Plans are kept, so that long values are computed when they run.
+        let plan = sized::limited_to(PLANNED_BYTES, || match query {
+            Query::Planned(planned) => planned.optimized(&of_plan),
+            Query::Bound(plan) => Ok(of_plan.optimize(&plan)?),
+        })?;
+        let planner = of_plan.query_planner();
+        Ok::<_, SqlError>(planner.create_physical_plan(&plan, &*of_plan).await?)
+    };
+    let mut planned = Running::start_blocking(&threads, of_this_user(planning.boxed()));
     let started = async {
         let plan = planned.end().await??;
         let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;

@@ -9,7 +9,7 @@ mod counted;
 mod guarded;
 mod input;
 mod intervals;
-mod native;
+pub(crate) mod native;
 mod texts;
 mod unknown;
 
@@ -33,6 +33,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::scalar::ScalarValue;
 
 use crate::error::SqlError;
+use crate::sized::Limits;
 use crate::subqueries::always_has_a_row;
 
 /// Digits after the point that a quotient of decimals has at least if there is room. PostgreSQL returns 16 significant
@@ -51,7 +52,7 @@ pub(crate) struct BeforeTypes;
 
 impl AnalyzerRule for BeforeTypes {
     fn analyze(&self, plan: LogicalPlan, _options: &ConfigOptions) -> Result<LogicalPlan> {
-        rewritten(plan, fitted, before_types)
+        rewritten(plan, fitted, &before_types)
     }
 
     fn name(&self) -> &str {
@@ -61,11 +62,14 @@ impl AnalyzerRule for BeforeTypes {
 
 /// Changes expressions that have the same type in PostgreSQL, but other values.
 #[derive(Debug)]
-pub(crate) struct AfterTypes;
+pub(crate) struct AfterTypes(pub(crate) Limits);
 
 impl AnalyzerRule for AfterTypes {
     fn analyze(&self, plan: LogicalPlan, _options: &ConfigOptions) -> Result<LogicalPlan> {
-        rewritten(plan, filters, after_types)
+        rewritten(plan, filters, &|expr, schema, is_condition| {
+            let expr = after_types(expr, schema, is_condition)?;
+            expr.transform_data(|expr| self.0.limit(expr, schema))
+        })
     }
 
     fn name(&self) -> &str {
@@ -74,7 +78,7 @@ impl AnalyzerRule for AfterTypes {
 }
 
 /// Rewrites an expression. The last argument tells whether a plan uses it as a condition.
-type Rewrite = fn(Expr, &DFSchema, bool) -> Result<Transformed<Expr>>;
+type Rewrite<'a> = &'a dyn Fn(Expr, &DFSchema, bool) -> Result<Transformed<Expr>>;
 
 /// Rewrites a node of a plan.
 type RewriteNode = fn(LogicalPlan) -> Result<Transformed<LogicalPlan>>;
@@ -199,6 +203,7 @@ fn before_types(expr: Expr, schema: &DFSchema, _is_condition: bool) -> Result<Tr
             "date_part" => seconds(call, schema)?,
             "ceil" | "floor" => with_room(call, schema)?,
             "now" => in_micros(call, schema)?,
+            "character_length" => octets(call, schema)?,
             "round" | "log" | "encode" => counted::constant(call),
             "array_length" | "array_position" | "array_ndims" | "cardinality" => {
                 counted::number(call, schema)?
@@ -383,6 +388,18 @@ fn with_room(mut call: ScalarFunction, schema: &DFSchema) -> Result<Transformed<
         _ => false,
     };
     Ok(transformed_if(is_changed, Expr::ScalarFunction(call)))
+}
+
+/// Returns the length of bytes, which need not be a text.
+fn octets(call: ScalarFunction, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    let is_binary = match &*call.args {
+        [value] => value.get_type(schema)?.is_binary(),
+        _ => false,
+    };
+    Ok(match is_binary {
+        true => Transformed::yes(input::octets().call(call.args)),
+        false => Transformed::no(Expr::ScalarFunction(call)),
+    })
 }
 
 /// Returns the time of a statement in microseconds. Beside it, others would be counted in nanoseconds.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::TableReference;
-use datafusion::execution::SessionState;
+use datafusion::execution::{FunctionRegistry, SessionState};
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::sqlparser::ast;
 use forebay_memory::{Account, Share};
@@ -30,9 +30,9 @@ use crate::managed::{self, CopyIn, Snapshots};
 use crate::parse::Parsed;
 use crate::planned::{Key, Planned};
 use crate::rows::{Query, Rows, Running, within};
-use crate::source::planned_for;
+use crate::source::as_user;
 use crate::variables::Variables;
-use crate::{binding, ddl, functions, plan};
+use crate::{binding, ddl, functions, plan, types};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -71,8 +71,10 @@ struct Inner {
     command: Command,
     /// The statement's query, if it has one.
     query: Option<Arc<Planned>>,
-    /// Whether the query ran. Tables may be others since then.
+    /// Whether the query ran.
     is_used: AtomicBool,
+    /// The number of changes of the catalogue when the query was planned.
+    changes: u64,
     /// The memory of a long statement.
     _share: Option<Arc<Share>>,
     /// The rows of a query that returns the same until the catalogue changes, such as `SELECT 1`, and the number of
@@ -102,6 +104,7 @@ impl Prepared {
             command: Command::Nothing(""),
             query: None,
             is_used: AtomicBool::new(false),
+            changes: 0,
             constant: OnceLock::new(),
             parameters: Vec::new(),
             columns: None,
@@ -169,6 +172,14 @@ impl Session {
         session
     }
 
+    /// Sets the number that `pg_backend_pid()` returns.
+    pub fn set_process(&mut self, number: i32) {
+        let function = Arc::new(functions::backend_pid(number));
+        if let Err(error) = Arc::make_mut(&mut self.state).register_udf(function) {
+            tracing::error!(%error, "a session does not know its process");
+        }
+    }
+
     /// Refuses all statements that change something, or no longer.
     pub fn set_read_only(&mut self, is_read_only: bool) {
         self.is_read_only = is_read_only;
@@ -209,6 +220,7 @@ impl Session {
             command,
             query: None,
             is_used: AtomicBool::new(false),
+            changes: self.tables.shared().catalogue.changes(),
             constant: OnceLock::new(),
             parameters: declared.to_vec(),
             columns: None,
@@ -266,6 +278,11 @@ impl Session {
         let deadline = self.deadline();
         let work = within(deadline, self.try_execute(prepared, parameters));
         let result = run.part(work).await;
+        if self.transaction.status.is_none()
+            && let Some(seen) = self.state.config().get_extension::<Snapshots>()
+        {
+            seen.clear();
+        }
         let outcome = self.failed(result)?;
         Ok(match outcome {
             Outcome::Rows(rows) => Outcome::Rows(rows.until(deadline).of_run(run)),
@@ -468,7 +485,7 @@ impl Session {
             }
             Ok(planned)
         };
-        let work = planned_for(self.user.clone(), work);
+        let work = as_user(self.user.clone(), work);
         Running::start_blocking(self.tables.threads(), work)
             .end()
             .await?
@@ -496,7 +513,8 @@ impl Session {
         self.start();
         let state = Arc::clone(&self.state);
         let may_be_constant = parameters.is_empty() && plan::is_immutable(query.plan())?;
-        let mut rows = Rows::of_query(self.tables.threads(), state, query, verb).await?;
+        let mut rows =
+            Rows::of_query(self.tables.threads(), &self.user, state, query, verb).await?;
         if may_be_constant
             && rows.are_literals()
             && let Some(batch) = rows.next().await?
@@ -524,21 +542,38 @@ impl Session {
         })
     }
 
-    /// Returns the query of a statement. It is planned again if it ran before, unless its tables are the same.
+    /// Returns the query of a statement. It is planned again if it ran before or the catalogue changed, unless its tables
+    /// are the same.
+    ///
+    /// # Errors
+    /// If its columns would be others.
     async fn current(&mut self, prepared: &Prepared) -> Result<Arc<Planned>> {
         let inner = &prepared.0;
         let missing = || SqlError::new(Code::InternalError, "the statement has no query");
         let planned = inner.query.as_ref().ok_or_else(missing)?;
         let is_used = inner.is_used.swap(true, Ordering::Relaxed);
-        match inner.command.query() {
-            // A view without tables may have been replaced.
-            Some(statement) if is_used => {
-                let (text, statement) = (inner.query_text(), statement.clone());
-                self.planned(text, statement, &inner.parameters, false)
-                    .await
-            }
-            _ => Ok(Arc::clone(planned)),
+        let is_same = inner.changes == self.tables.shared().catalogue.changes();
+        let statement = match inner.command.query() {
+            Some(statement) if is_used || !is_same => statement.clone(),
+            _ => return Ok(Arc::clone(planned)),
+        };
+        let returns_rows = inner.columns.is_some();
+        let planned = self
+            .planned(
+                inner.query_text(),
+                statement,
+                &inner.parameters,
+                returns_rows,
+            )
+            .await?;
+        if let (Some(before), Some(after)) = (&inner.columns, planned.known_columns())
+            && !types::are_same_columns(before, after)
+        {
+            let message = "cached plan must not change result type";
+            return Err(SqlError::new(Code::FeatureNotSupported, message)
+                .with_hint("the table changed: prepare the statement again"));
         }
+        Ok(planned)
     }
 
     /// Starts a statement: `now()` is this moment, and outside a transaction, tables are as they are now.

@@ -1,70 +1,222 @@
-//! Functions whose result a client sizes by an argument: they are refused beyond a limit, before they take memory.
+//! Functions whose values can be long: what they return is limited, and taken from the account.
+//!
+//! A function estimates the bytes that it will return for each row. It computes few bytes at once. Many bytes are
+//! computed in parts, and taken from the account before; a value that is too long is refused. Operators that can do
+//! with fewer rows at a time ask for few bytes (see [`limited_to`]).
 
+mod size;
+
+use std::cell::Cell;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Int64Type};
+use datafusion::arrow::array::{Array, Int64Array};
+use datafusion::arrow::compute::kernels::concat_elements::concat_elements_dyn;
+use datafusion::arrow::compute::{cast, concat};
+use datafusion::arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::Transformed;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    BinaryExpr, ColumnarValue, Expr, ExprSchemable, Operator, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature,
 };
+use datafusion::scalar::ScalarValue;
+use forebay_memory::{Account, Share};
 
+use self::size::{Argument, Rows, Size};
 use crate::error::{Code, SqlError};
+use crate::lengths::array_bytes;
+use crate::semantics::native::native;
+use crate::{memory, stop};
 
-/// Maximum bytes that a function returns for one batch of rows.
-const RESULT_BYTES_MAX: i64 = 64 << 20;
-/// Bytes of a number in a list.
-const ITEM_BYTES: i64 = 8;
+/// Maximum bytes that are computed at once, outside of the account.
+pub(crate) const PART_BYTES: usize = 32 << 20;
+/// Maximum bytes of a value, as in PostgreSQL.
+const VALUE_BYTES_MAX: usize = 1 << 30;
+/// Maximum bytes that a function returns for one batch of rows: offsets in an array have 31 bits.
+const RESULT_BYTES_MAX: usize = i32::MAX as usize - VALUE_BYTES_MAX / 2;
+/// Bytes of a batch whose texts are found in time that grows with their sum.
+const FOUND_BYTES: usize = 1 << 20;
+/// Maximum bytes of a text that `levenshtein` takes, as in PostgreSQL.
+const COMPARED_BYTES_MAX: usize = 255;
 
-/// How the arguments of a function tell the size of its result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Size {
-    /// The second argument is the number of times that the first is repeated.
-    Times,
-    /// The second argument is the length of the result, in characters.
-    Length,
-    /// The first argument is the value, the second the number of items.
-    Items,
-    /// From the first argument to the second, in steps of the third. With one argument, from 0 to it.
-    Range,
-    /// All arguments together.
-    Sum,
-    /// The first argument, with the third in place of the second.
-    Replaced,
+/// Maximum bytes of a type all of whose values, NULL too, have as many.
+const FIXED_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// Maximum bytes that a function may return now.
+    static LIMIT_BYTES: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The functions.
-const FUNCTIONS: [(&str, Size); 11] = [
+/// Runs `work`, in which functions that would return more than `bytes` fail with an error of which [`is_limit`] is
+/// true.
+pub(crate) fn limited_to<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    struct Reset(usize);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LIMIT_BYTES.set(self.0);
+        }
+    }
+    let _reset = Reset(LIMIT_BYTES.replace(bytes));
+    work()
+}
+
+/// Returns whether an error says that a limit was exceeded.
+pub(crate) fn is_limit(error: &DataFusionError) -> bool {
+    let DataFusionError::External(inner) = error.find_root() else {
+        return false;
+    };
+    let ours = inner.downcast_ref::<SqlError>();
+    ours.is_some_and(|error| error.code == Code::LimitExceeded)
+}
+
+/// Functions whose result can be far longer than their arguments, and those that are slow.
+const FUNCTIONS: [(&str, Size); 16] = [
     ("array_repeat", Size::Times),
+    ("array_replace", Size::ItemsReplaced),
+    ("array_replace_all", Size::ItemsReplaced),
+    ("array_replace_n", Size::ItemsReplaced),
     ("array_resize", Size::Items),
-    ("concat", Size::Sum),
-    ("concat_ws", Size::Sum),
+    ("array_to_string", Size::Joined),
+    ("concat_ws", Size::Between),
     ("generate_series", Size::Range),
-    ("list_repeat", Size::Times),
+    ("levenshtein", Size::Compared),
     ("lpad", Size::Length),
     ("range", Size::Range),
+    ("regexp_replace", Size::Matched),
     ("repeat", Size::Times),
     ("replace", Size::Replaced),
     ("rpad", Size::Length),
+    ("strpos", Size::Found),
 ];
 
-/// Returns the function with a limit; `None` if it needs none.
-pub(crate) fn limited(function: &Arc<ScalarUDF>) -> Option<ScalarUDF> {
+/// Functions that return their arguments, or are planned as something else.
+const PASSING: [&str; 14] = [
+    "arrow_field",
+    "cast_to_type",
+    "coalesce",
+    "get_field",
+    "greatest",
+    "ifnull",
+    "least",
+    "named_struct",
+    "nullif",
+    "nvl",
+    "nvl2",
+    "opaque",
+    "struct",
+    "try_cast_to_type",
+];
+
+/// Functions that cast to a type of Arrow, which PostgreSQL lacks.
+const CASTS: [&str; 2] = ["arrow_cast", "arrow_try_cast"];
+
+/// Limits functions.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    memory: Account,
+}
+
+impl Limits {
+    /// Returns limits of functions that take memory from an account.
+    pub(crate) fn new(memory: &Account) -> Limits {
+        Limits {
+            memory: memory.clone(),
+        }
+    }
+
+    /// Limits the outermost function or `||` of an expression whose types fit.
+    pub(crate) fn limit(&self, expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+        Ok(match expr {
+            Expr::BinaryExpr(BinaryExpr { left, op, right })
+                if op == Operator::StringConcat
+                    && left.get_type(schema)? == right.get_type(schema)? =>
+            {
+                let function = self.limited(concatenation(), Size::Arguments);
+                Transformed::yes(function.call(vec![*left, *right]))
+            }
+            Expr::ScalarFunction(call) if CASTS.contains(&call.func.name()) => {
+                let call = Expr::ScalarFunction(call);
+                let data_type = call.get_type(schema)?;
+                if fixed_bytes(&data_type) > FIXED_BYTES_MAX {
+                    let error = SqlError::unsupported(format!("a cast to {data_type}"));
+                    return Err(DataFusionError::External(Box::new(error)));
+                }
+                Transformed::no(call)
+            }
+            Expr::ScalarFunction(mut call) => {
+                let size = match size_of(&call.func) {
+                    None if call.args.iter().all(is_constant) => None,
+                    None => {
+                        let returns = Expr::ScalarFunction(call.clone()).get_type(schema)?;
+                        may_be_long(&returns).then_some(Size::Arguments)
+                    }
+                    known => known,
+                };
+                let is_done =
+                    call.func.inner().is::<Limited>() || PASSING.contains(&call.func.name());
+                match size.filter(|_| !is_done) {
+                    Some(size) => {
+                        call.func = Arc::new(self.limited(Arc::clone(&call.func), size));
+                        Transformed::yes(Expr::ScalarFunction(call))
+                    }
+                    None => Transformed::no(Expr::ScalarFunction(call)),
+                }
+            }
+            other => Transformed::no(other),
+        })
+    }
+
+    fn limited(&self, function: Arc<ScalarUDF>, size: Size) -> ScalarUDF {
+        ScalarUDF::new_from_impl(Limited {
+            function,
+            size,
+            memory: self.memory.clone(),
+        })
+    }
+}
+
+fn size_of(function: &ScalarUDF) -> Option<Size> {
     let mut known = FUNCTIONS.iter();
-    let (_, size) = known.find(|(name, _)| *name == function.name())?;
-    Some(ScalarUDF::new_from_impl(Limited {
-        function: Arc::clone(function),
-        size: *size,
-    }))
+    let found = known.find(|(name, _)| *name == function.name());
+    found.map(|(_, size)| *size)
+}
+
+/// Returns whether an expression is a constant of the statement's text.
+fn is_constant(expr: &Expr) -> bool {
+    match expr {
+        Expr::Cast(cast) => matches!(*cast.expr, Expr::Literal(..)),
+        other => matches!(other, Expr::Literal(..)),
+    }
+}
+
+/// Returns whether values of a type differ in length.
+pub(crate) fn may_be_long(data_type: &DataType) -> bool {
+    data_type.is_nested() || data_type.is_string() || data_type.is_binary()
+}
+
+/// Returns the bytes that each value of a type has at least.
+fn fixed_bytes(data_type: &DataType) -> usize {
+    let items = |count: i32, item: usize| usize::try_from(count).unwrap_or(0).saturating_mul(item);
+    match data_type {
+        DataType::FixedSizeBinary(count) => items(*count, 1),
+        DataType::FixedSizeList(item, count) => items(*count, fixed_bytes(item.data_type()).max(1)),
+        DataType::List(item) | DataType::LargeList(item) => fixed_bytes(item.data_type()),
+        DataType::Struct(fields) => {
+            let fields = fields.iter().map(|field| fixed_bytes(field.data_type()));
+            fields.fold(0, usize::saturating_add)
+        }
+        _ => 1,
+    }
 }
 
 /// A function with a limit.
 #[derive(Debug)]
-struct Limited {
+pub(crate) struct Limited {
     function: Arc<ScalarUDF>,
     size: Size,
+    memory: Account,
 }
 
 impl PartialEq for Limited {
@@ -90,6 +242,10 @@ impl ScalarUDFImpl for Limited {
         self.function.aliases()
     }
 
+    fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
+        self.function.inner().schema_name(arguments)
+    }
+
     fn signature(&self) -> &Signature {
         self.function.signature()
     }
@@ -102,166 +258,167 @@ impl ScalarUDFImpl for Limited {
         self.function.inner().return_field_from_args(arguments)
     }
 
+    fn is_strict(&self) -> bool {
+        self.function.inner().is_strict()
+    }
+
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         self.function.inner().coerce_types(types)
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let bytes = self.size.bytes(&arguments)?;
-        if bytes > RESULT_BYTES_MAX {
-            let message = format!(
-                "{} would return {bytes} bytes for {} rows, {RESULT_BYTES_MAX} are allowed",
-                self.name(),
-                arguments.number_rows,
-            );
-            let error = SqlError::new(Code::LimitExceeded, message);
-            return Err(DataFusionError::External(Box::new(error)));
+        stop::check()?;
+        let rows = Rows::of(&arguments);
+        let bytes = self.size.bytes(&arguments.args, rows);
+        match self.size {
+            Size::Compared => check_compared(&arguments.args)?,
+            Size::Found if bytes > FOUND_BYTES => return found(&arguments, rows),
+            _ => {}
         }
-        self.function.inner().invoke_with_args(arguments)
-    }
-}
-
-impl Size {
-    /// Returns the bytes of the result, at least about as many as it will have.
-    fn bytes(self, arguments: &ScalarFunctionArgs) -> Result<i64> {
-        let values = &arguments.args;
-        let total = match self {
-            Size::Range => {
-                let (Some(first), second) = (values.first(), values.get(1)) else {
-                    return Ok(0);
-                };
-                let (from, to) = match second {
-                    Some(second) => (numbers(first)?, numbers(second)?),
-                    None => (None, numbers(first)?),
-                };
-                let step = values.get(2).map(numbers).transpose()?.flatten();
-                lengths(from.as_ref(), to.as_ref(), step.as_ref())
-            }
-            Size::Sum => {
-                let sizes = values
-                    .iter()
-                    .map(|value| text_bytes(value, arguments.number_rows));
-                sizes.fold(0, i64::saturating_add)
-            }
-            Size::Replaced => {
-                let [text, from, by, ..] = &**values else {
-                    return Ok(0);
-                };
-                let rows = arguments.number_rows;
-                let count = occurrences(text, from, rows);
-                text_bytes(text, rows).saturating_add(count.saturating_mul(longest_text(by)))
-            }
-            Size::Times | Size::Length | Size::Items => {
-                let Some(counts) = values.get(1) else {
-                    return Ok(0);
-                };
-                let each = match self {
-                    Size::Times => bytes_each(&values[0]),
-                    Size::Length => 1,
-                    _ => ITEM_BYTES,
-                };
-                let counts = numbers(counts)?;
-                let sum = counts.iter().flatten().flatten();
-                sum.map(|count| count.max(0))
-                    .fold(0, i64::saturating_add)
-                    .saturating_mul(each)
-            }
-        };
-        Ok(total)
-    }
-}
-
-/// Returns the bytes of the texts of an argument in all rows; 0 if it has another type.
-fn text_bytes(value: &ColumnarValue, rows: usize) -> i64 {
-    let bytes = match value {
-        ColumnarValue::Array(array) => texts_of(array).map(str::len).sum(),
-        ColumnarValue::Scalar(value) => {
-            let bytes = value.try_as_str().flatten().map_or(0, str::len);
-            bytes.saturating_mul(rows)
+        let limit = LIMIT_BYTES.get();
+        if bytes > limit {
+            return Err(self.exceeded(bytes, rows.count, limit));
         }
-    };
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-/// Returns the bytes of an argument's longest text.
-fn longest_text(value: &ColumnarValue) -> i64 {
-    let bytes = match value {
-        ColumnarValue::Array(array) => texts_of(array).map(str::len).max().unwrap_or(0),
-        ColumnarValue::Scalar(value) => value.try_as_str().flatten().map_or(0, str::len),
-    };
-    i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-/// Returns how often a text is in another, in all rows. It may be at each byte if it differs between rows.
-fn occurrences(text: &ColumnarValue, from: &ColumnarValue, rows: usize) -> i64 {
-    let ColumnarValue::Scalar(from) = from else {
-        return text_bytes(text, rows);
-    };
-    let from = match from.try_as_str().flatten() {
-        None | Some("") => return 0,
-        Some(from) => from,
-    };
-    let of = |text: &str| text.matches(from).count();
-    let count = match text {
-        ColumnarValue::Array(array) => texts_of(array).map(of).sum(),
-        ColumnarValue::Scalar(value) => {
-            let count = value.try_as_str().flatten().map_or(0, of);
-            count.saturating_mul(rows)
+        match bytes > PART_BYTES {
+            true => self.invoke_in_parts(&arguments, rows),
+            false => self.function.inner().invoke_with_args(arguments),
         }
-    };
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn texts_of(array: &ArrayRef) -> Box<dyn Iterator<Item = &str> + '_> {
-    match array.data_type() {
-        DataType::Utf8 => Box::new(array.as_string::<i32>().iter().flatten()),
-        DataType::LargeUtf8 => Box::new(array.as_string::<i64>().iter().flatten()),
-        DataType::Utf8View => Box::new(array.as_string_view().iter().flatten()),
-        _ => Box::new(std::iter::empty()),
     }
 }
 
-/// Returns an argument as numbers; `None` if it has another type, such as a date.
-fn numbers(value: &ColumnarValue) -> Result<Option<Int64Array>> {
-    let array = match value {
-        ColumnarValue::Array(array) => Arc::clone(array),
-        ColumnarValue::Scalar(value) => value.to_array()?,
-    };
-    if !array.data_type().is_integer() {
-        return Ok(None);
+impl Limited {
+    /// Computes many bytes for few rows at a time.
+    fn invoke_in_parts(&self, arguments: &ScalarFunctionArgs, rows: Rows) -> Result<ColumnarValue> {
+        let (kept, mut parts, mut from, mut made) = (self.memory.share(), Vec::new(), 0, 0);
+        while from < rows.count {
+            stop::check()?;
+            let (part, bytes) = self.size.part(&arguments.args, rows, from);
+            if bytes > VALUE_BYTES_MAX && self.size != Size::Arguments {
+                return Err(self.exceeded(bytes, part.count, VALUE_BYTES_MAX));
+            }
+            let work = self.memory.share();
+            if bytes > PART_BYTES {
+                self.take(&work, bytes.saturating_mul(self.size.work_factor()))?;
+            }
+            let value = self
+                .function
+                .inner()
+                .invoke_with_args(part.of_arguments(arguments))?;
+            if let ColumnarValue::Scalar(value) = &value
+                && rows.are_one
+            {
+                self.check_value(value.size(), 1)?;
+                return Ok(ColumnarValue::Scalar(value.clone()));
+            }
+            let values = value.into_array(part.count)?;
+            drop(work);
+            let bytes = array_bytes(&values);
+            self.check_value(bytes, part.count)?;
+            made += bytes;
+            if made > RESULT_BYTES_MAX && rows.count > 1 {
+                return Err(self.exceeded(made, rows.count, RESULT_BYTES_MAX));
+            }
+            self.take(&kept, bytes)?;
+            parts.push(values);
+            from += part.count;
+        }
+        if let [values] = &*parts {
+            return Ok(ColumnarValue::Array(Arc::clone(values)));
+        }
+        self.take(&kept, made)?;
+        let parts: Vec<&dyn Array> = parts.iter().map(|part| &**part).collect();
+        Ok(ColumnarValue::Array(concat(&parts)?))
     }
-    let array = cast(&array, &DataType::Int64)?;
-    Ok(Some(array.as_primitive::<Int64Type>().clone()))
+
+    fn take(&self, share: &Share, bytes: usize) -> Result<()> {
+        memory::grow(share, bytes)
+    }
+
+    fn check_value(&self, bytes: usize, rows: usize) -> Result<()> {
+        match rows == 1 && bytes > VALUE_BYTES_MAX {
+            true => Err(self.exceeded(bytes, rows, VALUE_BYTES_MAX)),
+            false => Ok(()),
+        }
+    }
+
+    fn exceeded(&self, bytes: usize, rows: usize, limit: usize) -> DataFusionError {
+        let name = self.name();
+        let message =
+            format!("{name} would return {bytes} bytes for {rows} rows, {limit} are allowed");
+        DataFusionError::External(Box::new(SqlError::new(Code::LimitExceeded, message)))
+    }
 }
 
-/// Returns the average bytes of a value, at least 1.
-fn bytes_each(value: &ColumnarValue) -> i64 {
-    let (bytes, count) = match value {
-        ColumnarValue::Array(array) => (array.get_array_memory_size(), array.len()),
-        ColumnarValue::Scalar(value) => (value.size(), 1),
-    };
-    i64::try_from(bytes / count.max(1))
-        .unwrap_or(i64::MAX)
-        .max(1)
+fn check_compared(arguments: &[ColumnarValue]) -> Result<()> {
+    let is_long = arguments
+        .iter()
+        .any(|value| longest_text(value) > COMPARED_BYTES_MAX);
+    if !is_long {
+        return Ok(());
+    }
+    let message =
+        format!("levenshtein argument exceeds maximum length of {COMPARED_BYTES_MAX} bytes");
+    let error = SqlError::new(Code::InvalidParameterValue, message);
+    Err(DataFusionError::External(Box::new(error)))
 }
 
-/// Returns the bytes of lists from `from` to `to`.
-fn lengths(from: Option<&Int64Array>, to: Option<&Int64Array>, step: Option<&Int64Array>) -> i64 {
-    let Some(to) = to else {
-        return 0;
+fn longest_text(value: &ColumnarValue) -> usize {
+    let value_of = Argument::new(value);
+    let rows = match value {
+        ColumnarValue::Array(values) => values.len(),
+        ColumnarValue::Scalar(_) => 1,
     };
-    let at = |array: Option<&Int64Array>, row: usize, default: i64| match array {
-        Some(array) if array.len() == 1 => array.value(0),
-        Some(array) if row < array.len() && array.is_valid(row) => array.value(row),
-        _ => default,
+    (0..rows)
+        .map(|row| value_of.text(row).len())
+        .max()
+        .unwrap_or(0)
+}
+
+/// Returns where the second text is in the first, in characters from 1 on, or 0. DataFusion's function takes the
+/// product of their lengths.
+fn found(arguments: &ScalarFunctionArgs, rows: Rows) -> Result<ColumnarValue> {
+    let values: Vec<Argument> = arguments.args.iter().map(Argument::new).collect();
+    let is_null = |row: usize| {
+        arguments.args.iter().any(|value| match value {
+            ColumnarValue::Array(values) => values.is_null(row),
+            ColumnarValue::Scalar(value) => value.is_null(),
+        })
     };
-    let rows = from.map_or(to.len(), |from| from.len().max(to.len()));
-    let items = (0..rows).map(|row| {
-        let span = at(Some(to), row, 0).abs_diff(at(from, row, 0));
-        let step = at(step, row, 1).unsigned_abs().max(1);
-        i64::try_from(span / step).unwrap_or(i64::MAX)
+    let position = |row: usize| {
+        let (text, wanted) = (values[0].text(row), values[1].text(row));
+        let characters = |at: usize| text[..at].chars().count() as i64 + 1;
+        text.find(wanted).map_or(0, characters)
+    };
+    let positions = (0..rows.count).map(|row| (!is_null(row)).then(|| position(row)));
+    let positions: Int64Array = positions.collect();
+    let positions = cast(&positions, arguments.return_field.data_type())?;
+    match rows.are_one {
+        true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
+            &positions, 0,
+        )?)),
+        false => Ok(ColumnarValue::Array(positions)),
+    }
+}
+
+/// Returns the function of `||`.
+fn concatenation() -> Arc<ScalarUDF> {
+    static JOINED: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
+        native(
+            "||",
+            2,
+            |types| Ok(types[0].clone()),
+            |arguments| {
+                let are_one = Rows::of(&arguments).are_one;
+                let sides = ColumnarValue::values_to_arrays(&arguments.args)?;
+                let joined = concat_elements_dyn(&sides[0], &sides[1])?;
+                match are_one {
+                    true => Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
+                        &joined, 0,
+                    )?)),
+                    false => Ok(ColumnarValue::Array(joined)),
+                }
+            },
+        )
     });
-    items
-        .fold(0, i64::saturating_add)
-        .saturating_mul(ITEM_BYTES)
+    Arc::clone(&JOINED)
 }

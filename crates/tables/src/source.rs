@@ -7,17 +7,27 @@ use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::error::Result;
 use datafusion::optimizer::OptimizerRule;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
 use crate::planned;
 
 tokio::task_local! {
-    /// The user whose statement is being planned.
+    /// The user whose statement is planned or runs.
     static USER: String;
 }
 
-/// Runs `planning` as a statement of this user.
-pub(crate) async fn planned_for<T>(user: String, planning: impl Future<Output = T>) -> T {
-    USER.scope(user, planning).await
+/// Runs a part of a statement of this user.
+pub(crate) async fn as_user<T>(user: String, work: impl Future<Output = T>) -> T {
+    USER.scope(user, work).await
+}
+
+/// Returns `work`, a task that this one starts, as one of the same user: lists of tables are made while a query runs.
+pub(crate) fn of_this_user<T: 'static>(work: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
+    match USER.try_with(Clone::clone) {
+        Ok(user) => USER.scope(user, work).boxed(),
+        Err(_) => work,
+    }
 }
 
 /// Tables that need no declaration. `documents.shop.names` is the table `names` in the schema `shop` of the source

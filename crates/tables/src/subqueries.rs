@@ -15,7 +15,7 @@ use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     Aggregate, BinaryExpr, Expr, ExprSchemable, Filter, Join, JoinType, LogicalPlan,
-    LogicalPlanBuilder, Operator, Projection, Subquery, SubqueryAlias, lit, when,
+    LogicalPlanBuilder, Operator, Projection, Subquery, SubqueryAlias, Union, Values, lit, when,
 };
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::scalar::ScalarValue;
@@ -41,6 +41,7 @@ fn rewritten(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let plan = match plan {
         LogicalPlan::Join(join) => return filtered_join(join),
         LogicalPlan::Aggregate(aggregate) => return projected_aggregate(aggregate),
+        LogicalPlan::Values(values) => return selected_values(values),
         plan => plan,
     };
     let plan = plan.map_expressions(|expr| expr.transform_up(renamed_comparison))?;
@@ -373,4 +374,34 @@ fn outer(expr: Expr, schema: &DFSchema) -> Result<Expr> {
         other => Ok(Transformed::no(other)),
     });
     outer.data()
+}
+
+/// Rewrites `VALUES` with a subquery to a `SELECT` for each row: DataFusion computes values before subqueries.
+fn selected_values(values: Values) -> Result<Transformed<LogicalPlan>> {
+    let has_subquery =
+        |expr: &Expr| expr.exists(|inner| Ok(matches!(inner, Expr::ScalarSubquery(_))));
+    let mut is_found = false;
+    for expr in values.values.iter().flatten() {
+        is_found |= has_subquery(expr)?;
+    }
+    if !is_found {
+        return Ok(Transformed::no(LogicalPlan::Values(values)));
+    }
+    let schema = values.schema;
+    let selected = values.values.into_iter().map(|row| {
+        let columns = row.into_iter().zip(schema.fields()).map(|(expr, field)| {
+            let value = expr.cast_to(field.data_type(), &DFSchema::empty())?;
+            Ok(value.alias(field.name()))
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Ok(Arc::new(
+            LogicalPlanBuilder::empty(true).project(columns)?.build()?,
+        ))
+    });
+    let mut inputs = selected.collect::<Result<Vec<_>>>()?;
+    let plan = match inputs.len() {
+        1 => Arc::unwrap_or_clone(inputs.remove(0)),
+        _ => LogicalPlan::Union(Union { inputs, schema }),
+    };
+    Ok(Transformed::yes(plan))
 }

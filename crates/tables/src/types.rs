@@ -5,7 +5,8 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, AsArray, IntervalMonthDayNanoArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    DataType, IntervalMonthDayNano, IntervalUnit, TimeUnit, TimestampMicrosecondType,
+    DataType, FieldRef, IntervalMonthDayNano, IntervalUnit, Schema, TimeUnit,
+    TimestampMicrosecondType,
 };
 use datafusion::error::Result;
 use datafusion::logical_expr::{
@@ -44,6 +45,16 @@ impl ScalarUDFImpl for TypeOf {
         let name = type_name(arguments.arg_fields[0].data_type());
         Ok(ColumnarValue::Scalar(ScalarValue::from(name)))
     }
+}
+
+/// Returns whether columns have the same names and types for a client.
+pub(crate) fn are_same_columns(before: &Schema, after: &Schema) -> bool {
+    let columns = |schema: &Schema| -> Vec<(String, String)> {
+        let fields = schema.fields().iter();
+        let column = |field: &FieldRef| (field.name().clone(), type_name(field.data_type()));
+        fields.map(column).collect()
+    };
+    std::ptr::eq(before, after) || columns(before) == columns(after)
 }
 
 /// Returns the name of a type, as PostgreSQL prints it.

@@ -183,7 +183,8 @@ impl Variables {
         self.set.insert(key(name), value.to_owned());
     }
 
-    /// Sets the default of a setting, or of all of them. Returns the names and values of which clients are told.
+    /// Sets the default of a setting, or of all of them. Returns the names and values that are reported to clients
+    /// (`ParameterStatus`).
     ///
     /// # Errors
     /// If there is no such setting.
@@ -209,7 +210,7 @@ impl Variables {
         Ok(told)
     }
 
-    /// Returns names and values of all settings of which clients are told.
+    /// Returns names and values of all settings that are reported to clients (`ParameterStatus`).
     pub(crate) fn reported(&self) -> Vec<(&'static str, String)> {
         let reported = DEFINITIONS
             .iter()

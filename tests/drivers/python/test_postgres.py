@@ -155,6 +155,36 @@ def test_declarations_are_for_all_clients(server, sql, files):
     assert notices == ['view "doubled" does not exist, skipping']
 
 
+def test_external_tables_keep_their_columns_and_options(tmp_path):
+    (tmp_path / "codes.csv").write_text("01;x\n02;it''s\n")
+    for statement in (f"""CREATE EXTERNAL TABLE codes (code text, "a name" text) STORED AS CSV
+                          LOCATION '{tmp_path}/codes.csv' OPTIONS ('format.has_header' 'false', 'format.delimiter' ';')""", None):
+        server = start("--data", str(tmp_path / "data"), "--tables-paths", str(tmp_path))
+        with psycopg.connect(server.sql, autocommit=True) as sql:
+            if statement:
+                sql.execute(statement)
+            assert sql.execute('SELECT code, "a name" FROM codes ORDER BY 1').fetchall() == [("01", "x"), ("02", "it''s")]
+        server.stop()
+
+
+def test_csv_files_of_a_table_have_one_header(sql, files):
+    for name, text in [("1", "a,b\n1,2\n"), ("2", "a,b\r\n3,4\r\n"), ("3", "b,a\n6,5\n")]:
+        (files / f"header{name}.csv").write_text(text)
+    assert sql.execute(f"SELECT a, b FROM '{files}/header[12].csv' ORDER BY a").fetchall() == [(1, 2), (3, 4)]
+    with pytest.raises(errors.DatatypeMismatch, match=r"header3\.csv is b,a, and that of .*header1\.csv is a,b"):
+        sql.execute(f"SELECT a, b FROM '{files}/header[13].csv'")
+    (files / "nothing.parquet").write_bytes(b"")
+    with pytest.raises(psycopg.Error, match="nothing.parquet is empty"):
+        sql.execute(f"SELECT * FROM '{files}/nothing.parquet'")
+    for name in ("header1.csv", "header2.csv", "header3.csv", "nothing.parquet"):
+        (files / name).unlink()
+
+
+def test_a_folder_of_tables_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match="there is no folder"):
+        start("--memory", "--tables", str(tmp_path / "missing"))
+
+
 def test_folders_are_tables_with_their_partitions(sql):
     rows = sql.execute("SELECT year, amount FROM sales ORDER BY 1").fetchall()
     assert [(int(year), amount) for year, amount in rows] == [(2024, 2024.5), (2025, 2025.5)]
@@ -374,6 +404,10 @@ def test_psql(server):
     described = psql("\\d people")
     assert "name|text" in described.stdout and not described.stderr, described
     assert "forebay" in psql("\\l").stdout
+    lists = "d+ people|dt+|dv+|l+|dn+|du|dp|dD|db|ddp|drds|dE+|dm|df abs|dT|dx|dy"
+    for listed in lists.split("|"):
+        shown = psql(f"\\{listed}")
+        assert shown.returncode == 0 and "ERROR" not in shown.stderr, shown
     failed = psql("SELECT nme FROM people")
     assert "LINE 1: SELECT nme FROM people" in failed.stderr and failed.returncode == 1
 

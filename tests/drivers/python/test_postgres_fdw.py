@@ -203,6 +203,23 @@ def test_what_the_manual_says_is_sent(orders, sql, query):
     assert (nodes == ["Foreign Scan"]) == (query in SHIPPED), nodes
 
 
+GROUPED = [
+    "SELECT o_custkey, sum(o_totalprice) FROM orders WHERE o_orderkey > 100 GROUP BY 1{}",
+    "SELECT max(s) FROM (SELECT o_custkey, sum(o_totalprice) s FROM orders GROUP BY 1{}) sums",
+]
+
+
+@pytest.mark.parametrize("query", GROUPED)
+def test_groups_are_made_there_if_they_are_ordered(orders, sql, query):
+    sql.execute("SET search_path = tpch_far")
+    _, (statement,) = remote(sql, query.format(""))
+    assert "GROUP BY" not in statement
+    _, (statement,) = remote(sql, query.format(" ORDER BY 2"))
+    assert "GROUP BY 1 ORDER BY sum" in statement
+    far, near = both(sql, "tpch", query.format(" ORDER BY 1"))
+    check(far, near)
+
+
 def test_the_lines_of_the_manual_run(cluster, star):
     (lines,) = re.findall(r"```sql\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
     with psycopg.connect(cluster.sql, autocommit=True) as sql:

@@ -183,11 +183,19 @@ def test_a_user_sees_only_the_collections_that_roles_allow(tmp_path):
         client.shop.names.insert_one({"name": "x"})
     try:
         login = f"host=127.0.0.1 port={server.port} dbname=forebay password='{PASSWORD}' user="
+        lists = (
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'",
+            "SELECT table_name FROM information_schema.columns WHERE table_schema = 'shop' AND column_name = 'name'",
+            "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'shop'",
+        )
         with psycopg.connect(login + "ada", autocommit=True) as sql:
             assert rows(sql, "SELECT name FROM shop.names") == [("x",)]
+            for listed in lists:
+                assert rows(sql, listed) == [("names",)], listed
         with psycopg.connect(login + "eve", autocommit=True) as sql:
             with pytest.raises(errors.InsufficientPrivilege, match="not authorized on shop"):
                 rows(sql, "SELECT name FROM shop.names")
-            assert rows(sql, "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'shop'") == [(0,)]
+            for listed in lists:
+                assert rows(sql, listed) == [], listed
     finally:
         server.stop()

@@ -130,6 +130,10 @@ def test_conditions_may_have_subqueries(sql):
     ("TRUNCATE a_view", errors.WrongObjectType),
     ("DROP VIEW t", errors.WrongObjectType),
     ("BEGIN; DELETE FROM t", errors.ReadOnlySqlTransaction),
+    ("INSERT INTO t VALUES (true)", errors.DatatypeMismatch),
+    ("UPDATE t SET c = false", errors.DatatypeMismatch),
+    ("DROP TABLE t, nothing", errors.UndefinedTable),
+    ("DROP TABLE t, a_view", errors.WrongObjectType),
 ])
 def test_statements_that_fail_change_nothing(sql, statement, error):
     sql.execute("CREATE TABLE t (a int NOT NULL, b varchar(5), c numeric(6, 2))")
@@ -178,6 +182,85 @@ def test_texts_are_read_as_the_type_of_their_column(sql):
     sql.execute("UPDATE t SET n = 99999999999999999999999999999999999999")
     with pytest.raises(errors.NumericValueOutOfRange):
         sql.execute("UPDATE t SET n = n + 1")
+
+
+def test_timestamps_are_read_as_in_postgresql(sql):
+    sql.execute("CREATE TABLE t (a timestamp, b timestamptz)")
+    utc = datetime.timezone.utc
+    for text, local, moment in [
+        ("2024-01-02 3:04", datetime.datetime(2024, 1, 2, 3, 4), datetime.datetime(2024, 1, 2, 3, 4, tzinfo=utc)),
+        ("2024-01-02 03", datetime.datetime(2024, 1, 2, 3), datetime.datetime(2024, 1, 2, 3, tzinfo=utc)),
+        ("2024-01-02 03:04+02", datetime.datetime(2024, 1, 2, 3, 4), datetime.datetime(2024, 1, 2, 1, 4, tzinfo=utc)),
+    ]:
+        sql.execute(f"INSERT INTO t VALUES ('{text}', '{text}')")
+        sql.execute(f"INSERT INTO t SELECT '{text}', '{text}'")
+        assert rows(sql, f"SELECT a, b FROM t WHERE a = '{text}'") == [(local, moment)] * 2
+        assert rows(sql, f"SELECT '{text}'::timestamp, timestamptz '{text}'") == [(local, moment)]
+        sql.execute("TRUNCATE t")
+    with pytest.raises(errors.InvalidDatetimeFormat, match='invalid input syntax for type timestamp: "noon"'):
+        sql.execute("INSERT INTO t (a) VALUES ('noon')")
+
+
+def test_values_may_have_subqueries(sql):
+    sql.execute("CREATE TABLE t (a int, b text)")
+    sql.execute("INSERT INTO t VALUES (1, 'one')")
+    assert tag(sql, "INSERT INTO t VALUES ((SELECT max(a) + 1 FROM t), 'two'), (7, (SELECT min(b) FROM t))") == "INSERT 0 2"
+    assert rows(sql, "SELECT * FROM t ORDER BY a") == [(1, "one"), (2, "two"), (7, "one")]
+    assert sorted(rows(sql, "VALUES ((SELECT count(*) FROM t), 'x'), (0, NULL)")) == [(0, None), (3, "x")]
+
+
+def test_several_tables_are_dropped_at_once(sql):
+    for name in ("a", "b", "c"):
+        sql.execute(f"CREATE TABLE {name} (i int)")
+    notices = []
+    sql.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    assert tag(sql, "DROP TABLE IF EXISTS a, b, nothing, a") == "DROP TABLE"
+    assert notices == ['table "nothing" does not exist, skipping']
+    assert rows(sql, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_name <> 'a_view'") == [("c",)]
+
+
+def test_a_prepared_statement_follows_its_table(server, sql):
+    sql.execute("CREATE TABLE t (a int)")
+    sql.execute("INSERT INTO t VALUES (1)")
+    with psycopg.connect(server.sql, autocommit=True) as other:
+        def prepared():
+            return other.execute("SELECT * FROM t", prepare=True).fetchall()
+
+        assert prepared() == prepared() == [(1,)]
+        sql.execute("DROP TABLE t")
+        with pytest.raises(errors.UndefinedTable):
+            prepared()
+        sql.execute("CREATE TABLE t (a int)")
+        assert prepared() == []
+        sql.execute("DROP TABLE t")
+        sql.execute("CREATE TABLE t (a float8)")
+        sql.execute("INSERT INTO t VALUES (1.5)")
+        with pytest.raises(errors.FeatureNotSupported, match="cached plan must not change result type"):
+            prepared()
+
+
+def test_files_of_dropped_tables_are_deleted_at_once(server, data, sql):
+    sql.execute("CREATE TABLE t AS SELECT value AS a FROM generate_series(1, 1000) AS s (value)")
+    (folder,) = {file.parent for file in (data / "sql" / "tables").glob("t-*/*.parquet")}
+    with psycopg.connect(server.sql, autocommit=True) as idle:
+        for _ in range(3):
+            assert idle.execute("SELECT count(*) FROM t", prepare=True).fetchall() == [(1000,)]
+        sql.execute("DROP TABLE t")
+        until(lambda: not list(folder.glob("*.parquet")))
+    sql.execute("CREATE TABLE lost (a int)")
+    (folder,) = (data / "sql" / "tables").glob("lost-*")
+    shutil.rmtree(folder)
+    assert tag(sql, "DROP TABLE lost") == "DROP TABLE"
+
+
+def test_the_data_directory_may_be_a_relative_path(tmp_path):
+    for expected in ([(1,)], [(1,), (2,)]):
+        server = start_tables("--data", "relative", folder=tmp_path)
+        with psycopg.connect(server.sql, autocommit=True) as sql:
+            sql.execute("CREATE TABLE IF NOT EXISTS t (a int)")
+            sql.execute("INSERT INTO t VALUES (%s)", (len(expected),))
+            assert rows(sql, "SELECT a FROM t ORDER BY a") == expected
+        server.stop()
 
 
 def test_catalogues_list_managed_tables(sql):
@@ -236,13 +319,14 @@ def copy_in(sql, statement, text):
 
 
 def test_rows_are_copied_in_text_and_csv(sql):
-    sql.execute("CREATE TABLE t (a int, b text, c int DEFAULT 9)")
+    sql.execute("CREATE TABLE t (a int, b text, c int DEFAULT 9, d timestamptz DEFAULT now())")
     text = "1\tone\\ttab\\\\\n2\t\\N\n\\.\nignored"
     assert copy_in(sql, "COPY t (a, b) FROM STDIN", text) == "COPY 2"
     csv = 'b,a\r\n"x ""y"",\nz",3\r\n,4\r\n"",5'
     assert copy_in(sql, "COPY t (b, a) FROM STDIN (FORMAT csv, HEADER)", csv) == "COPY 3"
-    assert copy_in(sql, "COPY t FROM STDIN CSV DELIMITER ';' NULL '-' QUOTE '''' ESCAPE '\\'", "6;'it\\'s';-\n") == "COPY 1"
-    assert rows(sql, "SELECT * FROM t ORDER BY a") == [
+    assert rows(sql, "SELECT count(*) FROM t WHERE d BETWEEN now() - interval '1 hour' AND now()") == [(5,)]
+    assert copy_in(sql, "COPY t (a, b, c) FROM STDIN CSV DELIMITER ';' NULL '-' QUOTE '''' ESCAPE '\\'", "6;'it\\'s';-\n") == "COPY 1"
+    assert rows(sql, "SELECT a, b, c FROM t ORDER BY a") == [
         (1, "one\ttab\\", 9), (2, None, 9), (3, 'x "y",\nz', 9), (4, None, 9), (5, "", 9), (6, "it's", None),
     ]
 

@@ -22,7 +22,7 @@ use forebay_terminal::print_line;
 /// sets this flag: when the parent ends, even by a crash, the system closes the input.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
-/// Serve MongoDB clients until Ctrl-C or SIGTERM
+/// Serve MongoDB, PostgreSQL and Flight SQL clients until Ctrl-C or SIGTERM
 #[derive(Debug)]
 pub struct ServeArgs {
     matches: ArgMatches,
@@ -31,7 +31,7 @@ pub struct ServeArgs {
 impl Args for ServeArgs {
     fn augment_args(command: Command) -> Command {
         command
-            .about("Serve MongoDB clients until Ctrl-C or SIGTERM")
+            .about("Serve MongoDB, PostgreSQL and Flight SQL clients until Ctrl-C or SIGTERM")
             .args(flags())
             .arg(
                 Arg::new(UNTIL_STDIN_ENDS)

@@ -171,12 +171,14 @@ settings! {
     /// require `auth`. Without this setting, the server does not offer Flight SQL.
     flight_listen: Option<SocketAddr> = "flight-listen", Kind::AddressOrNone, "";
 
-    /// Folder of files and folders, each of which is a table: Parquet, Arrow IPC, CSV and JSON lines, CSV and JSON also
-    /// compressed. Folders such as `year=2026` in a table's folder are a column `year`.
+    /// Directory whose files and subdirectories are tables: Parquet, Arrow IPC, CSV and JSON lines. CSV and JSON lines may
+    /// be compressed. Subdirectories such as `year=2026` in a table's directory become a column `year`.
     tables: Option<PathBuf> = "tables", Kind::PathOrNone, "";
 
     /// Folders whose files SQL statements may name by their path, separated by commas. Files in `tables` may always be
-    /// named.
+    /// named. A folder may be one of S3, as in `s3://bucket/folder`: it is read with the credentials and at the
+    /// endpoint that the environment of the server has (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+    /// `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP`).
     tables_paths: String = "tables-paths", Kind::Text, "";
 
     /// Maximum memory of all SQL queries together. Sorts, groups and joins that need more use the disk. 0 means a

@@ -137,9 +137,12 @@ impl New {
     fn make(shared: &Shared, name: &ResolvedTableReference, schema: &SchemaRef) -> Result<New> {
         let folder = shared.place.make(&name.table)?;
         let path = shared.place.path_of(&folder)?;
-        let table = Table::create(&path, &name.table, schema, None)?;
+        let table = Table::create(&path, &name.table, schema, None)
+            .map_err(SqlError::from)
+            .and_then(|table| Managed::new(&name.table, table, shared.base()))
+            .inspect_err(|_| shared.place.remove(&folder))?;
         Ok(New {
-            managed: Arc::new(Managed::new(&name.table, table, shared.base())?),
+            managed: Arc::new(table),
             name: name.clone(),
             folder,
             is_listed: false,

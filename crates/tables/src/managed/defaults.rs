@@ -1,6 +1,6 @@
 //! Defaults of columns.
 
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::{Expr, ExprSchemable};
@@ -17,6 +17,7 @@ use forebay_tables_delta::COLUMN_DEFAULT;
 use super::provider::ManagedProvider;
 use crate::error::{Code, Result, SqlError};
 use crate::parse::{failed, folded};
+use crate::types::type_name;
 
 fn parsed(text: &str) -> Result<ast::Expr, ParserError> {
     Parser::new(&PostgreSqlDialect {})
@@ -74,6 +75,9 @@ pub(crate) async fn with_defaults(state: &SessionState, statement: &mut Statemen
                     && is_default(value)
                 {
                     *value = default_of(&table, &column_name(column))?;
+                }
+                if let AssignmentTarget::ColumnName(column) = target {
+                    check_constant(value, &column_name(column), &table.described())?;
                 }
             }
             Ok(())
@@ -146,9 +150,30 @@ fn of_insert(table: &ManagedProvider, insert: &mut Insert) -> Result<()> {
             if is_default(value) {
                 *value = default_of(table, column)?;
             }
+            check_constant(value, column, &schema)?;
         }
     }
     Ok(())
+}
+
+/// Refuses a constant of a type that is not assigned to that of its column.
+fn check_constant(value: &ast::Expr, column: &str, schema: &Schema) -> Result<()> {
+    let (ast::Expr::Value(constant), Ok(field)) = (value, schema.field_with_name(column)) else {
+        return Ok(());
+    };
+    let data_type = field.data_type();
+    let (given, fits) = match &constant.value {
+        ast::Value::Boolean(_) => ("boolean", *data_type == DataType::Boolean),
+        ast::Value::Number(..) => ("numeric", data_type.is_numeric()),
+        _ => return Ok(()),
+    };
+    if fits || *data_type == DataType::Utf8View {
+        return Ok(());
+    }
+    let wanted = type_name(data_type);
+    let message =
+        format!("column \"{column}\" is of type {wanted} but expression is of type {given}");
+    Err(SqlError::new(Code::DatatypeMismatch, message).with_hint("cast the expression"))
 }
 
 fn is_default(value: &ast::Expr) -> bool {

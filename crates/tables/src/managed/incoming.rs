@@ -21,7 +21,7 @@ use crate::error::{Code, Result, SqlError};
 use crate::parse::folded;
 use crate::rows::{Running, within};
 use crate::session::Session;
-use crate::source::planned_for;
+use crate::source::as_user;
 
 /// A `COPY ... FROM STDIN` in progress. If it is dropped before its end, nothing is changed.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub(crate) async fn copy_in(
         let columns = Columns::new(&state, &table, &places)?;
         Ok::<_, SqlError>((table, places, columns))
     };
-    let find = planned_for(session.user().to_owned(), find);
+    let find = as_user(session.user().to_owned(), find);
     let (table, places, columns) = Running::start_blocking(threads, find).end().await??;
     let (sender, batches) = mpsc::channel(1);
     let (running, stop) = Stop::new();

@@ -14,7 +14,6 @@ mod types;
 mod write;
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,6 +109,11 @@ impl Managed {
 pub(crate) struct Snapshots(Mutex<HashMap<PathBuf, Arc<Snapshot>>>);
 
 impl Snapshots {
+    /// Forgets the versions. Queries that run keep the files that they read.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     fn of(&self, managed: &Managed) -> Result<Arc<Snapshot>> {
         let mut seen = self.0.lock();
         if let Some(snapshot) = seen.get(managed.table.path()) {
@@ -158,15 +162,12 @@ fn stopped() -> SqlError {
 
 impl From<Error> for SqlError {
     fn from(error: Error) -> SqlError {
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         let message = error.to_string();
         match error {
-            Error::Io { source, .. } => match source.kind() {
-                StorageFull | QuotaExceeded | FileTooLarge => {
-                    SqlError::new(Code::DiskFull, message)
-                        .with_hint("nothing was changed; make room on the disk of --data")
-                }
-                _ => SqlError::new(Code::IoError, message),
+            Error::Io { source, .. } => match Code::of_io(&source) {
+                Code::DiskFull => SqlError::new(Code::DiskFull, message)
+                    .with_hint("nothing was changed; make room on the disk of --data"),
+                code => SqlError::new(code, message),
             },
             Error::Damaged { .. } => SqlError::new(Code::DataCorrupted, message),
             Error::Unsupported(_) => SqlError::new(Code::FeatureNotSupported, message),

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_tables_delta::remove_folder;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -31,17 +32,21 @@ impl Place {
     /// # Errors
     /// If a folder cannot be deleted.
     pub(crate) fn open(data: Option<&Path>, catalogue: &Catalogue) -> io::Result<Place> {
-        let folder = data.map(|data| data.join(FOLDER));
+        // Files are read by absolute paths.
+        let folder = data.map(|data| std::path::absolute(data.join(FOLDER)));
+        let folder = folder.transpose()?;
         let entries = folder.as_ref().map(fs::read_dir);
         let entries = entries.and_then(io::Result::ok).into_iter().flatten();
         for entry in entries.flatten() {
             let mark = entry.path().join(UNLISTED);
             if !mark.exists() {
+                // An empty folder is what a kill left of one.
+                let _ = fs::remove_dir(entry.path());
                 continue;
             }
             match catalogue.has_folder(&entry.file_name().to_string_lossy()) {
                 true => fs::remove_file(mark)?,
-                false => fs::remove_dir_all(entry.path())?,
+                false => remove_folder(&entry.path())?,
             }
         }
         Ok(Place {
@@ -84,10 +89,9 @@ impl Place {
             let folder = tempfile::Builder::new()
                 .prefix(&prefix)
                 .rand_bytes(12)
-                .tempdir_in(&root)?
-                .keep();
-            fs::write(folder.join(UNLISTED), "")?;
-            Ok(folder)
+                .tempdir_in(&root)?;
+            fs::write(folder.path().join(UNLISTED), "")?;
+            Ok(folder.keep())
         };
         let folder = make().map_err(cannot_make)?;
         let name = folder.file_name().unwrap_or_default();
@@ -102,21 +106,27 @@ impl Place {
             .map(|folder| fs::remove_file(folder.join(UNLISTED)));
     }
 
-    /// Marks a table before it is removed from the catalogue.
+    /// Marks a table before it is removed from the catalogue. A folder that is no longer there needs no mark.
     fn set_unlisted(&self, name: &str) -> Result<()> {
-        fs::write(self.path_of(name)?.join(UNLISTED), "").map_err(cannot_make)
+        match fs::write(self.path_of(name)?.join(UNLISTED), "") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(cannot_make(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes the folder with this name.
+    pub(super) fn remove(&self, name: &str) {
+        let path = self.path_of(name);
+        let removed = path.map(|path| remove_folder(&path).map_err(cannot_make));
+        if let Err(error) = removed.flatten() {
+            tracing::warn!(folder = name, %error, "the folder of a table cannot be deleted");
+        }
     }
 }
 
 fn cannot_make(error: io::Error) -> SqlError {
-    let code = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::DiskFull,
-        _ => Code::IoError,
-    };
-    SqlError::new(
-        code,
-        format!("the folder of a table cannot be written: {error}"),
-    )
+    let message = format!("the folder of a table cannot be written: {error}");
+    SqlError::new(Code::of_io(&error), message)
 }
 
 /// Removes tables from the catalogue by `remove`, and deletes the files of those that are managed.
@@ -141,12 +151,7 @@ pub(crate) fn forget(
     for entry in managed() {
         match entry.managed.get() {
             Some(table) => table.managed().delete(),
-            None => {
-                let deleted = fs::remove_dir_all(place.path_of(&entry.definition)?);
-                if let Err(error) = deleted {
-                    tracing::warn!(folder = entry.definition, %error, "a dropped table cannot be deleted");
-                }
-            }
+            None => place.remove(&entry.definition),
         }
     }
     Ok(())
@@ -155,6 +160,11 @@ pub(crate) fn forget(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use datafusion::common::{ResolvedTableReference, TableReference};
+
+    fn named(table: &str) -> ResolvedTableReference {
+        TableReference::bare(table).resolve("", "public")
+    }
 
     #[test]
     fn tables_that_were_not_listed_are_deleted_when_the_tables_are_opened() {
@@ -171,10 +181,15 @@ mod tests {
         }
         place.set_listed(&dropped.0);
         let entry = catalogue.table("public", &dropped.0).expect("it was added");
-        let remove = || catalogue.remove("public", &dropped.0, false);
+        let remove = || catalogue.remove(&[named(&dropped.0)], false);
         forget(&place, &[entry], remove).expect("it is there");
         Place::open(Some(data.path()), &catalogue).expect("readable");
         assert!(kept.1.exists() && !killed.1.exists() && !dropped.1.exists());
         assert!(!kept.1.join(UNLISTED).exists());
+        // The catalogue forgets a table whose folder somebody deleted.
+        fs::remove_dir_all(&kept.1).expect("it is there");
+        let entry = catalogue.table("public", &kept.0).expect("it was added");
+        let remove = || catalogue.remove(&[named(&kept.0)], false);
+        forget(&place, &[entry], remove).expect("no folder is needed");
     }
 }

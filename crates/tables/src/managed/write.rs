@@ -26,7 +26,7 @@ use super::{Managed, Snapshots, Stop};
 use crate::error::{Code, Result, SqlError};
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
-use crate::source::planned_for;
+use crate::source::as_user;
 
 /// Refuses forms of statements that managed tables do not have.
 ///
@@ -175,7 +175,7 @@ where
     let (running, stop) = Stop::new();
     let write = Write::new(session, stop);
     let threads = session.tables().threads();
-    let work = planned_for(session.user().to_owned(), work(write));
+    let work = as_user(session.user().to_owned(), work(write));
     let done = Running::start_blocking(threads, work).end().await?;
     drop(running);
     done

@@ -1,32 +1,11 @@
 //! Constants: texts that are cast to arrays and times, and patterns.
 
-use datafusion::sql::sqlparser::ast::{
-    Array, ArrayElemTypeDef, CastKind, DataType, Expr, TypedString, Value,
-};
-
-/// Writes a time as DataFusion reads it, if the expression is one that is cast to `data_type`.
-pub(super) fn normalise(expr: &mut Expr, data_type: &DataType) {
-    if let Expr::Value(value) = expr
-        && let Value::SingleQuotedString(text) = &mut value.value
-    {
-        normalise_text(text, data_type);
-    }
-    if matches!(data_type, DataType::Interval { .. }) {
-        spell_interval(expr);
-    }
-}
+use datafusion::sql::sqlparser::ast::{Array, ArrayElemTypeDef, CastKind, DataType, Expr, Value};
 
 /// Gives times the precision that they have in PostgreSQL.
 pub(super) fn in_micros(data_type: &mut DataType) {
     if let DataType::Timestamp(precision @ None, _) = data_type {
         *precision = Some(6);
-    }
-}
-
-/// Adds the seconds to a time that has none.
-pub(super) fn normalise_typed(typed: &mut TypedString) {
-    if let Value::SingleQuotedString(text) = &mut typed.value.value {
-        normalise_text(text, &typed.data_type);
     }
 }
 
@@ -54,21 +33,6 @@ fn spelled(word: &str) -> String {
     };
     let seconds = parts.next().unwrap_or("0");
     format!("{sign}{hours} hours {sign}{minutes} minutes {sign}{seconds} seconds")
-}
-
-fn normalise_text(text: &mut String, data_type: &DataType) {
-    if !matches!(data_type, DataType::Timestamp(..)) {
-        return;
-    }
-    let Some(start) = text.find([' ', 'T']) else {
-        return;
-    };
-    let time = &text[start + 1..];
-    let end = time.find(|letter: char| !letter.is_ascii_digit() && letter != ':');
-    let end = end.unwrap_or(time.len());
-    if time[..end].matches(':').count() == 1 && !time[..end].ends_with(':') {
-        text.insert_str(start + 1 + end, ":00");
-    }
 }
 
 /// Returns the array that a text such as `{1,2}` stands for if it is cast to one; `None` if it is none.
@@ -209,22 +173,6 @@ pub(super) fn regex(pattern: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_get_seconds() {
-        for (text, expected) in [
-            ("2020-01-01 10:00", "2020-01-01 10:00:00"),
-            ("2020-01-01T10:00+02", "2020-01-01T10:00:00+02"),
-            ("2020-01-01 10:00:01", "2020-01-01 10:00:01"),
-            ("2020-01-01", "2020-01-01"),
-            ("2020-01-01 10:", "2020-01-01 10:"),
-        ] {
-            let mut value = text.to_owned();
-            let zone = datafusion::sql::sqlparser::ast::TimezoneInfo::None;
-            normalise_text(&mut value, &DataType::Timestamp(None, zone));
-            assert_eq!(value, expected);
-        }
-    }
 
     #[test]
     fn arrays_are_read() {

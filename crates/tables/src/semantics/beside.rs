@@ -62,18 +62,18 @@ pub(super) fn fitted(expr: &Expr, from: &DataType, to: &DataType) -> Option<Expr
     Some(cast(expr.clone(), to.clone()))
 }
 
-/// Gives values that are compared the common type if they need one. Returns whether they changed.
+/// Casts the operands of a comparison to their common type. Returns whether they changed.
 pub(super) fn fit(values: &mut [&mut Expr], schema: &DFSchema) -> Result<bool> {
     fit_as(values, schema, common)
 }
 
-/// Gives values of which one is returned, or found in a list, the common type if they need one. Returns whether they
-/// changed.
+/// Casts the branches of a `CASE`, or the items of an `IN` list, to their common type. Returns whether they changed.
 pub(super) fn fit_one(values: &mut [&mut Expr], schema: &DFSchema) -> Result<bool> {
     fit_as(values, schema, common_of_one)
 }
 
-/// Returns the type of values of which one is returned. Floats of 32 bits stay what they are, as in PostgreSQL.
+/// Returns the common type of the branches of a `CASE`, or the items of an `IN` list. `real` stays `real`, as in
+/// PostgreSQL.
 fn common_of_one(types: &[DataType]) -> Option<DataType> {
     match common(types)? {
         DataType::Float64 if !types.contains(&DataType::Float64) => Some(DataType::Float32),

@@ -19,7 +19,7 @@ pub(super) struct Native {
 }
 
 /// Returns a function of `count` arguments.
-pub(super) fn native(
+pub(crate) fn native(
     name: &'static str,
     count: usize,
     returns: fn(&[DataType]) -> Result<DataType>,
@@ -39,7 +39,7 @@ pub(super) fn named(name: &'static str) -> Arc<ScalarUDF> {
     native(name, 1, |types| Ok(types[0].clone()), run)
 }
 
-/// Returns the function that returns its first argument, of which plans know nothing but the type.
+/// Returns an identity function that hides its first argument from the optimizer.
 pub(super) fn opaque() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::new_from_impl(Native {
         name: "opaque",

@@ -115,11 +115,9 @@ fn constant(expr: &Expr, data_type: &DataType) -> Result<Option<Expr>> {
         return Ok(None);
     };
     Ok(match data_type {
-        DataType::Timestamp(..) => {
-            let text = with_seconds(text).map_or_else(|| expr.clone(), lit);
-            Some(cast(text, data_type.clone()))
+        DataType::Timestamp(..) | DataType::Time32(_) | DataType::Time64(_) => {
+            Some(cast(expr.clone(), data_type.clone()))
         }
-        DataType::Time32(_) | DataType::Time64(_) => Some(cast(expr.clone(), data_type.clone())),
         DataType::Binary
         | DataType::LargeBinary
         | DataType::BinaryView
@@ -137,23 +135,6 @@ fn constant(expr: &Expr, data_type: &DataType) -> Result<Option<Expr>> {
         },
         _ => None,
     })
-}
-
-/// Returns the text of a time, such as `2026-01-01 01:00`, with its seconds; `None` if it has them, or is none.
-fn with_seconds(text: &str) -> Option<String> {
-    let text = text.trim();
-    let bytes = text.as_bytes();
-    let is_short = bytes.len() >= 16
-        && bytes[..16]
-            .iter()
-            .zip(b"0000-00-00 00:00")
-            .all(|(byte, wanted)| match wanted {
-                b'0' => byte.is_ascii_digit(),
-                b' ' => matches!(byte, b' ' | b'T'),
-                other => byte == other,
-            })
-        && bytes.get(16) != Some(&b':');
-    is_short.then(|| format!("{}:00{}", &text[..16], &text[16..]))
 }
 
 /// Returns the day that a text stands for, from which a day is subtracted, or the reverse.

@@ -911,3 +911,21 @@ length(gen_random_uuid()::text)
 log(1000)
 encode('ab', 'base64')
 encode('abcd', 'base64')
+
+-- ARRAY of a subquery, and sizes.
+ARRAY(SELECT 1)
+ARRAY(SELECT a || 'x' FROM (VALUES ('a'), ('b'), (NULL)) AS v (a) ORDER BY 1 DESC NULLS LAST)
+ARRAY(SELECT max(a) FROM (VALUES ('a'), ('b')) AS v (a))
+cardinality(ARRAY(SELECT 1 WHERE false))
+pg_size_pretty(10239::bigint)
+pg_size_pretty(10240::bigint)
+pg_size_pretty(10751::bigint)
+pg_size_pretty(10752::bigint)
+pg_size_pretty(10485247::bigint)
+pg_size_pretty(10485248::bigint)
+pg_size_pretty(-20000::bigint)
+pg_size_pretty(123456789::bigint)
+pg_size_pretty(9223372036854775807)
+'2024-01-02 3:04'::timestamp
+'2024-01-02 03:04:05+02'::timestamp
+'2024-01-02 03:04+02'::timestamptz

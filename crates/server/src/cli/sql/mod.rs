@@ -65,9 +65,9 @@ Examples:
   forebay sql                             a shell; \\? lists its commands
 
 A table is a path in quotes (a Parquet, CSV, JSON lines or Arrow file, a folder, or a pattern with
-*), a file or folder of --tables, or what CREATE EXTERNAL TABLE or CREATE VIEW defines.";
+*), a file or folder of --tables, or what CREATE TABLE, CREATE EXTERNAL TABLE or CREATE VIEW defines.";
 
-/// Run SQL statements on files, or start a shell
+/// Run SQL statements on files and managed tables, or start a shell
 ///
 /// The statements run in this process; no server is needed. Without statements, standard input is read, and if it is a
 /// terminal, a shell starts. The first statement that fails ends the command.
@@ -86,13 +86,13 @@ pub struct SqlArgs {
     /// Print comma-separated values with a header.
     #[arg(long)]
     csv: bool,
-    /// Folder of which each file and folder is a table.
+    /// Directory whose files and subdirectories are tables.
     #[arg(long, value_name = "DIR")]
     tables: Option<PathBuf>,
-    /// Data directory that keeps the definitions of tables and views; without this flag, they end with the command.
+    /// Data directory that keeps managed tables and declarations; without this flag, they end with the command.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Maximum number of rows of a table that is shown, 0 for all [default: 40 at a terminal, else all].
+    /// Maximum number of rows printed per result, 0 for all [default: 40 at a terminal, else all].
     #[arg(long, value_name = "COUNT")]
     rows: Option<usize>,
     /// Maximum memory of the process [default: three quarters of this machine's memory].

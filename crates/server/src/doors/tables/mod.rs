@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use forebay_documents::{ClientContext, Documents, Rights};
 use forebay_tables::{Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
@@ -61,6 +61,9 @@ impl Door {
             .is_none()
         {
             return Ok(Door(None));
+        }
+        if let Some(folder) = settings.tables.as_deref().filter(|folder| !folder.is_dir()) {
+            bail!("--tables: there is no folder {}", folder.display());
         }
         let postgres = listen(settings.postgres_listen, "--postgres-listen").await?;
         let flight = listen(settings.flight_listen, "--flight-listen").await?;
