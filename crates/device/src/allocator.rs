@@ -56,8 +56,8 @@ pub fn give_back_large_blocks() {
     );
 }
 
-/// Lets heaps keep some of the memory that is freed, for a process of at most `limit_bytes`. Changes nothing for a small
-/// process.
+/// Lets heaps keep some of the memory that is freed, for a process of at most `limit_bytes`. Changes nothing for a
+/// small process.
 pub fn keep_free_memory(limit_bytes: u64) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let kept_bytes = (limit_bytes / KEPT_PART / (HEAPS_OF_CORE * cores)).min(KEPT_BYTES_MAX);

@@ -255,8 +255,8 @@ impl Table {
         }
     }
 
-    /// Refuses all further changes and snapshots. Deletes each data file when no snapshot uses it, and the folder when the
-    /// table and the last snapshot are no longer in use.
+    /// Refuses all further changes and snapshots. Deletes each data file when no snapshot uses it, and the folder when
+    /// the table and the last snapshot are no longer in use.
     pub fn delete(&self) {
         let _commits = self.commits.lock();
         self.folder.delete_at_the_end();

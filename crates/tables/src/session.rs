@@ -1,11 +1,12 @@
 //! Sessions: statements, settings, transactions and cursors of a client.
 
 mod cursors;
+mod queries;
 mod settings;
 mod transaction;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -28,11 +29,10 @@ use crate::engine::Tables;
 use crate::error::{Code, Result, SqlError};
 use crate::managed::{self, CopyIn, Snapshots};
 use crate::parse::Parsed;
-use crate::planned::{Key, Planned};
-use crate::rows::{Query, Rows, Running, within};
-use crate::source::as_user;
+use crate::planned::Planned;
+use crate::rows::{Rows, Running, within};
 use crate::variables::Variables;
-use crate::{binding, ddl, functions, plan, types};
+use crate::{ddl, functions, plan};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -439,141 +439,6 @@ impl Session {
             _ => return Err(SqlError::unsupported("this statement")),
         };
         Ok(Outcome::Done(tag.to_owned()))
-    }
-
-    /// Plans the query of a statement on a thread of its own, or finds the plan that it had before. `returns_rows` asks
-    /// for its columns too.
-    async fn planned(
-        &mut self,
-        text: &str,
-        statement: datafusion::sql::parser::Statement,
-        declared: &[Option<DataType>],
-        returns_rows: bool,
-    ) -> Result<Arc<Planned>> {
-        Arc::make_mut(&mut self.state).mark_start_execution();
-        let state = Arc::clone(&self.state);
-        let options = state.config_options();
-        let key = Key {
-            text: text.to_owned(),
-            user: self.user.clone(),
-            time_zone: options.execution.time_zone.clone(),
-            schema: options.catalog.default_schema.clone(),
-            declared: declared.to_vec(),
-        };
-        let shared = Arc::clone(self.tables.shared());
-        let is_kept = !self.is_tuned;
-        let work = async move {
-            let changes = shared.catalogue.changes();
-            let found = match is_kept {
-                true => shared.plans.get(&key, changes).await,
-                false => None,
-            };
-            shared.activity.count_plan(found.is_some());
-            let planned = match found {
-                Some(planned) => planned,
-                None => {
-                    let is_local = shared.paths == crate::Paths::Any;
-                    let (text, declared) = (&key.text, &key.declared);
-                    Arc::new(Planned::new(&state, text, statement, declared, is_local).await?)
-                }
-            };
-            if returns_rows {
-                planned.columns(&state)?;
-            }
-            if is_kept {
-                shared.plans.put(key, changes, &planned);
-            }
-            Ok(planned)
-        };
-        let work = as_user(self.user.clone(), work);
-        Running::start_blocking(self.tables.threads(), work)
-            .end()
-            .await?
-    }
-
-    /// Starts the query of a statement.
-    async fn rows(
-        &mut self,
-        prepared: &Prepared,
-        parameters: &[ScalarValue],
-        verb: &'static str,
-    ) -> Result<Rows> {
-        let changes = self.tables.shared().catalogue.changes();
-        if let Some((before, batch)) = prepared.0.constant.get()
-            && *before == changes
-        {
-            return Ok(Rows::of_batches(
-                batch.schema(),
-                vec![batch.clone()],
-                verb,
-                None,
-            ));
-        }
-        let query = self.query_of(prepared, parameters).await?;
-        self.start();
-        let state = Arc::clone(&self.state);
-        let may_be_constant = parameters.is_empty() && plan::is_immutable(query.plan())?;
-        let mut rows =
-            Rows::of_query(self.tables.threads(), &self.user, state, query, verb).await?;
-        if may_be_constant
-            && rows.are_literals()
-            && let Some(batch) = rows.next().await?
-        {
-            let _ = prepared.0.constant.set((changes, batch.clone()));
-            return Ok(Rows::of_batches(batch.schema(), vec![batch], verb, None));
-        }
-        Ok(rows)
-    }
-
-    /// Returns the query of a statement with its parameters.
-    async fn query_of(&mut self, prepared: &Prepared, parameters: &[ScalarValue]) -> Result<Query> {
-        let wanted = prepared.0.parameters.len();
-        if parameters.len() < wanted {
-            let message = format!(
-                "bind message supplies {} parameters, but the statement requires {wanted}",
-                parameters.len(),
-            );
-            return Err(SqlError::new(Code::ProtocolViolation, message));
-        }
-        let planned = self.current(prepared).await?;
-        Ok(match parameters {
-            [] => Query::Planned(planned),
-            parameters => Query::Bound(binding::bound(planned.plan.clone(), parameters)?),
-        })
-    }
-
-    /// Returns the query of a statement. It is planned again if it ran before or the catalogue changed, unless its tables
-    /// are the same.
-    ///
-    /// # Errors
-    /// If its columns would be others.
-    async fn current(&mut self, prepared: &Prepared) -> Result<Arc<Planned>> {
-        let inner = &prepared.0;
-        let missing = || SqlError::new(Code::InternalError, "the statement has no query");
-        let planned = inner.query.as_ref().ok_or_else(missing)?;
-        let is_used = inner.is_used.swap(true, Ordering::Relaxed);
-        let is_same = inner.changes == self.tables.shared().catalogue.changes();
-        let statement = match inner.command.query() {
-            Some(statement) if is_used || !is_same => statement.clone(),
-            _ => return Ok(Arc::clone(planned)),
-        };
-        let returns_rows = inner.columns.is_some();
-        let planned = self
-            .planned(
-                inner.query_text(),
-                statement,
-                &inner.parameters,
-                returns_rows,
-            )
-            .await?;
-        if let (Some(before), Some(after)) = (&inner.columns, planned.known_columns())
-            && !types::are_same_columns(before, after)
-        {
-            let message = "cached plan must not change result type";
-            return Err(SqlError::new(Code::FeatureNotSupported, message)
-                .with_hint("the table changed: prepare the statement again"));
-        }
-        Ok(planned)
     }
 
     /// Starts a statement: `now()` is this moment, and outside a transaction, tables are as they are now.

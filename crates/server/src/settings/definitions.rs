@@ -171,8 +171,8 @@ settings! {
     /// require `auth`. Without this setting, the server does not offer Flight SQL.
     flight_listen: Option<SocketAddr> = "flight-listen", Kind::AddressOrNone, "";
 
-    /// Directory whose files and subdirectories are tables: Parquet, Arrow IPC, CSV and JSON lines. CSV and JSON lines may
-    /// be compressed. Subdirectories such as `year=2026` in a table's directory become a column `year`.
+    /// Directory whose files and subdirectories are tables: Parquet, Arrow IPC, CSV and JSON lines. CSV and JSON lines
+    /// may be compressed. Subdirectories such as `year=2026` in a table's directory become a column `year`.
     tables: Option<PathBuf> = "tables", Kind::PathOrNone, "";
 
     /// Folders whose files SQL statements may name by their path, separated by commas. Files in `tables` may always be

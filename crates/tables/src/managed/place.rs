@@ -186,7 +186,7 @@ mod tests {
         Place::open(Some(data.path()), &catalogue).expect("readable");
         assert!(kept.1.exists() && !killed.1.exists() && !dropped.1.exists());
         assert!(!kept.1.join(UNLISTED).exists());
-        // The catalogue forgets a table whose folder somebody deleted.
+        // The catalogue forgets a table whose folder is missing.
         fs::remove_dir_all(&kept.1).expect("it is there");
         let entry = catalogue.table("public", &kept.0).expect("it was added");
         let remove = || catalogue.remove(&[named(&kept.0)], false);
