@@ -404,7 +404,7 @@ def test_psql(server):
     described = psql("\\d people")
     assert "name|text" in described.stdout and not described.stderr, described
     assert "forebay" in psql("\\l").stdout
-    lists = "d+ people|dt+|dv+|l+|dn+|du|dp|dD|db|ddp|drds|dE+|dm|df abs|dT|dx|dy"
+    lists = "d+ people|dt+|dv+|l+|dn+|du|dD|db|ddp|drds|dE+|dm|df abs|dT|dx"
     for listed in lists.split("|"):
         shown = psql(f"\\{listed}")
         assert shown.returncode == 0 and "ERROR" not in shown.stderr, shown
