@@ -49,7 +49,7 @@ def test_the_answer_at_scale_factor_1_is_that_of_duckdb(tmp_path):
     bench("--export", str(table))
     # Each line ends with the separator, so there is an empty column at its end.
     columns = {**COLUMNS, "nothing": "VARCHAR"}
-    (revenue, rows) = duckdb.execute(QUERY, [str(table), columns]).fetchone()
+    [(revenue, rows)] = duckdb.execute(QUERY, [str(table), columns]).fetchall()
     table.unlink()
     assert revenue == ANSWER and rows > 100_000
     lines = bench("--folder", str(tmp_path), "--only", "cpu", "--rounds", "1", "--json").splitlines()
