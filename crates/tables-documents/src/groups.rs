@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bson::Document;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::Column;
 use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Column, TableReference};
 use datafusion::datasource::{TableType, provider_as_source, source_as_provider};
 use datafusion::error::Result;
 use datafusion::functions::core::expr_fn::coalesce;
@@ -122,24 +122,26 @@ fn counts_rows(aggregate: &Expr) -> bool {
 
 /// Returns the plan of a count of all documents.
 fn total(aggregate: &Aggregate, counted: Counted) -> Result<LogicalPlan> {
+    let name = counted.name();
     let source = provider_as_source(Arc::new(counted));
     let columns = aggregate.schema.iter().map(|(qualifier, field)| {
         coalesce(vec![col(COUNT), lit(0_i64)]).alias_qualified(qualifier.cloned(), field.name())
     });
-    LogicalPlanBuilder::scan("counted", source, None)?
+    LogicalPlanBuilder::scan(name, source, None)?
         .project(columns.collect::<Vec<_>>())?
         .build()
 }
 
 /// Returns the plan of an aggregation over counted values. It adds the counts up, so that a value may have several.
 fn grouped(aggregate: &Aggregate, counted: Counted) -> Result<LogicalPlan> {
+    let name = counted.name();
     let source = provider_as_source(Arc::new(counted));
     let total = "total";
     let totals = match aggregate.aggr_expr.is_empty() {
         true => Vec::new(),
         false => vec![sum(col(COUNT)).alias(total)],
     };
-    let plan = LogicalPlanBuilder::scan("counted", source, None)?
+    let plan = LogicalPlanBuilder::scan(name, source, None)?
         .aggregate(vec![col(VALUE)], totals)?
         .build()?;
     let mut columns = Vec::new();
@@ -161,6 +163,16 @@ struct Counted {
     field: Option<String>,
     filter: Document,
     columns: Columns,
+}
+
+impl Counted {
+    /// Returns a name that tables of other counts do not have: DataFusion takes scans of the same name and columns for
+    /// the same.
+    fn name(&self) -> TableReference {
+        let field = self.field.as_deref().unwrap_or("*");
+        let collection = self.reader.namespace();
+        TableReference::bare(format!("count of {field} in {collection} {}", self.filter))
+    }
 }
 
 #[async_trait]

@@ -80,8 +80,8 @@ impl Source for Collections {
         "documents"
     }
 
-    fn listed(&self) -> Vec<String> {
-        let rights = self.clients.client(None).rights;
+    fn listed(&self, user: Option<&str>) -> Vec<String> {
+        let rights = self.clients.client(user).rights;
         let mut names: Vec<String> = self
             .documents
             .namespaces()

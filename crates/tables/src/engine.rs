@@ -22,6 +22,7 @@ use crate::activity::{Activity, Figures, RunningStatement, SlowStatement};
 use crate::attributes::{PG_CATALOG, PgCatalog};
 use crate::balanced::BalancedScans;
 use crate::catalogue::{Catalogue, PUBLIC};
+use crate::conditions::CheapConditions;
 use crate::dynamic::DynamicFilters;
 use crate::error::{Code, Result, SqlError};
 use crate::information::InformationSchema;
@@ -33,6 +34,7 @@ use crate::planned::Plans;
 use crate::provider::{Catalogs, DATABASE, Folder};
 use crate::relations::Listed;
 use crate::rows::Running;
+use crate::scans::NamedScans;
 use crate::semantics::{AfterTypes, BeforeTypes};
 use crate::session::Session;
 use crate::sized::Limits;
@@ -253,8 +255,11 @@ fn environment(settings: &Settings) -> datafusion::error::Result<RuntimeEnv> {
 
 /// Returns the rules that tell what a plan means, in their order.
 fn analyzer_rules(limits: Limits) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>> =
-        vec![Arc::new(Subqueries), Arc::new(BeforeTypes)];
+    let mut rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>> = vec![
+        Arc::new(NamedScans),
+        Arc::new(Subqueries),
+        Arc::new(BeforeTypes),
+    ];
     rules.extend(Analyzer::new().rules);
     rules.push(Arc::new(AfterTypes(limits)));
     rules
@@ -312,6 +317,7 @@ fn state(
         .with_physical_optimizer_rules(guards::physical_rules())
         .with_physical_optimizer_rule(Arc::new(BalancedScans))
         .with_physical_optimizer_rule(Arc::new(DynamicFilters))
+        .with_physical_optimizer_rule(Arc::new(CheapConditions))
         .with_physical_optimizer_rule(Arc::new(Sliced))
         .build();
     let context = SessionContext::new_with_state(state);

@@ -87,6 +87,9 @@ pub(crate) const PATTERN_OPTIONS: glob::MatchOptions = glob::MatchOptions {
     require_literal_leading_dot: true,
 };
 
+/// The pattern of names in a folder that are not hidden.
+const SHOWN: &str = "[!._]*";
+
 /// A table over files.
 #[derive(Debug)]
 pub(crate) struct FileTable {
@@ -271,10 +274,12 @@ async fn recognised(
     if let Some((format, compression)) = format_of(path) {
         return Ok(Some((format, compression, path.to_owned())));
     }
+    // `name` is that of a file in the folder, or in folders of it.
     let of_file = |name: &str, folder: &str| {
-        let (format, compression) = format_of(name)?;
+        let (format, compression) = format_of(name).filter(|_| !is_hidden(name))?;
         let ending = ending_of(name, format);
-        Some((format, compression, format!("{folder}*{ending}")))
+        let shown = if name.starts_with('_') { "*" } else { SHOWN };
+        Some((format, compression, format!("{folder}{shown}{ending}")))
     };
     let folder = format!("{}/", path.trim_end_matches('/'));
     let is_folder = path.ends_with('/') || Path::new(path).is_dir();
@@ -286,16 +291,26 @@ async fn recognised(
         return Ok(None);
     }
     let url = ListingTableUrl::parse(&folder)?;
+    let folders = url.prefix().parts().count();
     let store = state.runtime_env().object_store(&url)?;
     let mut files = url
         .list_all_files(state as &dyn Session, &*store, "")
         .await?;
     while let Some(file) = files.try_next().await? {
-        if let Some(found) = of_file(file.location.as_ref(), &folder) {
+        let name: Vec<_> = file.location.parts().skip(folders).collect();
+        let name: Vec<&str> = name.iter().map(AsRef::as_ref).collect();
+        if let Some(found) = of_file(&name.join("/"), &folder) {
             return Ok(Some(found));
         }
     }
     Ok(None)
+}
+
+/// Returns whether a file is none of the table of its folder: other tools write their own there, such as
+/// `_delta_log/00000000000000000000.json`. `_year=2026` is a partition.
+fn is_hidden(name: &str) -> bool {
+    let mut parts = name.split('/');
+    parts.any(|part| part.starts_with('.') || part.starts_with('_') && !part.contains('='))
 }
 
 /// Returns the end of a name from the dot of its format on, as in `.csv.gz`.

@@ -18,6 +18,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
+use crate::estimates::{BuildSides, Selectivities};
 use crate::padded::PaddedConstants;
 use crate::semijoins::SemiJoins;
 
@@ -33,15 +34,18 @@ pub(crate) fn optimizer_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         .collect()
 }
 
-/// Returns DataFusion's rules of physical plans, with their limits.
+/// Returns DataFusion's rules of physical plans, with their limits and corrections.
 pub(crate) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let rules = PhysicalOptimizer::new().rules.into_iter();
-    let limited = rules.map(|rule| match rule.name().starts_with("FilterPushdown") {
-        true => Arc::new(Pushdown(rule)) as _,
-        false => rule,
-    });
-    let first: Arc<dyn PhysicalOptimizerRule + Send + Sync> = Arc::new(PaddedConstants);
-    std::iter::once(first).chain(limited).collect()
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
+        vec![Arc::new(PaddedConstants), Arc::new(Selectivities)];
+    for rule in PhysicalOptimizer::new().rules {
+        match rule.name() {
+            "join_selection" => rules.extend([rule, Arc::new(BuildSides) as _]),
+            name if name.starts_with("FilterPushdown") => rules.push(Arc::new(Pushdown(rule))),
+            _ => rules.push(rule),
+        }
+    }
+    rules
 }
 
 /// Counts distinct values by groups. Sums of decimals are summed again then, which gives them another type than the

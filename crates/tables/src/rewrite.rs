@@ -58,7 +58,7 @@ impl VisitorMut for Rewriter {
     type Break = SqlError;
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
-        let checked = check_set_operations(&query.body);
+        let checked = check_locks(query).and_then(|()| check_set_operations(&query.body));
         flow(checked.and_then(|()| match &mut *query.body {
             SetExpr::Select(select) => write_out(select, query.order_by.as_mut()),
             _ => Ok(()),
@@ -72,7 +72,7 @@ impl VisitorMut for Rewriter {
 
     fn pre_visit_table_factor(&mut self, table: &mut TableFactor) -> ControlFlow<SqlError> {
         name_column(table);
-        ControlFlow::Continue(())
+        flow(check_sample(table))
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
@@ -88,6 +88,23 @@ impl VisitorMut for Rewriter {
             *expr = other;
         }
         ControlFlow::Continue(())
+    }
+}
+
+fn check_locks(query: &Query) -> Result<()> {
+    let Some(lock) = query.locks.first() else {
+        return Ok(());
+    };
+    Err(SqlError::unsupported(lock.to_string())
+        .with_hint("leave it out: a query sees one version of its tables, and locks no rows"))
+}
+
+fn check_sample(table: &TableFactor) -> Result<()> {
+    match table {
+        TableFactor::Table {
+            sample: Some(_), ..
+        } => Err(SqlError::unsupported("TABLESAMPLE").with_hint("use WHERE random() < 0.01")),
+        _ => Ok(()),
     }
 }
 

@@ -24,10 +24,14 @@ pub(crate) async fn as_user<T>(user: String, work: impl Future<Output = T>) -> T
 
 /// Returns `work`, a task that this one starts, as one of the same user: lists of tables are made while a query runs.
 pub(crate) fn of_this_user<T: 'static>(work: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
-    match USER.try_with(Clone::clone) {
-        Ok(user) => USER.scope(user, work).boxed(),
-        Err(_) => work,
+    match this_user() {
+        Some(user) => USER.scope(user, work).boxed(),
+        None => work,
     }
+}
+
+fn this_user() -> Option<String> {
+    USER.try_with(Clone::clone).ok()
 }
 
 /// Tables that need no declaration. `documents.shop.names` is the table `names` in the schema `shop` of the source
@@ -37,8 +41,8 @@ pub trait Source: Debug + Send + Sync {
     /// Returns the name of the source.
     fn name(&self) -> &str;
 
-    /// Returns the names of the schemas that every user may see.
-    fn listed(&self) -> Vec<String>;
+    /// Returns the names of the schemas that `user` may see; without a user, those that every user may see.
+    fn listed(&self, user: Option<&str>) -> Vec<String>;
 
     /// Returns whether there is a schema of this name.
     fn has_schema(&self, name: &str) -> bool;
@@ -77,7 +81,7 @@ impl Database {
 
 impl CatalogProvider for Database {
     fn schema_names(&self) -> Vec<String> {
-        self.0.listed()
+        self.0.listed(this_user().as_deref())
     }
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
@@ -104,7 +108,7 @@ impl SchemaProvider for Schema {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let user = USER.try_with(Clone::clone).ok();
+        let user = this_user();
         let table = self.source.table(user.as_deref(), &self.name, name).await?;
         if let Some(table) = &table {
             planned::looked_up(Arc::new(self.clone()), name, table);

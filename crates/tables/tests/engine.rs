@@ -2,6 +2,8 @@
 
 #[path = "engine/activity.rs"]
 mod activity;
+#[path = "engine/plans.rs"]
+mod plans;
 
 use std::fs;
 use std::path::Path;
@@ -132,6 +134,17 @@ async fn files_and_folders_are_tables() {
         fixture.root().display()
     );
     is(&glob, &["13"]).await;
+    // What other tools keep in a folder of theirs.
+    for (name, text) in [
+        ("_delta_log/0.json", "{\"amount\": 5}\n"),
+        (".c.csv", "amount\n100\n"),
+        ("_c.csv", "amount\n100\n"),
+    ] {
+        let file = fixture.root().join("files/sales").join(name);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("room");
+        fs::write(file, text).expect("room");
+    }
+    is("SELECT sum(amount) FROM sales", &["13"]).await;
     fs::write(&path, "name,age,city\nAda,36,London\n").expect("room");
     is("SELECT * FROM people", &["Ada|36|London"]).await;
     is(

@@ -142,6 +142,10 @@ def test_many_documents_arrive_in_batches_and_a_limit_reads_few(sql, shop):
     shop.many.insert_many([{"_id": n, "n": n, "text": f"{n:06}"} for n in range(50_000)])
     assert rows(sql, "SELECT count(*), sum(n), max(text) FROM shop.many") == [(50_000, 1_249_975_000, "049999")]
     assert rows(sql, "SELECT count(*) FROM shop.many WHERE n >= 49990") == [(10,)]
+    # Counts of different collections, conditions and fields in one statement.
+    few, cached = "SELECT count(*) FROM shop.many WHERE n < 5", "SELECT count(*) FROM shop.cached"
+    counts = f"SELECT (SELECT count(*) FROM shop.many), ({few}), ({cached})"
+    assert rows(sql, counts) == [(50_000, 5, *rows(sql, cached)[0])]
     assert len(rows(sql, "SELECT n FROM shop.many LIMIT 3")) == 3
     assert "limit=3" in explained(sql, "SELECT n FROM shop.many LIMIT 3")
     with sql.transaction(), sql.cursor("some") as cursor:
@@ -190,6 +194,8 @@ def test_a_user_sees_only_the_collections_that_roles_allow(tmp_path):
         )
         with psycopg.connect(login + "ada", autocommit=True) as sql:
             assert rows(sql, "SELECT name FROM shop.names") == [("x",)]
+            for listed in lists:
+                assert rows(sql, listed) == [("names",)], listed
         with psycopg.connect(login + "eve", autocommit=True) as sql:
             with pytest.raises(errors.InsufficientPrivilege, match="not authorized on shop"):
                 rows(sql, "SELECT name FROM shop.names")

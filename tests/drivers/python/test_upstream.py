@@ -385,25 +385,36 @@ def test_searches_of_caches_are_in_session_kills_and_aggregations_of_operations(
     def listed(last):
         return list(admin.aggregate([{"$currentOp": {"allUsers": True}}, last]))
 
+    caught = []
+
+    def search():
+        with pytest.raises(OperationFailure) as error:
+            names.database.command("count", "names", query=SLOW)
+        caught.append(error.value.code)
+
+    def start_search_of_cache():
+        """Starts a search that the cache answers. One that is passed on, since the cache just ended, is killed."""
+        while True:
+            until(lambda: is_cached(names))
+            searcher = threading.Thread(target=search)
+            searcher.start()
+            until(lambda: listed(match))
+            (operation,) = listed(match)
+            assert operation["ns"] == "streamed.names"
+            if str(operation["opid"]).startswith("forebay:"):
+                return searcher
+            admin.command("killOp", op=operation["opid"])
+            searcher.join()
+            caught.clear()
+
     for kill in ({"killAllSessions": []}, {"killAllSessionsByPattern": []}):
         # All sessions of the upstream are stopped, including the session of the change stream that the cache follows.
-        until(lambda: is_cached(names))
-        caught = []
-
-        def search(caught=caught):
-            with pytest.raises(OperationFailure) as error:
-                names.database.command("count", "names", query=SLOW)
-            caught.append(error.value.code)
-
-        searcher = threading.Thread(target=search)
-        searcher.start()
-        until(lambda: listed(match))
-        (operation,) = listed(match)
-        assert operation["opid"].startswith("forebay:") and operation["ns"] == "streamed.names"
+        searcher = start_search_of_cache()
         assert listed({"$count": "n"}), "a pipeline that counts operations is passed on unchanged"
         admin.command(kill)
         searcher.join()
         assert caught == [11601]
+        caught.clear()
     assert not listed(match)
     admin.client.close()
 

@@ -82,7 +82,7 @@ impl Location {
         format!("{SCHEME}{}/{}", self.bucket, escaped.collect::<String>())
     }
 
-    /// Calls `found` with the key of each file of the folder, and of folders in it, until it returns a value.
+    /// Calls `found` with the name of each file in the folder, and in folders of it, until it returns a value.
     ///
     /// # Errors
     /// If S3 does not list the files.
@@ -94,7 +94,8 @@ impl Location {
         let bucket = opened(&self.bucket, state)?;
         let mut files = bucket.list(Some(&path(self.folder())?));
         while let Some(file) = files.try_next().await? {
-            if let Some(found) = found(file.location.as_ref()) {
+            let key = file.location.as_ref();
+            if let Some(found) = found(key.strip_prefix(self.folder()).unwrap_or(key)) {
                 return Ok(Some(found));
             }
         }

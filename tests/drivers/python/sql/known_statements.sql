@@ -34,6 +34,8 @@ SELECT round(avg(z), 6) FROM g
 -- Refused: INTERSECT ALL and EXCEPT ALL.
 SELECT a FROM n INTERSECT ALL SELECT a FROM m
 SELECT a FROM n EXCEPT ALL SELECT a FROM m
+-- Refused: TABLESAMPLE, which had no effect.
+SELECT count(*) FROM n TABLESAMPLE BERNOULLI (100)
 -- Refused: an expression beside the same one of a cast column.
 SELECT b AS k, b::bigint AS j FROM n GROUP BY 1, 2
 -- Refused: a list that begins with a subquery.

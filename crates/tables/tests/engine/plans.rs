@@ -1,0 +1,77 @@
+//! Plans of queries that DataFusion answers wrongly, the order of conditions, and what is refused.
+
+use super::*;
+
+#[tokio::test]
+async fn tables_with_one_name_are_different() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    run(
+        &mut session,
+        "CREATE SCHEMA s; CREATE TABLE t (n int); INSERT INTO t VALUES (1); CREATE TABLE s.t (n int);
+         INSERT INTO s.t VALUES (20); CREATE VIEW v AS SELECT sum(n) AS total FROM t; SET search_path TO s",
+    )
+    .await
+    .expect("tables");
+    for (query, answer) in [
+        (
+            "SELECT (SELECT sum(value) FROM generate_series(1, 10)), (SELECT sum(value) FROM generate_series(1, 20))",
+            "55|210",
+        ),
+        (
+            "SELECT count(*) FROM generate_series(1, 30) t(x)
+             WHERE x IN (SELECT value FROM generate_series(1, 10)) OR x IN (SELECT value FROM generate_series(1, 20))",
+            "20",
+        ),
+        (
+            "SELECT sum(a), sum(b) FROM generate_series(1, 2) a JOIN generate_series(2, 4) b ON a = b",
+            "2|2",
+        ),
+        ("SELECT (SELECT total FROM public.v), (SELECT sum(n) FROM t)", "1|20"),
+        ("SELECT a.n, b.n FROM t a, public.t b", "20|1"),
+    ] {
+        assert_eq!(run(&mut session, query).await.expect(query), [answer], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn conditions_have_their_meaning_in_any_order() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    let numbers =
+        "(SELECT CASE WHEN value % 7 <> 0 THEN value END AS n, value % 10 AS d, 'v' || value AS t
+        FROM generate_series(1, 20000)) s";
+    for (conditions, answer) in [
+        ("n > 100 AND n < 200 AND d <> 3 AND d >= 0", "76"),
+        ("n > 100 AND d = 3 AND n < 200", "9"),
+        ("(n IS NULL OR n > 19990) AND d < 5 AND d > 0", "1146"),
+        ("n IS NOT NULL AND d > 8 AND t LIKE 'v1%' AND n <= 150", "5"),
+        ("n IS NULL AND n > 5", "0"),
+        ("d > 100 AND d < 200 AND 1 / (d - 5) > 0", "0"),
+        ("n > NULL AND d > 3", "0"),
+        ("NOT (n > 100 AND d < 5)", "10043"),
+    ] {
+        let query = format!("SELECT count(*) FROM {numbers} WHERE {conditions}");
+        assert_eq!(
+            run(&mut session, &query).await.expect(&query),
+            [answer],
+            "{conditions}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_would_have_no_effect_is_refused() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    for (clause, name) in [
+        ("FOR UPDATE", "FOR UPDATE"),
+        ("FOR SHARE", "FOR SHARE"),
+        ("TABLESAMPLE SYSTEM (10)", "TABLESAMPLE"),
+    ] {
+        let query = format!("SELECT name FROM people {clause}");
+        let error = run(&mut session, &query).await.expect_err(&query);
+        assert_eq!(error.code, Code::FeatureNotSupported, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
