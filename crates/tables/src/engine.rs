@@ -12,6 +12,7 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::optimizer::{Analyzer, AnalyzerRule};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_pg_catalog::pg_catalog::setup_pg_catalog;
@@ -41,6 +42,7 @@ use crate::sized::Limits;
 use crate::sliced::Sliced;
 use crate::source::Source;
 use crate::subqueries::Subqueries;
+use crate::variables::Variables;
 use crate::{guards, stop};
 
 /// Rows of a batch.
@@ -73,6 +75,8 @@ pub struct Settings {
     pub tables: Option<PathBuf>,
     /// Tables besides those of files.
     pub source: Option<Arc<dyn Source>>,
+    /// Rules that give parts of plans to GPUs; they read [`GpuOptions`](crate::GpuOptions).
+    pub gpu_rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
     /// Files that statements may name.
     pub paths: Paths,
     /// The account from which queries take memory.
@@ -143,7 +147,12 @@ impl Tables {
             memory: settings.memory,
             base: OnceLock::new(),
         });
-        let state = state(&shared, Arc::new(environment), settings.threads);
+        let state = state(
+            &shared,
+            Arc::new(environment),
+            settings.threads,
+            settings.gpu_rules,
+        );
         let state = state.map_err(io::Error::other)?;
         let is_first = shared.base.set(state).is_ok();
         debug_assert!(is_first, "only this function sets the state");
@@ -280,6 +289,7 @@ fn state(
     shared: &Arc<Shared>,
     environment: Arc<RuntimeEnv>,
     threads: usize,
+    gpu_rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
 ) -> datafusion::error::Result<SessionState> {
     let limits = Limits::new(&shared.memory);
     let mut config = SessionConfig::new()
@@ -301,9 +311,12 @@ fn state(
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.execution.perfect_hash_join_small_build_threshold = ARRAY_KEYS;
     collect_build_sides(options, threads.max(1));
+    options.extensions.insert(Variables::default().gpu());
     let catalogs = Catalogs::new(Arc::downgrade(shared));
     let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
     let rules = shared.source.iter().flat_map(|source| source.rules());
+    let mut physical_rules = guards::physical_rules();
+    physical_rules.extend(gpu_rules);
     let state = rules
         .fold(SessionStateBuilder::new(), |builder, rule| {
             builder.with_optimizer_rule(rule)
@@ -314,7 +327,7 @@ fn state(
         .with_catalog_list(Arc::clone(&listed))
         .with_analyzer_rules(analyzer_rules(limits))
         .with_optimizer_rules(guards::optimizer_rules())
-        .with_physical_optimizer_rules(guards::physical_rules())
+        .with_physical_optimizer_rules(physical_rules)
         .with_physical_optimizer_rule(Arc::new(BalancedScans))
         .with_physical_optimizer_rule(Arc::new(DynamicFilters))
         .with_physical_optimizer_rule(Arc::new(CheapConditions))

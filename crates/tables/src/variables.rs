@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Code, Result, SqlError};
+use crate::gpu::GpuOptions;
 
 /// The release of PostgreSQL whose behaviour clients may expect.
 pub const POSTGRES_VERSION: &str = "15.8";
@@ -91,6 +92,13 @@ const DEFINITIONS: &[Definition] = &[
     setting("escape_string_warning", Kind::Switch, "on"),
     setting("extra_float_digits", Kind::Number { min: -15 }, "1"),
     setting(
+        "forebay.compile",
+        Kind::OneOf(&["background", "wait"]),
+        "background",
+    ),
+    setting("forebay.gpu", Kind::OneOf(&["auto", "on", "off"]), "auto"),
+    setting("forebay.strict", Kind::Switch, "off"),
+    setting(
         "idle_in_transaction_session_timeout",
         Kind::Milliseconds,
         "0",
@@ -168,11 +176,13 @@ impl Variables {
             );
             return Err(SqlError::new(Code::LimitExceeded, message));
         }
-        if key.contains('.') {
-            self.set.insert(key, value.to_owned());
-            return Ok(None);
-        }
-        let definition = find(&key)?;
+        let definition = match find(&key) {
+            Err(_) if key.contains('.') => {
+                self.set.insert(key, value.to_owned());
+                return Ok(None);
+            }
+            found => found?,
+        };
         let value = definition.kind.read(definition.name, value)?;
         self.set.insert(key, value.clone());
         Ok(definition.is_reported.then_some((definition.name, value)))
@@ -195,11 +205,13 @@ impl Variables {
         };
         let mut told = Vec::new();
         for key in keys {
-            if key.contains('.') {
-                self.set.remove(&key);
-                continue;
-            }
-            let definition = find(&key)?;
+            let definition = match find(&key) {
+                Err(_) if key.contains('.') => {
+                    self.set.remove(&key);
+                    continue;
+                }
+                found => found?,
+            };
             if definition.kind == Kind::Fixed || key == "session_authorization" {
                 continue;
             }
@@ -234,6 +246,17 @@ impl Variables {
             .iter()
             .map(|definition| (definition.name, value(definition)))
             .collect()
+    }
+
+    /// Returns what is chosen for GPUs.
+    pub(crate) fn gpu(&self) -> GpuOptions {
+        let is = |name, value| self.get(name).is_ok_and(|it| it == value);
+        GpuOptions {
+            is_on: !is("forebay.gpu", "off"),
+            loads: is("forebay.gpu", "on"),
+            waits: is("forebay.compile", "wait"),
+            strict: is("forebay.strict", "on"),
+        }
     }
 
     /// Returns the timeout of statements; `None` without one.

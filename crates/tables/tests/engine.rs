@@ -66,6 +66,7 @@ fn settings(root: &Path) -> Settings {
     Settings {
         folder: Some(root.join("data")),
         source: None,
+        gpu_rules: Vec::new(),
         tables: Some(root.join("files")),
         paths: Paths::Inside(vec![root.join("files")]),
         memory: Account::new(256 << 20),

@@ -22,6 +22,7 @@ fn engine() -> Arc<Tables> {
     let settings = Settings {
         folder: None,
         source: None,
+        gpu_rules: Vec::new(),
         tables: None,
         paths: Paths::Inside(Vec::new()),
         memory: Account::new(256 << 20),

@@ -30,6 +30,13 @@ __device__ inline u64 warp_sum(u64 number) {
     return number;
 }
 
+// Returns the largest of the numbers of all lanes in lane 0, and other numbers in the other lanes.
+__device__ inline u64 warp_max(u64 number) {
+    for (u32 distance = kLanes / 2; distance > 0; distance /= 2)
+        number = max(number, __shfl_down_sync(kAllLanes, number, distance));
+    return number;
+}
+
 // Adds to a counter in global memory once per warp; returns the previous value in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;

@@ -55,15 +55,17 @@ impl Session {
 
     /// Tells DataFusion the settings that it knows.
     pub(super) fn apply(&mut self) -> Result<()> {
-        let (zone, path) = {
+        let (zone, path, gpu) = {
             let variables = self.variables.lock();
             let zone = variables.get("timezone")?.to_owned();
-            (zone, search_schema(variables.get("search_path")?))
+            let path = search_schema(variables.get("search_path")?);
+            (zone, path, variables.gpu())
         };
         let state = Arc::make_mut(&mut self.state);
         let options = state.config_mut().options_mut();
         options.execution.time_zone = Some(zone);
         options.catalog.default_schema = path;
+        options.extensions.insert(gpu);
         update_functions(state);
         Ok(())
     }

@@ -234,6 +234,7 @@ fn open(args: &SqlArgs, place: &Place) -> Result<Arc<Tables>> {
         folder: Some(place.folder.clone()),
         tables: args.tables.clone(),
         source: None,
+        gpu_rules: Vec::new(),
         paths: Paths::Any,
         memory: account,
         memory_bytes_max: usize::try_from(limit_bytes / QUERIES_PART.1 * QUERIES_PART.0)?,

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use forebay_device::DeviceKind;
 use forebay_documents::{ClientContext, Documents, Rights};
 use forebay_tables::{Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
@@ -292,6 +294,7 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
         folder: (!settings.memory).then(|| settings.data.join(FOLDER)),
         tables: settings.tables.clone(),
         source: collections(settings, documents),
+        gpu_rules: gpu_rules(documents),
         paths: Paths::Inside(settings.tables.clone().into_iter().chain(listed).collect()),
         memory: memory.clone(),
         memory_bytes_max: usize::try_from(of_queries).unwrap_or(usize::MAX),
@@ -299,6 +302,17 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
         slow_statement: settings.tables_slow_statement,
         threads: available_parallelism().map_or(1, usize::from),
     })
+}
+
+/// Returns the rule that gives parts of plans to the first GPU; none without a GPU.
+fn gpu_rules(documents: &Documents) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let devices = documents.devices().list().into_iter();
+    let mut gpus = devices.filter(|device| device.kind() == DeviceKind::Cuda);
+    let rule = gpus.next().and_then(|gpu| {
+        let bytes = gpu.memory_budget_bytes();
+        forebay_tables_gpu::rule(gpu, bytes).ok()
+    });
+    rule.into_iter().collect()
 }
 
 /// Returns the collections as tables; `None` if they are those of an upstream.

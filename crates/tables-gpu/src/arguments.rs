@@ -1,0 +1,55 @@
+//! What kernels get: the arguments of a fragment, and the structs in device memory that they point to.
+
+use forebay_device::cuda::{DevicePointer, DevicePointerMut};
+use forebay_device::kernel_arguments;
+
+/// Maximum number of constants of a fragment.
+pub(crate) const CONSTANTS_MAX: usize = 32;
+
+kernel_arguments! {
+    /// Packed numbers of one column in one chunk.
+    pub(crate) struct Part {
+        /// The packed numbers, the lowest bits first, and two words more.
+        pub(crate) words: DevicePointer<u32>,
+        /// One bit for each row: whether it has a value; null if all have one.
+        pub(crate) valid: DevicePointer<u32>,
+        /// What is added to a packed number.
+        pub(crate) reference: i64,
+        /// The bits of a packed number.
+        pub(crate) mask: u64,
+        /// Number of these bits.
+        pub(crate) width: u32,
+        /// Not used.
+        pub(crate) padding: u32,
+    }
+
+    /// Rows that were packed together.
+    pub(crate) struct Chunk {
+        /// Number of tiles of the chunks before.
+        pub(crate) first_tile: u64,
+        /// Number of rows, at least 1.
+        pub(crate) rows: u32,
+        /// Not used.
+        pub(crate) padding: u32,
+    }
+
+    /// The parameter of every kernel.
+    pub(crate) struct Fragment {
+        /// The chunks, and a last one that begins where the tiles end.
+        pub(crate) chunks: DevicePointer<Chunk>,
+        /// The parts of each chunk, one for each column of the fragment.
+        pub(crate) parts: DevicePointer<Part>,
+        /// Words of the tables.
+        pub(crate) tables: DevicePointer<u32>,
+        /// For each chunk and each table of the fragment, where the table begins.
+        pub(crate) table_offsets: DevicePointer<u32>,
+        /// Totals: for each group and slot 128 bits, the lowest first; 0 before the kernel runs.
+        pub(crate) totals: DevicePointerMut<u64>,
+        /// Number of tiles of all chunks.
+        pub(crate) tiles: u64,
+        /// Number of chunks.
+        pub(crate) chunk_count: u64,
+        /// The constants of the plan, each of 128 bits.
+        pub(crate) constants: [u64; 2 * CONSTANTS_MAX],
+    }
+}

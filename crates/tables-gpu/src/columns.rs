@@ -1,0 +1,369 @@
+//! The columns that an engine holds, by file.
+//!
+//! A file is known by its place, size, time and tag, so that a file that changed is another one. A loss of the device
+//! loses nothing, since files are read again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use parking_lot::Mutex;
+
+use crate::arguments::Part;
+use crate::engine::{Engine, Memory};
+use crate::fragment::Fragment;
+use crate::packed::{Packed, Texts};
+use crate::reason::Reason;
+use crate::scanned::{Facts, Scanned};
+
+/// Reads of a column after which it is brought to the device.
+const READS: u32 = 2;
+
+/// A file as it was when a scan listed it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct FileKey {
+    store: String,
+    path: String,
+    bytes: u64,
+    modified: Option<i64>,
+    tag: Option<String>,
+    version: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ColumnKey {
+    pub(crate) file: FileKey,
+    name: String,
+    data_type: DataType,
+}
+
+/// Rows of a column in memory of the engine.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) rows: u32,
+    pub(crate) memory: Memory,
+    valid: Option<usize>,
+    reference: i64,
+    width: u32,
+}
+
+/// A column of a file in memory of the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Column {
+    pub(crate) chunks: Vec<Chunk>,
+    range: Option<(i64, i64)>,
+    has_nulls: bool,
+    pub(crate) texts: Arc<Texts>,
+    /// Bytes in memory of the engine.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// On files, and read this often.
+    Away(u32),
+    Here(Arc<Column>),
+    Refused(Reason),
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    /// Time of the last use, counted in uses.
+    used: u64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    columns: HashMap<ColumnKey, Entry>,
+    uses: u64,
+}
+
+impl Known {
+    /// Forgets the columns that were used longest ago, until their bytes are at least this many.
+    fn free(&mut self, bytes: u64) {
+        let mut here: Vec<_> = self
+            .columns
+            .iter()
+            .filter_map(|(key, entry)| match &entry.state {
+                State::Here(column) => Some((entry.used, column.bytes, key.clone())),
+                _ => None,
+            })
+            .collect();
+        here.sort_by_key(|(used, ..)| *used);
+        let mut freed = 0;
+        for (_, column_bytes, key) in here {
+            if freed >= bytes {
+                break;
+            }
+            freed += column_bytes;
+            self.columns.remove(&key);
+        }
+    }
+}
+
+/// The columns that an engine holds.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    pub(crate) engine: Arc<dyn Engine>,
+    known: Arc<Mutex<Known>>,
+    /// Held by the load that runs.
+    pub(crate) loading: tokio::sync::Mutex<()>,
+}
+
+/// The columns of a fragment, all in memory of the engine.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) files: Vec<HashMap<usize, Arc<Column>>>,
+}
+
+/// Frees columns when other tenants need the memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Freeing(Arc<Mutex<Known>>);
+
+impl Freeing {
+    /// Frees at least this many bytes of the columns that were used longest ago. Those that a query uses are freed when
+    /// it ends.
+    pub(crate) fn free(&self, bytes: u64) {
+        self.0.lock().free(bytes);
+    }
+}
+
+/// Returns the files of a scan, each once.
+///
+/// # Errors
+/// If the scan reads only a part of a file.
+pub(crate) fn files(scan: &FileScanConfig) -> Result<Vec<(FileKey, PartitionedFile)>, Reason> {
+    let mut found: Vec<(FileKey, PartitionedFile, u64)> = Vec::new();
+    let mut known: HashMap<FileKey, usize> = HashMap::new();
+    for file in scan.file_groups.iter().flat_map(|group| group.iter()) {
+        let key = file_key(scan, file);
+        let bytes = file.object_meta.size;
+        let read = match &file.range {
+            Some(range) => (range.end - range.start).unsigned_abs(),
+            None => bytes,
+        };
+        match known.get(&key) {
+            Some(index) => found[*index].2 += read,
+            None => {
+                known.insert(key.clone(), found.len());
+                let mut whole = file.clone();
+                whole.range = None;
+                found.push((key, whole, read));
+            }
+        }
+    }
+    let is_whole = |(key, _, read): &(FileKey, PartitionedFile, u64)| *read == key.bytes;
+    match found.iter().all(is_whole) {
+        true => Ok(found.into_iter().map(|(key, file, _)| (key, file)).collect()),
+        false => Err(Reason::new("the scan reads parts of files, or some twice")),
+    }
+}
+
+fn file_key(scan: &FileScanConfig, file: &PartitionedFile) -> FileKey {
+    let object = &file.object_meta;
+    FileKey {
+        store: scan.object_store_url.as_str().to_owned(),
+        path: object.location.to_string(),
+        bytes: object.size,
+        modified: object.last_modified.timestamp_nanos_opt(),
+        tag: object.e_tag.clone(),
+        version: object.version.clone(),
+    }
+}
+
+impl Columns {
+    pub(crate) fn new(engine: Arc<dyn Engine>, freeing: &Freeing) -> Arc<Columns> {
+        Arc::new(Columns {
+            engine,
+            known: Arc::clone(&freeing.0),
+            loading: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Returns the key of a column of a file.
+    pub(crate) fn key(file: &FileKey, fragment: &Fragment, column: usize) -> ColumnKey {
+        let schema = fragment.scan.file_source.table_schema().table_schema();
+        let field = schema.field(column);
+        ColumnKey {
+            file: file.clone(),
+            name: field.name().clone(),
+            data_type: field.data_type().clone(),
+        }
+    }
+
+    /// Returns the columns of a fragment if all are here; otherwise the files and columns that are not, and whether
+    /// they have been read often enough to be brought here.
+    ///
+    /// # Errors
+    /// If a column cannot be here.
+    pub(crate) fn resident(
+        &self,
+        files: &[(FileKey, PartitionedFile)],
+        fragment: &Fragment,
+    ) -> Result<Result<Resident, bool>, Reason> {
+        let columns = fragment.columns();
+        let mut known = self.known.lock();
+        known.uses += 1;
+        let used = known.uses;
+        let (mut all, mut is_missing, mut is_often_read) = (Vec::new(), false, true);
+        for (file, _) in files {
+            let mut of_file = HashMap::new();
+            for column in &columns {
+                let key = Columns::key(file, fragment, *column);
+                let entry = known.columns.entry(key).or_insert(Entry {
+                    state: State::Away(0),
+                    used,
+                });
+                entry.used = used;
+                match &mut entry.state {
+                    State::Here(here) => {
+                        of_file.insert(*column, Arc::clone(here));
+                    }
+                    State::Refused(reason) => return Err(reason.clone()),
+                    State::Away(reads) => {
+                        *reads += 1;
+                        is_missing = true;
+                        is_often_read &= *reads >= READS;
+                    }
+                }
+            }
+            all.push(of_file);
+        }
+        Ok(match is_missing {
+            false => Ok(Resident { files: all }),
+            true => Err(is_often_read),
+        })
+    }
+
+    /// Returns whether a column is here, or refused.
+    pub(crate) fn is_settled(&self, key: &ColumnKey) -> bool {
+        let known = self.known.lock();
+        let entry = known.columns.get(key);
+        entry.is_some_and(|entry| !matches!(entry.state, State::Away(_)))
+    }
+
+    /// Copies packed rows to the engine. Frees columns that were used longest ago if there is no room.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn store(&self, packed: Packed) -> Result<Chunk, Reason> {
+        let bytes = packed.words.len() as u64 * 4;
+        if !self.engine.has_room(bytes) {
+            self.known.lock().free(bytes);
+        }
+        Ok(Chunk {
+            rows: packed.rows as u32,
+            valid: packed.valid,
+            reference: packed.reference(),
+            width: packed.width,
+            memory: self.engine.store(packed.words).await?,
+        })
+    }
+
+    pub(crate) fn put(&self, key: ColumnKey, column: Column) {
+        self.settle(key, State::Here(Arc::new(column)));
+    }
+
+    pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {
+        self.settle(key, State::Refused(reason));
+    }
+
+    fn settle(&self, key: ColumnKey, state: State) {
+        let mut known = self.known.lock();
+        let used = known.uses;
+        known.columns.insert(key, Entry { state, used });
+    }
+
+    /// Returns the bytes that all columns take.
+    pub(crate) fn bytes(&self) -> u64 {
+        let known = self.known.lock();
+        let columns = known.columns.values();
+        columns
+            .map(|entry| match &entry.state {
+                State::Here(column) => column.bytes,
+                _ => 0,
+            })
+            .sum()
+    }
+}
+
+impl Column {
+    pub(crate) fn new(chunks: Vec<(Chunk, Option<(i64, i64)>, u64)>, texts: Arc<Texts>) -> Column {
+        let mut column = Column {
+            texts,
+            ..Column::default()
+        };
+        for (chunk, range, bytes) in chunks {
+            column.has_nulls |= chunk.valid.is_some();
+            column.bytes += bytes;
+            column.range = match (column.range, range) {
+                (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
+                (known, range) => known.or(range),
+            };
+            column.chunks.push(chunk);
+        }
+        column
+    }
+}
+
+impl Chunk {
+    /// Returns the chunk as kernels see it.
+    pub(crate) fn part(&self) -> Part {
+        let valid = self.valid.map(|first| self.memory.address + 4 * first as u64);
+        Part {
+            words: forebay_device::cuda::DevicePointer::new(self.memory.address),
+            valid: forebay_device::cuda::DevicePointer::new(valid.unwrap_or(0)),
+            reference: self.reference,
+            mask: u64::MAX.checked_shr(u64::BITS - self.width).unwrap_or(0),
+            width: self.width,
+            padding: 0,
+        }
+    }
+}
+
+impl Resident {
+    /// Returns the numbers of rows of the chunks of each file.
+    ///
+    /// # Errors
+    /// If the columns of a file do not have the same rows.
+    pub(crate) fn chunks(&self) -> Result<Vec<Vec<u32>>, Reason> {
+        let rows = |column: &Arc<Column>| column.chunks.iter().map(|it| it.rows).collect();
+        let files = self.files.iter().map(|columns| {
+            let mut columns = columns.values();
+            let first: Vec<u32> = columns.next().map(rows).unwrap_or_default();
+            let are_alike = columns.all(|it| rows(it) == first);
+            are_alike
+                .then_some(first)
+                .ok_or_else(|| Reason::new("a file changed while it was read"))
+        });
+        files.collect()
+    }
+
+    /// Returns what is known of the columns.
+    ///
+    /// # Errors
+    /// If the columns of a file do not have the same rows.
+    pub(crate) fn scanned(&self, fragment: &Fragment) -> Result<Scanned, Reason> {
+        let rows = self.chunks()?.into_iter().flatten().map(u64::from).sum();
+        let mut facts: HashMap<usize, Facts> = HashMap::new();
+        for columns in &self.files {
+            for (index, column) in columns {
+                let known = facts.entry(*index).or_default();
+                known.has_nulls |= column.has_nulls;
+                known.texts.push(Arc::clone(&column.texts));
+                known.range = match (known.range, column.range) {
+                    (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
+                    (known, range) => known.or(range),
+                };
+            }
+        }
+        Ok(Scanned {
+            schema: Arc::clone(fragment.scan.file_source.table_schema().table_schema()),
+            facts: Some(facts),
+            rows,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! Columns with few different values, and tables over these values.
+//!
+//! An expression of one such column is computed on the CPU once for each value. Kernels then read its result from a
+//! table, so that `LIKE`, `substr` or `extract` give what they give on the CPU.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::{cast, concat};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+
+use crate::packed::{array_of, is_text};
+use crate::reason::Reason;
+use crate::scanned::Scanned;
+
+/// Maximum number of values of a column for tables over them.
+const VALUES_MAX: i64 = 1 << 16;
+
+/// The words of a table for each file of the scan, or one table for all files. Word 0 is that of NULL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// The words for each number of a column, from the smallest on.
+    OfAll(Vec<u32>),
+    /// The words for each text of a file.
+    OfFile(Vec<Vec<u32>>),
+}
+
+/// A column whose different values are few.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    /// Index of the column in the table.
+    pub(crate) column: usize,
+    /// The smallest number, which has word 1; of texts 0.
+    pub(crate) first: i64,
+    is_of_file: bool,
+    has_nulls: bool,
+    /// NULL and the values, for all files or for each.
+    values: Vec<ArrayRef>,
+}
+
+impl Domain {
+    /// Returns the domain of the one column that an expression has.
+    ///
+    /// # Errors
+    /// If the expression has none or several columns, or the column has too many values.
+    pub(crate) fn of(
+        expr: &Arc<dyn PhysicalExpr>,
+        scanned: &Scanned,
+    ) -> std::result::Result<Domain, Reason> {
+        let columns = collect_columns(expr);
+        let mut columns = columns.iter();
+        let (Some(column), None) = (columns.next(), columns.next()) else {
+            return Err(Reason::new(format!("{expr} is of several columns or none")));
+        };
+        if is_volatile(expr) {
+            return Err(Reason::new(format!("{expr} differs from row to row")));
+        }
+        let column = column.index();
+        let data_type = scanned.data_type(column);
+        if is_text(&data_type) {
+            let texts = scanned.texts(column).map(|texts| cast(&texts, &data_type));
+            return Ok(Domain {
+                column,
+                first: 0,
+                is_of_file: true,
+                has_nulls: scanned.has_nulls(column),
+                values: texts.collect::<Result<_, _>>().map_err(Reason::of)?,
+            });
+        }
+        let (first, last) = scanned.range(column).unwrap_or((0, 0));
+        if last.checked_sub(first).is_none_or(|it| it >= VALUES_MAX) {
+            let name = scanned.name(column);
+            return Err(Reason::new(format!("{name} has too many different values")));
+        }
+        let numbers = std::iter::once(None).chain((first..=last).map(Some));
+        let values = array_of(numbers.collect(), &data_type).map_err(Reason::of)?;
+        Ok(Domain {
+            column,
+            first,
+            is_of_file: false,
+            has_nulls: scanned.has_nulls(column),
+            values: vec![values],
+        })
+    }
+
+    /// Returns the results of an expression for NULL and each value.
+    fn results(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<ArrayRef>> {
+        let alone = Arc::clone(expr).transform_up(|node| {
+            Ok(match node.downcast_ref::<Column>() {
+                Some(column) => Transformed::yes(Arc::new(Column::new(column.name(), 0)) as _),
+                None => Transformed::no(node),
+            })
+        });
+        let alone = alone.data()?;
+        let results = self.values.iter().map(|values| {
+            let field = Field::new("value", values.data_type().clone(), true);
+            let schema = Arc::new(Schema::new(vec![field]));
+            let batch = RecordBatch::try_new(schema, vec![Arc::clone(values)])?;
+            alone.evaluate(&batch)?.into_array(values.len())
+        });
+        results.collect()
+    }
+
+    fn table(&self, mut words: Vec<Vec<u32>>) -> Table {
+        match self.is_of_file {
+            true => Table::OfFile(words),
+            false => Table::OfAll(words.pop().unwrap_or_default()),
+        }
+    }
+
+    /// Returns the table of a condition: 0 for false, 1 for true, 2 for NULL.
+    ///
+    /// # Errors
+    /// If the condition fails for a value.
+    pub(crate) fn truths(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> std::result::Result<Table, Reason> {
+        let results = self.results(expr).map_err(Reason::of)?;
+        let words = results.iter().map(|truths| {
+            let truths = truths.as_boolean_opt();
+            let truths = truths.ok_or_else(|| Reason::new(format!("{expr} is no condition")))?;
+            Ok(truths.iter().map(|it| it.map_or(2, u32::from)).collect())
+        });
+        let words: Vec<Vec<u32>> = words.collect::<std::result::Result<_, Reason>>()?;
+        Ok(self.table(words))
+    }
+
+    /// Returns the table of a key: the number of the key's value for each value of the column; and the different values
+    /// of the key, in the order of their numbers.
+    ///
+    /// # Errors
+    /// If the key cannot be computed for a value.
+    pub(crate) fn keys(
+        &self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> std::result::Result<(Table, ArrayRef), Reason> {
+        let results = self.results(expr).map_err(Reason::of)?;
+        // No row has the word of NULL if the column has none.
+        let skipped = usize::from(!self.has_nulls);
+        let results: Vec<_> = results
+            .iter()
+            .map(|it| it.slice(skipped, it.len() - skipped))
+            .collect();
+        let (mut words, values) = numbered(&results).map_err(Reason::of)?;
+        for words in &mut words {
+            words.splice(0..0, std::iter::repeat_n(0, skipped));
+        }
+        Ok((self.table(words), values))
+    }
+}
+
+/// Numbers the different values of arrays. Returns the number of each value, and the values by number.
+fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
+    let data_type = arrays.first().map_or(DataType::Null, |it| it.data_type().clone());
+    let converter = RowConverter::new(vec![SortField::new(data_type)])?;
+    let mut known = HashMap::new();
+    let mut numbers = Vec::new();
+    for array in arrays {
+        let rows = converter.convert_columns(std::slice::from_ref(array))?;
+        let of_rows = rows.iter().map(|row| {
+            let next = known.len() as u32;
+            *known.entry(row.owned()).or_insert(next)
+        });
+        numbers.push(of_rows.collect::<Vec<u32>>());
+    }
+    let mut rows: Vec<_> = known.into_iter().collect();
+    rows.sort_by_key(|(_, number)| *number);
+    let values = converter.convert_rows(rows.iter().map(|(row, _)| row.row()))?;
+    let values: Vec<&dyn Array> = values.iter().map(|it| it.as_ref() as &dyn Array).collect();
+    Ok((numbers, concat(&values)?))
+}

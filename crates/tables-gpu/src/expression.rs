@@ -1,0 +1,734 @@
+//! Expressions of a plan as C++ of a kernel.
+//!
+//! Every value is an integer with known bounds, which choose its width: dates, decimals and integers of 32, 64 or 128
+//! bits. What could leave the bounds of its SQL type is left to the CPU, which raises the error.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
+    NegativeExpr, NotExpr,
+};
+use datafusion::scalar::ScalarValue;
+
+use crate::arguments::CONSTANTS_MAX;
+use crate::domain::{Domain, Table};
+use crate::packed::is_number;
+use crate::reason::Reason;
+use crate::scanned::Scanned;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Maximum number of elements of a list that is compared one by one.
+const LIST_MAX: usize = 16;
+/// Maximum number of columns of a kernel, which keeps where they are in registers.
+const COLUMNS_MAX: usize = 16;
+/// Maximum number of tables of a kernel.
+const TABLES_MAX: usize = 8;
+
+/// How a kernel holds a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Bool,
+    Small,
+    Large,
+    Huge,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Bool => "bool",
+            Kind::Small => "i32",
+            Kind::Large => "i64",
+            Kind::Huge => "i128",
+        }
+    }
+
+    /// Returns the narrowest kind of integer for a range; `None` if none is wide enough.
+    fn of(min: i128, max: i128) -> Option<Kind> {
+        let fits = |low: i128, high: i128| min >= low && max <= high;
+        if fits(i32::MIN.into(), i32::MAX.into()) {
+            Some(Kind::Small)
+        } else if fits(i64::MIN.into(), i64::MAX.into()) {
+            Some(Kind::Large)
+        } else {
+            // One bit is left, so that sums and differences of two do not wrap.
+            fits(i128::MIN / 2, i128::MAX / 2).then_some(Kind::Huge)
+        }
+    }
+}
+
+/// A value in generated code.
+#[derive(Debug, Clone)]
+pub(crate) struct Value {
+    /// Name of the variable, or a constant.
+    pub(crate) text: String,
+    pub(crate) kind: Kind,
+    /// Name of the variable that tells whether the value is not NULL; `None` if it never is.
+    pub(crate) valid: Option<String>,
+    /// Bounds of the value.
+    pub(crate) min: i128,
+    pub(crate) max: i128,
+}
+
+impl Value {
+    /// Returns the value in a kind at least as wide.
+    pub(crate) fn widened(&self, kind: Kind) -> String {
+        match self.kind == kind {
+            true => self.text.clone(),
+            false => format!("static_cast<{}>({})", kind.name(), self.text),
+        }
+    }
+}
+
+/// What a kernel uses besides rows: shared by the functions of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    /// Indexes of the columns in the table.
+    pub(crate) columns: Vec<usize>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) constants: Vec<i128>,
+    /// The constants that are the first numbers of domains, by column.
+    firsts: HashMap<usize, usize>,
+}
+
+impl Uses {
+    /// Adds a constant. Equal ones are not shared, as they differ in another query of the shape.
+    fn constant(&mut self, number: i128) -> Result<usize> {
+        if self.constants.len() == CONSTANTS_MAX {
+            let text = format!("the plan has more than {CONSTANTS_MAX} constants");
+            return Err(Reason::new(text));
+        }
+        self.constants.push(number);
+        Ok(self.constants.len() - 1)
+    }
+
+    fn first(&mut self, domain: &Domain) -> Result<usize> {
+        if let Some(known) = self.firsts.get(&domain.column) {
+            return Ok(*known);
+        }
+        let constant = self.constant(domain.first.into())?;
+        self.firsts.insert(domain.column, constant);
+        Ok(constant)
+    }
+
+    fn column(&mut self, column: usize) -> Result<usize> {
+        if let Some(known) = self.columns.iter().position(|it| *it == column) {
+            return Ok(known);
+        }
+        if self.columns.len() == COLUMNS_MAX {
+            let text = format!("the plan reads more than {COLUMNS_MAX} columns");
+            return Err(Reason::new(text));
+        }
+        self.columns.push(column);
+        Ok(self.columns.len() - 1)
+    }
+
+    fn table(&mut self, table: Table) -> Result<usize> {
+        if let Some(known) = self.tables.iter().position(|it| *it == table) {
+            return Ok(known);
+        }
+        if self.tables.len() == TABLES_MAX {
+            let text = format!("the plan needs more than {TABLES_MAX} tables over values");
+            return Err(Reason::new(text));
+        }
+        self.tables.push(table);
+        Ok(self.tables.len() - 1)
+    }
+}
+
+/// The code of one function of a kernel.
+pub(crate) struct Code<'a> {
+    scanned: &'a Scanned,
+    uses: &'a mut Uses,
+    lines: Vec<String>,
+    /// Variables by their declared values.
+    known: HashMap<String, String>,
+    /// The values of expressions that are declared.
+    values: HashMap<Arc<dyn PhysicalExpr>, Value>,
+}
+
+impl<'a> Code<'a> {
+    pub(crate) fn new(scanned: &'a Scanned, uses: &'a mut Uses) -> Code<'a> {
+        Code {
+            scanned,
+            uses,
+            lines: Vec::new(),
+            known: HashMap::new(),
+            values: HashMap::new(),
+        }
+    }
+
+    /// Returns the declarations, one a line.
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+
+    /// Declares a variable, unless there is one of this value.
+    pub(crate) fn declare(&mut self, kind: Kind, value: &str) -> String {
+        let declared = format!("{} {value}", kind.name());
+        if let Some(known) = self.known.get(&declared) {
+            return known.clone();
+        }
+        let name = format!("v{}", self.known.len());
+        self.lines
+            .push(format!("const {} {name} = {value};", kind.name()));
+        self.known.insert(declared, name.clone());
+        name
+    }
+
+    /// Declares whether all of these are true; `None` if there are none.
+    fn all(&mut self, conditions: &[Option<&String>]) -> Option<String> {
+        let mut conditions: Vec<&String> = conditions.iter().copied().flatten().collect();
+        conditions.dedup();
+        match conditions.as_slice() {
+            [] => None,
+            [one] => Some((*one).clone()),
+            several => {
+                let names: Vec<&str> = several.iter().map(|it| it.as_str()).collect();
+                Some(self.declare(Kind::Bool, &names.join(" & ")))
+            }
+        }
+    }
+
+    /// Declares the value of an expression.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn value(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        if let Some(known) = self.values.get(expr) {
+            return Ok(known.clone());
+        }
+        let value = match self.direct(expr) {
+            Ok(value) => value,
+            Err(reason) => self.by_table(expr, reason)?,
+        };
+        if !expr.is::<Literal>() {
+            self.values.insert(Arc::clone(expr), value.clone());
+        }
+        Ok(value)
+    }
+
+    /// Declares the value of a condition that is not computed directly, by a table over the values of its column.
+    fn by_table(&mut self, expr: &Arc<dyn PhysicalExpr>, reason: Reason) -> Result<Value> {
+        let is_condition = matches!(
+            expr.data_type(&self.scanned.schema),
+            Ok(DataType::Boolean)
+        );
+        if !is_condition {
+            return Err(reason);
+        }
+        let Ok(domain) = Domain::of(expr, self.scanned) else {
+            return Err(reason);
+        };
+        let truths = domain.truths(expr)?;
+        let word = self.looked_up(&domain, truths)?;
+        let truth = self.declare(Kind::Bool, &format!("{word} == 1"));
+        let valid = self.declare(Kind::Bool, &format!("{word} != 2"));
+        Ok(condition(truth, Some(valid)))
+    }
+
+    /// Declares the word of this row's value in a table over a domain.
+    pub(crate) fn looked_up(&mut self, domain: &Domain, table: Table) -> Result<String> {
+        let number = self.number(domain.column)?;
+        let table = self.uses.table(table)?;
+        let first = self.uses.first(domain)?;
+        let index = format!(
+            "static_cast<u32>({} - static_cast<i64>(f.constants[{}])) + 1",
+            number.widened(Kind::Large),
+            2 * first
+        );
+        let index = match &number.valid {
+            Some(valid) => format!("{valid} ? {index} : 0"),
+            None => index,
+        };
+        Ok(self.declare(
+            Kind::Small,
+            &format!("static_cast<i32>(__ldg(c.table[{table}] + ({index})))"),
+        ))
+    }
+
+    /// Declares the number of this row in a column: the value, or the number of the text.
+    fn number(&mut self, column: usize) -> Result<Value> {
+        let (min, max) = self.scanned.range(column).unwrap_or((0, 0));
+        let has_nulls = self.scanned.has_nulls(column);
+        let column = self.uses.column(column)?;
+        let part = format!("c.part[{column}]");
+        let is_narrow = max.wrapping_sub(min).cast_unsigned() <= u64::from(u32::MAX);
+        let (min, max) = (i128::from(min), i128::from(max));
+        let kind = Kind::of(min, max).unwrap_or(Kind::Huge);
+        let value = match (is_narrow, kind) {
+            (true, Kind::Small) => format!(
+                "static_cast<i32>(static_cast<u32>({part}.reference) + read_narrow({part}, row))"
+            ),
+            (true, _) => format!("{part}.reference + static_cast<i64>(read_narrow({part}, row))"),
+            (false, _) => {
+                format!("static_cast<i64>(static_cast<u64>({part}.reference) + read_wide({part}, row))")
+            }
+        };
+        let text = self.declare(kind, &value);
+        let valid = format!("has_value({part}, row)");
+        let valid = has_nulls.then(|| self.declare(Kind::Bool, &valid));
+        Ok(Value {
+            text,
+            kind,
+            valid,
+            min,
+            max,
+        })
+    }
+
+    fn direct(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        if let Some(column) = expr.downcast_ref::<Column>() {
+            return self.column(column);
+        }
+        if let Some(literal) = expr.downcast_ref::<Literal>() {
+            return self.literal(literal.value());
+        }
+        if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+            return self.binary(binary);
+        }
+        if let Some(not) = expr.downcast_ref::<NotExpr>() {
+            let inner = self.condition(not.arg())?;
+            let text = self.declare(Kind::Bool, &format!("!{}", inner.text));
+            return Ok(condition(text, inner.valid));
+        }
+        if let Some(is_null) = expr.downcast_ref::<IsNullExpr>() {
+            return self.is_null(is_null.arg(), true);
+        }
+        if let Some(is_not_null) = expr.downcast_ref::<IsNotNullExpr>() {
+            return self.is_null(is_not_null.arg(), false);
+        }
+        if let Some(list) = expr.downcast_ref::<InListExpr>() {
+            return self.in_list(list);
+        }
+        if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+            return self.cast(cast);
+        }
+        if let Some(case) = expr.downcast_ref::<CaseExpr>() {
+            return self.case(case);
+        }
+        if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+            let data_type = self.data_type(negative.arg())?;
+            let inner = self.value(negative.arg())?;
+            let zero = self.literal(&ScalarValue::Int64(Some(0)))?;
+            return self.arithmetic(Operator::Minus, &zero, &inner, &data_type);
+        }
+        Err(Reason::new(format!("{expr} is not computed on GPUs")))
+    }
+
+    fn data_type(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType> {
+        let data_type = expr.data_type(&self.scanned.schema).map_err(Reason::of)?;
+        match is_number(&data_type) {
+            true => Ok(data_type),
+            false => {
+                let text = format!("{expr} is of type {data_type}");
+                Err(Reason::new(text))
+            }
+        }
+    }
+
+    /// Declares the value of a condition.
+    pub(crate) fn condition(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        let value = self.value(expr)?;
+        match value.kind {
+            Kind::Bool => Ok(value),
+            // A column, whose values are 0 and 1.
+            _ => {
+                let text = self.declare(Kind::Bool, &format!("{} != 0", value.text));
+                Ok(condition(text, value.valid))
+            }
+        }
+    }
+
+    fn column(&mut self, column: &Column) -> Result<Value> {
+        let data_type = self.scanned.data_type(column.index());
+        if !is_number(&data_type) {
+            let text = format!("the column {} is of type {data_type}", column.name());
+            return Err(Reason::new(text));
+        }
+        self.number(column.index())
+    }
+
+    fn literal(&mut self, literal: &ScalarValue) -> Result<Value> {
+        use ScalarValue as Scalar;
+        let number = match literal {
+            Scalar::Boolean(it) => it.map(i128::from),
+            Scalar::Int8(it) => it.map(i128::from),
+            Scalar::Int16(it) => it.map(i128::from),
+            Scalar::Int32(it) | Scalar::Date32(it) => it.map(i128::from),
+            Scalar::Int64(it)
+            | Scalar::TimestampSecond(it, _)
+            | Scalar::TimestampMillisecond(it, _)
+            | Scalar::TimestampMicrosecond(it, _)
+            | Scalar::TimestampNanosecond(it, _) => it.map(i128::from),
+            Scalar::UInt8(it) => it.map(i128::from),
+            Scalar::UInt16(it) => it.map(i128::from),
+            Scalar::UInt32(it) => it.map(i128::from),
+            Scalar::Decimal128(it, ..) => *it,
+            Scalar::Null => None,
+            other => {
+                let text = format!("constants of type {} are not used", other.data_type());
+                return Err(Reason::new(text));
+            }
+        };
+        let Some(number) = number else {
+            return Ok(Value {
+                text: "0".to_owned(),
+                kind: Kind::Small,
+                valid: Some("false".to_owned()),
+                min: 0,
+                max: 0,
+            });
+        };
+        let kind = Kind::of(number, number).ok_or_else(|| Reason::new("a constant is too large"))?;
+        let low = 2 * self.uses.constant(number)?;
+        let text = match kind {
+            Kind::Huge => format!("wide_constant(f.constants[{low}], f.constants[{}])", low + 1),
+            kind => format!("static_cast<{}>(f.constants[{low}])", kind.name()),
+        };
+        Ok(Value {
+            text: self.declare(kind, &text),
+            kind,
+            valid: None,
+            min: number,
+            max: number,
+        })
+    }
+
+    fn binary(&mut self, binary: &BinaryExpr) -> Result<Value> {
+        let op = *binary.op();
+        match op {
+            Operator::And | Operator::Or => {
+                let left = self.condition(binary.left())?;
+                let right = self.condition(binary.right())?;
+                Ok(self.joined(op == Operator::And, &left, &right))
+            }
+            Operator::Eq
+            | Operator::NotEq
+            | Operator::Lt
+            | Operator::LtEq
+            | Operator::Gt
+            | Operator::GtEq => {
+                self.check_scales(binary.left(), binary.right())?;
+                let left = self.value(binary.left())?;
+                let right = self.value(binary.right())?;
+                Ok(self.compared(op, &left, &right))
+            }
+            Operator::Plus | Operator::Minus | Operator::Multiply => {
+                let schema = &self.scanned.schema;
+                let data_type = binary.data_type(schema).map_err(Reason::of)?;
+                let left = self.scaled(binary.left(), op, &data_type)?;
+                let right = self.scaled(binary.right(), op, &data_type)?;
+                self.check_product(binary, &data_type)?;
+                self.arithmetic(op, &left, &right, &data_type)
+            }
+            _ => Err(Reason::new(format!("{op} is not computed on GPUs"))),
+        }
+    }
+
+    /// Checks that the numbers of two expressions compare as their values do.
+    fn check_scales(
+        &self,
+        left: &Arc<dyn PhysicalExpr>,
+        right: &Arc<dyn PhysicalExpr>,
+    ) -> Result<()> {
+        let (left, right) = (self.data_type(left)?, self.data_type(right)?);
+        let are_alike = match (&left, &right) {
+            (DataType::Decimal128(_, left), DataType::Decimal128(_, right)) => left == right,
+            (left, right) => left == right,
+        };
+        match are_alike {
+            true => Ok(()),
+            false => {
+                let text = format!("{left} and {right} are not compared on GPUs");
+                Err(Reason::new(text))
+            }
+        }
+    }
+
+    /// Checks that the scale of a product is the sum of the scales.
+    fn check_product(&self, binary: &BinaryExpr, data_type: &DataType) -> Result<()> {
+        let DataType::Decimal128(_, scale) = data_type else {
+            return Ok(());
+        };
+        let of = |expr| match self.data_type(expr)? {
+            DataType::Decimal128(_, scale) => Ok(scale),
+            _ => Ok(0),
+        };
+        let sum = of(binary.left())? + of(binary.right())?;
+        match *binary.op() == Operator::Multiply && sum != *scale {
+            true => Err(Reason::new("a product of decimals is rounded")),
+            false => Ok(()),
+        }
+    }
+
+    /// Declares a side of a sum or a product, in the scale of the sum.
+    fn scaled(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        op: Operator,
+        result: &DataType,
+    ) -> Result<Value> {
+        let data_type = self.data_type(expr)?;
+        let value = self.value(expr)?;
+        match (&data_type, result) {
+            (DataType::Decimal128(_, own), DataType::Decimal128(_, scale)) => match op {
+                Operator::Multiply => Ok(value),
+                _ => self.rescaled(&value, i32::from(*scale) - i32::from(*own)),
+            },
+            (own, result) if own == result && own.is_integer() => Ok(value),
+            (own, result) => {
+                let text = format!("{own} in a computation of {result}");
+                Err(Reason::new(text))
+            }
+        }
+    }
+
+    /// Declares a value times a power of ten.
+    fn rescaled(&mut self, value: &Value, digits: i32) -> Result<Value> {
+        let factor = u32::try_from(digits).ok().and_then(|it| 10_i128.checked_pow(it));
+        let factor = factor.ok_or_else(|| Reason::new("a decimal is rounded"))?;
+        if factor == 1 {
+            return Ok(value.clone());
+        }
+        let bounds = (value.min.checked_mul(factor), value.max.checked_mul(factor));
+        let (Some(min), Some(max)) = bounds else {
+            return Err(Reason::new("a decimal of more than 38 digits"));
+        };
+        let kind = Kind::of(min, max).ok_or_else(|| Reason::new("a decimal of 38 digits"))?;
+        let factor = match kind {
+            Kind::Huge => format!(
+                "wide_constant({}ull, {}ull)",
+                factor as u64,
+                (factor >> 64) as u64
+            ),
+            _ => format!("{factor}ll"),
+        };
+        let text = format!("{} * static_cast<{}>({factor})", value.widened(kind), kind.name());
+        Ok(Value {
+            text: self.declare(kind, &text),
+            kind,
+            valid: value.valid.clone(),
+            min,
+            max,
+        })
+    }
+
+    fn arithmetic(
+        &mut self,
+        op: Operator,
+        left: &Value,
+        right: &Value,
+        data_type: &DataType,
+    ) -> Result<Value> {
+        let wide = || Reason::new(format!("{op} may leave the range of {data_type}"));
+        let corners = [
+            (left.min, right.min),
+            (left.min, right.max),
+            (left.max, right.min),
+            (left.max, right.max),
+        ];
+        let corners = corners.map(|(left, right)| match op {
+            Operator::Plus => left.checked_add(right),
+            Operator::Minus => left.checked_sub(right),
+            _ => left.checked_mul(right),
+        });
+        let corners: Option<Vec<i128>> = corners.into_iter().collect();
+        let corners = corners.ok_or_else(wide)?;
+        let min = corners.iter().copied().min().unwrap_or_default();
+        let max = corners.iter().copied().max().unwrap_or_default();
+        let (low, high) = bounds_of(data_type).ok_or_else(wide)?;
+        if min < low || max > high {
+            return Err(wide());
+        }
+        let kind = Kind::of(min, max).ok_or_else(wide)?;
+        let kind = kind.max(left.kind).max(right.kind).max(Kind::Small);
+        let sign = match op {
+            Operator::Plus => '+',
+            Operator::Minus => '-',
+            _ => '*',
+        };
+        let text = format!("{} {sign} {}", left.widened(kind), right.widened(kind));
+        Ok(Value {
+            text: self.declare(kind, &text),
+            kind,
+            valid: self.all(&[left.valid.as_ref(), right.valid.as_ref()]),
+            min,
+            max,
+        })
+    }
+
+    fn compared(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
+        let kind = left.kind.max(right.kind).max(Kind::Small);
+        let sign = match op {
+            Operator::Eq => "==",
+            Operator::NotEq => "!=",
+            Operator::Lt => "<",
+            Operator::LtEq => "<=",
+            Operator::Gt => ">",
+            _ => ">=",
+        };
+        let text = format!("{} {sign} {}", left.widened(kind), right.widened(kind));
+        let text = self.declare(Kind::Bool, &text);
+        condition(text, self.all(&[left.valid.as_ref(), right.valid.as_ref()]))
+    }
+
+    /// Declares `AND` or `OR` of two conditions: one that is false or true decides, whatever the other is.
+    fn joined(&mut self, is_and: bool, left: &Value, right: &Value) -> Value {
+        let sign = if is_and { '&' } else { '|' };
+        if left.valid.is_none() && right.valid.is_none() {
+            let text = format!("{} {sign} {}", left.text, right.text);
+            return condition(self.declare(Kind::Bool, &text), None);
+        }
+        // `a` is true or decides; NULL is neither.
+        let known = |value: &Value, is_true: bool| {
+            let truth = if is_true { "" } else { "!" };
+            match &value.valid {
+                Some(valid) => format!("({valid} & {truth}{})", value.text),
+                None => format!("{truth}{}", value.text),
+            }
+        };
+        let text = format!("{} {sign} {}", known(left, true), known(right, true));
+        let text = self.declare(Kind::Bool, &text);
+        let decided = format!("{} | {}", known(left, !is_and), known(right, !is_and));
+        let both = self.all(&[left.valid.as_ref(), right.valid.as_ref()]);
+        let both = both.unwrap_or_else(|| "true".to_owned());
+        let valid = self.declare(Kind::Bool, &format!("{both} | {decided}"));
+        condition(text, Some(valid))
+    }
+
+    fn is_null(&mut self, inner: &Arc<dyn PhysicalExpr>, is_null: bool) -> Result<Value> {
+        let value = match inner.downcast_ref::<Column>() {
+            // Of any type.
+            Some(column) => self.number(column.index())?,
+            None => self.value(inner)?,
+        };
+        let valid = value.valid.unwrap_or_else(|| "true".to_owned());
+        let text = if is_null { format!("!{valid}") } else { valid };
+        Ok(condition(self.declare(Kind::Bool, &text), None))
+    }
+
+    fn in_list(&mut self, list: &InListExpr) -> Result<Value> {
+        if list.len() > LIST_MAX || list.is_empty() {
+            let text = format!("a list of {} elements is not compared on GPUs", list.len());
+            return Err(Reason::new(text));
+        }
+        let value = self.value(list.expr())?;
+        let mut any: Option<Value> = None;
+        for element in list.list() {
+            self.check_scales(list.expr(), element)?;
+            let element = self.value(element)?;
+            let equal = self.compared(Operator::Eq, &value, &element);
+            any = Some(match any {
+                Some(any) => self.joined(false, &any, &equal),
+                None => equal,
+            });
+        }
+        let any = any.ok_or_else(|| Reason::new("an empty list"))?;
+        match list.negated() {
+            false => Ok(any),
+            true => {
+                let text = self.declare(Kind::Bool, &format!("!{}", any.text));
+                Ok(condition(text, any.valid))
+            }
+        }
+    }
+
+    fn cast(&mut self, cast: &CastExpr) -> Result<Value> {
+        let from = self.data_type(cast.expr())?;
+        let to = cast.cast_type();
+        let refused = || Reason::new(format!("a cast from {from} to {to}"));
+        let scale = |data_type: &DataType| match data_type {
+            DataType::Decimal128(_, scale) => Some(i32::from(*scale)),
+            data_type if data_type.is_integer() => Some(0),
+            _ => None,
+        };
+        let (Some(own), Some(wanted)) = (scale(&from), scale(to)) else {
+            return Err(refused());
+        };
+        let value = self.value(cast.expr())?;
+        let value = self.rescaled(&value, wanted - own)?;
+        let (low, high) = bounds_of(to).ok_or_else(refused)?;
+        match value.min >= low && value.max <= high {
+            true => Ok(value),
+            false => Err(Reason::new(format!("a cast to {to} may fail"))),
+        }
+    }
+
+    fn case(&mut self, case: &CaseExpr) -> Result<Value> {
+        if case.expr().is_some() {
+            return Err(Reason::new("CASE with a value"));
+        }
+        let mut result = match case.else_expr() {
+            Some(otherwise) => self.value(otherwise)?,
+            None => self.literal(&ScalarValue::Null)?,
+        };
+        for (when, then) in case.when_then_expr().iter().rev() {
+            self.data_type(then)?;
+            let when = self.condition(when)?;
+            let then = self.value(then)?;
+            let is_true = self.all(&[Some(&when.text), when.valid.as_ref()]);
+            let is_true = is_true.unwrap_or(when.text);
+            let kind = then.kind.max(result.kind);
+            let text = format!(
+                "{is_true} ? {} : {}",
+                then.widened(kind),
+                result.widened(kind)
+            );
+            let text = self.declare(kind, &text);
+            let valid = match (&then.valid, &result.valid) {
+                (None, None) => None,
+                (then, otherwise) => {
+                    let or_true = |valid: &Option<String>| {
+                        valid.clone().unwrap_or_else(|| "true".to_owned())
+                    };
+                    let text =
+                        format!("{is_true} ? {} : {}", or_true(then), or_true(otherwise));
+                    Some(self.declare(Kind::Bool, &text))
+                }
+            };
+            result = Value {
+                text,
+                kind,
+                valid,
+                min: then.min.min(result.min),
+                max: then.max.max(result.max),
+            };
+        }
+        Ok(result)
+    }
+}
+
+fn condition(text: String, valid: Option<String>) -> Value {
+    Value {
+        text,
+        kind: Kind::Bool,
+        valid,
+        min: 0,
+        max: 1,
+    }
+}
+
+/// Returns the smallest and the largest number of a type.
+fn bounds_of(data_type: &DataType) -> Option<(i128, i128)> {
+    Some(match data_type {
+        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
+        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
+        DataType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+        DataType::Int64 => (i64::MIN.into(), i64::MAX.into()),
+        DataType::UInt8 => (0, u8::MAX.into()),
+        DataType::UInt16 => (0, u16::MAX.into()),
+        DataType::UInt32 => (0, u32::MAX.into()),
+        DataType::Decimal128(precision, _) => {
+            let end = 10_i128.checked_pow((*precision).into())?;
+            (1 - end, end - 1)
+        }
+        _ => return None,
+    })
+}

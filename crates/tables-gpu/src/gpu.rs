@@ -1,0 +1,228 @@
+//! Kernels on a GPU.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_device::cuda::{
+    Cuda, DeviceMemory, DeviceView, Event, Fill, PinnedPart, Priority, Stream, Transfer,
+    TransferJob,
+};
+use forebay_device::{
+    Class, Device, DeviceContext, Job, JobError, JobFailure, MemoryPool, OutOfMemory, PoolOptions,
+    Step,
+};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use crate::engine::{Engine, Image, Launch, Memory, Ran};
+use crate::program::THREADS;
+use crate::reason::Reason;
+
+/// Maximum bytes of a copy to the device.
+const COPY_BYTES: usize = 4 << 20;
+
+/// A GPU, and the tenant that its columns are.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    device: Arc<Device>,
+    pool: Arc<MemoryPool>,
+}
+
+impl Gpu {
+    /// Opens the tenant of a device, with at most `max_bytes` of its memory. When other tenants need memory, `reclaim`
+    /// is asked to release some.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the device has no memory.
+    pub(crate) fn open(
+        device: Arc<Device>,
+        max_bytes: u64,
+        reclaim: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<Gpu, OutOfMemory> {
+        let options = PoolOptions {
+            name: "tables".to_owned(),
+            min_bytes: 0,
+            max_bytes,
+        };
+        let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
+        Ok(Gpu { device, pool })
+    }
+}
+
+impl Engine for Gpu {
+    fn name(&self) -> String {
+        self.device.name().to_owned()
+    }
+
+    fn store(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let device = Arc::clone(&self.device);
+        let memory = self.pool.allocate(words.len() as u64 * 4);
+        async move {
+            let memory = Arc::new(memory.map_err(Reason::of)?);
+            let to = Arc::clone(&memory);
+            let copied = tokio::task::spawn_blocking(move || copy(&device, &words, &to));
+            copied.await.map_err(Reason::of)??;
+            Ok(Memory {
+                address: memory.address(),
+                _held: memory,
+            })
+        }
+        .boxed()
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.pool.make_room(bytes)
+    }
+
+    fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
+        let (reply, replied) = oneshot::channel();
+        let memory = self.pool.allocate(launch.image_bytes() as u64);
+        let name = self.name();
+        let submitted = memory.map_err(Reason::of).and_then(|memory| {
+            let job = FragmentJob {
+                launch,
+                memory: Arc::new(memory),
+                reply: Some(reply),
+                running: None,
+            };
+            self.device.submit(Box::new(job)).map_err(Reason::of)
+        });
+        async move {
+            submitted?;
+            let lost = |_| Err(Reason::new(format!("{name} was lost")));
+            replied.await.unwrap_or_else(lost)
+        }
+        .boxed()
+    }
+}
+
+/// Copies words to the device. Blocks until they are there.
+fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Reason> {
+    let lost = || Reason::new(format!("{} was lost", device.name()));
+    let mut copies = Vec::new();
+    for (index, piece) in words.chunks(COPY_BYTES / 4).enumerate() {
+        let mut pinned = device.stage(piece.len() * 4).ok_or_else(lost)?;
+        for (bytes, word) in pinned.as_chunks_mut::<4>().0.iter_mut().zip(piece) {
+            *bytes = word.to_le_bytes();
+        }
+        let begin = index * COPY_BYTES;
+        let view = DeviceView::of(to, begin..begin + piece.len() * 4);
+        let (done, copied) = std::sync::mpsc::channel();
+        let job = TransferJob::new(PinnedPart::new(pinned, 0..piece.len() * 4), view, move |_, _| {
+            // The receiver is gone if an earlier copy failed.
+            let _ = done.send(());
+        });
+        device.submit_when_free(Box::new(job)).map_err(Reason::of)?;
+        copies.push(copied);
+    }
+    copies
+        .into_iter()
+        .try_for_each(|copied| copied.recv().map_err(|_| lost()))
+}
+
+/// A kernel that runs.
+#[derive(Debug)]
+struct Running {
+    began: Event,
+    ended: Event,
+    image: Image,
+    stream: Stream,
+}
+
+/// The stream of the kernels of all fragments on a device.
+struct Kernels(Stream);
+
+/// Runs a kernel and reads its totals.
+#[derive(Debug)]
+pub(crate) struct FragmentJob {
+    launch: Launch,
+    memory: Arc<DeviceMemory>,
+    reply: Option<oneshot::Sender<Result<Ran, Reason>>>,
+    running: Option<Running>,
+}
+
+impl FragmentJob {
+    fn reply(&mut self, result: Result<Ran, Reason>) {
+        if let Some(reply) = self.reply.take() {
+            // The query was cancelled if nobody waits.
+            let _ = reply.send(result);
+        }
+    }
+
+    /// Starts the kernel.
+    fn begin(&mut self, cuda: &mut Cuda, stream: Stream) -> Result<Step, JobError> {
+        let compiled = &self.launch.compiled;
+        let kernel = cuda.kernel(&self.launch.program, "fragment")?;
+        let mut shape = kernel.persistent_shape(THREADS, compiled.shared_bytes(THREADS))?;
+        let image = self.launch.image(self.memory.address(), THREADS);
+        shape.blocks = shape.blocks.min(image.arguments.tiles);
+        let tiles_of_block = image.arguments.tiles.div_ceil(shape.blocks.max(1));
+        let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
+        if let Err(reason) = compiled.check_sums(tiles_of_block * tile_rows) {
+            self.reply(Err(reason));
+            return Ok(Step::Done);
+        }
+        cuda.write(&image.bytes, &self.memory, 0, &stream)?;
+        let totals = DeviceView::of(&self.memory, image.totals..image.len);
+        Transfer::begin(cuda, Fill(0), totals, &stream)?.finish()?;
+        let (began, ended) = (cuda.event()?, cuda.event()?);
+        self.queue(
+            cuda,
+            (&kernel, &shape),
+            &image.arguments,
+            (&began, &ended, &stream),
+        )?;
+        let done = cuda.mark(&stream)?;
+        self.running = Some(Running {
+            began,
+            ended,
+            image,
+            stream,
+        });
+        Ok(Step::wait_for(done))
+    }
+}
+
+impl Job for FragmentJob {
+    fn class(&self) -> Class {
+        Class::Interactive
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let parts = context.parts();
+        let Some(cuda) = parts.cuda else {
+            return Ok(Step::Done);
+        };
+        if let Some(running) = self.running.take() {
+            let mut bytes = vec![0; running.image.len - running.image.totals];
+            cuda.read(&self.memory, running.image.totals, &mut bytes, &running.stream)?;
+            let totals = bytes.as_chunks::<8>().0.iter();
+            let ms = running.ended.elapsed_ms(&running.began)?;
+            self.reply(Ok(Ran {
+                totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
+                took: Duration::from_secs_f64(f64::from(ms) / 1e3),
+            }));
+            return Ok(Step::Done);
+        }
+        if let Some(compiling) = cuda.load(&self.launch.program)? {
+            if self.launch.waits {
+                return Ok(Step::wait_for(compiling));
+            }
+            self.reply(Err(Reason::new("its kernel is being compiled")));
+            return Ok(Step::Done);
+        }
+        if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            return Ok(Step::Done);
+        }
+        let kernels = parts.state.get_or_try_init(0, || {
+            Ok::<_, JobError>(Kernels(cuda.stream(Priority::Normal)?))
+        })?;
+        let stream = kernels.0.clone();
+        self.begin(cuda, stream)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        self.reply(Err(Reason::of(failure)));
+    }
+}

@@ -1,0 +1,51 @@
+//! Parts of SQL plans on GPUs: scans, conditions and aggregates in one generated kernel over packed columns in device
+//! memory.
+//!
+//! [`rule`] is the rule for the engine's plans. It puts an operator above each partial aggregate that a kernel can
+//! compute. When the operator runs, its columns are in device memory and the kernel computes the aggregate, or the CPU
+//! does, with the same result.
+#![deny(unsafe_code)]
+
+use std::sync::Arc;
+
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use forebay_device::{Device, OutOfMemory};
+
+mod arguments;
+mod columns;
+mod domain;
+mod engine;
+mod expression;
+mod fragment;
+mod gpu;
+#[expect(unsafe_code, reason = "the launch of a kernel")]
+mod launch;
+mod load;
+mod operator;
+mod packed;
+mod program;
+mod reason;
+mod result;
+mod rule;
+mod scanned;
+#[cfg(test)]
+mod tests;
+
+/// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
+/// when others need it.
+///
+/// # Errors
+/// [`OutOfMemory`] if the device is a host device.
+pub fn rule(
+    device: Arc<Device>,
+    max_bytes: u64,
+) -> Result<Arc<dyn PhysicalOptimizerRule + Send + Sync>, OutOfMemory> {
+    let freeing = columns::Freeing::default();
+    let reclaim = {
+        let freeing = freeing.clone();
+        move |bytes| freeing.free(bytes)
+    };
+    let gpu = gpu::Gpu::open(device, max_bytes, reclaim)?;
+    let columns = columns::Columns::new(Arc::new(gpu), &freeing);
+    Ok(Arc::new(rule::Fragments(columns)))
+}

@@ -1,0 +1,216 @@
+//! Reads columns of files, packs them, and brings them to the engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::datasource::listing::{FileRange, PartitionedFile};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfigBuilder, ParquetSource,
+};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::physical_plan::ExecutionPlan;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+
+use crate::columns::{Chunk, Column, ColumnKey, Columns, FileKey};
+use crate::fragment::Fragment;
+use crate::packed::{CHUNK_ROWS, Packer, Texts};
+use crate::reason::Reason;
+
+/// Bytes of a file that one task reads.
+const RANGE_BYTES: u64 = 32 << 20;
+
+/// A packed and stored chunk, its range and its bytes.
+type Stored = (Chunk, Option<(i64, i64)>, u64);
+
+/// What a task has read of one range of a file: the chunks of each column.
+type OfRange = Vec<Vec<Stored>>;
+
+/// Brings the columns of a fragment to the engine, those that are not there. One load runs at a time.
+///
+/// # Errors
+/// If a file cannot be read, or there is no room.
+pub(crate) async fn load(
+    columns: Arc<Columns>,
+    files: Vec<(FileKey, PartitionedFile)>,
+    fragment: Arc<Fragment>,
+    context: Arc<TaskContext>,
+) -> Result<(), Reason> {
+    let _only = columns.loading.lock().await;
+    for (file, partitioned) in files {
+        let mut missing = fragment.columns();
+        missing.retain(|it| !columns.is_settled(&Columns::key(&file, &fragment, *it)));
+        if missing.is_empty() {
+            continue;
+        }
+        let keys: Vec<_> = missing
+            .iter()
+            .map(|it| Columns::key(&file, &fragment, *it))
+            .collect();
+        let read = of_file(&columns, &partitioned, &fragment, &missing, &context).await;
+        match read {
+            Ok(read) => {
+                let keyed = keys.into_iter().zip(read);
+                keyed.for_each(|(key, column)| columns.put(key, column));
+            }
+            Err(Failed::Column(index, reason)) => {
+                let name = fragment.scan.file_source.table_schema().table_schema();
+                let name = name.field(missing[index]).name();
+                let reason = Reason::new(format!("the column {name}: {reason}"));
+                refuse(&columns, &keys[index], &reason);
+                return Err(reason);
+            }
+            Err(Failed::Load(reason)) => return Err(reason),
+        }
+    }
+    Ok(())
+}
+
+fn refuse(columns: &Columns, key: &ColumnKey, reason: &Reason) {
+    columns.refuse(key.clone(), reason.clone());
+}
+
+/// Why a file was not loaded.
+enum Failed {
+    /// The column of this index cannot be packed.
+    Column(usize, Reason),
+    Load(Reason),
+}
+
+fn failed(error: impl std::fmt::Display) -> Failed {
+    Failed::Load(Reason::of(error))
+}
+
+/// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read.
+async fn of_file(
+    columns: &Arc<Columns>,
+    file: &PartitionedFile,
+    fragment: &Fragment,
+    wanted: &[usize],
+    context: &Arc<TaskContext>,
+) -> Result<Vec<Column>, Failed> {
+    let bytes = file.object_meta.size;
+    let ranges = bytes.div_ceil(RANGE_BYTES).max(1);
+    let groups = (0..ranges).map(|range| {
+        let mut part = file.clone();
+        part.range = Some(FileRange {
+            start: (range * RANGE_BYTES) as i64,
+            end: ((range + 1) * RANGE_BYTES).min(bytes) as i64,
+        });
+        FileGroup::new(vec![part])
+    });
+    let source = &fragment.scan.file_source;
+    let source = ParquetSource::new(source.table_schema().clone());
+    let scan = FileScanConfigBuilder::from(fragment.scan.clone())
+        .with_source(Arc::new(source))
+        .with_file_groups(groups.collect())
+        .with_preserve_order(true)
+        .with_projection_indices(Some(wanted.to_vec()))
+        .map_err(failed)?
+        .build();
+    let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
+    let texts: Vec<_> = wanted
+        .iter()
+        .map(|_| Arc::new(Mutex::new(Texts::default())))
+        .collect();
+    let tasks = (0..ranges as usize).map(|range| {
+        let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
+        let (texts, context) = (texts.clone(), Arc::clone(context));
+        let task = async move { of_range(&columns, &scan, range, &texts, context).await };
+        async { tokio::spawn(task).await.map_err(failed)? }
+    });
+    let width = forebay_device::cores();
+    let mut read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
+    let columns = texts.into_iter().enumerate().map(|(index, texts)| {
+        let chunks = read
+            .iter_mut()
+            .flat_map(|range| std::mem::take(&mut range[index]))
+            .collect();
+        Column::new(chunks, Arc::new(std::mem::take(&mut *texts.lock())))
+    });
+    Ok(columns.collect())
+}
+
+/// Reads a range of a file.
+async fn of_range(
+    columns: &Columns,
+    scan: &Arc<dyn ExecutionPlan>,
+    range: usize,
+    texts: &[Arc<Mutex<Texts>>],
+    context: Arc<TaskContext>,
+) -> Result<OfRange, Failed> {
+    let memory = MemoryConsumer::new("columns for a device").register(context.memory_pool());
+    // A number and whether there is one; then the same packed.
+    let held = CHUNK_ROWS * texts.len() * 2 * (size_of::<i64>() + 1);
+    memory.try_grow(held).map_err(failed)?;
+    let mut rows = scan.execute(range, context).map_err(failed)?;
+    let mut packers: Vec<Packer> = texts.iter().map(|_| Packer::default()).collect();
+    let mut stored: OfRange = texts.iter().map(|_| Vec::new()).collect();
+    while let Some(batch) = rows.next().await {
+        let mut batch = batch.map_err(failed)?;
+        while batch.num_rows() > 0 {
+            let packed = packers.first().map_or(0, Packer::rows);
+            let taken = (CHUNK_ROWS - packed).min(batch.num_rows());
+            let head = batch.slice(0, taken);
+            for (index, values) in head.columns().iter().enumerate() {
+                let pushed = packers[index].push(values, &mut texts[index].lock());
+                pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
+            }
+            batch = batch.slice(taken, batch.num_rows() - taken);
+            if packed + taken == CHUNK_ROWS {
+                store(columns, &mut packers, &mut stored).await?;
+            }
+        }
+    }
+    if packers.first().is_some_and(|packer| packer.rows() > 0) {
+        store(columns, &mut packers, &mut stored).await?;
+    }
+    Ok(stored)
+}
+
+/// Packs and stores the rows of all columns.
+async fn store(
+    columns: &Columns,
+    packers: &mut [Packer],
+    stored: &mut OfRange,
+) -> Result<(), Failed> {
+    for (packer, stored) in packers.iter_mut().zip(stored) {
+        let packed = packer.pack();
+        let (range, bytes) = (packed.range, packed.words.len() as u64 * 4);
+        let chunk = columns.store(packed).await.map_err(Failed::Load)?;
+        stored.push((chunk, range, bytes));
+    }
+    Ok(())
+}
+
+/// Returns the offsets of the columns' tables, file by file, and the words of all.
+pub(crate) fn tables(
+    compiled: &crate::program::Compiled,
+    chunks: &[Vec<u32>],
+) -> (Vec<u32>, Vec<u32>) {
+    use crate::domain::Table;
+    let mut words: Vec<u32> = Vec::new();
+    let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
+    for (index, table) in compiled.tables.iter().enumerate() {
+        let of_files: Vec<&Vec<u32>> = match table {
+            Table::OfAll(of_all) => vec![of_all],
+            Table::OfFile(of_files) => of_files.iter().collect(),
+        };
+        for (file, of_file) in of_files.into_iter().enumerate() {
+            firsts.insert((index, file), words.len() as u32);
+            words.extend(of_file);
+        }
+    }
+    let mut offsets = Vec::new();
+    for (file, chunks) in chunks.iter().enumerate() {
+        for _ in chunks {
+            offsets.extend(compiled.tables.iter().enumerate().map(|(index, table)| {
+                let file = if matches!(table, Table::OfAll(_)) { 0 } else { file };
+                firsts[&(index, file)]
+            }));
+        }
+    }
+    (words, offsets)
+}

@@ -1,0 +1,250 @@
+//! The operator that computes a fragment on a device, or on the CPU.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
+    ReplaceChildrenOptions,
+};
+use forebay_device::cuda::Program;
+use forebay_tables::GpuOptions;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::OnceCell;
+
+use crate::columns::{Columns, files};
+use crate::engine::Launch;
+use crate::fragment::Fragment;
+use crate::load::{load, tables};
+use crate::program::Compiled;
+use crate::reason::Reason;
+use crate::result;
+
+/// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
+#[derive(Debug)]
+pub(crate) struct GpuAggregateExec {
+    cpu: Arc<dyn ExecutionPlan>,
+    fragment: Arc<Fragment>,
+    columns: Arc<Columns>,
+    options: GpuOptions,
+    /// What was decided when the first partition was read.
+    outcome: Arc<OnceCell<Outcome>>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+/// What computed a fragment.
+#[derive(Debug, Clone)]
+enum Outcome {
+    Device { batch: RecordBatch, figures: String },
+    Cpu(Reason),
+}
+
+impl GpuAggregateExec {
+    pub(crate) fn new(
+        cpu: Arc<dyn ExecutionPlan>,
+        fragment: Arc<Fragment>,
+        columns: Arc<Columns>,
+        options: GpuOptions,
+    ) -> GpuAggregateExec {
+        GpuAggregateExec {
+            cpu,
+            fragment,
+            columns,
+            options,
+            outcome: Arc::default(),
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// Returns the batch of the device, or why the CPU computes the fragment.
+    fn work(&self, context: Arc<TaskContext>) -> Work {
+        Work {
+            schema: self.cpu.schema(),
+            fragment: Arc::clone(&self.fragment),
+            columns: Arc::clone(&self.columns),
+            options: self.options.clone(),
+            metrics: self.metrics.clone(),
+            context,
+        }
+    }
+}
+
+/// What is needed to compute a fragment on a device.
+struct Work {
+    schema: datafusion::arrow::datatypes::SchemaRef,
+    fragment: Arc<Fragment>,
+    columns: Arc<Columns>,
+    options: GpuOptions,
+    metrics: ExecutionPlanMetricsSet,
+    context: Arc<TaskContext>,
+}
+
+impl Work {
+    async fn outcome(&self) -> Outcome {
+        match self.on_device().await {
+            Ok((batch, figures)) => {
+                MetricBuilder::new(&self.metrics)
+                    .output_rows(0)
+                    .add(batch.num_rows());
+                Outcome::Device { batch, figures }
+            }
+            Err(reason) => Outcome::Cpu(reason),
+        }
+    }
+
+    async fn on_device(&self) -> std::result::Result<(RecordBatch, String), Reason> {
+        let files = files(&self.fragment.scan)?;
+        let resident = match self.columns.resident(&files, &self.fragment)? {
+            Ok(resident) => resident,
+            Err(is_often_read) => {
+                let load = load(
+                    Arc::clone(&self.columns),
+                    files.clone(),
+                    Arc::clone(&self.fragment),
+                    Arc::clone(&self.context),
+                );
+                if !self.options.loads {
+                    if is_often_read {
+                        tokio::spawn(async move {
+                            if let Err(reason) = load.await {
+                                tracing::debug!(%reason, "columns stay on the CPU");
+                            }
+                        });
+                    }
+                    return Err(Reason::new("its columns are not in device memory yet"));
+                }
+                load.await?;
+                let loaded = self.columns.resident(&files, &self.fragment)?;
+                loaded.map_err(|_| Reason::new("there is no room for its columns"))?
+            }
+        };
+        let scanned = resident.scanned(&self.fragment)?;
+        let compiled = Arc::new(Compiled::new(&self.fragment, &scanned)?);
+        let chunks = resident.chunks()?;
+        let (words, table_offsets) = tables(&compiled, &chunks);
+        let (mut parts, mut held) = (Vec::new(), Vec::new());
+        for (columns, chunks) in resident.files.iter().zip(&chunks) {
+            for chunk in 0..chunks.len() {
+                for column in &compiled.columns {
+                    let chunk = &columns[column].chunks[chunk];
+                    parts.push(chunk.part());
+                    held.push(chunk.memory.clone());
+                }
+            }
+        }
+        let launch = Launch {
+            program: Program::new(compiled.spec()),
+            compiled: Arc::clone(&compiled),
+            chunks: chunks.into_iter().flatten().collect(),
+            parts,
+            tables: words,
+            table_offsets,
+            held,
+            waits: self.options.waits,
+        };
+        let ran = self.columns.engine.run(launch).await?;
+        let batch = result::batch(&compiled, &ran.totals, &self.schema).map_err(Reason::of)?;
+        let figures = format!(
+            "{} rows of {} columns in {:.3} ms",
+            scanned.rows,
+            compiled.columns.len(),
+            ran.took.as_secs_f64() * 1e3
+        );
+        Ok((batch, figures))
+    }
+}
+
+impl DisplayAs for GpuAggregateExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GpuAggregateExec: device={}", self.columns.engine.name())?;
+        match self.outcome.get() {
+            None => Ok(()),
+            Some(Outcome::Device { figures, .. }) => write!(f, ", ran there: {figures}"),
+            Some(Outcome::Cpu(reason)) => write!(f, ", ran on the CPU: {reason}"),
+        }
+    }
+}
+
+impl ExecutionPlan for GpuAggregateExec {
+    fn name(&self) -> &str {
+        "GpuAggregateExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.cpu.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.cpu]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let cpu = children.pop();
+        let cpu = cpu.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
+        Ok(Arc::new(GpuAggregateExec::new(
+            cpu,
+            Arc::clone(&self.fragment),
+            Arc::clone(&self.columns),
+            self.options.clone(),
+        )))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let (cpu, outcome) = (Arc::clone(&self.cpu), Arc::clone(&self.outcome));
+        let work = self.work(Arc::clone(&context));
+        let strict = self.options.strict;
+        let rows = stream::once(async move {
+            let outcome = outcome.get_or_init(|| work.outcome()).await;
+            let rows: SendableRecordBatchStream = match outcome {
+                Outcome::Device { batch, .. } => {
+                    // The first partition returns all rows.
+                    let first = (partition == 0).then(|| Ok(batch.clone()));
+                    let rows = stream::iter(first);
+                    Box::pin(RecordBatchStreamAdapter::new(cpu.schema(), rows))
+                }
+                Outcome::Cpu(reason) if strict => {
+                    let text = format!("the GPU does not compute a part of the plan: {reason}");
+                    return Err(DataFusionError::Execution(text));
+                }
+                Outcome::Cpu(_) => cpu.execute(partition, context)?,
+            };
+            Ok(rows)
+        });
+        let rows = rows.try_flatten().boxed();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

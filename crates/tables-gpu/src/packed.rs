@@ -1,0 +1,391 @@
+//! Columns as kernels read them: numbers of as few bits as the chunk needs, above a reference.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray,
+};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
+};
+use datafusion::error::Result;
+
+/// Maximum number of rows of a chunk.
+pub(crate) const CHUNK_ROWS: usize = 1 << 18;
+/// Maximum number of different texts of a column in a file.
+const TEXTS_MAX: usize = 1 << 16;
+/// Maximum bytes of these texts.
+const TEXT_BYTES_MAX: usize = 8 << 20;
+/// Words behind the last row, which kernels read and ignore.
+const WORDS_BEHIND: usize = 2;
+
+/// Why a column cannot be packed.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum Unpackable {
+    #[error("columns of type {0} are not kept on GPUs")]
+    Type(DataType),
+    #[error("numbers of more than 64 bits")]
+    Wide,
+    #[error("more than {TEXTS_MAX} different texts, or {} MiB of them", TEXT_BYTES_MAX >> 20)]
+    Texts,
+}
+
+/// Returns whether values of a type can be packed.
+pub(crate) fn is_packable(data_type: &DataType) -> bool {
+    is_number(data_type) || is_text(data_type)
+}
+
+/// Returns whether values of a type are numbers for kernels.
+pub(crate) fn is_number(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Boolean
+            | DataType::Int8
+            | DataType::Int16
+            | DataType::Int32
+            | DataType::Int64
+            | DataType::UInt8
+            | DataType::UInt16
+            | DataType::UInt32
+            | DataType::Date32
+            | DataType::Timestamp(..)
+            | DataType::Decimal128(..)
+    )
+}
+
+/// Returns whether values of a type are packed as the numbers of the texts of their file.
+pub(crate) fn is_text(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+    )
+}
+
+/// The texts of a column in one file, in the order of their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    numbers: HashMap<Box<str>, i64>,
+    texts: Vec<Box<str>>,
+    bytes: usize,
+}
+
+impl Texts {
+    fn number(&mut self, text: &str) -> Result<i64, Unpackable> {
+        if let Some(number) = self.numbers.get(text) {
+            return Ok(*number);
+        }
+        self.bytes += text.len();
+        if self.texts.len() == TEXTS_MAX || self.bytes > TEXT_BYTES_MAX {
+            return Err(Unpackable::Texts);
+        }
+        let number = self.texts.len() as i64;
+        self.numbers.insert(text.into(), number);
+        self.texts.push(text.into());
+        Ok(number)
+    }
+
+    /// Returns a NULL and the texts behind it.
+    pub(crate) fn array(&self) -> StringArray {
+        let texts = self.texts.iter().map(|text| Some(&**text));
+        std::iter::once(None).chain(texts).collect()
+    }
+
+    /// Returns the bytes that the texts take.
+    pub(crate) fn bytes(&self) -> usize {
+        // Each text is kept twice, with a pointer, a length and a number.
+        2 * self.bytes + self.texts.len() * 64
+    }
+}
+
+/// The rows of one column that are packed next.
+#[derive(Debug, Default)]
+pub(crate) struct Packer {
+    numbers: Vec<i64>,
+    valid: Vec<bool>,
+    has_nulls: bool,
+}
+
+/// Packed rows of one column.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Packed {
+    /// The numbers, two words, and the bits that tell which rows have a value, if some have none.
+    pub(crate) words: Vec<u32>,
+    /// Index of the first word of these bits.
+    pub(crate) valid: Option<usize>,
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Smallest and largest value; `None` if all are NULL.
+    pub(crate) range: Option<(i64, i64)>,
+    /// Bits of a number.
+    pub(crate) width: u32,
+}
+
+impl Packed {
+    /// Returns what is added to a packed number.
+    pub(crate) fn reference(&self) -> i64 {
+        self.range.map_or(0, |(min, _)| min)
+    }
+}
+
+impl Packer {
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Appends values. Texts get numbers; one without a number gets the next.
+    ///
+    /// # Errors
+    /// If a value cannot be packed.
+    pub(crate) fn push(&mut self, values: &ArrayRef, texts: &mut Texts) -> Result<(), Unpackable> {
+        let data_type = values.data_type();
+        if is_text(data_type) {
+            return self.push_texts(values, texts);
+        }
+        match data_type {
+            DataType::Boolean => self.push_booleans(values.as_boolean()),
+            DataType::Int8 => self.push_numbers::<Int8Type>(values),
+            DataType::Int16 => self.push_numbers::<Int16Type>(values),
+            DataType::Int32 => self.push_numbers::<Int32Type>(values),
+            DataType::Int64 => self.push_numbers::<Int64Type>(values),
+            DataType::UInt8 => self.push_numbers::<UInt8Type>(values),
+            DataType::UInt16 => self.push_numbers::<UInt16Type>(values),
+            DataType::UInt32 => self.push_numbers::<UInt32Type>(values),
+            DataType::Date32 => self.push_numbers::<Date32Type>(values),
+            DataType::Timestamp(TimeUnit::Second, _) => {
+                self.push_numbers::<TimestampSecondType>(values);
+            }
+            DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                self.push_numbers::<TimestampMillisecondType>(values);
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, _) => {
+                self.push_numbers::<TimestampMicrosecondType>(values);
+            }
+            DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                self.push_numbers::<TimestampNanosecondType>(values);
+            }
+            DataType::Decimal128(..) => {
+                let values: &PrimitiveArray<Decimal128Type> = values.as_primitive();
+                for value in values {
+                    let number = value.map(i64::try_from).transpose();
+                    self.push_one(number.map_err(|_| Unpackable::Wide)?);
+                }
+            }
+            other => return Err(Unpackable::Type(other.clone())),
+        }
+        Ok(())
+    }
+
+    fn push_one(&mut self, value: Option<i64>) {
+        self.numbers.push(value.unwrap_or_default());
+        self.valid.push(value.is_some());
+        self.has_nulls |= value.is_none();
+    }
+
+    fn push_booleans(&mut self, values: &BooleanArray) {
+        for value in values {
+            self.push_one(value.map(i64::from));
+        }
+    }
+
+    fn push_numbers<T: ArrowPrimitiveType<Native: Into<i64>>>(&mut self, values: &ArrayRef) {
+        let values = values.as_primitive::<T>();
+        if values.null_count() > 0 {
+            for value in values {
+                self.push_one(value.map(Into::into));
+            }
+            return;
+        }
+        let numbers = values.values().iter().map(|value| (*value).into());
+        self.numbers.extend(numbers);
+        self.valid.resize(self.numbers.len(), true);
+    }
+
+    fn push_texts(&mut self, values: &ArrayRef, texts: &mut Texts) -> Result<(), Unpackable> {
+        let unpackable = |_| Unpackable::Type(values.data_type().clone());
+        let views = cast(values, &DataType::Utf8View).map_err(unpackable)?;
+        let mut last: Option<(&str, i64)> = None;
+        for text in views.as_string_view() {
+            let number = match (text, last) {
+                (None, _) => None,
+                (Some(text), Some((known, number))) if text == known => Some(number),
+                (Some(text), _) => {
+                    let number = texts.number(text)?;
+                    last = Some((text, number));
+                    Some(number)
+                }
+            };
+            self.push_one(number);
+        }
+        Ok(())
+    }
+
+    /// Packs the rows so far, and begins anew.
+    pub(crate) fn pack(&mut self) -> Packed {
+        let numbers = std::mem::take(&mut self.numbers);
+        let valid = std::mem::take(&mut self.valid);
+        let has_nulls = std::mem::take(&mut self.has_nulls);
+        let values = numbers.iter().zip(&valid);
+        let present = values.filter_map(|(number, valid)| valid.then_some(*number));
+        let range = present.fold(None, |range: Option<(i64, i64)>, value| {
+            let (min, max) = range.unwrap_or((value, value));
+            Some((min.min(value), max.max(value)))
+        });
+        let (min, max) = range.unwrap_or((0, 0));
+        let width = u64::BITS - max.wrapping_sub(min).cast_unsigned().leading_zeros();
+        let mut words = packed(&numbers, min, width, &valid);
+        let valid = has_nulls.then(|| {
+            let first = words.len();
+            words.extend(valid.chunks(32).map(|bits| {
+                let bits = bits.iter().enumerate();
+                bits.fold(0, |word, (bit, valid)| word | u32::from(*valid) << bit)
+            }));
+            first
+        });
+        Packed {
+            words,
+            valid,
+            rows: numbers.len(),
+            range,
+            width,
+        }
+    }
+}
+
+/// Returns numbers above a reference as packed words, and those behind the last row.
+fn packed(numbers: &[i64], reference: i64, width: u32, valid: &[bool]) -> Vec<u32> {
+    let count = (numbers.len() * width as usize).div_ceil(32);
+    let mut words = Vec::with_capacity(count + WORDS_BEHIND);
+    let (mut bits, mut held) = (0_u128, 0);
+    for (number, valid) in numbers.iter().zip(valid) {
+        let above = number.wrapping_sub(reference).cast_unsigned();
+        bits |= u128::from(if *valid { above } else { 0 }) << held;
+        held += width;
+        while held >= 32 {
+            words.push(bits as u32);
+            bits >>= 32;
+            held -= 32;
+        }
+    }
+    if held > 0 {
+        words.push(bits as u32);
+    }
+    words.resize(count + WORDS_BEHIND, 0);
+    words
+}
+
+/// Returns numbers as an array of a type that [`is_number`].
+///
+/// # Errors
+/// If a number is no value of the type.
+pub(crate) fn array_of(numbers: Vec<Option<i64>>, data_type: &DataType) -> Result<ArrayRef> {
+    let array: ArrayRef = match data_type {
+        DataType::Boolean => {
+            let values = numbers.into_iter().map(|it| it.map(|it| it != 0));
+            Arc::new(values.collect::<BooleanArray>())
+        }
+        DataType::Decimal128(precision, scale) => {
+            let values = numbers.into_iter().map(|it| it.map(i128::from));
+            let values: PrimitiveArray<Decimal128Type> = values.collect();
+            Arc::new(values.with_precision_and_scale(*precision, *scale)?)
+        }
+        DataType::Date32 => {
+            let days: PrimitiveArray<Int32Type> = numbers
+                .into_iter()
+                .map(|it| it.and_then(|it| i32::try_from(it).ok()))
+                .collect();
+            Arc::new(days.reinterpret_cast::<Date32Type>())
+        }
+        _ => Arc::new(PrimitiveArray::<Int64Type>::from(numbers)),
+    };
+    Ok(cast(&array, data_type)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a row as kernels do.
+    fn read(packed: &Packed, row: usize) -> Option<i64> {
+        if let Some(first) = packed.valid
+            && packed.words[first + row / 32] >> (row % 32) & 1 == 0
+        {
+            return None;
+        }
+        let bit = row * packed.width as usize;
+        let words = &packed.words[bit / 32..];
+        let third = words.get(2).copied().unwrap_or_default();
+        let bits = u128::from(words[0]) | u128::from(words[1]) << 32 | u128::from(third) << 64;
+        let mask = (1_u128 << packed.width) - 1;
+        let above = (bits >> (bit % 32) & mask) as u64;
+        Some(packed.reference().wrapping_add(above.cast_signed()))
+    }
+
+    fn round_trip(values: &[Option<i64>], width: u32) {
+        let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(values.to_vec()));
+        let mut packer = Packer::default();
+        packer.push(&array, &mut Texts::default()).expect("numbers");
+        let packed = packer.pack();
+        assert_eq!((packed.width, packed.rows), (width, values.len()));
+        let read: Vec<_> = (0..values.len()).map(|row| read(&packed, row)).collect();
+        assert_eq!(read, values);
+        assert_eq!(packer.rows(), 0);
+    }
+
+    #[test]
+    fn numbers_of_every_width_are_read_as_they_were() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for width in 0..=64 {
+            let max = u64::MAX.checked_shr(64 - width).unwrap_or(0);
+            for rows in [1, 31, 32, 33, 257] {
+                let mut numbers: Vec<_> = (0..rows).map(|_| random.u64(..) & max).collect();
+                numbers[0] = 0;
+                let top = numbers.len() - 1;
+                numbers[top] = max;
+                let numbers = numbers.iter().map(|it| i64::MIN.wrapping_add_unsigned(*it));
+                let mut values: Vec<_> = numbers.map(Some).collect();
+                round_trip(&values, if rows == 1 { 0 } else { width });
+                if rows > 2 {
+                    values[1] = None;
+                    round_trip(&values, width);
+                }
+            }
+        }
+        round_trip(&[None, None], 0);
+        round_trip(&[Some(i64::MIN), Some(i64::MAX)], 64);
+    }
+
+    #[test]
+    fn texts_have_the_numbers_of_their_first_rows() {
+        let mut texts = Texts::default();
+        let mut packer = Packer::default();
+        let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
+        let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
+        packer.push(&array, &mut texts).expect("few texts");
+        let packed = packer.pack();
+        let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
+        assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
+        let known: Vec<_> = texts.array().iter().map(|it| it.map(str::to_owned)).collect();
+        let expected = [None, Some("b"), Some("a"), Some("")];
+        assert_eq!(known, expected.map(|it| it.map(str::to_owned)));
+    }
+
+    #[test]
+    fn what_cannot_be_packed_is_told() {
+        let push = |array: ArrayRef| Packer::default().push(&array, &mut Texts::default());
+        let wide = PrimitiveArray::<Decimal128Type>::from(vec![i128::from(i64::MAX) + 1]);
+        assert_eq!(push(Arc::new(wide)), Err(Unpackable::Wide));
+        let many = (0..=TEXTS_MAX).map(|number| Some(number.to_string()));
+        let many: StringArray = many.collect();
+        assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts));
+        let floats = datafusion::arrow::array::Float64Array::from(vec![1.5]);
+        assert_eq!(
+            push(Arc::new(floats)),
+            Err(Unpackable::Type(DataType::Float64))
+        );
+    }
+}

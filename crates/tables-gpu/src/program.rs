@@ -1,0 +1,443 @@
+//! The kernel of a fragment: its source, what it is run with, and what its totals mean.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::CastExpr;
+use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
+
+use crate::arguments::Fragment as Arguments;
+use crate::domain::{Domain, Table};
+use crate::expression::{Code, Kind, Uses, Value};
+use crate::fragment::{Aggregate, Fragment};
+use crate::reason::Reason;
+use crate::scanned::Scanned;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Threads of a block.
+pub(crate) const THREADS: u32 = 256;
+/// Rows of a tile for each thread, as in `fragment.cuh`.
+pub(crate) const ROWS_OF_THREAD: u32 = 8;
+/// Maximum number of totals of a thread in shared memory, of 8 bytes each.
+const PRIVATE_MAX: usize = 96;
+/// Maximum number of groups.
+const GROUPS_MAX: usize = 1 << 20;
+/// Maximum bytes of all totals.
+const TOTALS_BYTES_MAX: usize = 256 << 20;
+/// Sums of integers up to this are exact as floats.
+const FLOAT_MAX: u128 = 1 << 53;
+
+/// Where the totals of a kernel are while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One group, in registers.
+    Registers,
+    /// Few groups, in shared memory, those of each thread apart.
+    Private,
+    /// Many groups, in global memory.
+    Shared,
+}
+
+/// A total of each group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Slot {
+    /// The condition under which a row counts, and what is added.
+    code: String,
+    is_maximum: bool,
+}
+
+/// What a column of the result is made of: indexes of slots.
+#[derive(Debug, Clone)]
+pub(crate) enum Output {
+    /// A number of rows.
+    Count(usize),
+    /// A number of rows; NULL instead of 0.
+    Some(usize),
+    /// A sum; NULL if the number of rows in the second slot is 0.
+    Sum(usize, usize),
+    /// A sum as a float.
+    FloatSum(usize, usize),
+    /// The largest value, and the number of rows.
+    Max(usize, usize),
+    /// The smallest value, and the number of rows.
+    Min(usize, usize),
+}
+
+/// A column of the result.
+#[derive(Debug, Clone)]
+pub(crate) struct Column {
+    pub(crate) output: Output,
+    pub(crate) data_type: DataType,
+}
+
+/// A kernel, and what it is run with.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) source: String,
+    pub(crate) place: Place,
+    /// Indexes of the columns in the table, in the order of the kernel's parts.
+    pub(crate) columns: Vec<usize>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) constants: Vec<i128>,
+    /// The different values of each key; the first key changes slowest.
+    pub(crate) keys: Vec<ArrayRef>,
+    /// Number of groups, also of those without rows.
+    pub(crate) groups: usize,
+    /// Number of totals of a group. The first is its number of rows.
+    pub(crate) slots: usize,
+    /// The columns of the result behind the keys.
+    pub(crate) outputs: Vec<Column>,
+    /// Largest absolute value that a row adds to a sum.
+    pub(crate) addend_max: u128,
+}
+
+/// The slots of a kernel while its code is written.
+struct Slots<'a> {
+    code: Code<'a>,
+    slots: Vec<Slot>,
+    addend_max: u128,
+    rows: u64,
+}
+
+impl Compiled {
+    /// Writes the kernel of a fragment over the columns of a scan.
+    ///
+    /// # Errors
+    /// Why the GPU cannot compute the fragment.
+    pub(crate) fn new(fragment: &Fragment, scanned: &Scanned) -> Result<Compiled> {
+        let mut uses = Uses::default();
+        let mut code = Code::new(scanned, &mut uses);
+        let mut kept = Vec::new();
+        for filter in &fragment.filters {
+            let value = code.condition(filter)?;
+            kept.extend(value.valid);
+            kept.push(value.text);
+        }
+        if kept.is_empty() {
+            kept.push("true".to_owned());
+        }
+        let mut keeps = code.into_lines();
+        keeps.push(format!("return {};", kept.join(" & ")));
+        let mut slots = Slots {
+            code: Code::new(scanned, &mut uses),
+            slots: Vec::new(),
+            addend_max: 0,
+            rows: scanned.rows,
+        };
+        let (group, keys) = slots.group(&fragment.keys, scanned)?;
+        let groups = keys.iter().map(|it| it.len().max(1)).product::<usize>();
+        slots.slot(None, "1".to_owned(), false);
+        let mut outputs = Vec::new();
+        for aggregate in &fragment.aggregates {
+            outputs.extend(slots.aggregate(aggregate, scanned)?);
+        }
+        let addend_max = slots.addend_max;
+        let (all, mut adds) = (slots.slots, slots.code.into_lines());
+        adds.push(format!("const u32 group = {group};"));
+        adds.extend(all.iter().enumerate().map(|(index, slot)| {
+            let code = slot.code.replace("SLOT", &index.to_string());
+            format!("{code};")
+        }));
+        let place = place(&fragment.keys, groups, all.len())?;
+        Ok(Compiled {
+            source: source(&uses, (groups, place), &all, [&keeps, &adds]),
+            place,
+            columns: uses.columns,
+            tables: uses.tables,
+            constants: uses.constants,
+            keys,
+            groups,
+            slots: all.len(),
+            outputs,
+            addend_max,
+        })
+    }
+
+    /// Returns the program of the kernel.
+    pub(crate) fn spec(&self) -> ProgramSpec {
+        ProgramSpec {
+            name: "tables/fragment.cu".to_owned(),
+            source: self.source.clone().into(),
+            headers: headers(),
+            options: vec!["--device-int128".to_owned()],
+            entries: vec!["fragment".to_owned()],
+        }
+    }
+
+    /// Returns the bytes of shared memory of a block.
+    pub(crate) fn shared_bytes(&self, threads: u32) -> u32 {
+        match self.place {
+            Place::Private => (self.groups * self.slots) as u32 * threads * 8,
+            Place::Registers | Place::Shared => 0,
+        }
+    }
+
+    /// Checks that no total of a block leaves 64 bits.
+    ///
+    /// # Errors
+    /// If one may.
+    pub(crate) fn check_sums(&self, rows_of_block: u64) -> Result<()> {
+        let largest = self.addend_max.checked_mul(rows_of_block.into());
+        match largest.is_some_and(|it| it < 1 << 63) || self.place == Place::Shared {
+            true => Ok(()),
+            false => Err(Reason::new("a sum may need more than 64 bits")),
+        }
+    }
+}
+
+fn place(keys: &[Arc<dyn PhysicalExpr>], groups: usize, slots: usize) -> Result<Place> {
+    if keys.is_empty() {
+        Ok(Place::Registers)
+    } else if groups * slots <= PRIVATE_MAX {
+        Ok(Place::Private)
+    } else if groups <= GROUPS_MAX && groups * slots * 16 <= TOTALS_BYTES_MAX {
+        Ok(Place::Shared)
+    } else {
+        Err(Reason::new(format!("{groups} groups")))
+    }
+}
+
+/// Returns the headers of every kernel.
+pub(crate) fn headers() -> Vec<(String, String)> {
+    let arguments = format!(
+        "#pragma once\n#include \"device.cuh\"\n{}",
+        Arguments::header()
+    );
+    vec![
+        device_header(),
+        ("arguments.cuh".to_owned(), arguments),
+        header("columns.cuh", include_str!("kernels/columns.cuh")),
+        header("fragment.cuh", include_str!("kernels/fragment.cuh")),
+    ]
+}
+
+fn header(name: &str, text: &str) -> (String, String) {
+    (name.to_owned(), text.to_owned())
+}
+
+fn source(
+    uses: &Uses,
+    (groups, place): (usize, Place),
+    slots: &[Slot],
+    [keeps, adds]: [&[String]; 2],
+) -> String {
+    let totals = match place {
+        Place::Registers => "Registers",
+        Place::Private => "Private",
+        Place::Shared => "Shared",
+    };
+    let blocks = match place {
+        Place::Private => 1,
+        Place::Registers | Place::Shared => 2,
+    };
+    let is_maximum = slots.iter().map(|it| it.is_maximum.to_string());
+    let mut text = String::from("#include \"arguments.cuh\"\n");
+    let constants = [
+        ("kThreads", THREADS as usize),
+        ("kBlocks", blocks),
+        ("kColumns", uses.columns.len()),
+        ("kTables", uses.tables.len()),
+        ("kGroups", groups),
+        ("kSlots", slots.len()),
+    ];
+    for (name, value) in constants {
+        let _ = writeln!(text, "constexpr u32 {name} = {value};");
+    }
+    let _ = writeln!(
+        text,
+        "constexpr bool kIsMaximum[] = {{{}}};\n#include \"columns.cuh\"\nusing Totals = {totals};",
+        is_maximum.collect::<Vec<_>>().join(", ")
+    );
+    let arguments = "const Fragment& f, const Columns& c, const u32 row";
+    for (head, lines) in [
+        (format!("bool keeps({arguments})"), keeps),
+        (format!("void add({arguments}, Totals& totals)"), adds),
+    ] {
+        let _ = writeln!(text, "__device__ inline {head} {{\n    {}\n}}", lines.join("\n    "));
+    }
+    text + "#include \"fragment.cuh\"\n"
+}
+
+impl Slots<'_> {
+    /// Declares the group of a row. Returns its number, and the different values of each key.
+    fn group(
+        &mut self,
+        keys: &[Arc<dyn PhysicalExpr>],
+        scanned: &Scanned,
+    ) -> Result<(String, Vec<ArrayRef>)> {
+        let mut group = String::from("0u");
+        let mut values = Vec::new();
+        for key in keys {
+            let domain = Domain::of(key, scanned)?;
+            let (table, of_key) = domain.keys(key)?;
+            let word = self.code.looked_up(&domain, table)?;
+            let count = of_key.len().max(1);
+            group = match values.is_empty() {
+                true => format!("static_cast<u32>({word})"),
+                false => format!("({group}) * {count} + static_cast<u32>({word})"),
+            };
+            values.push(of_key);
+        }
+        Ok((group, values))
+    }
+
+    /// Returns the slot of a total, a new one unless there is one of the same code.
+    fn slot(&mut self, condition: Option<&str>, value: String, is_maximum: bool) -> usize {
+        let call = if is_maximum { "raise" } else { "add" };
+        let call = format!("totals.{call}(group, SLOT, {value})");
+        let slot = Slot {
+            code: match condition {
+                Some(condition) => format!("if ({condition}) {call}"),
+                None => call,
+            },
+            is_maximum,
+        };
+        let known = self.slots.iter().position(|it| *it == slot);
+        known.unwrap_or_else(|| {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        })
+    }
+
+    fn aggregate(&mut self, aggregate: &Aggregate, scanned: &Scanned) -> Result<Vec<Column>> {
+        let function = &aggregate.function;
+        let name = function.fun().name();
+        if function.is_distinct() || !function.order_bys().is_empty() {
+            return Err(Reason::new(format!("{name} of distinct or ordered values")));
+        }
+        let filter = aggregate.filter.as_ref();
+        let filter = filter.map(|it| self.code.condition(it)).transpose()?;
+        let filter = filter.map(|it| match it.valid {
+            Some(valid) => self.code.declare(Kind::Bool, &format!("{} & {valid}", it.text)),
+            None => it.text,
+        });
+        let [argument] = aggregate.arguments.as_slice() else {
+            return Err(Reason::new(format!("{name} of several values")));
+        };
+        let types = function.state_fields().map_err(Reason::of)?;
+        let types: Vec<DataType> = types.iter().map(|it| it.data_type().clone()).collect();
+        let column = |output, index: usize| Column {
+            output,
+            data_type: types[index].clone(),
+        };
+        if name == "count" {
+            let rows = self.counted(argument, filter.as_deref(), scanned)?;
+            return Ok(vec![column(Output::Count(rows), 0)]);
+        }
+        let integers = integers(argument, scanned);
+        let is_float = integers.is_some() && matches!(types.last(), Some(DataType::Float64));
+        let argument = integers.filter(|_| name == "avg").unwrap_or(argument);
+        let value = self.code.value(argument)?;
+        if value.kind == Kind::Huge || value.kind == Kind::Bool {
+            return Err(Reason::new(format!("{name} of {argument}")));
+        }
+        let rows = self.rows_of(&value, filter.as_deref());
+        let kept = self.condition(&value, filter.as_deref());
+        let large = value.widened(Kind::Large);
+        match (name, types.as_slice()) {
+            ("sum", [DataType::Int64 | DataType::Decimal128(..)]) => {
+                let sum = self.sum(&value, kept.as_deref());
+                self.check_integers(&value, &types[0])?;
+                Ok(vec![column(Output::Sum(sum, rows), 0)])
+            }
+            ("avg", [DataType::UInt64, DataType::Decimal128(..)]) => {
+                let sum = self.sum(&value, kept.as_deref());
+                let count = column(Output::Some(rows), 0);
+                Ok(vec![count, column(Output::Sum(sum, rows), 1)])
+            }
+            ("avg", [DataType::UInt64, DataType::Float64]) if is_float => {
+                let largest = self.largest(&value);
+                if largest >= FLOAT_MAX {
+                    return Err(Reason::new("an average of integers may be rounded"));
+                }
+                let sum = self.sum(&value, kept.as_deref());
+                let count = column(Output::Some(rows), 0);
+                Ok(vec![count, column(Output::FloatSum(sum, rows), 1)])
+            }
+            ("min", [_]) => {
+                let slot = self.slot(kept.as_deref(), format!("~ordered({large})"), true);
+                Ok(vec![column(Output::Min(slot, rows), 0)])
+            }
+            ("max", [_]) => {
+                let slot = self.slot(kept.as_deref(), format!("ordered({large})"), true);
+                Ok(vec![column(Output::Max(slot, rows), 0)])
+            }
+            _ => Err(Reason::new(format!("{name} of {argument}"))),
+        }
+    }
+
+    /// Returns the slot of the number of rows in which an argument is not NULL.
+    fn counted(
+        &mut self,
+        argument: &Arc<dyn PhysicalExpr>,
+        filter: Option<&str>,
+        scanned: &Scanned,
+    ) -> Result<usize> {
+        let is_null = datafusion::physical_expr::expressions::is_not_null(Arc::clone(argument));
+        let literal = argument.downcast_ref::<datafusion::physical_expr::expressions::Literal>();
+        if literal.is_some_and(|it| !it.value().is_null()) {
+            return Ok(self.slot(filter, "1".to_owned(), false));
+        }
+        let nullable = argument.nullable(&scanned.schema).map_err(Reason::of)?;
+        if !nullable {
+            return Ok(self.slot(filter, "1".to_owned(), false));
+        }
+        let valid = self.code.value(&is_null.map_err(Reason::of)?)?;
+        let value = Value {
+            valid: Some(valid.text.clone()),
+            ..valid
+        };
+        Ok(self.rows_of(&value, filter))
+    }
+
+    /// Returns the slot of the number of rows that count for a value.
+    fn rows_of(&mut self, value: &Value, filter: Option<&str>) -> usize {
+        let condition = self.condition(value, filter);
+        self.slot(condition.as_deref(), "1".to_owned(), false)
+    }
+
+    fn condition(&mut self, value: &Value, filter: Option<&str>) -> Option<String> {
+        match (value.valid.as_deref(), filter) {
+            (Some(valid), Some(filter)) => {
+                let both = format!("{valid} & {filter}");
+                Some(self.code.declare(Kind::Bool, &both))
+            }
+            (one, other) => one.or(other).map(str::to_owned),
+        }
+    }
+
+    fn sum(&mut self, value: &Value, condition: Option<&str>) -> usize {
+        let addend_max = value.min.unsigned_abs().max(value.max.unsigned_abs());
+        self.addend_max = self.addend_max.max(addend_max);
+        self.slot(condition, value.widened(Kind::Large), false)
+    }
+
+    /// Returns the largest absolute value that a sum over all rows may have.
+    fn largest(&self, value: &Value) -> u128 {
+        let largest = value.min.unsigned_abs().max(value.max.unsigned_abs());
+        largest.saturating_mul(self.rows.into())
+    }
+
+    /// Checks that a sum of integers does not wrap.
+    fn check_integers(&self, value: &Value, data_type: &DataType) -> Result<()> {
+        let wraps = *data_type == DataType::Int64 && self.largest(value) >= 1 << 63;
+        match wraps {
+            true => Err(Reason::new("a sum may leave the range of Int64")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Returns the integers that an expression makes floats of; `None` if it is another.
+fn integers<'a>(
+    expr: &'a Arc<dyn PhysicalExpr>,
+    scanned: &Scanned,
+) -> Option<&'a Arc<dyn PhysicalExpr>> {
+    let cast = expr.downcast_ref::<CastExpr>()?;
+    let data_type = cast.expr().data_type(&scanned.schema).ok()?;
+    (*cast.cast_type() == DataType::Float64 && data_type.is_integer()).then(|| cast.expr())
+}

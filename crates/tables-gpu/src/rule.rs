@@ -1,0 +1,214 @@
+//! The rule that gives fragments of plans to a device.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::config::ConfigOptions;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use forebay_tables::GpuOptions;
+
+use crate::columns::Columns;
+use crate::fragment::Fragment;
+use crate::operator::GpuAggregateExec;
+use crate::packed::is_packable;
+use crate::program::Compiled;
+use crate::reason::Reason;
+use crate::scanned::Scanned;
+
+/// Puts an operator of a device above each partial aggregate that the device can compute.
+#[derive(Debug)]
+pub(crate) struct Fragments(pub(crate) Arc<Columns>);
+
+impl PhysicalOptimizerRule for Fragments {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = config.extensions.get::<GpuOptions>().cloned();
+        let options = options.unwrap_or_default();
+        if !options.is_on {
+            return Ok(plan);
+        }
+        plan.transform_up(|node| {
+            let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
+                return Ok(Transformed::no(node));
+            };
+            let steps = Steps::of(aggregate)?;
+            match steps.partial().and_then(checked) {
+                Ok(fragment) => {
+                    let first = steps.first.clone().unwrap_or(Arc::clone(&node));
+                    let first = Arc::new(GpuAggregateExec::new(
+                        first,
+                        Arc::new(fragment),
+                        Arc::clone(&self.0),
+                        options.clone(),
+                    ));
+                    Ok(Transformed::yes(steps.last(aggregate, first)?))
+                }
+                Err(reason) if options.strict && reads_files(&node) && !is_last(aggregate) => {
+                    let text = format!("the GPU does not compute a part of the plan: {reason}");
+                    Err(DataFusionError::Plan(text))
+                }
+                Err(reason) => {
+                    tracing::debug!(%reason, "an aggregate stays on the CPU");
+                    Ok(Transformed::no(node))
+                }
+            }
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "gpu_fragments"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Returns whether an aggregate combines those of another operator.
+fn is_last(aggregate: &AggregateExec) -> bool {
+    matches!(
+        aggregate.mode(),
+        AggregateMode::Final | AggregateMode::FinalPartitioned | AggregateMode::PartialReduce
+    )
+}
+
+fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let scan = plan.downcast_ref::<DataSourceExec>();
+    scan.is_some_and(|it| it.data_source().is::<FileScanConfig>())
+        || plan.children().into_iter().any(reads_files)
+}
+
+/// The steps of an aggregate, of which the device computes the first.
+struct Steps {
+    first: Option<Arc<dyn ExecutionPlan>>,
+    /// Number of partitions by keys of the last step, if it has several.
+    partitions: Option<usize>,
+    reason: Option<Reason>,
+}
+
+impl Steps {
+    /// Returns the steps of an aggregate: itself, or two instead of one.
+    fn of(aggregate: &AggregateExec) -> Result<Steps> {
+        let mut steps = Steps {
+            first: None,
+            partitions: None,
+            reason: None,
+        };
+        let input = match aggregate.mode() {
+            AggregateMode::Single => aggregate.input(),
+            AggregateMode::SinglePartitioned
+                if aggregate.input().output_partitioning().partition_count() == 1 =>
+            {
+                aggregate.input()
+            }
+            AggregateMode::SinglePartitioned => match by_keys(aggregate) {
+                Some((input, partitions)) => {
+                    steps.partitions = Some(partitions);
+                    input
+                }
+                None => {
+                    steps.reason = Some(Reason::new("rows that are partitioned"));
+                    return Ok(steps);
+                }
+            },
+            AggregateMode::Partial => {
+                steps.first = Some(Arc::new(aggregate.clone()));
+                return Ok(steps);
+            }
+            _ => {
+                steps.reason = Some(Reason::new("an aggregate of aggregates"));
+                return Ok(steps);
+            }
+        };
+        steps.first = Some(Arc::new(AggregateExec::try_new(
+            AggregateMode::Partial,
+            aggregate.group_expr().clone(),
+            aggregate.aggr_expr().to_vec(),
+            aggregate.filter_expr().to_vec(),
+            Arc::clone(input),
+            aggregate.input_schema(),
+        )?));
+        Ok(steps)
+    }
+
+    /// Returns the first step.
+    fn partial(&self) -> std::result::Result<&AggregateExec, Reason> {
+        let first = self.first.as_ref().and_then(|it| it.downcast_ref());
+        let reason = || self.reason.clone().unwrap_or_else(|| Reason::new("no aggregate"));
+        first.ok_or_else(reason)
+    }
+
+    /// Returns the aggregate over the results of its first step.
+    fn last(
+        &self,
+        aggregate: &AggregateExec,
+        first: Arc<dyn ExecutionPlan>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let groups = aggregate.group_expr().as_final();
+        let (mode, input) = match (aggregate.mode(), self.partitions) {
+            (AggregateMode::Partial, _) => return Ok(first),
+            (_, Some(partitions)) => {
+                let by = Partitioning::Hash(groups.input_exprs(), partitions);
+                let input = RepartitionExec::try_new(first, by)?;
+                (AggregateMode::FinalPartitioned, Arc::new(input) as _)
+            }
+            _ => (AggregateMode::Final, first),
+        };
+        Ok(Arc::new(AggregateExec::try_new(
+            mode,
+            groups,
+            aggregate.aggr_expr().to_vec(),
+            aggregate.filter_expr().to_vec(),
+            input,
+            aggregate.input_schema(),
+        )?))
+    }
+}
+
+/// Returns what is below the partitions by the keys of an aggregate, and their number.
+fn by_keys(aggregate: &AggregateExec) -> Option<(&Arc<dyn ExecutionPlan>, usize)> {
+    let repartition = aggregate.input().downcast_ref::<RepartitionExec>()?;
+    match repartition.partitioning() {
+        Partitioning::Hash(keys, partitions)
+            if *keys == aggregate.group_expr().input_exprs() =>
+        {
+            Some((repartition.input(), *partitions))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the fragment of an aggregate.
+fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
+    // The device returns all rows in the first partition, in no order.
+    let properties = aggregate.properties();
+    let is_partitioned = matches!(properties.partitioning, Partitioning::Hash(_, 2..));
+    if is_partitioned || properties.output_ordering().is_some() {
+        return Err(Reason::new("rows that are partitioned or sorted"));
+    }
+    let fragment = Fragment::of(aggregate)?;
+    let schema = fragment.scan.file_source.table_schema().table_schema();
+    for column in fragment.columns() {
+        let field = schema.field(column);
+        if !is_packable(field.data_type()) {
+            let text = format!("the column {} is of type {}", field.name(), field.data_type());
+            return Err(Reason::new(text));
+        }
+    }
+    if fragment.columns().is_empty() {
+        return Err(Reason::new("it reads no column"));
+    }
+    let assumed = Scanned::assumed(Arc::clone(schema));
+    Compiled::new(&fragment, &assumed)?;
+    Ok(fragment)
+}

@@ -1,0 +1,72 @@
+//! What is known of the columns that a scan reads.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::arrow::array::ArrayRef;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+
+use crate::packed::Texts;
+
+/// What is known of one column in all files of a scan.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// Smallest and largest number; `None` if no row has a value.
+    pub(crate) range: Option<(i64, i64)>,
+    pub(crate) has_nulls: bool,
+    /// The texts of each file.
+    pub(crate) texts: Vec<Arc<Texts>>,
+}
+
+/// The columns of a scan.
+#[derive(Debug, Clone)]
+pub(crate) struct Scanned {
+    /// The columns of the table.
+    pub(crate) schema: SchemaRef,
+    /// What is known of the columns that are read, by their index in the table; `None` while nothing is known.
+    pub(crate) facts: Option<HashMap<usize, Facts>>,
+    /// Number of rows of all files.
+    pub(crate) rows: u64,
+}
+
+impl Scanned {
+    /// Returns what a plan is checked with before its files are read: small numbers and no texts.
+    pub(crate) fn assumed(schema: SchemaRef) -> Scanned {
+        Scanned {
+            schema,
+            facts: None,
+            rows: 1,
+        }
+    }
+
+    fn facts(&self, column: usize) -> Option<&Facts> {
+        self.facts.as_ref()?.get(&column)
+    }
+
+    pub(crate) fn name(&self, column: usize) -> &str {
+        self.schema.field(column).name()
+    }
+
+    pub(crate) fn data_type(&self, column: usize) -> DataType {
+        self.schema.field(column).data_type().clone()
+    }
+
+    /// Returns the smallest and the largest number of a column; `None` if no row has a value.
+    pub(crate) fn range(&self, column: usize) -> Option<(i64, i64)> {
+        match self.facts {
+            Some(_) => self.facts(column)?.range,
+            None => Some((0, 1)),
+        }
+    }
+
+    pub(crate) fn has_nulls(&self, column: usize) -> bool {
+        self.facts(column).is_some_and(|it| it.has_nulls)
+    }
+
+    /// Returns NULL and the texts of a column, for each file.
+    pub(crate) fn texts(&self, column: usize) -> impl Iterator<Item = ArrayRef> {
+        let known = self.facts(column).map(|it| it.texts.clone());
+        let known = known.unwrap_or_else(|| vec![Arc::default()]);
+        known.into_iter().map(|it| Arc::new(it.array()) as ArrayRef)
+    }
+}

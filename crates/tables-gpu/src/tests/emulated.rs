@@ -1,0 +1,157 @@
+//! An engine without a GPU: kernels compiled as C++, whose blocks have one thread.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_device::cuda::{DeviceType, ProgramSpec};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use crate::engine::{Engine, Launch, Memory, Ran};
+use crate::reason::Reason;
+
+/// Where the image of memory is mapped. No process has anything there.
+const BASE: u64 = 0x1000_0000_0000;
+/// Bytes in front of the memory, for the arguments.
+const HEAD: usize = 4096;
+/// Number of blocks of a launch.
+const BLOCKS: u64 = 3;
+
+/// Returns whether there is a compiler of C++. Without one, prints that the test is skipped, or panics if
+/// `FOREBAY_REQUIRE_CXX=1`.
+pub(super) fn has_compiler() -> bool {
+    let found = Command::new("c++").arg("--version").output().is_ok();
+    let required = std::env::var_os("FOREBAY_REQUIRE_CXX").is_some_and(|value| value == "1");
+    assert!(found || !required, "no compiler of C++ (c++)");
+    if !found {
+        println!("skipped: no compiler of C++");
+    }
+    found
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(super) struct Emulated {
+    folder: TempDir,
+    memory: Mutex<Vec<u8>>,
+    /// The kernels that were compiled, by their source.
+    pub(super) kernels: Mutex<HashMap<String, (PathBuf, ProgramSpec)>>,
+}
+
+impl Emulated {
+    pub(super) fn new() -> Arc<Emulated> {
+        Arc::new(Emulated {
+            folder: TempDir::new().expect("room"),
+            memory: Mutex::default(),
+            kernels: Mutex::default(),
+        })
+    }
+
+    /// Returns the program of a kernel.
+    fn compiled(&self, spec: &ProgramSpec) -> PathBuf {
+        let mut kernels = self.kernels.lock();
+        if let Some((known, _)) = kernels.get(&*spec.source) {
+            return known.clone();
+        }
+        let folder = self.folder.path().join(format!("kernel{}", kernels.len()));
+        fs::create_dir(&folder).expect("room");
+        for (name, text) in &spec.headers {
+            let text = match name.as_str() {
+                "device.cuh" => include_str!("../kernels/emulated.cuh").to_owned(),
+                // Only NVRTC knows `__INTADDR__`.
+                _ => {
+                    let lines = text.lines().filter(|it| !it.contains("__INTADDR__"));
+                    lines.collect::<Vec<_>>().join("\n")
+                }
+            };
+            fs::write(folder.join(name), text).expect("room");
+        }
+        let main = include_str!("../kernels/emulated_main.cuh");
+        let source = folder.join("kernel.cpp");
+        fs::write(&source, format!("{}{main}", spec.source)).expect("room");
+        let program = folder.join("kernel");
+        let compiled = Command::new("c++")
+            .args(["-std=c++20", "-O1", "-w", "-fsanitize=undefined", "-fno-sanitize-recover"])
+            .arg("-o")
+            .args([&program, &source])
+            .output()
+            .expect("a compiler");
+        let errors = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{}\n{errors}", spec.source);
+        let entry = (program.clone(), spec.clone());
+        kernels.insert(spec.source.to_string(), entry);
+        program
+    }
+
+    fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
+        let began = Instant::now();
+        let program = self.compiled(launch.program.spec());
+        let mut image = vec![0; HEAD];
+        image.extend_from_slice(&self.memory.lock());
+        image.resize(image.len().next_multiple_of(256), 0);
+        let begin = image.len();
+        let of_launch = launch.image(BASE + begin as u64, 1);
+        let tiles = of_launch.arguments.tiles;
+        launch
+            .compiled
+            .check_sums(tiles.div_ceil(BLOCKS) * u64::from(crate::program::ROWS_OF_THREAD))?;
+        image.extend_from_slice(&of_launch.bytes);
+        image.resize(begin + of_launch.len, 0);
+        let mut arguments = Vec::new();
+        of_launch.arguments.write(&mut arguments);
+        image[..arguments.len()].copy_from_slice(&arguments);
+        let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
+        fs::write(file.path(), &image).expect("room");
+        let run = Command::new(program)
+            .arg(file.path())
+            .args([format!("{BASE:x}"), BLOCKS.to_string()])
+            .output()
+            .expect("the kernel runs");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        let source = &launch.program.spec().source;
+        assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
+        let image = fs::read(file.path()).expect("the image");
+        let totals = image[begin + of_launch.totals..].as_chunks::<8>().0.iter();
+        Ok(Ran {
+            totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
+            took: began.elapsed(),
+        })
+    }
+}
+
+/// The engine of a test, which keeps it to look at its kernels.
+#[derive(Debug)]
+pub(super) struct Shared(pub(super) Arc<Emulated>);
+
+impl Engine for Shared {
+    fn name(&self) -> String {
+        "emulated".to_owned()
+    }
+
+    fn store(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let mut memory = self.0.memory.lock();
+        let begin = memory.len().next_multiple_of(16);
+        memory.resize(begin, 0);
+        memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        let address = BASE + (HEAD + begin) as u64;
+        std::future::ready(Ok(Memory {
+            address,
+            _held: Arc::new(()),
+        }))
+        .boxed()
+    }
+
+    fn has_room(&self, _bytes: u64) -> bool {
+        true
+    }
+
+    fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
+        std::future::ready(self.0.ran(&launch)).boxed()
+    }
+}

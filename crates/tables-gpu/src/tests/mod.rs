@@ -1,0 +1,261 @@
+//! Queries on an engine and without it: the same rows.
+
+mod data;
+mod emulated;
+
+use std::sync::Arc;
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use forebay_device::cuda::{Arch, compile, nvrtc_version};
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_tables::GpuOptions;
+use tempfile::TempDir;
+
+use self::data::{Sizes, write};
+use self::emulated::{Emulated, Shared};
+use crate::columns::{Columns, Freeing};
+use crate::engine::Engine;
+use crate::gpu::Gpu;
+use crate::rule::Fragments;
+
+/// Queries whose aggregates a kernel computes.
+const QUERIES: &[&str] = &[
+    "SELECT count(*) FROM t WHERE a > 5",
+    "SELECT count(a), count(*), sum(b), min(b), max(b) FROM t",
+    "SELECT sum(a), min(a), max(a), avg(a) FROM t WHERE b < 0",
+    "SELECT sum(price * (1 - discount)) FROM t WHERE day >= DATE '1994-01-01' AND day < DATE '1995-01-01'",
+    "SELECT sum(price * discount) FROM t WHERE discount BETWEEN 0.05 AND 0.07 AND quantity < 24",
+    "SELECT flag, sum(quantity), sum(price), sum(price * (1 - discount)), sum(price * (1 - discount) * (1 + discount)),
+        avg(quantity), avg(price), avg(discount), count(*) FROM t WHERE day <= DATE '1998-09-02' GROUP BY flag",
+    "SELECT flag, name, count(*), sum(b) FROM t GROUP BY flag, name",
+    "SELECT name, min(day), max(day), min(price), max(quantity), count(a) FROM t GROUP BY name",
+    "SELECT a, count(*), sum(quantity) FROM t GROUP BY a",
+    "SELECT a, name, ok, flag, count(*), sum(quantity), max(b) FROM t GROUP BY 1, 2, 3, 4",
+    "SELECT extract(year FROM day), count(*) FROM t GROUP BY 1",
+    "SELECT extract(year FROM day), flag, sum(price) FROM t WHERE name LIKE '%a%' GROUP BY 1, 2",
+    "SELECT substr(name, 1, 1), count(*) FROM t GROUP BY 1",
+    "SELECT count(*) FROM t WHERE name = 'ab'",
+    "SELECT count(*) FROM t WHERE name <> 'ab'",
+    "SELECT count(*) FROM t WHERE name IN ('ab', 'cd', 'x')",
+    "SELECT count(*) FROM t WHERE name NOT IN ('ab', 'cd', 'x')",
+    "SELECT count(*) FROM t WHERE name NOT IN ('ab', NULL)",
+    "SELECT count(*) FROM t WHERE name IS NULL",
+    "SELECT count(*) FROM t WHERE name IS NOT NULL AND a IS NULL",
+    "SELECT count(*) FROM t WHERE name ILIKE 'A%' OR a = 3",
+    "SELECT count(*) FROM t WHERE regexp_like(name, '^[a-c]+$') AND NOT ok",
+    "SELECT count(*) FROM t WHERE upper(name) > 'B' AND length(flag) = 1",
+    "SELECT count(*) FROM t WHERE ok",
+    "SELECT count(*) FROM t WHERE NOT ok",
+    "SELECT count(*) FROM t WHERE ok IS NOT TRUE",
+    "SELECT count(*) FROM t WHERE (a > 3 OR ok) AND NOT (b > 0 AND a < 8)",
+    "SELECT count(*) FROM t WHERE a IN (1, 2, 3, 5, 8)",
+    "SELECT count(*) FROM t WHERE a NOT IN (1, 2, NULL)",
+    "SELECT count(*) FROM t WHERE a NOT IN (1, 2)",
+    "SELECT count(*) FROM t WHERE -a < -3",
+    "SELECT count(*) FROM t WHERE a + quantity > 20",
+    "SELECT count(*) FROM t WHERE a * 2 - 3 = 5",
+    "SELECT count(*) FROM t WHERE price > quantity * 100",
+    "SELECT count(*) FROM t WHERE price + discount > 500.25",
+    "SELECT sum(CASE WHEN a > 3 THEN b ELSE 0 END), sum(CASE WHEN ok THEN 1 END) FROM t WHERE b BETWEEN -1000 AND 1000",
+    "SELECT flag, sum(CASE WHEN name LIKE 'a%' THEN price ELSE 0 END) FROM t GROUP BY flag",
+    "SELECT count(*) FILTER (WHERE a > 3), sum(price) FILTER (WHERE ok), min(a) FILTER (WHERE name = 'ab') FROM t",
+    "SELECT flag, count(*) FILTER (WHERE a > 3), avg(price) FILTER (WHERE ok) FROM t GROUP BY flag",
+    "SELECT flag, count(*) FROM t WHERE a > 1000 GROUP BY flag",
+    "SELECT count(*), sum(a), max(price) FROM t WHERE a > 1000",
+    "SELECT flag, avg(price) FROM t GROUP BY flag HAVING count(*) > 3",
+    "SELECT max(moment), min(moment) FROM t WHERE moment > TIMESTAMP '2001-01-01 00:00:00'",
+    "SELECT sum(wide) FROM t WHERE quantity > 3",
+    "SELECT flag, sum(wide), min(wide), max(wide) FROM t GROUP BY flag",
+    "SELECT sum(tiny), max(tiny), count(nothing), max(nothing) FROM t",
+    "SELECT nothing, count(*) FROM t GROUP BY nothing",
+    "SELECT count(*) FROM t WHERE nothing = 3 OR a = 3",
+    "SELECT count(*) FROM t WHERE ok = (a > 3)",
+    "SELECT sum(q), count(*) FROM (SELECT quantity * 2 AS q, a FROM t WHERE b > 0) WHERE a < 9 AND q > 4",
+    "SELECT day, count(*) FROM t GROUP BY day ORDER BY 2 DESC, 1 LIMIT 5",
+];
+
+/// Queries that the CPU computes, and a part of the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("SELECT sum(ratio) FROM t", "Float64"),
+    ("SELECT avg(b) FROM t", "rounded"),
+    ("SELECT count(DISTINCT b) FROM t WHERE a > 3", ""),
+    ("SELECT b, count(*) FROM t GROUP BY b", "many different values"),
+    ("SELECT sum(a / 2) FROM t", "not computed"),
+    ("SELECT sum(b * quantity * 200) FROM t WHERE b < 5000", "leave the range"),
+    ("SELECT sum(wide * 4096) FROM t WHERE a > 3", "more than 64 bits"),
+    ("SELECT max(name) FROM t WHERE a > 3", ""),
+];
+
+struct Fixture {
+    _folder: TempDir,
+    with: SessionContext,
+    lenient: SessionContext,
+    without: SessionContext,
+}
+
+impl Fixture {
+    async fn new(engine: Arc<dyn Engine>, sizes: Sizes) -> Fixture {
+        let folder = TempDir::new().expect("room");
+        write(folder.path(), sizes);
+        let columns = Columns::new(engine, &Freeing::default());
+        let session = |options: GpuOptions| {
+            let mut config = SessionConfig::new().with_target_partitions(2);
+            config.options_mut().sql_parser.parse_float_as_decimal = true;
+            config.options_mut().extensions.insert(options);
+            let state = SessionStateBuilder::new()
+                .with_default_features()
+                .with_config(config)
+                .with_physical_optimizer_rule(Arc::new(Fragments(Arc::clone(&columns))))
+                .build();
+            SessionContext::new_with_state(state)
+        };
+        let on = GpuOptions {
+            is_on: true,
+            loads: true,
+            waits: true,
+            strict: true,
+        };
+        let fixture = Fixture {
+            lenient: session(GpuOptions {
+                strict: false,
+                ..on.clone()
+            }),
+            with: session(on),
+            without: session(GpuOptions::default()),
+            _folder: folder,
+        };
+        for context in [&fixture.with, &fixture.lenient, &fixture.without] {
+            let path = fixture._folder.path().to_str().expect("a path");
+            let registered = context.register_parquet("t", path, Default::default());
+            registered.await.expect("files");
+        }
+        fixture
+    }
+
+    /// Returns the sorted rows of a query as text, or its error; and whether a plan has an operator of the engine.
+    async fn rows(context: &SessionContext, query: &str) -> (Result<Vec<String>, String>, bool) {
+        let frame = context.sql(query).await.expect("a plan");
+        let plan = match frame.clone().create_physical_plan().await {
+            Ok(plan) => plan,
+            Err(error) => return (Err(error.to_string()), false),
+        };
+        let has_operator = has_operator(&plan);
+        let batches = match frame.collect().await {
+            Ok(batches) => batches,
+            Err(error) => return (Err(error.to_string()), has_operator),
+        };
+        let text = datafusion::arrow::util::pretty::pretty_format_batches(&batches);
+        let mut lines: Vec<_> = text
+            .expect("text")
+            .to_string()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        lines.sort();
+        (Ok(lines), has_operator)
+    }
+
+    /// Runs all queries with the engine and without.
+    async fn compare(&self) {
+        let mut wrong = Vec::new();
+        for query in QUERIES {
+            let (with, has_operator) = Fixture::rows(&self.with, query).await;
+            let (without, _) = Fixture::rows(&self.without, query).await;
+            if !has_operator || with != without {
+                wrong.push(format!("{query}: {has_operator}\n{with:#?}\n{without:#?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+fn has_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.name() == "GpuAggregateExec" || plan.children().into_iter().any(has_operator)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kernels_give_the_rows_of_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for sizes in [Sizes(&[1]), Sizes(&[7, 8, 9]), Sizes(&[3000, 1, 517])] {
+        let fixture = Fixture::new(Arc::new(Shared(Arc::clone(&emulated))), sizes).await;
+        fixture.compare().await;
+    }
+    compile_all(&emulated);
+}
+
+/// Compiles the kernels for each architecture, if there is NVRTC.
+fn compile_all(emulated: &Emulated) {
+    if let Err(error) = nvrtc_version() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no NVRTC");
+        return;
+    }
+    let kernels = emulated.kernels.lock();
+    let mut specs: Vec<_> = kernels.values().map(|(_, spec)| spec).collect();
+    // The longest have the most registers.
+    specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
+    for major in [8, 9, 10] {
+        let arch = Arch { major, minor: 0 };
+        for spec in &specs[..specs.len().min(12)] {
+            let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
+            for kernel in cubin.entries {
+                assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cpu_computes_what_kernels_do_not() {
+    let emulated = Arc::new(Shared(Emulated::new()));
+    let fixture = Fixture::new(emulated, Sizes(&[100])).await;
+    for (query, reason) in REFUSED {
+        let (with, has_operator) = Fixture::rows(&fixture.with, query).await;
+        match with {
+            Err(error) => assert!(error.contains(reason), "{query}: {error}"),
+            Ok(rows) => panic!("{query}: {has_operator}, {rows:?}"),
+        }
+        let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
+        let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert!(without.is_ok());
+        assert_eq!(lenient, without, "{query}");
+    }
+}
+
+/// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
+fn gpu() -> Option<Arc<Device>> {
+    if let Err(error) = forebay_device::cuda::gpus() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no GPU");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(1 << 30),
+        pinned_pool_bytes: 64 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
+    devices.expect("the GPU starts").list().into_iter().next()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_gives_the_rows_of_the_cpu() {
+    let Some(device) = gpu() else { return };
+    for sizes in [
+        Sizes(&[1]),
+        Sizes(&[31, 32, 33]),
+        Sizes(&[2047, 2048, 2049]),
+        Sizes(&[600_000, 1, 262_145]),
+    ] {
+        let gpu = Gpu::open(Arc::clone(&device), 1 << 30, |_| ()).expect("room");
+        let fixture = Fixture::new(Arc::new(gpu), sizes).await;
+        fixture.compare().await;
+    }
+}

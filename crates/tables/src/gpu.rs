@@ -1,0 +1,47 @@
+//! What sessions choose for parts of plans on GPUs.
+
+use std::any::Any;
+
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::error::{DataFusionError, Result};
+
+/// What a session chooses for parts of its plans on GPUs, by `forebay.gpu`, `forebay.compile` and `forebay.strict`. A
+/// rule of physical plans finds it among the extensions of the options.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// Whether GPUs are used.
+    pub is_on: bool,
+    /// Whether a query waits until its columns are in device memory.
+    pub loads: bool,
+    /// Whether a query waits for its kernels to be compiled.
+    pub waits: bool,
+    /// Whether a query fails if a part that was planned for the GPU is not computed there.
+    pub strict: bool,
+}
+
+impl ConfigExtension for GpuOptions {
+    const PREFIX: &'static str = "forebay";
+}
+
+impl ExtensionOptions for GpuOptions {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, _value: &str) -> Result<()> {
+        let text = format!("forebay.{key} is a setting of a session");
+        Err(DataFusionError::Configuration(text))
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        Vec::new()
+    }
+}
