@@ -38,7 +38,7 @@ pub(crate) struct Launch {
     /// For each chunk and table of the kernel, the index of its first word.
     pub(crate) table_offsets: Vec<u32>,
     /// Memory that the parts point to.
-    pub(crate) held: Vec<Memory>,
+    pub(crate) _held: Vec<Memory>,
     /// Whether to wait for the compiler.
     pub(crate) waits: bool,
 }
@@ -67,34 +67,37 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;
 }
 
+impl Image {
+    /// Returns the arguments for an image at this address.
+    pub(crate) fn arguments_at(&self, address: u64) -> Fragment {
+        let of = &self.arguments;
+        Fragment {
+            chunks: DevicePointer::new(address + of.chunks.address()),
+            parts: DevicePointer::new(address + of.parts.address()),
+            tables: DevicePointer::new(address + of.tables.address()),
+            table_offsets: DevicePointer::new(address + of.table_offsets.address()),
+            totals: DevicePointerMut::new(address + of.totals.address()),
+            ..*of
+        }
+    }
+}
+
 /// The bytes of what a kernel reads besides columns, and where its totals are.
 #[derive(Debug)]
 pub(crate) struct Image {
-    /// The chunks, parts, tables and their offsets, for the address that the image was made for.
+    /// The chunks, parts, tables and their offsets.
     pub(crate) bytes: Vec<u8>,
     /// Index of the first byte of the totals, which are behind the bytes.
     pub(crate) totals: usize,
     /// Number of bytes with the totals.
     pub(crate) len: usize,
+    /// The arguments for an image at address 0.
     pub(crate) arguments: Fragment,
 }
 
 impl Launch {
-    /// Returns the number of tiles for blocks of this many threads.
-    pub(crate) fn tiles(&self, threads: u32) -> u64 {
-        let tile_rows = threads * ROWS_OF_THREAD;
-        let tiles = self.chunks.iter().map(|rows| rows.div_ceil(tile_rows));
-        tiles.map(u64::from).sum()
-    }
-
-    /// Returns the bytes of the image.
-    pub(crate) fn image_bytes(&self) -> usize {
-        // The chunks do not change in size.
-        self.image(0, 1).len
-    }
-
-    /// Returns what the kernel reads, for an image at this address.
-    pub(crate) fn image(&self, address: u64, threads: u32) -> Image {
+    /// Returns what a kernel with blocks of this many threads reads, for an image at address 0.
+    pub(crate) fn image(&self, threads: u32) -> Image {
         let mut first_tile = 0;
         let mut chunks = Vec::with_capacity(self.chunks.len() + 1);
         for rows in &self.chunks {
@@ -115,7 +118,7 @@ impl Launch {
             let begin = bytes.len();
             bytes.extend(more);
             bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-            address + begin as u64
+            begin as u64
         };
         let mut constants = [0; 2 * CONSTANTS_MAX];
         let pairs = constants.as_chunks_mut::<2>().0;

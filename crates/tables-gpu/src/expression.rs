@@ -249,7 +249,7 @@ impl<'a> Code<'a> {
         };
         Ok(self.declare(
             Kind::Small,
-            &format!("static_cast<i32>(__ldg(c.table[{table}] + ({index})))"),
+            &format!("static_cast<i32>(read_word(c.table[{table}] + ({index}), is_wanted))"),
         ))
     }
 
@@ -258,21 +258,23 @@ impl<'a> Code<'a> {
         let (min, max) = self.scanned.range(column).unwrap_or((0, 0));
         let has_nulls = self.scanned.has_nulls(column);
         let column = self.uses.column(column)?;
-        let part = format!("c.part[{column}]");
+        let cursor = format!("c.cursor[{column}]");
         let is_narrow = max.wrapping_sub(min).cast_unsigned() <= u64::from(u32::MAX);
         let (min, max) = (i128::from(min), i128::from(max));
         let kind = Kind::of(min, max).unwrap_or(Kind::Huge);
         let value = match (is_narrow, kind) {
             (true, Kind::Small) => format!(
-                "static_cast<i32>(static_cast<u32>({part}.reference) + read_narrow({part}, row))"
+                "static_cast<i32>(static_cast<u32>({cursor}.reference) + read_narrow({cursor}, i, is_wanted))"
             ),
-            (true, _) => format!("{part}.reference + static_cast<i64>(read_narrow({part}, row))"),
-            (false, _) => {
-                format!("static_cast<i64>(static_cast<u64>({part}.reference) + read_wide({part}, row))")
-            }
+            (true, _) => format!(
+                "{cursor}.reference + static_cast<i64>(read_narrow({cursor}, i, is_wanted))"
+            ),
+            (false, _) => format!(
+                "static_cast<i64>(static_cast<u64>({cursor}.reference) + read_wide({cursor}, i, is_wanted))"
+            ),
         };
         let text = self.declare(kind, &value);
-        let valid = format!("has_value({part}, row)");
+        let valid = format!("has_value({cursor}, i, is_wanted)");
         let valid = has_nulls.then(|| self.declare(Kind::Bool, &valid));
         Ok(Value {
             text,

@@ -77,11 +77,13 @@ impl Engine for Gpu {
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
         let (reply, replied) = oneshot::channel();
-        let memory = self.pool.allocate(launch.image_bytes() as u64);
+        let image = launch.image(THREADS);
+        let memory = self.pool.allocate(image.len as u64);
         let name = self.name();
         let submitted = memory.map_err(Reason::of).and_then(|memory| {
             let job = FragmentJob {
                 launch,
+                image,
                 memory: Arc::new(memory),
                 reply: Some(reply),
                 running: None,
@@ -126,7 +128,6 @@ fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Re
 struct Running {
     began: Event,
     ended: Event,
-    image: Image,
     stream: Stream,
 }
 
@@ -137,6 +138,7 @@ struct Kernels(Stream);
 #[derive(Debug)]
 pub(crate) struct FragmentJob {
     launch: Launch,
+    image: Image,
     memory: Arc<DeviceMemory>,
     reply: Option<oneshot::Sender<Result<Ran, Reason>>>,
     running: Option<Running>,
@@ -155,7 +157,8 @@ impl FragmentJob {
         let compiled = &self.launch.compiled;
         let kernel = cuda.kernel(&self.launch.program, "fragment")?;
         let mut shape = kernel.persistent_shape(THREADS, compiled.shared_bytes(THREADS))?;
-        let image = self.launch.image(self.memory.address(), THREADS);
+        let image = &self.image;
+        let arguments = image.arguments_at(self.memory.address());
         shape.blocks = shape.blocks.min(image.arguments.tiles);
         let tiles_of_block = image.arguments.tiles.div_ceil(shape.blocks.max(1));
         let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
@@ -170,14 +173,13 @@ impl FragmentJob {
         self.queue(
             cuda,
             (&kernel, &shape),
-            &image.arguments,
+            &arguments,
             (&began, &ended, &stream),
         )?;
         let done = cuda.mark(&stream)?;
         self.running = Some(Running {
             began,
             ended,
-            image,
             stream,
         });
         Ok(Step::wait_for(done))
@@ -195,8 +197,8 @@ impl Job for FragmentJob {
             return Ok(Step::Done);
         };
         if let Some(running) = self.running.take() {
-            let mut bytes = vec![0; running.image.len - running.image.totals];
-            cuda.read(&self.memory, running.image.totals, &mut bytes, &running.stream)?;
+            let mut bytes = vec![0; self.image.len - self.image.totals];
+            cuda.read(&self.memory, self.image.totals, &mut bytes, &running.stream)?;
             let totals = bytes.as_chunks::<8>().0.iter();
             let ms = running.ended.elapsed_ms(&running.began)?;
             self.reply(Ok(Ran {

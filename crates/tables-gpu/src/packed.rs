@@ -20,7 +20,9 @@ pub(crate) const CHUNK_ROWS: usize = 1 << 18;
 const TEXTS_MAX: usize = 1 << 16;
 /// Maximum bytes of these texts.
 const TEXT_BYTES_MAX: usize = 8 << 20;
-/// Words behind the last row, which kernels read and ignore.
+/// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
+pub(crate) const TILE_ROWS: usize = 2048;
+/// Words behind the last tile, which kernels read and ignore.
 const WORDS_BEHIND: usize = 2;
 
 /// Why a column cannot be packed.
@@ -244,6 +246,7 @@ impl Packer {
                 let bits = bits.iter().enumerate();
                 bits.fold(0, |word, (bit, valid)| word | u32::from(*valid) << bit)
             }));
+            words.resize(first + valid.len().next_multiple_of(TILE_ROWS) / 32, 0);
             first
         });
         Packed {
@@ -258,7 +261,7 @@ impl Packer {
 
 /// Returns numbers above a reference as packed words, and those behind the last row.
 fn packed(numbers: &[i64], reference: i64, width: u32, valid: &[bool]) -> Vec<u32> {
-    let count = (numbers.len() * width as usize).div_ceil(32);
+    let count = numbers.len().next_multiple_of(TILE_ROWS) / 32 * width as usize;
     let mut words = Vec::with_capacity(count + WORDS_BEHIND);
     let (mut bits, mut held) = (0_u128, 0);
     for (number, valid) in numbers.iter().zip(valid) {

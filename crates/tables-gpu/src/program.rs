@@ -23,13 +23,17 @@ pub(crate) const THREADS: u32 = 256;
 /// Rows of a tile for each thread, as in `fragment.cuh`.
 pub(crate) const ROWS_OF_THREAD: u32 = 8;
 /// Maximum number of totals of a thread in shared memory, of 8 bytes each.
-const PRIVATE_MAX: usize = 96;
+const PRIVATE_MAX: usize = 40;
+/// Maximum number of totals of a block in shared memory.
+const OF_BLOCK_MAX: usize = 8 << 10;
 /// Maximum number of groups.
 const GROUPS_MAX: usize = 1 << 20;
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: usize = 256 << 20;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
+
+const _: () = assert!((THREADS * ROWS_OF_THREAD) as usize == crate::packed::TILE_ROWS);
 
 /// Where the totals of a kernel are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +42,10 @@ pub(crate) enum Place {
     Registers,
     /// Few groups, in shared memory, those of each thread apart.
     Private,
+    /// More groups, in shared memory, one for all threads of a block.
+    OfBlock,
     /// Many groups, in global memory.
-    Shared,
+    OfAll,
 }
 
 /// A total of each group.
@@ -138,10 +144,12 @@ impl Compiled {
         let addend_max = slots.addend_max;
         let (all, mut adds) = (slots.slots, slots.code.into_lines());
         adds.push(format!("const u32 group = {group};"));
+        adds.push("if (is_wanted) {".to_owned());
         adds.extend(all.iter().enumerate().map(|(index, slot)| {
             let code = slot.code.replace("SLOT", &index.to_string());
-            format!("{code};")
+            format!("    {code};")
         }));
+        adds.push("}".to_owned());
         let place = place(&fragment.keys, groups, all.len())?;
         Ok(Compiled {
             source: source(&uses, (groups, place), &all, [&keeps, &adds]),
@@ -172,7 +180,8 @@ impl Compiled {
     pub(crate) fn shared_bytes(&self, threads: u32) -> u32 {
         match self.place {
             Place::Private => (self.groups * self.slots) as u32 * threads * 8,
-            Place::Registers | Place::Shared => 0,
+            Place::OfBlock => (self.groups * self.slots) as u32 * 8,
+            Place::Registers | Place::OfAll => 0,
         }
     }
 
@@ -182,7 +191,7 @@ impl Compiled {
     /// If one may.
     pub(crate) fn check_sums(&self, rows_of_block: u64) -> Result<()> {
         let largest = self.addend_max.checked_mul(rows_of_block.into());
-        match largest.is_some_and(|it| it < 1 << 63) || self.place == Place::Shared {
+        match largest.is_some_and(|it| it < 1 << 63) || self.place == Place::OfAll {
             true => Ok(()),
             false => Err(Reason::new("a sum may need more than 64 bits")),
         }
@@ -194,8 +203,10 @@ fn place(keys: &[Arc<dyn PhysicalExpr>], groups: usize, slots: usize) -> Result<
         Ok(Place::Registers)
     } else if groups * slots <= PRIVATE_MAX {
         Ok(Place::Private)
+    } else if groups * slots <= OF_BLOCK_MAX {
+        Ok(Place::OfBlock)
     } else if groups <= GROUPS_MAX && groups * slots * 16 <= TOTALS_BYTES_MAX {
-        Ok(Place::Shared)
+        Ok(Place::OfAll)
     } else {
         Err(Reason::new(format!("{groups} groups")))
     }
@@ -228,11 +239,13 @@ fn source(
     let totals = match place {
         Place::Registers => "Registers",
         Place::Private => "Private",
-        Place::Shared => "Shared",
+        Place::OfBlock => "OfBlock",
+        Place::OfAll => "OfAll",
     };
+    // Blocks of a multiprocessor, which limit the registers of a thread.
     let blocks = match place {
-        Place::Private => 1,
-        Place::Registers | Place::Shared => 2,
+        Place::Private => 2,
+        Place::Registers | Place::OfBlock | Place::OfAll => 3,
     };
     let is_maximum = slots.iter().map(|it| it.is_maximum.to_string());
     let mut text = String::from("#include \"arguments.cuh\"\n");
@@ -252,7 +265,7 @@ fn source(
         "constexpr bool kIsMaximum[] = {{{}}};\n#include \"columns.cuh\"\nusing Totals = {totals};",
         is_maximum.collect::<Vec<_>>().join(", ")
     );
-    let arguments = "const Fragment& f, const Columns& c, const u32 row";
+    let arguments = "const Fragment& f, const Columns& c, const u32 i, const bool is_wanted";
     for (head, lines) in [
         (format!("bool keeps({arguments})"), keeps),
         (format!("void add({arguments}, Totals& totals)"), adds),

@@ -37,6 +37,16 @@ __device__ inline u64 warp_max(u64 number) {
     return number;
 }
 
+// Reads a word that nothing writes meanwhile. If it is not wanted, nothing is read, without a branch: the compiler then
+// has several reads in flight.
+__device__ inline u32 read_word(const u32* word, bool is_wanted) {
+    u32 value = 0;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1]; }"
+        : "+r"(value)
+        : "l"(word), "r"(static_cast<u32>(is_wanted)));
+    return value;
+}
+
 // Adds to a counter in global memory once per warp; returns the previous value in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;

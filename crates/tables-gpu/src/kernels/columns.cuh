@@ -6,31 +6,56 @@ using i32 = int;
 using i64 = long long;
 using i128 = __int128;
 
-// What a tile reads: its parts of the columns, and the tables of its file.
+// Where a thread reads a column of a tile. Its rows are a block's threads apart, which is a multiple of 32, so that the
+// packed number of each begins at the same bit of a word.
+struct Cursor {
+    const u32* word;
+    const u32* valid;
+    i64 reference;
+    u64 mask;
+    u32 shift;
+    // Words from one row of the thread to the next.
+    u32 step;
+
+    // `first` is the thread's first row.
+    __device__ void start(const Part& part, u32 first) {
+        const u32 bit = first * part.width;
+        word = part.words + bit / 32;
+        shift = bit % 32;
+        step = blockDim.x / 32 * part.width;
+        mask = part.mask;
+        reference = part.reference;
+        valid = part.valid == nullptr ? nullptr : part.valid + first / 32;
+    }
+};
+
+// What a thread reads in a tile: the columns, and the tables of the file.
 struct Columns {
-    Part part[kColumns > 0 ? kColumns : 1];
+    Cursor cursor[kColumns > 0 ? kColumns : 1];
     const u32* table[kTables > 0 ? kTables : 1];
 };
 
-// Returns the packed number of a row, of at most 32 bits. The words of a part end with two that are no row's.
-__device__ inline u32 read_narrow(const Part& part, u32 row) {
-    u32 bit = row * part.width;
-    const u32* word = part.words + bit / 32;
-    return __funnelshift_r(__ldg(word), __ldg(word + 1), bit % 32) & static_cast<u32>(part.mask);
+// Returns the packed number, of at most 32 bits, of row `i` of this thread; any number if it is not wanted. Words behind
+// those of the last row can be read.
+__device__ inline u32 read_narrow(const Cursor& cursor, u32 i, bool is_wanted) {
+    const u32* word = cursor.word + i * cursor.step;
+    u32 low = read_word(word, is_wanted), high = read_word(word + 1, is_wanted);
+    return __funnelshift_r(low, high, cursor.shift) & static_cast<u32>(cursor.mask);
 }
 
-// Returns the packed number of a row, of 33 to 64 bits.
-__device__ inline u64 read_wide(const Part& part, u32 row) {
-    u32 bit = row * part.width, shift = bit % 32;
-    const u32* word = part.words + bit / 32;
-    u32 low = __funnelshift_r(__ldg(word), __ldg(word + 1), shift);
-    u32 high = __funnelshift_r(__ldg(word + 1), __ldg(word + 2), shift);
-    return (low | static_cast<u64>(high) << 32) & part.mask;
+// As `read_narrow`, for packed numbers of up to 64 bits.
+__device__ inline u64 read_wide(const Cursor& cursor, u32 i, bool is_wanted) {
+    const u32* word = cursor.word + i * cursor.step;
+    u32 words[3] = {read_word(word, is_wanted), read_word(word + 1, is_wanted), read_word(word + 2, is_wanted)};
+    u32 low = __funnelshift_r(words[0], words[1], cursor.shift);
+    u32 high = __funnelshift_r(words[1], words[2], cursor.shift);
+    return (low | static_cast<u64>(high) << 32) & cursor.mask;
 }
 
-// Returns whether a row has a value.
-__device__ inline bool has_value(const Part& part, u32 row) {
-    return part.valid == nullptr || (__ldg(part.valid + row / 32) >> row % 32 & 1);
+// Returns whether row `i` of this thread has a value.
+__device__ inline bool has_value(const Cursor& cursor, u32 i, bool is_wanted) {
+    if (cursor.valid == nullptr) return true;
+    return read_word(cursor.valid + i * (blockDim.x / 32), is_wanted) >> threadIdx.x % 32 & 1;
 }
 
 __device__ inline i128 wide_constant(u64 low, u64 high) {
@@ -45,8 +70,19 @@ __device__ inline void add_total(u64* total, i64 number) {
     if (high != 0) atomicAdd(total + 1, high);
 }
 
+// Adds what a block has for a slot to the total in global memory.
+__device__ inline void finish_slot(u64* totals, u32 i, u64 value) {
+    if (value == 0) return;
+    if (kIsMaximum[i % kSlots])
+        atomicMax(totals + 2 * i, value);
+    else
+        add_total(totals + 2 * i, static_cast<i64>(value));
+}
+
 // A number that orders as `value` does, above 0. A total of 0 is that of no row.
 __device__ inline u64 ordered(i64 value) { return static_cast<u64>(value) ^ 1ull << 63; }
+
+extern __shared__ __align__(16) u64 memory[];
 
 // Totals of a thread, for one group: in registers.
 struct Registers {
@@ -64,23 +100,15 @@ struct Registers {
 #pragma unroll
         for (u32 s = 0; s < kSlots; s++) {
             u64 value = kIsMaximum[s] ? warp_max(slot[s]) : warp_sum(slot[s]);
-            if (this_lane() != 0) continue;
-            if (kIsMaximum[s])
-                atomicMax(totals + 2 * s, value);
-            else
-                add_total(totals + 2 * s, static_cast<i64>(value));
+            if (this_lane() == 0) finish_slot(totals, s, value);
         }
     }
 };
 
 // Totals of a thread, for few groups: in shared memory, where no other thread writes them.
 struct Private {
-    u64* slots;
-
-    __device__ u64& at(u32 group, u32 s) { return slots[(group * kSlots + s) * blockDim.x + threadIdx.x]; }
+    __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * blockDim.x + threadIdx.x]; }
     __device__ void start(u64*) {
-        extern __shared__ __align__(16) u64 memory[];
-        slots = memory;
         for (u32 i = 0; i < kGroups * kSlots; i++) at(0, i) = 0;
     }
     __device__ void add(u32 group, u32 s, i64 value) { at(group, s) += static_cast<u64>(value); }
@@ -92,20 +120,37 @@ struct Private {
             u64 value = 0;
             // Each thread begins at another place, so that they read different banks.
             for (u32 t = 0; t < blockDim.x; t++) {
-                u64 one = slots[i * blockDim.x + (t + threadIdx.x) % blockDim.x];
+                u64 one = memory[i * blockDim.x + (t + threadIdx.x) % blockDim.x];
                 value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
             }
-            if (value == 0) continue;
-            if (kIsMaximum[i % kSlots])
-                atomicMax(totals + 2 * i, value);
-            else
-                add_total(totals + 2 * i, static_cast<i64>(value));
+            finish_slot(totals, i, value);
         }
     }
 };
 
+// Totals of a block: in shared memory, where all its threads add to them.
+struct OfBlock {
+    __device__ void start(u64*) {
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += blockDim.x) memory[i] = 0;
+        __syncthreads();
+    }
+    // Additions of 32 bits are one instruction in shared memory, those of 64 bits a loop.
+    __device__ void add(u32 group, u32 s, i64 value) {
+        u32* halves = reinterpret_cast<u32*>(memory + group * kSlots + s);
+        u32 low = static_cast<u32>(value);
+        u32 before = atomicAdd(halves, low);
+        u32 high = static_cast<u32>(value >> 32) + (before + low < before ? 1 : 0);
+        if (high != 0) atomicAdd(halves + 1, high);
+    }
+    __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(memory + group * kSlots + s, value); }
+    __device__ void finish(u64* totals) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += blockDim.x) finish_slot(totals, i, memory[i]);
+    }
+};
+
 // Totals of many groups: in global memory, where all threads add to them.
-struct Shared {
+struct OfAll {
     u64* totals;
 
     __device__ void start(u64* to) { totals = to; }

@@ -1,5 +1,4 @@
-// The words of CUDA for a compiler of C++: a block has one thread, which is one warp. `main` runs a kernel over an image
-// of memory in a file, at the address that the pointers in the image have.
+// The words of CUDA for a compiler of C++. Each thread of a block is a fibre, which runs until it waits for the others.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -8,6 +7,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <ucontext.h>
+#include <vector>
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -24,22 +25,46 @@ using u64 = unsigned long long;
 struct Index {
     u32 x;
 };
-inline Index blockIdx, threadIdx, blockDim = {1}, gridDim;
-constexpr u32 kLanes = 1;
+inline Index blockIdx, threadIdx, blockDim, gridDim;
+constexpr u32 kLanes = 32;
 
 using std::max;
 using std::min;
 
-inline u32 this_lane() { return 0; }
-inline u64 warp_sum(u64 number) { return number; }
-inline u64 warp_max(u64 number) { return number; }
-inline void __syncthreads() {}
-inline u32 __ldg(const u32* word) { return *word; }
+inline ucontext_t scheduler;
+inline std::vector<ucontext_t> fibres;
+// A number of each thread, for those of its warp.
+inline std::vector<u64> shown;
+
+inline void __syncthreads() {
+    const u32 thread = threadIdx.x;
+    swapcontext(&fibres[thread], &scheduler);
+    threadIdx.x = thread;
+}
+inline u32 this_lane() { return threadIdx.x % kLanes; }
+// Returns what a function makes of the numbers of a warp. The real ones wait for the warp alone.
+template <class Joined> u64 warp_joined(u64 number, Joined joined) {
+    shown[threadIdx.x] = number;
+    __syncthreads();
+    const u32 first = threadIdx.x / kLanes * kLanes;
+    for (u32 t = first; t < min(first + kLanes, blockDim.x); t++)
+        if (t != threadIdx.x) number = joined(number, shown[t]);
+    __syncthreads();
+    return number;
+}
+inline u64 warp_sum(u64 number) {
+    return warp_joined(number, [](u64 a, u64 b) { return a + b; });
+}
+inline u64 warp_max(u64 number) {
+    return warp_joined(number, [](u64 a, u64 b) { return max(a, b); });
+}
+// A word that is not wanted is never read here, so that a read of one ends the program.
+inline u32 read_word(const u32* word, bool is_wanted) { return is_wanted ? *word : 0; }
 inline u32 __funnelshift_r(u32 low, u32 high, u32 shift) {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (shift & 31));
 }
-inline u64 atomicAdd(u64* to, u64 number) {
-    u64 before = *to;
+template <class Number> Number atomicAdd(Number* to, Number number) {
+    Number before = *to;
     *to += number;
     return before;
 }

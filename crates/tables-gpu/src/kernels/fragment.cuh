@@ -4,19 +4,14 @@
 // Rows of a tile for each thread.
 constexpr u32 kRows = 8;
 
-// Adds the rows of a tile. This thread's first row is `first`. All rows are tested before the first is added, so that
-// the reads of all are in flight at once. A row behind the last is read as the last, and left out.
-__device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 first, u32 rows, Totals& totals) {
+// Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
+// first is added, and `add` reads nothing of a row that is left out, so that the reads of several rows are in flight.
+__device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
     u32 kept = 0;
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++) {
-        const u32 row = first + i * blockDim.x;
-        const bool is_kept = keeps(f, columns, min(row, rows - 1));
-        kept |= static_cast<u32>(is_kept & (row < rows)) << i;
-    }
+    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true) & (i * blockDim.x < rows)) << i;
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++)
-        if (kept >> i & 1) add(f, columns, first + i * blockDim.x, totals);
+    for (u32 i = 0; i < kRows; i++) add(f, columns, i, kept >> i & 1, totals);
 }
 
 // Returns the chunk of a tile.
@@ -35,17 +30,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     // A block reads tiles that follow each other, so that it seldom changes the chunk.
     const u64 begin = f.tiles * blockIdx.x / gridDim.x, end = f.tiles * (blockIdx.x + 1ull) / gridDim.x;
     u32 chunk = chunk_of(f, begin);
-    for (u64 tile = begin; tile < end;) {
+    for (u64 tile = begin; tile < end; chunk++) {
         Columns columns;
-#pragma unroll
-        for (u32 c = 0; c < kColumns; c++) columns.part[c] = f.parts[chunk * kColumns + c];
 #pragma unroll
         for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[chunk * kTables + t];
         const u32 rows = f.chunks[chunk].rows;
         const u64 first_tile = f.chunks[chunk].first_tile, last = min(end, f.chunks[chunk + 1].first_tile);
-        for (; tile < last; tile++)
-            add_tile(f, columns, static_cast<u32>(tile - first_tile) * (blockDim.x * kRows) + threadIdx.x, rows, totals);
-        chunk++;
+        u32 first = static_cast<u32>(tile - first_tile) * (blockDim.x * kRows) + threadIdx.x;
+#pragma unroll
+        for (u32 c = 0; c < kColumns; c++) columns.cursor[c].start(f.parts[chunk * kColumns + c], first);
+        for (; tile < last; tile++) {
+            add_tile(f, columns, first < rows ? rows - first : 0, totals);
+            first += blockDim.x * kRows;
+#pragma unroll
+            for (u32 c = 0; c < kColumns; c++) {
+                columns.cursor[c].word += columns.cursor[c].step * kRows;
+                if (columns.cursor[c].valid != nullptr) columns.cursor[c].valid += blockDim.x / 32 * kRows;
+            }
+        }
     }
     totals.finish(f.totals);
 }

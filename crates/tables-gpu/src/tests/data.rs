@@ -35,7 +35,7 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
     };
     let a = of_rows(&mut |it| it.i64(-2..12));
     let b = of_rows(&mut |it| match it.u8(..4) {
-        0 => it.i64(i64::from(i32::MIN)..1 << 50),
+        0 => it.i64(i64::from(i32::MIN)..1 << 40),
         _ => it.i64(-2000..2000),
     });
     let cents = of_rows(&mut |it| it.i64(90_000..10_500_000));

@@ -1,4 +1,4 @@
-//! An engine without a GPU: kernels compiled as C++, whose blocks have one thread.
+//! An engine without a GPU: kernels compiled as C++, each thread a fibre.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,14 +14,16 @@ use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use crate::engine::{Engine, Launch, Memory, Ran};
+use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 
 /// Where the image of memory is mapped. No process has anything there.
 const BASE: u64 = 0x1000_0000_0000;
 /// Bytes in front of the memory, for the arguments.
 const HEAD: usize = 4096;
-/// Number of blocks of a launch.
+/// Number of blocks of a launch, and threads of a block: two warps.
 const BLOCKS: u64 = 3;
+const THREADS: u32 = 64;
 
 /// Returns whether there is a compiler of C++. Without one, prints that the test is skipped, or panics if
 /// `FOREBAY_REQUIRE_CXX=1`.
@@ -96,21 +98,22 @@ impl Emulated {
         image.extend_from_slice(&self.memory.lock());
         image.resize(image.len().next_multiple_of(256), 0);
         let begin = image.len();
-        let of_launch = launch.image(BASE + begin as u64, 1);
+        let of_launch = launch.image(THREADS);
         let tiles = of_launch.arguments.tiles;
         launch
             .compiled
-            .check_sums(tiles.div_ceil(BLOCKS) * u64::from(crate::program::ROWS_OF_THREAD))?;
+            .check_sums(tiles.div_ceil(BLOCKS) * u64::from(THREADS * ROWS_OF_THREAD))?;
         image.extend_from_slice(&of_launch.bytes);
         image.resize(begin + of_launch.len, 0);
         let mut arguments = Vec::new();
-        of_launch.arguments.write(&mut arguments);
+        let of_launch_at = of_launch.arguments_at(BASE + begin as u64);
+        of_launch_at.write(&mut arguments);
         image[..arguments.len()].copy_from_slice(&arguments);
         let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
         fs::write(file.path(), &image).expect("room");
         let run = Command::new(program)
             .arg(file.path())
-            .args([format!("{BASE:x}"), BLOCKS.to_string()])
+            .args([format!("{BASE:x}"), BLOCKS.to_string(), THREADS.to_string()])
             .output()
             .expect("the kernel runs");
         let errors = String::from_utf8_lossy(&run.stderr);
