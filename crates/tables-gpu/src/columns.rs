@@ -21,6 +21,12 @@ use crate::scanned::{Facts, Scanned};
 /// Reads of a column after which it is brought to the device.
 const READS: u32 = 2;
 
+/// Number of columns above which those that are not here are forgotten.
+const COLUMNS_MAX: usize = 1 << 16;
+/// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
+/// about a millisecond, in which the CPU reads smaller files.
+const BYTES_MIN: u64 = 4 << 20;
+
 /// A file as it was when a scan listed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FileKey {
@@ -45,8 +51,10 @@ pub(crate) struct Chunk {
     pub(crate) rows: u32,
     pub(crate) memory: Memory,
     valid: Option<usize>,
-    reference: i64,
+    /// Smallest and largest number; `None` if all are NULL.
+    range: Option<(i64, i64)>,
     width: u32,
+    bytes: u64,
 }
 
 /// A column of a file in memory of the engine.
@@ -54,6 +62,8 @@ pub(crate) struct Chunk {
 pub(crate) struct Column {
     pub(crate) chunks: Vec<Chunk>,
     range: Option<(i64, i64)>,
+    /// Bits of a number, if all chunks have the same.
+    width: Option<u32>,
     has_nulls: bool,
     pub(crate) texts: Arc<Texts>,
     /// Bytes in memory of the engine.
@@ -157,7 +167,10 @@ pub(crate) fn files(scan: &FileScanConfig) -> Result<Vec<(FileKey, PartitionedFi
     }
     let is_whole = |(key, _, read): &(FileKey, PartitionedFile, u64)| *read == key.bytes;
     match found.iter().all(is_whole) {
-        true => Ok(found.into_iter().map(|(key, file, _)| (key, file)).collect()),
+        true => Ok(found
+            .into_iter()
+            .map(|(key, file, _)| (key, file))
+            .collect()),
         false => Err(Reason::new("the scan reads parts of files, or some twice")),
     }
 }
@@ -208,6 +221,10 @@ impl Columns {
         let mut known = self.known.lock();
         known.uses += 1;
         let used = known.uses;
+        if known.columns.len() > COLUMNS_MAX {
+            let is_here = |entry: &Entry| matches!(entry.state, State::Here(_));
+            known.columns.retain(|_, entry| is_here(entry));
+        }
         let (mut all, mut is_missing, mut is_often_read) = (Vec::new(), false, true);
         for (file, _) in files {
             let mut of_file = HashMap::new();
@@ -238,6 +255,11 @@ impl Columns {
         })
     }
 
+    /// Returns whether files are so large that the engine is faster.
+    pub(crate) fn are_worth_it(files: &[(FileKey, PartitionedFile)]) -> bool {
+        files.iter().map(|(file, _)| file.bytes).sum::<u64>() >= BYTES_MIN
+    }
+
     /// Returns whether a column is here, or refused.
     pub(crate) fn is_settled(&self, key: &ColumnKey) -> bool {
         let known = self.known.lock();
@@ -257,8 +279,9 @@ impl Columns {
         Ok(Chunk {
             rows: packed.rows as u32,
             valid: packed.valid,
-            reference: packed.reference(),
+            range: packed.range,
             width: packed.width,
+            bytes,
             memory: self.engine.store(packed.words).await?,
         })
     }
@@ -276,47 +299,43 @@ impl Columns {
         let used = known.uses;
         known.columns.insert(key, Entry { state, used });
     }
-
-    /// Returns the bytes that all columns take.
-    pub(crate) fn bytes(&self) -> u64 {
-        let known = self.known.lock();
-        let columns = known.columns.values();
-        columns
-            .map(|entry| match &entry.state {
-                State::Here(column) => column.bytes,
-                _ => 0,
-            })
-            .sum()
-    }
 }
 
 impl Column {
-    pub(crate) fn new(chunks: Vec<(Chunk, Option<(i64, i64)>, u64)>, texts: Arc<Texts>) -> Column {
-        let mut column = Column {
+    pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
+        let mut widths = chunks.iter().map(|chunk| chunk.width);
+        let width = widths.next();
+        Column {
+            range: chunks
+                .iter()
+                .fold(None, |range, it| joined(range, it.range)),
+            width: width.filter(|first| widths.all(|width| width == *first)),
+            has_nulls: chunks.iter().any(|chunk| chunk.valid.is_some()),
+            bytes: chunks.iter().map(|chunk| chunk.bytes).sum(),
+            chunks,
             texts,
-            ..Column::default()
-        };
-        for (chunk, range, bytes) in chunks {
-            column.has_nulls |= chunk.valid.is_some();
-            column.bytes += bytes;
-            column.range = match (column.range, range) {
-                (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
-                (known, range) => known.or(range),
-            };
-            column.chunks.push(chunk);
         }
-        column
+    }
+}
+
+/// Returns the range of two ranges.
+fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i64)> {
+    match (one, other) {
+        (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
+        (one, other) => one.or(other),
     }
 }
 
 impl Chunk {
     /// Returns the chunk as kernels see it.
     pub(crate) fn part(&self) -> Part {
-        let valid = self.valid.map(|first| self.memory.address + 4 * first as u64);
+        let valid = self
+            .valid
+            .map(|first| self.memory.address + 4 * first as u64);
         Part {
             words: forebay_device::cuda::DevicePointer::new(self.memory.address),
             valid: forebay_device::cuda::DevicePointer::new(valid.unwrap_or(0)),
-            reference: self.reference,
+            reference: self.range.map_or(0, |(min, _)| min),
             mask: u64::MAX.checked_shr(u64::BITS - self.width).unwrap_or(0),
             width: self.width,
             padding: 0,
@@ -354,10 +373,8 @@ impl Resident {
                 let known = facts.entry(*index).or_default();
                 known.has_nulls |= column.has_nulls;
                 known.texts.push(Arc::clone(&column.texts));
-                known.range = match (known.range, column.range) {
-                    (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
-                    (known, range) => known.or(range),
-                };
+                known.range = joined(known.range, column.range);
+                known.widths.push(column.width);
             }
         }
         Ok(Scanned {

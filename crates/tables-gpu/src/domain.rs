@@ -160,7 +160,9 @@ impl Domain {
 
 /// Numbers the different values of arrays. Returns the number of each value, and the values by number.
 fn numbered(arrays: &[ArrayRef]) -> Result<(Vec<Vec<u32>>, ArrayRef)> {
-    let data_type = arrays.first().map_or(DataType::Null, |it| it.data_type().clone());
+    let data_type = arrays
+        .first()
+        .map_or(DataType::Null, |it| it.data_type().clone());
     let converter = RowConverter::new(vec![SortField::new(data_type)])?;
     let mut known = HashMap::new();
     let mut numbers = Vec::new();

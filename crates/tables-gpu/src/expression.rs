@@ -216,10 +216,7 @@ impl<'a> Code<'a> {
 
     /// Declares the value of a condition that is not computed directly, by a table over the values of its column.
     fn by_table(&mut self, expr: &Arc<dyn PhysicalExpr>, reason: Reason) -> Result<Value> {
-        let is_condition = matches!(
-            expr.data_type(&self.scanned.schema),
-            Ok(DataType::Boolean)
-        );
+        let is_condition = matches!(expr.data_type(&self.scanned.schema), Ok(DataType::Boolean));
         if !is_condition {
             return Err(reason);
         }
@@ -264,13 +261,13 @@ impl<'a> Code<'a> {
         let kind = Kind::of(min, max).unwrap_or(Kind::Huge);
         let value = match (is_narrow, kind) {
             (true, Kind::Small) => format!(
-                "static_cast<i32>(static_cast<u32>({cursor}.reference) + read_narrow({cursor}, i, is_wanted))"
+                "static_cast<i32>(static_cast<u32>({cursor}.reference) + read_narrow<kWidths[{column}]>({cursor}, i, is_wanted))"
             ),
             (true, _) => format!(
-                "{cursor}.reference + static_cast<i64>(read_narrow({cursor}, i, is_wanted))"
+                "{cursor}.reference + static_cast<i64>(read_narrow<kWidths[{column}]>({cursor}, i, is_wanted))"
             ),
             (false, _) => format!(
-                "static_cast<i64>(static_cast<u64>({cursor}.reference) + read_wide({cursor}, i, is_wanted))"
+                "static_cast<i64>(static_cast<u64>({cursor}.reference) + read_wide<kWidths[{column}]>({cursor}, i, is_wanted))"
             ),
         };
         let text = self.declare(kind, &value);
@@ -388,10 +385,14 @@ impl<'a> Code<'a> {
                 max: 0,
             });
         };
-        let kind = Kind::of(number, number).ok_or_else(|| Reason::new("a constant is too large"))?;
+        let kind =
+            Kind::of(number, number).ok_or_else(|| Reason::new("a constant is too large"))?;
         let low = 2 * self.uses.constant(number)?;
         let text = match kind {
-            Kind::Huge => format!("wide_constant(f.constants[{low}], f.constants[{}])", low + 1),
+            Kind::Huge => format!(
+                "wide_constant(f.constants[{low}], f.constants[{}])",
+                low + 1
+            ),
             kind => format!("static_cast<{}>(f.constants[{low}])", kind.name()),
         };
         Ok(Value {
@@ -494,7 +495,9 @@ impl<'a> Code<'a> {
 
     /// Declares a value times a power of ten.
     fn rescaled(&mut self, value: &Value, digits: i32) -> Result<Value> {
-        let factor = u32::try_from(digits).ok().and_then(|it| 10_i128.checked_pow(it));
+        let factor = u32::try_from(digits)
+            .ok()
+            .and_then(|it| 10_i128.checked_pow(it));
         let factor = factor.ok_or_else(|| Reason::new("a decimal is rounded"))?;
         if factor == 1 {
             return Ok(value.clone());
@@ -512,7 +515,11 @@ impl<'a> Code<'a> {
             ),
             _ => format!("{factor}ll"),
         };
-        let text = format!("{} * static_cast<{}>({factor})", value.widened(kind), kind.name());
+        let text = format!(
+            "{} * static_cast<{}>({factor})",
+            value.widened(kind),
+            kind.name()
+        );
         Ok(Value {
             text: self.declare(kind, &text),
             kind,
@@ -687,11 +694,9 @@ impl<'a> Code<'a> {
             let valid = match (&then.valid, &result.valid) {
                 (None, None) => None,
                 (then, otherwise) => {
-                    let or_true = |valid: &Option<String>| {
-                        valid.clone().unwrap_or_else(|| "true".to_owned())
-                    };
-                    let text =
-                        format!("{is_true} ? {} : {}", or_true(then), or_true(otherwise));
+                    let or_true =
+                        |valid: &Option<String>| valid.clone().unwrap_or_else(|| "true".to_owned());
+                    let text = format!("{is_true} ? {} : {}", or_true(then), or_true(otherwise));
                     Some(self.declare(Kind::Bool, &text))
                 }
             };

@@ -9,12 +9,12 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 
 use crate::reason::Reason;
 
@@ -123,7 +123,10 @@ fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
         rows.filters
             .push(over_table(filter.predicate(), &rows.columns)?);
         if let Some(kept) = filter.projection() {
-            rows.columns = kept.iter().map(|it| Arc::clone(&rows.columns[*it])).collect();
+            rows.columns = kept
+                .iter()
+                .map(|it| Arc::clone(&rows.columns[*it]))
+                .collect();
         }
         return Ok(rows);
     }
@@ -135,8 +138,8 @@ fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
         return Ok(rows);
     }
     let repartition = plan.downcast_ref::<RepartitionExec>();
-    let is_moved = repartition
-        .is_some_and(|it| matches!(it.partitioning(), Partitioning::RoundRobinBatch(_)));
+    let is_moved =
+        repartition.is_some_and(|it| matches!(it.partitioning(), Partitioning::RoundRobinBatch(_)));
     if is_moved || plan.is::<CooperativeExec>() {
         return rows(plan.children()[0]);
     }
@@ -159,7 +162,8 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         Some(projection) => projection.iter().map(|it| Arc::clone(&it.expr)).collect(),
         None => {
             let fields = schema.fields().iter().enumerate();
-            let columns = fields.map(|(index, field)| Arc::new(Column::new(field.name(), index)) as _);
+            let columns =
+                fields.map(|(index, field)| Arc::new(Column::new(field.name(), index)) as _);
             columns.collect()
         }
     };

@@ -111,10 +111,14 @@ fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Re
         let begin = index * COPY_BYTES;
         let view = DeviceView::of(to, begin..begin + piece.len() * 4);
         let (done, copied) = std::sync::mpsc::channel();
-        let job = TransferJob::new(PinnedPart::new(pinned, 0..piece.len() * 4), view, move |_, _| {
-            // The receiver is gone if an earlier copy failed.
-            let _ = done.send(());
-        });
+        let job = TransferJob::new(
+            PinnedPart::new(pinned, 0..piece.len() * 4),
+            view,
+            move |_, _| {
+                // The receiver is gone if an earlier copy failed.
+                let _ = done.send(());
+            },
+        );
         device.submit_when_free(Box::new(job)).map_err(Reason::of)?;
         copies.push(copied);
     }

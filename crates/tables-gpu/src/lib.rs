@@ -21,6 +21,7 @@ mod gpu;
 #[expect(unsafe_code, reason = "the launch of a kernel")]
 mod launch;
 mod load;
+mod on_cpu;
 mod operator;
 mod packed;
 mod program;

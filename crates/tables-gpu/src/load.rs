@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
-use datafusion::datasource::physical_plan::{
-    FileGroup, FileScanConfigBuilder, ParquetSource,
-};
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
@@ -22,11 +21,8 @@ use crate::reason::Reason;
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
 
-/// A packed and stored chunk, its range and its bytes.
-type Stored = (Chunk, Option<(i64, i64)>, u64);
-
 /// What a task has read of one range of a file: the chunks of each column.
-type OfRange = Vec<Vec<Stored>>;
+type OfRange = Vec<Vec<Chunk>>;
 
 /// Brings the columns of a fragment to the engine, those that are not there. One load runs at a time.
 ///
@@ -119,7 +115,7 @@ async fn of_file(
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (texts, context) = (texts.clone(), Arc::clone(context));
         let task = async move { of_range(&columns, &scan, range, &texts, context).await };
-        async { tokio::spawn(task).await.map_err(failed)? }
+        async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
     let mut read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
@@ -155,7 +151,7 @@ async fn of_range(
             let taken = (CHUNK_ROWS - packed).min(batch.num_rows());
             let head = batch.slice(0, taken);
             for (index, values) in head.columns().iter().enumerate() {
-                let pushed = packers[index].push(values, &mut texts[index].lock());
+                let pushed = packers[index].push(values, &texts[index]);
                 pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
@@ -177,10 +173,8 @@ async fn store(
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
     for (packer, stored) in packers.iter_mut().zip(stored) {
-        let packed = packer.pack();
-        let (range, bytes) = (packed.range, packed.words.len() as u64 * 4);
-        let chunk = columns.store(packed).await.map_err(Failed::Load)?;
-        stored.push((chunk, range, bytes));
+        let chunk = columns.store(packer.pack()).await;
+        stored.push(chunk.map_err(Failed::Load)?);
     }
     Ok(())
 }
@@ -207,7 +201,11 @@ pub(crate) fn tables(
     for (file, chunks) in chunks.iter().enumerate() {
         for _ in chunks {
             offsets.extend(compiled.tables.iter().enumerate().map(|(index, table)| {
-                let file = if matches!(table, Table::OfAll(_)) { 0 } else { file };
+                let file = if matches!(table, Table::OfAll(_)) {
+                    0
+                } else {
+                    file
+                };
                 firsts[&(index, file)]
             }));
         }

@@ -103,6 +103,9 @@ impl Work {
     async fn on_device(&self) -> std::result::Result<(RecordBatch, String), Reason> {
         let began = Instant::now();
         let files = files(&self.fragment.scan)?;
+        if !self.options.loads && !Columns::are_worth_it(&files) {
+            return Err(Reason::new("its files are small"));
+        }
         let resident = match self.columns.resident(&files, &self.fragment)? {
             Ok(resident) => resident,
             Err(is_often_read) => {

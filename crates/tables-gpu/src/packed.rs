@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::{
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
 };
 use datafusion::error::Result;
+use parking_lot::Mutex;
 
 /// Maximum number of rows of a chunk.
 pub(crate) const CHUNK_ROWS: usize = 1 << 18;
@@ -95,12 +96,6 @@ impl Texts {
         let texts = self.texts.iter().map(|text| Some(&**text));
         std::iter::once(None).chain(texts).collect()
     }
-
-    /// Returns the bytes that the texts take.
-    pub(crate) fn bytes(&self) -> usize {
-        // Each text is kept twice, with a pointer, a length and a number.
-        2 * self.bytes + self.texts.len() * 64
-    }
 }
 
 /// The rows of one column that are packed next.
@@ -109,6 +104,8 @@ pub(crate) struct Packer {
     numbers: Vec<i64>,
     valid: Vec<bool>,
     has_nulls: bool,
+    /// The texts that this packer has seen, so that it seldom waits for the others of the file.
+    known: HashMap<Box<str>, i64>,
 }
 
 /// Packed rows of one column.
@@ -143,7 +140,11 @@ impl Packer {
     ///
     /// # Errors
     /// If a value cannot be packed.
-    pub(crate) fn push(&mut self, values: &ArrayRef, texts: &mut Texts) -> Result<(), Unpackable> {
+    pub(crate) fn push(
+        &mut self,
+        values: &ArrayRef,
+        texts: &Mutex<Texts>,
+    ) -> Result<(), Unpackable> {
         let data_type = values.data_type();
         if is_text(data_type) {
             return self.push_texts(values, texts);
@@ -207,7 +208,7 @@ impl Packer {
         self.valid.resize(self.numbers.len(), true);
     }
 
-    fn push_texts(&mut self, values: &ArrayRef, texts: &mut Texts) -> Result<(), Unpackable> {
+    fn push_texts(&mut self, values: &ArrayRef, texts: &Mutex<Texts>) -> Result<(), Unpackable> {
         let unpackable = |_| Unpackable::Type(values.data_type().clone());
         let views = cast(values, &DataType::Utf8View).map_err(unpackable)?;
         let mut last: Option<(&str, i64)> = None;
@@ -216,7 +217,14 @@ impl Packer {
                 (None, _) => None,
                 (Some(text), Some((known, number))) if text == known => Some(number),
                 (Some(text), _) => {
-                    let number = texts.number(text)?;
+                    let number = match self.known.get(text) {
+                        Some(number) => *number,
+                        None => {
+                            let number = texts.lock().number(text)?;
+                            self.known.insert(text.into(), number);
+                            number
+                        }
+                    };
                     last = Some((text, number));
                     Some(number)
                 }
@@ -331,7 +339,7 @@ mod tests {
     fn round_trip(values: &[Option<i64>], width: u32) {
         let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(values.to_vec()));
         let mut packer = Packer::default();
-        packer.push(&array, &mut Texts::default()).expect("numbers");
+        packer.push(&array, &Mutex::default()).expect("numbers");
         let packed = packer.pack();
         assert_eq!((packed.width, packed.rows), (width, values.len()));
         let read: Vec<_> = (0..values.len()).map(|row| read(&packed, row)).collect();
@@ -364,22 +372,27 @@ mod tests {
 
     #[test]
     fn texts_have_the_numbers_of_their_first_rows() {
-        let mut texts = Texts::default();
+        let texts = Mutex::new(Texts::default());
         let mut packer = Packer::default();
         let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
         let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
-        packer.push(&array, &mut texts).expect("few texts");
+        packer.push(&array, &texts).expect("few texts");
         let packed = packer.pack();
         let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
-        let known: Vec<_> = texts.array().iter().map(|it| it.map(str::to_owned)).collect();
+        let known: Vec<_> = texts
+            .lock()
+            .array()
+            .iter()
+            .map(|it| it.map(str::to_owned))
+            .collect();
         let expected = [None, Some("b"), Some("a"), Some("")];
         assert_eq!(known, expected.map(|it| it.map(str::to_owned)));
     }
 
     #[test]
     fn what_cannot_be_packed_is_told() {
-        let push = |array: ArrayRef| Packer::default().push(&array, &mut Texts::default());
+        let push = |array: ArrayRef| Packer::default().push(&array, &Mutex::default());
         let wide = PrimitiveArray::<Decimal128Type>::from(vec![i128::from(i64::MAX) + 1]);
         assert_eq!(push(Arc::new(wide)), Err(Unpackable::Wide));
         let many = (0..=TEXTS_MAX).map(|number| Some(number.to_string()));

@@ -30,6 +30,8 @@ const OF_BLOCK_MAX: usize = 8 << 10;
 const GROUPS_MAX: usize = 1 << 20;
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: usize = 256 << 20;
+/// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
+const WIDTHS_DIFFER: u32 = 99;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
 
@@ -152,7 +154,7 @@ impl Compiled {
         adds.push("}".to_owned());
         let place = place(&fragment.keys, groups, all.len())?;
         Ok(Compiled {
-            source: source(&uses, (groups, place), &all, [&keeps, &adds]),
+            source: source(&uses, scanned, (groups, place), &all, [&keeps, &adds]),
             place,
             columns: uses.columns,
             tables: uses.tables,
@@ -232,6 +234,7 @@ fn header(name: &str, text: &str) -> (String, String) {
 
 fn source(
     uses: &Uses,
+    scanned: &Scanned,
     (groups, place): (usize, Place),
     slots: &[Slot],
     [keeps, adds]: [&[String]; 2],
@@ -247,6 +250,9 @@ fn source(
         Place::Private => 2,
         Place::Registers | Place::OfBlock | Place::OfAll => 3,
     };
+    let widths = uses.columns.iter();
+    let widths = widths.map(|column| scanned.width(*column).unwrap_or(WIDTHS_DIFFER));
+    let widths: Vec<_> = widths.map(|width| width.to_string()).collect();
     let is_maximum = slots.iter().map(|it| it.is_maximum.to_string());
     let mut text = String::from("#include \"arguments.cuh\"\n");
     let constants = [
@@ -262,7 +268,12 @@ fn source(
     }
     let _ = writeln!(
         text,
-        "constexpr bool kIsMaximum[] = {{{}}};\n#include \"columns.cuh\"\nusing Totals = {totals};",
+        "constexpr u32 kWidths[] = {{{}}};\nconstexpr bool kIsMaximum[] = {{{}}};\n#include \"columns.cuh\"\nusing Totals = {totals};",
+        if widths.is_empty() {
+            "0".to_owned()
+        } else {
+            widths.join(", ")
+        },
         is_maximum.collect::<Vec<_>>().join(", ")
     );
     let arguments = "const Fragment& f, const Columns& c, const u32 i, const bool is_wanted";
@@ -270,7 +281,11 @@ fn source(
         (format!("bool keeps({arguments})"), keeps),
         (format!("void add({arguments}, Totals& totals)"), adds),
     ] {
-        let _ = writeln!(text, "__device__ inline {head} {{\n    {}\n}}", lines.join("\n    "));
+        let _ = writeln!(
+            text,
+            "__device__ inline {head} {{\n    {}\n}}",
+            lines.join("\n    ")
+        );
     }
     text + "#include \"fragment.cuh\"\n"
 }
@@ -325,7 +340,9 @@ impl Slots<'_> {
         let filter = aggregate.filter.as_ref();
         let filter = filter.map(|it| self.code.condition(it)).transpose()?;
         let filter = filter.map(|it| match it.valid {
-            Some(valid) => self.code.declare(Kind::Bool, &format!("{} & {valid}", it.text)),
+            Some(valid) => self
+                .code
+                .declare(Kind::Bool, &format!("{} & {valid}", it.text)),
             None => it.text,
         });
         let [argument] = aggregate.arguments.as_slice() else {

@@ -91,7 +91,11 @@ impl Totals<'_> {
 ///
 /// # Errors
 /// If they are no rows of the schema.
-pub(crate) fn batch(compiled: &Compiled, totals: &[u64], schema: &SchemaRef) -> Result<RecordBatch> {
+pub(crate) fn batch(
+    compiled: &Compiled,
+    totals: &[u64],
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
     let mut totals = Totals {
         totals,
         slots: compiled.slots,

@@ -8,13 +8,14 @@ use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use forebay_tables::GpuOptions;
 
 use crate::columns::Columns;
 use crate::fragment::Fragment;
+use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuAggregateExec;
 use crate::packed::is_packable;
 use crate::program::Compiled;
@@ -52,13 +53,15 @@ impl PhysicalOptimizerRule for Fragments {
                     ));
                     Ok(Transformed::yes(steps.last(aggregate, first)?))
                 }
-                Err(reason) if options.strict && reads_files(&node) && !is_last(aggregate) => {
+                // Those of catalogues, and of other aggregates, are not the device's.
+                Err(_) if is_last(aggregate) || !reads_files(&node) => Ok(Transformed::no(node)),
+                Err(reason) if options.strict => {
                     let text = format!("the GPU does not compute a part of the plan: {reason}");
                     Err(DataFusionError::Plan(text))
                 }
                 Err(reason) => {
-                    tracing::debug!(%reason, "an aggregate stays on the CPU");
-                    Ok(Transformed::no(node))
+                    let node = OnCpuExec::new(node, reason);
+                    Ok(Transformed::yes(Arc::new(node) as _))
                 }
             }
         })
@@ -144,7 +147,11 @@ impl Steps {
     /// Returns the first step.
     fn partial(&self) -> std::result::Result<&AggregateExec, Reason> {
         let first = self.first.as_ref().and_then(|it| it.downcast_ref());
-        let reason = || self.reason.clone().unwrap_or_else(|| Reason::new("no aggregate"));
+        let reason = || {
+            self.reason
+                .clone()
+                .unwrap_or_else(|| Reason::new("no aggregate"))
+        };
         first.ok_or_else(reason)
     }
 
@@ -179,9 +186,7 @@ impl Steps {
 fn by_keys(aggregate: &AggregateExec) -> Option<(&Arc<dyn ExecutionPlan>, usize)> {
     let repartition = aggregate.input().downcast_ref::<RepartitionExec>()?;
     match repartition.partitioning() {
-        Partitioning::Hash(keys, partitions)
-            if *keys == aggregate.group_expr().input_exprs() =>
-        {
+        Partitioning::Hash(keys, partitions) if *keys == aggregate.group_expr().input_exprs() => {
             Some((repartition.input(), *partitions))
         }
         _ => None,
@@ -201,7 +206,11 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     for column in fragment.columns() {
         let field = schema.field(column);
         if !is_packable(field.data_type()) {
-            let text = format!("the column {} is of type {}", field.name(), field.data_type());
+            let text = format!(
+                "the column {} is of type {}",
+                field.name(),
+                field.data_type()
+            );
             return Err(Reason::new(text));
         }
     }

@@ -14,6 +14,8 @@ pub(crate) struct Facts {
     /// Smallest and largest number; `None` if no row has a value.
     pub(crate) range: Option<(i64, i64)>,
     pub(crate) has_nulls: bool,
+    /// For each file, the bits of a packed number, if all its chunks have the same.
+    pub(crate) widths: Vec<Option<u32>>,
     /// The texts of each file.
     pub(crate) texts: Vec<Arc<Texts>>,
 }
@@ -57,6 +59,13 @@ impl Scanned {
             Some(_) => self.facts(column)?.range,
             None => Some((0, 1)),
         }
+    }
+
+    /// Returns the bits of a packed number, if all chunks of all files have the same.
+    pub(crate) fn width(&self, column: usize) -> Option<u32> {
+        let widths = &self.facts(column)?.widths;
+        let first = (*widths.first()?)?;
+        widths.iter().all(|it| *it == Some(first)).then_some(first)
     }
 
     pub(crate) fn has_nulls(&self, column: usize) -> bool {

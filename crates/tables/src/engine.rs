@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Account,
     pub(crate) plans: Plans,
     pub(crate) activity: Arc<Activity>,
+    /// Whether parts of plans may be given to a GPU.
+    pub(crate) has_gpu: bool,
     base: OnceLock<SessionState>,
 }
 
@@ -145,6 +147,7 @@ impl Tables {
             plans: Plans::new(&settings.memory),
             activity: Activity::new(settings.slow_statement),
             memory: settings.memory,
+            has_gpu: !settings.gpu_rules.is_empty(),
             base: OnceLock::new(),
         });
         let state = state(

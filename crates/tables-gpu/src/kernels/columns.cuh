@@ -17,12 +17,20 @@ struct Cursor {
     // Words from one row of the thread to the next.
     u32 step;
 
+    // The same for a width that the compiler knows.
+    template <u32 kWidth> __device__ const u32* word_of(u32 i) const {
+        return word + i * (kWidth <= 64 ? kThreads / 32 * kWidth : step);
+    }
+    template <u32 kWidth> __device__ u64 mask_of() const {
+        return kWidth == 0 ? 0 : kWidth <= 64 ? ~0ull >> (64 - kWidth) % 64 : mask;
+    }
+
     // `first` is the thread's first row.
     __device__ void start(const Part& part, u32 first) {
         const u32 bit = first * part.width;
         word = part.words + bit / 32;
         shift = bit % 32;
-        step = blockDim.x / 32 * part.width;
+        step = kThreads / 32 * part.width;
         mask = part.mask;
         reference = part.reference;
         valid = part.valid == nullptr ? nullptr : part.valid + first / 32;
@@ -37,25 +45,25 @@ struct Columns {
 
 // Returns the packed number, of at most 32 bits, of row `i` of this thread; any number if it is not wanted. Words behind
 // those of the last row can be read.
-__device__ inline u32 read_narrow(const Cursor& cursor, u32 i, bool is_wanted) {
-    const u32* word = cursor.word + i * cursor.step;
+template <u32 kWidth> __device__ inline u32 read_narrow(const Cursor& cursor, u32 i, bool is_wanted) {
+    const u32* word = cursor.word_of<kWidth>(i);
     u32 low = read_word(word, is_wanted), high = read_word(word + 1, is_wanted);
-    return __funnelshift_r(low, high, cursor.shift) & static_cast<u32>(cursor.mask);
+    return __funnelshift_r(low, high, cursor.shift) & static_cast<u32>(cursor.mask_of<kWidth>());
 }
 
 // As `read_narrow`, for packed numbers of up to 64 bits.
-__device__ inline u64 read_wide(const Cursor& cursor, u32 i, bool is_wanted) {
-    const u32* word = cursor.word + i * cursor.step;
+template <u32 kWidth> __device__ inline u64 read_wide(const Cursor& cursor, u32 i, bool is_wanted) {
+    const u32* word = cursor.word_of<kWidth>(i);
     u32 words[3] = {read_word(word, is_wanted), read_word(word + 1, is_wanted), read_word(word + 2, is_wanted)};
     u32 low = __funnelshift_r(words[0], words[1], cursor.shift);
     u32 high = __funnelshift_r(words[1], words[2], cursor.shift);
-    return (low | static_cast<u64>(high) << 32) & cursor.mask;
+    return (low | static_cast<u64>(high) << 32) & cursor.mask_of<kWidth>();
 }
 
 // Returns whether row `i` of this thread has a value.
 __device__ inline bool has_value(const Cursor& cursor, u32 i, bool is_wanted) {
     if (cursor.valid == nullptr) return true;
-    return read_word(cursor.valid + i * (blockDim.x / 32), is_wanted) >> threadIdx.x % 32 & 1;
+    return read_word(cursor.valid + i * (kThreads / 32), is_wanted) >> threadIdx.x % 32 & 1;
 }
 
 __device__ inline i128 wide_constant(u64 low, u64 high) {
@@ -107,7 +115,7 @@ struct Registers {
 
 // Totals of a thread, for few groups: in shared memory, where no other thread writes them.
 struct Private {
-    __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * blockDim.x + threadIdx.x]; }
+    __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * kThreads + threadIdx.x]; }
     __device__ void start(u64*) {
         for (u32 i = 0; i < kGroups * kSlots; i++) at(0, i) = 0;
     }
@@ -116,11 +124,11 @@ struct Private {
 
     __device__ void finish(u64* totals) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += blockDim.x) {
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) {
             u64 value = 0;
             // Each thread begins at another place, so that they read different banks.
-            for (u32 t = 0; t < blockDim.x; t++) {
-                u64 one = memory[i * blockDim.x + (t + threadIdx.x) % blockDim.x];
+            for (u32 t = 0; t < kThreads; t++) {
+                u64 one = memory[i * kThreads + (t + threadIdx.x) % kThreads];
                 value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
             }
             finish_slot(totals, i, value);
@@ -131,7 +139,7 @@ struct Private {
 // Totals of a block: in shared memory, where all its threads add to them.
 struct OfBlock {
     __device__ void start(u64*) {
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += blockDim.x) memory[i] = 0;
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) memory[i] = 0;
         __syncthreads();
     }
     // Additions of 32 bits are one instruction in shared memory, those of 64 bits a loop.
@@ -145,7 +153,7 @@ struct OfBlock {
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(memory + group * kSlots + s, value); }
     __device__ void finish(u64* totals) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += blockDim.x) finish_slot(totals, i, memory[i]);
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) finish_slot(totals, i, memory[i]);
     }
 };
 

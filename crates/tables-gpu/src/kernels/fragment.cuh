@@ -9,7 +9,7 @@ constexpr u32 kRows = 8;
 __device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
     u32 kept = 0;
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true) & (i * blockDim.x < rows)) << i;
+    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true) & (i * kThreads < rows)) << i;
 #pragma unroll
     for (u32 i = 0; i < kRows; i++) add(f, columns, i, kept >> i & 1, totals);
 }
@@ -36,16 +36,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[chunk * kTables + t];
         const u32 rows = f.chunks[chunk].rows;
         const u64 first_tile = f.chunks[chunk].first_tile, last = min(end, f.chunks[chunk + 1].first_tile);
-        u32 first = static_cast<u32>(tile - first_tile) * (blockDim.x * kRows) + threadIdx.x;
+        u32 first = static_cast<u32>(tile - first_tile) * (kThreads * kRows) + threadIdx.x;
 #pragma unroll
         for (u32 c = 0; c < kColumns; c++) columns.cursor[c].start(f.parts[chunk * kColumns + c], first);
         for (; tile < last; tile++) {
             add_tile(f, columns, first < rows ? rows - first : 0, totals);
-            first += blockDim.x * kRows;
+            first += kThreads * kRows;
 #pragma unroll
             for (u32 c = 0; c < kColumns; c++) {
                 columns.cursor[c].word += columns.cursor[c].step * kRows;
-                if (columns.cursor[c].valid != nullptr) columns.cursor[c].valid += blockDim.x / 32 * kRows;
+                if (columns.cursor[c].valid != nullptr) columns.cursor[c].valid += kThreads / 32 * kRows;
             }
         }
     }

@@ -55,7 +55,11 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
     let decimals = |numbers: &[i64], scale| {
         let numbers = numbers.iter().map(|it| Some(i128::from(*it)));
         let decimals: Decimal128Array = numbers.collect();
-        Arc::new(decimals.with_precision_and_scale(19, scale).expect("digits")) as ArrayRef
+        Arc::new(
+            decimals
+                .with_precision_and_scale(19, scale)
+                .expect("digits"),
+        ) as ArrayRef
     };
     let columns: Vec<(&str, ArrayRef)> = vec![
         (
@@ -70,7 +74,9 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("quantity", Arc::new(Int64Array::from(quantity))),
         (
             "day",
-            Arc::new(Date32Array::from_iter_values(days.iter().map(|it| *it as i32))),
+            Arc::new(Date32Array::from_iter_values(
+                days.iter().map(|it| *it as i32),
+            )),
         ),
         ("moment", Arc::new(TimestampMicrosecondArray::from(moments))),
         ("flag", Arc::new(StringArray::from_iter_values(flags))),
@@ -89,11 +95,15 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("nothing", Arc::new(Int32Array::from(vec![None; rows]))),
         (
             "ratio",
-            Arc::new(Float64Array::from_iter_values(a.iter().map(|it| *it as f64 / 3.0))),
+            Arc::new(Float64Array::from_iter_values(
+                a.iter().map(|it| *it as f64 / 3.0),
+            )),
         ),
     ];
     RecordBatch::try_from_iter_with_nullable(
-        columns.into_iter().map(|(name, column)| (name, column, true)),
+        columns
+            .into_iter()
+            .map(|(name, column)| (name, column, true)),
     )
     .expect("columns of one length")
 }

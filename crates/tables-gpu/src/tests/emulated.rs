@@ -76,10 +76,20 @@ impl Emulated {
         }
         let main = include_str!("../kernels/emulated_main.cuh");
         let source = folder.join("kernel.cpp");
-        fs::write(&source, format!("{}{main}", spec.source)).expect("room");
+        let threads = format!("kThreads = {}", crate::program::THREADS);
+        let kernel = spec
+            .source
+            .replace(&threads, &format!("kThreads = {THREADS}"));
+        fs::write(&source, format!("{kernel}{main}")).expect("room");
         let program = folder.join("kernel");
         let compiled = Command::new("c++")
-            .args(["-std=c++20", "-O1", "-w", "-fsanitize=undefined", "-fno-sanitize-recover"])
+            .args([
+                "-std=c++20",
+                "-O1",
+                "-w",
+                "-fsanitize=undefined",
+                "-fno-sanitize-recover",
+            ])
             .arg("-o")
             .args([&program, &source])
             .output()

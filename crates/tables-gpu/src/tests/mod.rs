@@ -9,7 +9,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
-use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_device::{DeviceOptions, Devices};
 use forebay_tables::GpuOptions;
 use tempfile::TempDir;
 
@@ -81,10 +81,19 @@ const REFUSED: &[(&str, &str)] = &[
     ("SELECT sum(ratio) FROM t", "Float64"),
     ("SELECT avg(b * 8000) FROM t WHERE a > 3", "rounded"),
     ("SELECT count(DISTINCT b) FROM t WHERE a > 3", ""),
-    ("SELECT b, count(*) FROM t GROUP BY b", "many different values"),
+    (
+        "SELECT b, count(*) FROM t GROUP BY b",
+        "many different values",
+    ),
     ("SELECT sum(a / 2) FROM t", "not computed"),
-    ("SELECT sum(b * quantity * 200000) FROM t WHERE b < 5000", "leave the range"),
-    ("SELECT sum(wide * 4096) FROM t WHERE a > 3", "more than 64 bits"),
+    (
+        "SELECT sum(b * quantity * 200000) FROM t WHERE b < 5000",
+        "leave the range",
+    ),
+    (
+        "SELECT sum(wide * 4096) FROM t WHERE a > 3",
+        "more than 64 bits",
+    ),
     ("SELECT max(name) FROM t WHERE a > 3", ""),
 ];
 
@@ -229,7 +238,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
 }
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
-fn gpu() -> Option<Arc<Device>> {
+fn gpus() -> Option<Devices> {
     if let Err(error) = forebay_device::cuda::gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -242,12 +251,13 @@ fn gpu() -> Option<Arc<Device>> {
         ..DeviceOptions::default()
     };
     let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
-    devices.expect("the GPU starts").list().into_iter().next()
+    Some(devices.expect("the GPU starts"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gpu_gives_the_rows_of_the_cpu() {
-    let Some(device) = gpu() else { return };
+    let Some(devices) = gpus() else { return };
+    let device = devices.list().remove(0);
     for sizes in [
         Sizes(&[1]),
         Sizes(&[31, 32, 33]),
@@ -258,4 +268,6 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         let fixture = Fixture::new(Arc::new(gpu), sizes).await;
         fixture.compare().await;
     }
+    drop(device);
+    devices.halt();
 }

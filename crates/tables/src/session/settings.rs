@@ -25,12 +25,31 @@ impl Session {
         }
         match value {
             Some(value) => {
+                self.check_gpu(name, value)?;
                 let changed = self.variables.lock().set(name, value)?;
                 self.changed.extend(changed);
             }
             None => self.reset(Some(name))?,
         }
         self.apply()
+    }
+
+    /// Refuses settings that ask for a GPU, if there is none.
+    fn check_gpu(&self, name: &str, value: &str) -> Result<()> {
+        let asks = ["forebay.gpu", "forebay.strict"]
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+            && !["auto", "off", "false", "no", "0"]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(value));
+        match asks && !self.tables.shared().has_gpu {
+            false => Ok(()),
+            true => {
+                let message = format!("{name} cannot be {value}: this process has no GPU");
+                let hint = "`forebay doctor` tells what is missing; `forebay sql` has none, `serve` has those of --devices";
+                Err(SqlError::new(Code::ObjectNotInState, message).with_hint(hint))
+            }
+        }
     }
 
     /// Sets a setting of DataFusion itself, for a user of this machine.

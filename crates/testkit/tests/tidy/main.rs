@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-tables-flight",
         &["forebay-memory", "forebay-net", "forebay-tables"],
     ),
+    ("forebay-tables-gpu", &["forebay-device", "forebay-tables"]),
     (
         "forebay-tables-postgres",
         &["forebay-memory", "forebay-net", "forebay-tables"],
@@ -112,6 +113,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-tables",
             "forebay-tables-documents",
             "forebay-tables-flight",
+            "forebay-tables-gpu",
             "forebay-tables-postgres",
             "forebay-wire-mongo",
             "forebay-bench",
@@ -125,7 +127,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` code is allowed, and why.
-const UNSAFE_PLACES: [(&str, &str); 7] = [
+const UNSAFE_PLACES: [(&str, &str); 8] = [
     (
         "crates/device/",
         "it calls the driver of a GPU, its compiler and the system's allocator",
@@ -135,6 +137,7 @@ const UNSAFE_PLACES: [(&str, &str); 7] = [
         "crates/bench/src/q6/launch.rs",
         "it launches kernels, and a loop for vectors that the processor may lack",
     ),
+    ("crates/tables-gpu/src/launch.rs", "it launches kernels"),
     ("crates/text-gpu/src/scanner.rs", "it launches kernels"),
     (
         "crates/movement/src/kernels/launch.rs",
