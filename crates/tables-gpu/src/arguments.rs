@@ -9,7 +9,7 @@ pub(crate) const CONSTANTS_MAX: usize = 32;
 kernel_arguments! {
     /// Packed numbers of one column in one chunk.
     pub(crate) struct Part {
-        /// The packed numbers of whole tiles, the lowest bits first, and two words more.
+        /// The packed numbers of whole tiles, the lowest bits first, and three words more.
         pub(crate) words: DevicePointer<u32>,
         /// One bit for each row: whether it has a value; null if all have one.
         pub(crate) valid: DevicePointer<u32>,

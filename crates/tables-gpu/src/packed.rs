@@ -24,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
 pub(crate) const TILE_ROWS: usize = 2048;
 /// Words behind the last tile, which kernels read and ignore.
-const WORDS_BEHIND: usize = 2;
+const WORDS_BEHIND: usize = 3;
 
 /// Why a column cannot be packed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]

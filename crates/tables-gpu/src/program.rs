@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, Reason>;
 
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 256;
-/// Rows of a tile for each thread, as in `fragment.cuh`.
+/// Rows of a tile for each thread, as in `columns.cuh`.
 pub(crate) const ROWS_OF_THREAD: u32 = 8;
 /// Maximum number of totals of a thread in shared memory, of 8 bytes each.
 const PRIVATE_MAX: usize = 40;
@@ -248,6 +248,7 @@ fn source(
     // Blocks of a multiprocessor, which limit the registers of a thread.
     let blocks = match place {
         Place::Private => 2,
+        _ if uses.columns.len() <= 2 => 4,
         Place::Registers | Place::OfBlock | Place::OfAll => 3,
     };
     let widths = uses.columns.iter();

@@ -47,6 +47,9 @@ __device__ inline u32 read_word(const u32* word, bool is_wanted) {
     return value;
 }
 
+// Brings a line of global memory to the L2 cache; returns at once.
+__device__ inline void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
 // Adds to a counter in global memory once per warp; returns the previous value in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;

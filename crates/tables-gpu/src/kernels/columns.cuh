@@ -6,6 +6,13 @@ using i32 = int;
 using i64 = long long;
 using i128 = __int128;
 
+// Rows of a tile for each thread.
+constexpr u32 kRows = 8;
+// Packed columns have few bytes a row, so that the reads of a tile alone would leave the memory idle.
+constexpr u32 kTilesAhead = 4;
+// Words of a line of the cache.
+constexpr u32 kLineWords = 32;
+
 // Where a thread reads a column of a tile. Its rows are a block's threads apart, which is a multiple of 32, so that the
 // packed number of each begins at the same bit of a word.
 struct Cursor {
@@ -16,6 +23,8 @@ struct Cursor {
     u32 shift;
     // Words from one row of the thread to the next.
     u32 step;
+    // A line of the tile that is prefetched next; null if this thread prefetches none.
+    const u32* ahead;
 
     // The same for a width that the compiler knows.
     template <u32 kWidth> __device__ const u32* word_of(u32 i) const {
@@ -34,6 +43,20 @@ struct Cursor {
         mask = part.mask;
         reference = part.reference;
         valid = part.valid == nullptr ? nullptr : part.valid + first / 32;
+        const u32 tile_words = step * kRows, line = threadIdx.x * kLineWords;
+        ahead = line < tile_words ? part.words + first / (kThreads * kRows) * tile_words + line : nullptr;
+    }
+
+    // Brings the part of a tile that is `kTilesAhead` behind this one to the cache.
+    __device__ void prefetch() const {
+        if (ahead != nullptr) prefetch_line(ahead + kTilesAhead * kRows * step);
+    }
+
+    // Goes to the next tile.
+    __device__ void advance() {
+        word += step * kRows;
+        if (valid != nullptr) valid += kThreads / 32 * kRows;
+        if (ahead != nullptr) ahead += step * kRows;
     }
 };
 

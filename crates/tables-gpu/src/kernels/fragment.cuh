@@ -1,9 +1,6 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
 
-// Rows of a tile for each thread.
-constexpr u32 kRows = 8;
-
 // Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
 // first is added, and `add` reads nothing of a row that is left out, so that the reads of several rows are in flight.
 __device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
@@ -40,13 +37,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
 #pragma unroll
         for (u32 c = 0; c < kColumns; c++) columns.cursor[c].start(f.parts[chunk * kColumns + c], first);
         for (; tile < last; tile++) {
+            const bool has_more = tile + kTilesAhead < last;
+#pragma unroll
+            for (u32 c = 0; c < kColumns; c++)
+                if (has_more) columns.cursor[c].prefetch();
             add_tile(f, columns, first < rows ? rows - first : 0, totals);
             first += kThreads * kRows;
 #pragma unroll
-            for (u32 c = 0; c < kColumns; c++) {
-                columns.cursor[c].word += columns.cursor[c].step * kRows;
-                if (columns.cursor[c].valid != nullptr) columns.cursor[c].valid += kThreads / 32 * kRows;
-            }
+            for (u32 c = 0; c < kColumns; c++) columns.cursor[c].advance();
         }
     }
     totals.finish(f.totals);
