@@ -246,11 +246,13 @@ fn source(
         Place::OfAll => "OfAll",
     };
     // Blocks of a multiprocessor, which limit the registers of a thread.
-    let blocks = match place {
-        Place::Private => 2,
-        _ if uses.columns.len() <= 2 => 4,
-        Place::Registers | Place::OfBlock | Place::OfAll => 3,
+    let blocks = match uses.columns.len() {
+        0..=2 if place != Place::Private => 4,
+        3..=4 if place != Place::Private => 3,
+        _ => 2,
     };
+    // Few threads have totals of their own, and their reads alone would leave the memory idle.
+    let tiles_ahead = if place == Place::Private { 4 } else { 0 };
     let widths = uses.columns.iter();
     let widths = widths.map(|column| scanned.width(*column).unwrap_or(WIDTHS_DIFFER));
     let widths: Vec<_> = widths.map(|width| width.to_string()).collect();
@@ -259,6 +261,7 @@ fn source(
     let constants = [
         ("kThreads", THREADS as usize),
         ("kBlocks", blocks),
+        ("kTilesAhead", tiles_ahead),
         ("kColumns", uses.columns.len()),
         ("kTables", uses.tables.len()),
         ("kGroups", groups),

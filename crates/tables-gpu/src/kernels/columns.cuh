@@ -8,8 +8,6 @@ using i128 = __int128;
 
 // Rows of a tile for each thread.
 constexpr u32 kRows = 8;
-// Packed columns have few bytes a row, so that the reads of a tile alone would leave the memory idle.
-constexpr u32 kTilesAhead = 4;
 // Words of a line of the cache.
 constexpr u32 kLineWords = 32;
 

@@ -2,13 +2,23 @@
 #pragma once
 
 // Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
-// first is added, and `add` reads nothing of a row that is left out, so that the reads of several rows are in flight.
+// first is added. If some lane of the warp adds each row, all are added without a branch, as `add` reads nothing of a row
+// that is left out: the reads of several rows are then in flight at once.
 __device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
     u32 kept = 0;
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true) & (i * kThreads < rows)) << i;
+    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true)) << i;
+    kept &= (1u << min(kRows, (rows + kThreads - 1) / kThreads)) - 1;
+    u32 added = warp_or(kept);
+    if (added == (1u << kRows) - 1) {
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++) add(f, columns, i, kept >> i & 1, totals);
+        for (u32 i = 0; i < kRows; i++) add(f, columns, i, kept >> i & 1, totals);
+        return;
+    }
+    for (; added != 0; added &= added - 1) {
+        const u32 i = __ffs(added) - 1;
+        add(f, columns, i, kept >> i & 1, totals);
+    }
 }
 
 // Returns the chunk of a tile.
@@ -37,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
 #pragma unroll
         for (u32 c = 0; c < kColumns; c++) columns.cursor[c].start(f.parts[chunk * kColumns + c], first);
         for (; tile < last; tile++) {
-            const bool has_more = tile + kTilesAhead < last;
+            const bool has_more = kTilesAhead > 0 && tile + kTilesAhead < last;
 #pragma unroll
             for (u32 c = 0; c < kColumns; c++)
                 if (has_more) columns.cursor[c].prefetch();
