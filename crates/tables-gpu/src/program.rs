@@ -247,8 +247,7 @@ fn source(
     };
     // Blocks of a multiprocessor, which limit the registers of a thread.
     let blocks = match uses.columns.len() {
-        0..=2 if place != Place::Private => 4,
-        3..=4 if place != Place::Private => 3,
+        0..=4 if place != Place::Private => 3,
         _ => 2,
     };
     // Few threads have totals of their own, and their reads alone would leave the memory idle.

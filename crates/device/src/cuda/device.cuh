@@ -37,9 +37,6 @@ __device__ inline u64 warp_max(u64 number) {
     return number;
 }
 
-// Returns the bits that are set in any lane's number, in every lane.
-__device__ inline u32 warp_or(u32 number) { return __reduce_or_sync(kAllLanes, number); }
-
 // Reads a word that nothing writes meanwhile. If it is not wanted, nothing is read, without a branch: the compiler then
 // has several reads in flight.
 __device__ inline u32 read_word(const u32* word, bool is_wanted) {

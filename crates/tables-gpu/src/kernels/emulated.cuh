@@ -58,10 +58,6 @@ inline u64 warp_sum(u64 number) {
 inline u64 warp_max(u64 number) {
     return warp_joined(number, [](u64 a, u64 b) { return max(a, b); });
 }
-inline u32 warp_or(u32 number) {
-    return static_cast<u32>(warp_joined(number, [](u64 a, u64 b) { return a | b; }));
-}
-inline u32 __ffs(u32 number) { return static_cast<u32>(__builtin_ffs(static_cast<int>(number))); }
 // A word that is not wanted is never read here, so that a read of one ends the program.
 inline u32 read_word(const u32* word, bool is_wanted) { return is_wanted ? *word : 0; }
 inline void prefetch_line(const void* line) { static_cast<void>(*static_cast<const volatile u32*>(line)); }
