@@ -11,7 +11,7 @@ PYTHON_ENV := $(CARGO_TARGET_DIR)/python
 NVRTC_ENV := $(CARGO_TARGET_DIR)/nvrtc
 # Tests compile every kernel, with or without a GPU, and keep the compiled kernels in the target folder.
 KERNEL_ENV := LD_LIBRARY_PATH=$(NVRTC_ENV)/libraries$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
-    FOREBAY_REQUIRE_NVRTC=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
+    FOREBAY_REQUIRE_NVRTC=1 FOREBAY_REQUIRE_CXX=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
 CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
 NODE_FOLDER := $(CARGO_TARGET_DIR)/node
 JAVA_FOLDER := $(CARGO_TARGET_DIR)/java

@@ -4,7 +4,7 @@
 #
 #   tools/gpu-check.sh collect FOLDER     builds all binaries on this machine and copies them, stripped, to FOLDER
 #   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device movement text
-#                                         cache memcheck racecheck initcheck demo scan policy smoke transfer q6
+#                                         cache tables memcheck racecheck initcheck demo scan policy smoke transfer q6
 #                                         q6-disk io documents figures two. Those after scan run only if named.
 #                                         sanitizer means memcheck racecheck initcheck
 #
@@ -23,7 +23,7 @@ collect() {
     # A single call, because crates built alone would be rebuilt with different features.
     local built
     built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
-        --test values --test storm --test ring --test methods --test measure --test storage --bench scan --bench policy \
+        --test values --test storm --test ring --test methods --test measure --test storage --lib --bench scan --bench policy \
         --message-format json)
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
@@ -31,7 +31,7 @@ collect() {
     local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
         test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
         bench-policy=text-gpu:policy test-ring=movement:ring test-methods=movement:methods test-measure=movement:measure
-        test-storage=movement:storage)
+        test-storage=movement:storage test-tables=tables-gpu:forebay_tables_gpu)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
@@ -62,7 +62,7 @@ check() {
     [[ $outcome == passed ]]
 }
 
-# Runs a tool of compute-sanitizer on device, text-gpu and the cache; runs all three even if one fails. Skips the tests
+# Runs a tool of compute-sanitizer on device, text-gpu, tables-gpu and the cache; runs all three even if one fails. Skips the tests
 # of lost devices, whose faults are intended. Ignores errors that the driver returns, which the tests check themselves.
 sanitize() {
     local tool=$1 all_passed=true
@@ -75,6 +75,7 @@ sanitize() {
     check "$tool-methods" "${run[@]}" ./test-methods --test-threads=1 || all_passed=false
     check "$tool-text" env FOREBAY_GPU_PAIRS="${PAIRS:-20000}" \
         FOREBAY_GPU_ROWS="${BLOCK_ROWS:-100000}" "${run[@]}" ./test-text --test-threads=1 "${text[@]}" || all_passed=false
+    check "$tool-tables" "${run[@]}" ./test-tables a_gpu || all_passed=false
     check "$tool-cache" env FOREBAY_TEST_DEVICES=cuda:0,host:1 FOREBAY_TEST_SEEDS="${SEEDS:-2}" "${run[@]}" ./test-model \
         --test-threads=1 || all_passed=false
     $all_passed
@@ -98,6 +99,7 @@ part() {
             check cache-values "${cache[@]}" ./test-values --test-threads=1 &&
             check cache-storm "${cache[@]}" ./test-storm
         ;;
+    tables) check tables ./test-tables a_gpu ;;
     memcheck | racecheck | initcheck) sanitize "$1" ;;
     sanitizer)
         local all_passed=true tool
@@ -160,7 +162,7 @@ touch "$record" "$checks"
 [[ -z ${OUT-} ]] || trap 'cp "$record" "$checks" "$OUT"' EXIT
 failed=()
 parts=("$@")
-((${#parts[@]})) || parts=(device movement text cache sanitizer demo scan)
+((${#parts[@]})) || parts=(device movement text cache tables sanitizer demo scan)
 for name in "${parts[@]}"; do
     part "$name" || failed+=("$name")
 done

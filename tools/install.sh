@@ -10,6 +10,7 @@ need() { # command, Debian package
 }
 
 need cc build-essential
+need c++ build-essential
 need git git
 need openssl openssl
 need python3 python3

@@ -123,13 +123,6 @@ pub(crate) struct Packed {
     pub(crate) width: u32,
 }
 
-impl Packed {
-    /// Returns what is added to a packed number.
-    pub(crate) fn reference(&self) -> i64 {
-        self.range.map_or(0, |(min, _)| min)
-    }
-}
-
 impl Packer {
     /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
@@ -333,7 +326,8 @@ mod tests {
         let bits = u128::from(words[0]) | u128::from(words[1]) << 32 | u128::from(third) << 64;
         let mask = (1_u128 << packed.width) - 1;
         let above = (bits >> (bit % 32) & mask) as u64;
-        Some(packed.reference().wrapping_add(above.cast_signed()))
+        let reference = packed.range.map_or(0, |(min, _)| min);
+        Some(reference.wrapping_add(above.cast_signed()))
     }
 
     fn round_trip(values: &[Option<i64>], width: u32) {
