@@ -97,8 +97,14 @@ async fn of_file(
         });
         FileGroup::new(vec![part])
     });
-    let source = &fragment.scan.file_source;
-    let source = ParquetSource::new(source.table_schema().clone());
+    let original = &fragment.scan.file_source;
+    let mut source = ParquetSource::new(original.table_schema().clone());
+    if let Some(original) = original.downcast_ref::<ParquetSource>() {
+        source = source.with_table_parquet_options(original.table_parquet_options().clone());
+        if let Some(reader) = original.parquet_file_reader_factory() {
+            source = source.with_parquet_file_reader_factory(Arc::clone(reader));
+        }
+    }
     let scan = FileScanConfigBuilder::from(fragment.scan.clone())
         .with_source(Arc::new(source))
         .with_file_groups(groups.collect())

@@ -211,3 +211,17 @@ def test_the_schema_of_a_file_changes_between_queries(sql, files):
     with pytest.raises(errors.UndefinedTable):
         sql.execute("SELECT * FROM moving", prepare=False)
     assert sql.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_settings_that_ask_for_a_gpu_are_refused_without_one(sql):
+    for name, default, other in [("gpu", "auto", "off"), ("compile", "background", "wait"), ("strict", "off", "off")]:
+        assert sql.execute(f"SHOW forebay.{name}").fetchone() == (default,)
+        sql.execute(f"SET forebay.{name} = {other}")
+        assert sql.execute(f"SHOW forebay.{name}").fetchone() == (other,)
+    for name, value in [("gpu", "on"), ("strict", "on"), ("STRICT", "true")]:
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="has no GPU"):
+            sql.execute(f"SET forebay.{name} = {value}")
+    with pytest.raises(errors.InvalidParameterValue, match="forebay.gpu"):
+        sql.execute("SET forebay.gpu = fast")
+    sql.execute("RESET ALL")
+    assert sql.execute("SHOW forebay.gpu").fetchone() == ("auto",)

@@ -85,7 +85,7 @@ impl Emulated {
         let compiled = Command::new("c++")
             .args([
                 "-std=c++20",
-                "-O1",
+                "-O0",
                 "-w",
                 "-fsanitize=undefined",
                 "-fno-sanitize-recover",

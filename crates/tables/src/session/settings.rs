@@ -36,12 +36,9 @@ impl Session {
 
     /// Refuses settings that ask for a GPU, if there is none.
     fn check_gpu(&self, name: &str, value: &str) -> Result<()> {
-        let asks = ["forebay.gpu", "forebay.strict"]
-            .iter()
-            .any(|known| known.eq_ignore_ascii_case(name))
-            && !["auto", "off", "false", "no", "0"]
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(value));
+        let is = |texts: &[&str], text: &str| texts.iter().any(|it| it.eq_ignore_ascii_case(text));
+        let asks = is(&["forebay.gpu", "forebay.strict"], name)
+            && is(&["on", "true", "yes", "1", "t", "y"], value);
         match asks && !self.tables.shared().has_gpu {
             false => Ok(()),
             true => {
