@@ -62,8 +62,9 @@ check() {
     [[ $outcome == passed ]]
 }
 
-# Runs a tool of compute-sanitizer on device, text-gpu, tables-gpu and the cache; runs all three even if one fails. Skips the tests
-# of lost devices, whose faults are intended. Ignores errors that the driver returns, which the tests check themselves.
+# Runs a tool of compute-sanitizer on device, text-gpu, tables-gpu and the cache; runs all even if one fails. Skips the
+# tests of lost devices, whose faults are intended. Ignores errors that the driver returns, which the tests check
+# themselves.
 sanitize() {
     local tool=$1 all_passed=true
     local run=(compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no) text=()

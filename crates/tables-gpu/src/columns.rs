@@ -19,7 +19,9 @@ use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
 
 /// Reads of a column after which it is brought to the device.
-const READS: u32 = 2;
+const READS: i32 = 2;
+/// Reads of a column for which there was no room, before it is tried again.
+const READS_WITHOUT_ROOM: i32 = 100;
 
 /// Number of columns above which those that are not here are forgotten.
 const COLUMNS_MAX: usize = 1 << 16;
@@ -72,8 +74,8 @@ pub(crate) struct Column {
 
 #[derive(Debug)]
 enum State {
-    /// On files, and read this often.
-    Away(u32),
+    /// On files, and read this often; less than zero if there was no room lately.
+    Away(i32),
     Here(Arc<Column>),
     Refused(Reason),
 }
@@ -92,13 +94,15 @@ struct Known {
 }
 
 impl Known {
-    /// Forgets the columns that were used longest ago, until their bytes are at least this many.
-    fn free(&mut self, bytes: u64) {
+    /// Forgets the columns that were used longest ago, before `end`, until their bytes are at least this many.
+    fn free(&mut self, bytes: u64, end: u64) {
         let mut here: Vec<_> = self
             .columns
             .iter()
             .filter_map(|(key, entry)| match &entry.state {
-                State::Here(column) => Some((entry.used, column.bytes, key.clone())),
+                State::Here(column) if entry.used < end => {
+                    Some((entry.used, column.bytes, key.clone()))
+                }
                 _ => None,
             })
             .collect();
@@ -120,7 +124,7 @@ pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     known: Arc<Mutex<Known>>,
     /// Held by the load that runs.
-    pub(crate) loading: tokio::sync::Mutex<()>,
+    pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The columns of a fragment, all in memory of the engine.
@@ -137,7 +141,7 @@ impl Freeing {
     /// Frees at least this many bytes of the columns that were used longest ago. Those that a query uses are freed when
     /// it ends.
     pub(crate) fn free(&self, bytes: u64) {
-        self.0.lock().free(bytes);
+        self.0.lock().free(bytes, u64::MAX);
     }
 }
 
@@ -192,7 +196,7 @@ impl Columns {
         Arc::new(Columns {
             engine,
             known: Arc::clone(&freeing.0),
-            loading: tokio::sync::Mutex::new(()),
+            loading: Arc::default(),
         })
     }
 
@@ -267,22 +271,33 @@ impl Columns {
         entry.is_some_and(|entry| !matches!(entry.state, State::Away(_)))
     }
 
-    /// Copies packed rows to the engine. Frees columns that were used longest ago if there is no room.
+    /// Returns the time, counted in uses.
+    pub(crate) fn now(&self) -> u64 {
+        self.known.lock().uses
+    }
+
+    /// Copies packed rows to the engine. If there is no room, frees columns that were used longest ago, but none that
+    /// were used since `began`.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
-    pub(crate) async fn store(&self, packed: Packed) -> Result<Chunk, Reason> {
+    pub(crate) async fn store(&self, packed: Packed, began: u64) -> Result<Chunk, Reason> {
         let bytes = packed.words.len() as u64 * 4;
-        if !self.engine.has_room(bytes) {
-            self.known.lock().free(bytes);
-        }
+        let memory = match self.engine.allocate(bytes) {
+            Ok(memory) => memory,
+            Err(_) => {
+                self.known.lock().free(bytes, began);
+                self.engine.allocate(bytes)?
+            }
+        };
+        self.engine.write(packed.words, &memory).await?;
         Ok(Chunk {
             rows: packed.rows as u32,
             valid: packed.valid,
             range: packed.range,
             width: packed.width,
             bytes,
-            memory: self.engine.store(packed.words).await?,
+            memory,
         })
     }
 
@@ -292,6 +307,11 @@ impl Columns {
 
     pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {
         self.settle(key, State::Refused(reason));
+    }
+
+    /// Waits with the next load of a column for which there was no room.
+    pub(crate) fn put_off(&self, key: ColumnKey) {
+        self.settle(key, State::Away(-READS_WITHOUT_ROOM));
     }
 
     fn settle(&self, key: ColumnKey, state: State) {
@@ -381,6 +401,7 @@ impl Resident {
             schema: Arc::clone(fragment.scan.file_source.table_schema().table_schema()),
             facts: Some(facts),
             rows,
+            stop: Arc::default(),
         })
     }
 }

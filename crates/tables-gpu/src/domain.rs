@@ -5,11 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::row::{RowConverter, SortField};
+use datafusion::common::exec_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
@@ -23,6 +25,11 @@ use crate::scanned::Scanned;
 
 /// Maximum number of values of a column for tables over them.
 const VALUES_MAX: i64 = 1 << 16;
+
+/// Maximum number of values of a column in all files.
+const ALL_VALUES_MAX: usize = 1 << 20;
+/// Number of values for which an expression is computed at once.
+const SLICE: usize = 1 << 10;
 
 /// The words of a table for each file of the scan, or one table for all files. Word 0 is that of NULL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +51,8 @@ pub(crate) struct Domain {
     has_nulls: bool,
     /// NULL and the values, for all files or for each.
     values: Vec<ArrayRef>,
+    /// Set when the statement ends.
+    stop: Arc<AtomicBool>,
 }
 
 impl Domain {
@@ -66,6 +75,10 @@ impl Domain {
         let column = column.index();
         let data_type = scanned.data_type(column);
         if is_text(&data_type) {
+            if scanned.texts_count(column) > ALL_VALUES_MAX {
+                let name = scanned.name(column);
+                return Err(Reason::new(format!("{name} has too many different values")));
+            }
             let texts = scanned.texts(column).map(|texts| cast(&texts, &data_type));
             return Ok(Domain {
                 column,
@@ -73,6 +86,7 @@ impl Domain {
                 is_of_file: true,
                 has_nulls: scanned.has_nulls(column),
                 values: texts.collect::<Result<_, _>>().map_err(Reason::of)?,
+                stop: Arc::clone(&scanned.stop),
             });
         }
         let (first, last) = scanned.range(column).unwrap_or((0, 0));
@@ -88,10 +102,11 @@ impl Domain {
             is_of_file: false,
             has_nulls: scanned.has_nulls(column),
             values: vec![values],
+            stop: Arc::clone(&scanned.stop),
         })
     }
 
-    /// Returns the results of an expression for NULL and each value.
+    /// Returns the results of an expression for NULL and each value. It stops when the statement ends.
     fn results(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<Vec<ArrayRef>> {
         let alone = Arc::clone(expr).transform_up(|node| {
             Ok(match node.downcast_ref::<Column>() {
@@ -103,8 +118,18 @@ impl Domain {
         let results = self.values.iter().map(|values| {
             let field = Field::new("value", values.data_type().clone(), true);
             let schema = Arc::new(Schema::new(vec![field]));
-            let batch = RecordBatch::try_new(schema, vec![Arc::clone(values)])?;
-            alone.evaluate(&batch)?.into_array(values.len())
+            let slices = (0..values.len()).step_by(SLICE).map(|first| {
+                if self.stop.load(Ordering::Relaxed) {
+                    return exec_err!("the statement was cancelled");
+                }
+                let slice = values.slice(first, SLICE.min(values.len() - first));
+                let rows = slice.len();
+                let batch = RecordBatch::try_new(Arc::clone(&schema), vec![slice])?;
+                alone.evaluate(&batch)?.into_array(rows)
+            });
+            let slices = slices.collect::<Result<Vec<_>>>()?;
+            let slices: Vec<&dyn Array> = slices.iter().map(|it| it.as_ref() as _).collect();
+            Ok(concat(&slices)?)
         });
         results.collect()
     }

@@ -21,7 +21,7 @@ pub(crate) struct Memory {
     /// Address of the first word for kernels.
     pub(crate) address: u64,
     /// What keeps the memory.
-    pub(crate) _held: Arc<dyn Any + Send + Sync>,
+    pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
 
 /// A kernel over chunks.
@@ -57,11 +57,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the name of the device.
     fn name(&self) -> String;
 
-    /// Copies words to memory of the engine.
-    fn store(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>>;
+    /// Allocates free memory.
+    ///
+    /// # Errors
+    /// If too little is free.
+    fn allocate(&self, bytes: u64) -> Result<Memory, Reason>;
 
-    /// Returns whether there would be room for this many bytes, perhaps of other tenants.
-    fn has_room(&self, bytes: u64) -> bool;
+    /// Copies words to memory of their size.
+    fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>>;
 
     /// Runs a kernel.
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;

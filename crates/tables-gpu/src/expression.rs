@@ -15,133 +15,17 @@ use datafusion::physical_expr::expressions::{
 };
 use datafusion::scalar::ScalarValue;
 
-use crate::arguments::CONSTANTS_MAX;
 use crate::domain::{Domain, Table};
 use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::uses::Uses;
+use crate::value::{Kind, Value, bounds_of, condition};
 
 type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum number of elements of a list that is compared one by one.
 const LIST_MAX: usize = 16;
-/// Maximum number of columns of a kernel, which keeps where they are in registers.
-const COLUMNS_MAX: usize = 16;
-/// Maximum number of tables of a kernel.
-const TABLES_MAX: usize = 8;
-
-/// How a kernel holds a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Bool,
-    Small,
-    Large,
-    Huge,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Bool => "bool",
-            Kind::Small => "i32",
-            Kind::Large => "i64",
-            Kind::Huge => "i128",
-        }
-    }
-
-    /// Returns the narrowest kind of integer for a range; `None` if none is wide enough.
-    fn of(min: i128, max: i128) -> Option<Kind> {
-        let fits = |low: i128, high: i128| min >= low && max <= high;
-        if fits(i32::MIN.into(), i32::MAX.into()) {
-            Some(Kind::Small)
-        } else if fits(i64::MIN.into(), i64::MAX.into()) {
-            Some(Kind::Large)
-        } else {
-            // One bit is left, so that sums and differences of two do not wrap.
-            fits(i128::MIN / 2, i128::MAX / 2).then_some(Kind::Huge)
-        }
-    }
-}
-
-/// A value in generated code.
-#[derive(Debug, Clone)]
-pub(crate) struct Value {
-    /// Name of the variable, or a constant.
-    pub(crate) text: String,
-    pub(crate) kind: Kind,
-    /// Name of the variable that tells whether the value is not NULL; `None` if it never is.
-    pub(crate) valid: Option<String>,
-    /// Bounds of the value.
-    pub(crate) min: i128,
-    pub(crate) max: i128,
-}
-
-impl Value {
-    /// Returns the value in a kind at least as wide.
-    pub(crate) fn widened(&self, kind: Kind) -> String {
-        match self.kind == kind {
-            true => self.text.clone(),
-            false => format!("static_cast<{}>({})", kind.name(), self.text),
-        }
-    }
-}
-
-/// What a kernel uses besides rows: shared by the functions of a kernel.
-#[derive(Debug, Default)]
-pub(crate) struct Uses {
-    /// Indexes of the columns in the table.
-    pub(crate) columns: Vec<usize>,
-    pub(crate) tables: Vec<Table>,
-    pub(crate) constants: Vec<i128>,
-    /// The constants that are the first numbers of domains, by column.
-    firsts: HashMap<usize, usize>,
-}
-
-impl Uses {
-    /// Adds a constant. Equal ones are not shared, as they differ in another query of the shape.
-    fn constant(&mut self, number: i128) -> Result<usize> {
-        if self.constants.len() == CONSTANTS_MAX {
-            let text = format!("the plan has more than {CONSTANTS_MAX} constants");
-            return Err(Reason::new(text));
-        }
-        self.constants.push(number);
-        Ok(self.constants.len() - 1)
-    }
-
-    fn first(&mut self, domain: &Domain) -> Result<usize> {
-        if let Some(known) = self.firsts.get(&domain.column) {
-            return Ok(*known);
-        }
-        let constant = self.constant(domain.first.into())?;
-        self.firsts.insert(domain.column, constant);
-        Ok(constant)
-    }
-
-    fn column(&mut self, column: usize) -> Result<usize> {
-        if let Some(known) = self.columns.iter().position(|it| *it == column) {
-            return Ok(known);
-        }
-        if self.columns.len() == COLUMNS_MAX {
-            let text = format!("the plan reads more than {COLUMNS_MAX} columns");
-            return Err(Reason::new(text));
-        }
-        self.columns.push(column);
-        Ok(self.columns.len() - 1)
-    }
-
-    fn table(&mut self, table: Table) -> Result<usize> {
-        if let Some(known) = self.tables.iter().position(|it| *it == table) {
-            return Ok(known);
-        }
-        if self.tables.len() == TABLES_MAX {
-            let text = format!("the plan needs more than {TABLES_MAX} tables over values");
-            return Err(Reason::new(text));
-        }
-        self.tables.push(table);
-        Ok(self.tables.len() - 1)
-    }
-}
-
 /// The code of one function of a kernel.
 pub(crate) struct Code<'a> {
     scanned: &'a Scanned,
@@ -507,6 +391,12 @@ impl<'a> Code<'a> {
             return Err(Reason::new("a decimal of more than 38 digits"));
         };
         let kind = Kind::of(min, max).ok_or_else(|| Reason::new("a decimal of 38 digits"))?;
+        // A column of zeros has small products with any factor.
+        let kind = if i64::try_from(factor).is_err() {
+            Kind::Huge
+        } else {
+            kind
+        };
         let factor = match kind {
             Kind::Huge => format!(
                 "wide_constant({}ull, {}ull)",
@@ -710,32 +600,4 @@ impl<'a> Code<'a> {
         }
         Ok(result)
     }
-}
-
-fn condition(text: String, valid: Option<String>) -> Value {
-    Value {
-        text,
-        kind: Kind::Bool,
-        valid,
-        min: 0,
-        max: 1,
-    }
-}
-
-/// Returns the smallest and the largest number of a type.
-fn bounds_of(data_type: &DataType) -> Option<(i128, i128)> {
-    Some(match data_type {
-        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
-        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
-        DataType::Int32 => (i32::MIN.into(), i32::MAX.into()),
-        DataType::Int64 => (i64::MIN.into(), i64::MAX.into()),
-        DataType::UInt8 => (0, u8::MAX.into()),
-        DataType::UInt16 => (0, u16::MAX.into()),
-        DataType::UInt32 => (0, u32::MAX.into()),
-        DataType::Decimal128(precision, _) => {
-            let end = 10_i128.checked_pow((*precision).into())?;
-            (1 - end, end - 1)
-        }
-        _ => return None,
-    })
 }

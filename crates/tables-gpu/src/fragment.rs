@@ -150,9 +150,16 @@ fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
 }
 
 fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
-    if !scan.file_source.is::<ParquetSource>() {
+    let Some(source) = scan.file_source.downcast_ref::<ParquetSource>() else {
         let text = format!("files of type {}", scan.file_source.file_type());
         return Err(Reason::new(text));
+    };
+    // No operator tests the conditions again then.
+    if source.table_parquet_options().global.pushdown_filters && scan.file_source.filter().is_some()
+    {
+        return Err(Reason::new(
+            "conditions that are tested while files are decoded",
+        ));
     }
     if scan.limit.is_some() {
         return Err(Reason::new("a scan with a limit"));

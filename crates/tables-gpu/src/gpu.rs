@@ -55,24 +55,23 @@ impl Engine for Gpu {
         self.device.name().to_owned()
     }
 
-    fn store(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
-        let device = Arc::clone(&self.device);
-        let memory = self.pool.allocate(words.len() as u64 * 4);
-        async move {
-            let memory = Arc::new(memory.map_err(Reason::of)?);
-            let to = Arc::clone(&memory);
-            let copied = tokio::task::spawn_blocking(move || copy(&device, &words, &to));
-            copied.await.map_err(Reason::of)??;
-            Ok(Memory {
-                address: memory.address(),
-                _held: memory,
-            })
-        }
-        .boxed()
+    fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
+        let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
+        Ok(Memory {
+            address: memory.address(),
+            held: Arc::new(memory),
+        })
     }
 
-    fn has_room(&self, bytes: u64) -> bool {
-        self.pool.make_room(bytes)
+    fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
+        let device = Arc::clone(&self.device);
+        let to = Arc::clone(&to.held).downcast::<DeviceMemory>();
+        async move {
+            let to = to.map_err(|_| Reason::new("memory of another engine"))?;
+            let copied = tokio::task::spawn_blocking(move || copy(&device, &words, &to));
+            copied.await.map_err(Reason::of)?
+        }
+        .boxed()
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
@@ -151,7 +150,7 @@ pub(crate) struct FragmentJob {
 impl FragmentJob {
     fn reply(&mut self, result: Result<Ran, Reason>) {
         if let Some(reply) = self.reply.take() {
-            // The query was cancelled if nobody waits.
+            // The receiver is gone if the query was cancelled.
             let _ = reply.send(result);
         }
     }

@@ -31,6 +31,9 @@ mod rule;
 mod scanned;
 #[cfg(test)]
 mod tests;
+mod uses;
+mod value;
+mod work;
 
 /// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
 /// when others need it.

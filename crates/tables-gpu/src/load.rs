@@ -12,6 +12,7 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::physical_plan::ExecutionPlan;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::columns::{Chunk, Column, ColumnKey, Columns, FileKey};
 use crate::fragment::Fragment;
@@ -24,7 +25,8 @@ const RANGE_BYTES: u64 = 32 << 20;
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
 
-/// Brings the columns of a fragment to the engine, those that are not there. One load runs at a time.
+/// Brings the columns of a fragment to the engine, those that are not there. One load runs at a time: the one that
+/// holds the lock `loading`.
 ///
 /// # Errors
 /// If a file cannot be read, or there is no room.
@@ -33,8 +35,9 @@ pub(crate) async fn load(
     files: Vec<(FileKey, PartitionedFile)>,
     fragment: Arc<Fragment>,
     context: Arc<TaskContext>,
+    _loading: OwnedMutexGuard<()>,
 ) -> Result<(), Reason> {
-    let _only = columns.loading.lock().await;
+    let began = columns.now();
     for (file, partitioned) in files {
         let mut missing = fragment.columns();
         missing.retain(|it| !columns.is_settled(&Columns::key(&file, &fragment, *it)));
@@ -45,7 +48,14 @@ pub(crate) async fn load(
             .iter()
             .map(|it| Columns::key(&file, &fragment, *it))
             .collect();
-        let read = of_file(&columns, &partitioned, &fragment, &missing, &context).await;
+        let read = of_file(
+            &columns,
+            &partitioned,
+            &fragment,
+            (&missing, began),
+            &context,
+        )
+        .await;
         match read {
             Ok(read) => {
                 let keyed = keys.into_iter().zip(read);
@@ -58,7 +68,10 @@ pub(crate) async fn load(
                 refuse(&columns, &keys[index], &reason);
                 return Err(reason);
             }
-            Err(Failed::Load(reason)) => return Err(reason),
+            Err(Failed::Load(reason)) => {
+                keys.into_iter().for_each(|key| columns.put_off(key));
+                return Err(reason);
+            }
         }
     }
     Ok(())
@@ -84,7 +97,7 @@ async fn of_file(
     columns: &Arc<Columns>,
     file: &PartitionedFile,
     fragment: &Fragment,
-    wanted: &[usize],
+    (wanted, began): (&[usize], u64),
     context: &Arc<TaskContext>,
 ) -> Result<Vec<Column>, Failed> {
     let bytes = file.object_meta.size;
@@ -120,7 +133,7 @@ async fn of_file(
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (texts, context) = (texts.clone(), Arc::clone(context));
-        let task = async move { of_range(&columns, &scan, range, &texts, context).await };
+        let task = async move { of_range(&columns, &scan, (range, began), &texts, context).await };
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
@@ -139,7 +152,7 @@ async fn of_file(
 async fn of_range(
     columns: &Columns,
     scan: &Arc<dyn ExecutionPlan>,
-    range: usize,
+    (range, began): (usize, u64),
     texts: &[Arc<Mutex<Texts>>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
@@ -162,12 +175,12 @@ async fn of_range(
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {
-                store(columns, &mut packers, &mut stored).await?;
+                store(columns, began, &mut packers, &mut stored).await?;
             }
         }
     }
     if packers.first().is_some_and(|packer| packer.rows() > 0) {
-        store(columns, &mut packers, &mut stored).await?;
+        store(columns, began, &mut packers, &mut stored).await?;
     }
     Ok(stored)
 }
@@ -175,11 +188,12 @@ async fn of_range(
 /// Packs and stores the rows of all columns.
 async fn store(
     columns: &Columns,
+    began: u64,
     packers: &mut [Packer],
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
     for (packer, stored) in packers.iter_mut().zip(stored) {
-        let chunk = columns.store(packer.pack()).await;
+        let chunk = columns.store(packer.pack(), began).await;
         stored.push(chunk.map_err(Failed::Load)?);
     }
     Ok(())

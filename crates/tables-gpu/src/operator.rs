@@ -2,31 +2,24 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
-use datafusion::arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
     ReplaceChildrenOptions,
 };
-use forebay_device::cuda::Program;
 use forebay_tables::GpuOptions;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OnceCell;
 
-use crate::columns::{Columns, files};
-use crate::engine::Launch;
+use crate::columns::Columns;
 use crate::fragment::Fragment;
-use crate::load::{load, tables};
-use crate::program::Compiled;
-use crate::reason::Reason;
-use crate::result;
+use crate::work::{Outcome, Work};
 
 /// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
 #[derive(Debug)]
@@ -38,13 +31,6 @@ pub(crate) struct GpuAggregateExec {
     /// What was decided when the first partition was read.
     outcome: Arc<OnceCell<Outcome>>,
     metrics: ExecutionPlanMetricsSet,
-}
-
-/// What computed a fragment.
-#[derive(Debug, Clone)]
-enum Outcome {
-    Device { batch: RecordBatch, figures: String },
-    Cpu(Reason),
 }
 
 impl GpuAggregateExec {
@@ -74,96 +60,6 @@ impl GpuAggregateExec {
             metrics: self.metrics.clone(),
             context,
         }
-    }
-}
-
-/// What is needed to compute a fragment on a device.
-struct Work {
-    schema: datafusion::arrow::datatypes::SchemaRef,
-    fragment: Arc<Fragment>,
-    columns: Arc<Columns>,
-    options: GpuOptions,
-    metrics: ExecutionPlanMetricsSet,
-    context: Arc<TaskContext>,
-}
-
-impl Work {
-    async fn outcome(&self) -> Outcome {
-        match self.on_device().await {
-            Ok((batch, figures)) => {
-                MetricBuilder::new(&self.metrics)
-                    .output_rows(0)
-                    .add(batch.num_rows());
-                Outcome::Device { batch, figures }
-            }
-            Err(reason) => Outcome::Cpu(reason),
-        }
-    }
-
-    async fn on_device(&self) -> std::result::Result<(RecordBatch, String), Reason> {
-        let began = Instant::now();
-        let files = files(&self.fragment.scan)?;
-        if !self.options.loads && !Columns::are_worth_it(&files) {
-            return Err(Reason::new("its files are small"));
-        }
-        let resident = match self.columns.resident(&files, &self.fragment)? {
-            Ok(resident) => resident,
-            Err(is_often_read) => {
-                let load = load(
-                    Arc::clone(&self.columns),
-                    files.clone(),
-                    Arc::clone(&self.fragment),
-                    Arc::clone(&self.context),
-                );
-                if !self.options.loads {
-                    if is_often_read {
-                        tokio::spawn(async move {
-                            if let Err(reason) = load.await {
-                                tracing::debug!(%reason, "columns stay on the CPU");
-                            }
-                        });
-                    }
-                    return Err(Reason::new("its columns are not in device memory yet"));
-                }
-                load.await?;
-                let loaded = self.columns.resident(&files, &self.fragment)?;
-                loaded.map_err(|_| Reason::new("there is no room for its columns"))?
-            }
-        };
-        let scanned = resident.scanned(&self.fragment)?;
-        let compiled = Arc::new(Compiled::new(&self.fragment, &scanned)?);
-        let chunks = resident.chunks()?;
-        let (words, table_offsets) = tables(&compiled, &chunks);
-        let (mut parts, mut held) = (Vec::new(), Vec::new());
-        for (columns, chunks) in resident.files.iter().zip(&chunks) {
-            for chunk in 0..chunks.len() {
-                for column in &compiled.columns {
-                    let chunk = &columns[column].chunks[chunk];
-                    parts.push(chunk.part());
-                    held.push(chunk.memory.clone());
-                }
-            }
-        }
-        let launch = Launch {
-            program: Program::new(compiled.spec()),
-            compiled: Arc::clone(&compiled),
-            chunks: chunks.into_iter().flatten().collect(),
-            parts,
-            tables: words,
-            table_offsets,
-            _held: held,
-            waits: self.options.waits,
-        };
-        let ran = self.columns.engine.run(launch).await?;
-        let batch = result::batch(&compiled, &ran.totals, &self.schema).map_err(Reason::of)?;
-        let figures = format!(
-            "{} rows of {} columns in {:.3} ms, {:.3} ms with what is before and after",
-            scanned.rows,
-            compiled.columns.len(),
-            ran.took.as_secs_f64() * 1e3,
-            began.elapsed().as_secs_f64() * 1e3
-        );
-        Ok((batch, figures))
     }
 }
 

@@ -91,6 +91,11 @@ impl Texts {
         Ok(number)
     }
 
+    /// Returns the number of texts.
+    pub(crate) fn count(&self) -> usize {
+        self.texts.len()
+    }
+
     /// Returns a NULL and the texts behind it.
     pub(crate) fn array(&self) -> StringArray {
         let texts = self.texts.iter().map(|text| Some(&**text));
@@ -227,7 +232,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Packs the rows so far, and begins anew.
+    /// Packs the rows so far, and forgets them.
     pub(crate) fn pack(&mut self) -> Packed {
         let numbers = std::mem::take(&mut self.numbers);
         let valid = std::mem::take(&mut self.valid);

@@ -11,10 +11,12 @@ use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
 
 use crate::arguments::Fragment as Arguments;
 use crate::domain::{Domain, Table};
-use crate::expression::{Code, Kind, Uses, Value};
+use crate::expression::Code;
 use crate::fragment::{Aggregate, Fragment};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::uses::Uses;
+use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -136,8 +138,7 @@ impl Compiled {
             addend_max: 0,
             rows: scanned.rows,
         };
-        let (group, keys) = slots.group(&fragment.keys, scanned)?;
-        let groups = keys.iter().map(|it| it.len().max(1)).product::<usize>();
+        let (group, keys, groups) = slots.group(&fragment.keys, scanned)?;
         slots.slot(None, "1".to_owned(), false);
         let mut outputs = Vec::new();
         for aggregate in &fragment.aggregates {
@@ -207,7 +208,7 @@ fn place(keys: &[Arc<dyn PhysicalExpr>], groups: usize, slots: usize) -> Result<
         Ok(Place::Private)
     } else if groups * slots <= OF_BLOCK_MAX {
         Ok(Place::OfBlock)
-    } else if groups <= GROUPS_MAX && groups * slots * 16 <= TOTALS_BYTES_MAX {
+    } else if groups * slots * 16 <= TOTALS_BYTES_MAX {
         Ok(Place::OfAll)
     } else {
         Err(Reason::new(format!("{groups} groups")))
@@ -294,26 +295,32 @@ fn source(
 }
 
 impl Slots<'_> {
-    /// Declares the group of a row. Returns its number, and the different values of each key.
+    /// Declares the group of a row. Returns its number, the different values of each key, and the number of groups.
     fn group(
         &mut self,
         keys: &[Arc<dyn PhysicalExpr>],
         scanned: &Scanned,
-    ) -> Result<(String, Vec<ArrayRef>)> {
+    ) -> Result<(String, Vec<ArrayRef>, usize)> {
         let mut group = String::from("0u");
         let mut values = Vec::new();
+        let mut groups: usize = 1;
         for key in keys {
             let domain = Domain::of(key, scanned)?;
             let (table, of_key) = domain.keys(key)?;
             let word = self.code.looked_up(&domain, table)?;
             let count = of_key.len().max(1);
+            // At most 2^16 values a key and file, so that the product does not wrap.
+            groups *= count;
+            if groups > GROUPS_MAX {
+                return Err(Reason::new(format!("more than {GROUPS_MAX} groups")));
+            }
             group = match values.is_empty() {
                 true => format!("static_cast<u32>({word})"),
                 false => format!("({group}) * {count} + static_cast<u32>({word})"),
             };
             values.push(of_key);
         }
-        Ok((group, values))
+        Ok((group, values, groups))
     }
 
     /// Returns the slot of a total, a new one unless there is one of the same code.

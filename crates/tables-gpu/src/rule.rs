@@ -197,14 +197,24 @@ fn by_keys(aggregate: &AggregateExec) -> Option<(&Arc<dyn ExecutionPlan>, usize)
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     // The device returns all rows in the first partition, in no order.
     let properties = aggregate.properties();
-    let is_partitioned = matches!(properties.partitioning, Partitioning::Hash(_, 2..));
+    let is_any = matches!(
+        properties.partitioning,
+        Partitioning::UnknownPartitioning(_) | Partitioning::RoundRobinBatch(_)
+    );
+    let is_partitioned = !is_any && properties.partitioning.partition_count() > 1;
     if is_partitioned || properties.output_ordering().is_some() {
         return Err(Reason::new("rows that are partitioned or sorted"));
     }
     let fragment = Fragment::of(aggregate)?;
-    let schema = fragment.scan.file_source.table_schema().table_schema();
+    let table = fragment.scan.file_source.table_schema();
+    let (schema, in_file) = (table.table_schema(), table.file_schema().fields().len());
     for column in fragment.columns() {
         let field = schema.field(column);
+        // The values of partitions are those of a scan: the same file may have another one in the next.
+        if column >= in_file {
+            let text = format!("the column {} is not in the files", field.name());
+            return Err(Reason::new(text));
+        }
         if !is_packable(field.data_type()) {
             let text = format!(
                 "the column {} is of type {}",

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
@@ -29,6 +30,8 @@ pub(crate) struct Scanned {
     pub(crate) facts: Option<HashMap<usize, Facts>>,
     /// Number of rows of all files.
     pub(crate) rows: u64,
+    /// Set when the statement ends.
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 impl Scanned {
@@ -38,6 +41,7 @@ impl Scanned {
             schema,
             facts: None,
             rows: 1,
+            stop: Arc::default(),
         }
     }
 
@@ -70,6 +74,12 @@ impl Scanned {
 
     pub(crate) fn has_nulls(&self, column: usize) -> bool {
         self.facts(column).is_some_and(|it| it.has_nulls)
+    }
+
+    /// Returns the number of texts of a column in all files together.
+    pub(crate) fn texts_count(&self, column: usize) -> usize {
+        let texts = self.facts(column).into_iter().flat_map(|it| &it.texts);
+        texts.map(|it| it.count()).sum()
     }
 
     /// Returns NULL and the texts of a column, for each file.

@@ -64,8 +64,8 @@ struct Columns {
     const u32* table[kTables > 0 ? kTables : 1];
 };
 
-// Returns the packed number, of at most 32 bits, of row `i` of this thread; any number if it is not wanted. Words behind
-// those of the last row can be read.
+// Returns the packed number, of at most 32 bits, of row `i` of this thread; any number if it is not wanted. Words
+// behind those of the last row can be read.
 template <u32 kWidth> __device__ inline u32 read_narrow(const Cursor& cursor, u32 i, bool is_wanted) {
     const u32* word = cursor.word_of<kWidth>(i);
     u32 low = read_word(word, is_wanted), high = read_word(word + 1, is_wanted);

@@ -28,82 +28,89 @@ pub(super) fn write(folder: &Path, sizes: Sizes) {
     }
 }
 
+/// Numbers of the rows of a file.
+struct Numbers {
+    a: Vec<i64>,
+    b: Vec<i64>,
+    cents: Vec<i64>,
+    percent: Vec<i64>,
+    quantity: Vec<i64>,
+    days: Vec<i64>,
+    moments: Vec<i64>,
+    choice: Vec<i64>,
+    wide: Vec<i64>,
+}
+
+impl Numbers {
+    fn new(rows: usize, seed: usize) -> Numbers {
+        let mut random = fastrand::Rng::with_seed(seed as u64);
+        let mut of_rows = |values: &mut dyn FnMut(&mut fastrand::Rng) -> i64| -> Vec<i64> {
+            (0..rows).map(|_| values(&mut random)).collect()
+        };
+        Numbers {
+            a: of_rows(&mut |it| it.i64(-2..12)),
+            b: of_rows(&mut |it| match it.u8(..4) {
+                0 => it.i64(i64::from(i32::MIN)..1 << 40),
+                _ => it.i64(-2000..2000),
+            }),
+            cents: of_rows(&mut |it| it.i64(90_000..10_500_000)),
+            percent: of_rows(&mut |it| it.i64(0..11)),
+            quantity: of_rows(&mut |it| it.i64(1..51)),
+            days: of_rows(&mut |it| it.i64(8_035..10_562)),
+            moments: of_rows(&mut |it| it.i64(900_000_000_000_000..1_100_000_000_000_000)),
+            choice: of_rows(&mut |it| it.i64(0..1 << 30)),
+            wide: of_rows(&mut |it| it.i64(-(1 << 50)..1 << 50)),
+        }
+    }
+
+    /// Returns whether a value of a row is NULL, about one in eight.
+    fn is_null(&self, row: usize, salt: i64) -> bool {
+        (self.choice[row] >> salt) & 7 == 0
+    }
+}
+
+fn decimals(numbers: &[i64], scale: i8) -> ArrayRef {
+    let numbers = numbers.iter().map(|it| Some(i128::from(*it)));
+    let decimals: Decimal128Array = numbers.collect();
+    Arc::new(
+        decimals
+            .with_precision_and_scale(19, scale)
+            .expect("digits"),
+    )
+}
+
 fn batch(rows: usize, seed: usize) -> RecordBatch {
-    let mut random = fastrand::Rng::with_seed(seed as u64);
-    let mut of_rows = |values: &mut dyn FnMut(&mut fastrand::Rng) -> i64| -> Vec<i64> {
-        (0..rows).map(|_| values(&mut random)).collect()
-    };
-    let a = of_rows(&mut |it| it.i64(-2..12));
-    let b = of_rows(&mut |it| match it.u8(..4) {
-        0 => it.i64(i64::from(i32::MIN)..1 << 40),
-        _ => it.i64(-2000..2000),
-    });
-    let cents = of_rows(&mut |it| it.i64(90_000..10_500_000));
-    let percent = of_rows(&mut |it| it.i64(0..11));
-    let quantity = of_rows(&mut |it| it.i64(1..51));
-    let days = of_rows(&mut |it| it.i64(8_035..10_562));
-    let moments = of_rows(&mut |it| it.i64(900_000_000_000_000..1_100_000_000_000_000));
-    let choice = of_rows(&mut |it| it.i64(0..1 << 30));
-    let wide = of_rows(&mut |it| it.i64(-(1 << 50)..1 << 50));
-    // About one in eight is NULL.
-    let is_null = |row: usize, salt: i64| (choice[row] >> salt) & 7 == 0;
+    let of = Numbers::new(rows, seed);
     let names = (0..rows).map(|row| {
-        let name = NAMES[(choice[row] as usize + seed) % (3 + 2 * seed).min(NAMES.len())];
-        (!is_null(row, 3)).then_some(name)
+        let name = NAMES[(of.choice[row] as usize + seed) % (3 + 2 * seed).min(NAMES.len())];
+        (!of.is_null(row, 3)).then_some(name)
     });
-    let flags = choice.iter().map(|it| ["A", "N", "R"][*it as usize % 3]);
-    let decimals = |numbers: &[i64], scale| {
-        let numbers = numbers.iter().map(|it| Some(i128::from(*it)));
-        let decimals: Decimal128Array = numbers.collect();
-        Arc::new(
-            decimals
-                .with_precision_and_scale(19, scale)
-                .expect("digits"),
-        ) as ArrayRef
-    };
-    let columns: Vec<(&str, ArrayRef)> = vec![
+    let flags = of.choice.iter().map(|it| ["A", "N", "R"][*it as usize % 3]);
+    let a = (0..rows).map(|row| (!of.is_null(row, 6)).then_some(of.a[row] as i32));
+    let ok = (0..rows).map(|row| (!of.is_null(row, 9)).then_some(of.choice[row] & 1 == 1));
+    let days = of.days.iter().map(|it| *it as i32);
+    let tiny = of.a.iter().map(|it| *it as i8);
+    let ratio = of.a.iter().map(|it| *it as f64 / 3.0);
+    let columns: [(&str, ArrayRef); 14] = [
+        ("a", Arc::new(a.collect::<Int32Array>())),
+        ("b", Arc::new(Int64Array::from(of.b.clone()))),
+        ("price", decimals(&of.cents, 2)),
+        ("discount", decimals(&of.percent, 2)),
+        ("quantity", Arc::new(Int64Array::from(of.quantity.clone()))),
+        ("day", Arc::new(Date32Array::from_iter_values(days))),
         (
-            "a",
-            Arc::new(Int32Array::from_iter(
-                (0..rows).map(|row| (!is_null(row, 6)).then_some(a[row] as i32)),
-            )),
+            "moment",
+            Arc::new(TimestampMicrosecondArray::from(of.moments.clone())),
         ),
-        ("b", Arc::new(Int64Array::from(b))),
-        ("price", decimals(&cents, 2)),
-        ("discount", decimals(&percent, 2)),
-        ("quantity", Arc::new(Int64Array::from(quantity))),
-        (
-            "day",
-            Arc::new(Date32Array::from_iter_values(
-                days.iter().map(|it| *it as i32),
-            )),
-        ),
-        ("moment", Arc::new(TimestampMicrosecondArray::from(moments))),
         ("flag", Arc::new(StringArray::from_iter_values(flags))),
         ("name", Arc::new(names.collect::<StringArray>())),
-        (
-            "ok",
-            Arc::new(BooleanArray::from_iter(
-                (0..rows).map(|row| (!is_null(row, 9)).then_some(choice[row] & 1 == 1)),
-            )),
-        ),
-        ("wide", decimals(&wide, 0)),
-        (
-            "tiny",
-            Arc::new(Int8Array::from_iter_values(a.iter().map(|it| *it as i8))),
-        ),
+        ("ok", Arc::new(ok.collect::<BooleanArray>())),
+        ("wide", decimals(&of.wide, 0)),
+        ("tiny", Arc::new(Int8Array::from_iter_values(tiny))),
         ("nothing", Arc::new(Int32Array::from(vec![None; rows]))),
-        (
-            "ratio",
-            Arc::new(Float64Array::from_iter_values(
-                a.iter().map(|it| *it as f64 / 3.0),
-            )),
-        ),
+        ("ratio", Arc::new(Float64Array::from_iter_values(ratio))),
     ];
-    RecordBatch::try_from_iter_with_nullable(
-        columns
-            .into_iter()
-            .map(|(name, column)| (name, column, true)),
-    )
-    .expect("columns of one length")
+    let columns = columns.into_iter();
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))
+        .expect("columns of one length")
 }

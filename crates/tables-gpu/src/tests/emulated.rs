@@ -65,7 +65,7 @@ impl Emulated {
         fs::create_dir(&folder).expect("room");
         for (name, text) in &spec.headers {
             let text = match name.as_str() {
-                "device.cuh" => include_str!("../kernels/emulated.cuh").to_owned(),
+                "device.cuh" => include_str!("emulated.cuh").to_owned(),
                 // Only NVRTC knows `__INTADDR__`.
                 _ => {
                     let lines = text.lines().filter(|it| !it.contains("__INTADDR__"));
@@ -74,7 +74,7 @@ impl Emulated {
             };
             fs::write(folder.join(name), text).expect("room");
         }
-        let main = include_str!("../kernels/emulated_main.cuh");
+        let main = include_str!("emulated_main.cuh");
         let source = folder.join("kernel.cpp");
         let threads = format!("kThreads = {}", crate::program::THREADS);
         let kernel = spec
@@ -147,21 +147,21 @@ impl Engine for Shared {
         "emulated".to_owned()
     }
 
-    fn store(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
+    fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
         let mut memory = self.0.memory.lock();
         let begin = memory.len().next_multiple_of(16);
-        memory.resize(begin, 0);
-        memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        let address = BASE + (HEAD + begin) as u64;
-        std::future::ready(Ok(Memory {
-            address,
-            _held: Arc::new(()),
-        }))
-        .boxed()
+        memory.resize(begin + bytes as usize, 0);
+        Ok(Memory {
+            address: BASE + (HEAD + begin) as u64,
+            held: Arc::new(()),
+        })
     }
 
-    fn has_room(&self, _bytes: u64) -> bool {
-        true
+    fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
+        let begin = (to.address - BASE) as usize - HEAD;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.0.memory.lock()[begin..begin + bytes.len()].copy_from_slice(&bytes);
+        std::future::ready(Ok(())).boxed()
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {

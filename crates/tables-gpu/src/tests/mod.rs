@@ -71,6 +71,7 @@ const QUERIES: &[&str] = &[
     "SELECT sum(tiny), max(tiny), count(nothing), max(nothing) FROM t",
     "SELECT nothing, count(*) FROM t GROUP BY nothing",
     "SELECT count(*) FROM t WHERE nothing = 3 OR a = 3",
+    "SELECT count(*) FROM t WHERE CAST(nothing AS DECIMAL(38, 20)) < CAST(0.5 AS DECIMAL(38, 20)) OR a = 3",
     "SELECT count(*) FROM t WHERE ok = (a > 3)",
     "SELECT sum(q), count(*) FROM (SELECT quantity * 2 AS q, a FROM t WHERE b > 0) WHERE a < 9 AND q > 4",
     "SELECT day, count(*) FROM t GROUP BY day ORDER BY 2 DESC, 1 LIMIT 5",
@@ -230,6 +231,39 @@ async fn the_cpu_computes_what_kernels_do_not() {
             Err(error) => assert!(error.contains(reason), "{query}: {error}"),
             Ok(rows) => panic!("{query}: {has_operator}, {rows:?}"),
         }
+        let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
+        let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert!(without.is_ok());
+        assert_eq!(lenient, without, "{query}");
+    }
+}
+
+/// A file is kept without the values of its partition, which another scan may give it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_that_are_not_in_the_files_stay_on_the_cpu() {
+    let emulated = Arc::new(Shared(Emulated::new()));
+    let fixture = Fixture::new(emulated, Sizes(&[100])).await;
+    let root = fixture._folder.path().join("parts");
+    for part in ["part=1", "part=2"] {
+        let folder = root.join(part);
+        std::fs::create_dir_all(&folder).expect("room");
+        write(&folder, Sizes(&[10]));
+    }
+    let create = format!(
+        "CREATE EXTERNAL TABLE p STORED AS PARQUET PARTITIONED BY (part) LOCATION '{}'",
+        root.display()
+    );
+    for context in [&fixture.with, &fixture.lenient, &fixture.without] {
+        let created = context.sql(&create).await.expect("a table");
+        created.collect().await.expect("a table");
+    }
+    for query in [
+        "SELECT part, count(*) FROM p GROUP BY part",
+        "SELECT sum(a) FROM p WHERE part = '2' AND a > 3 OR a = 7",
+    ] {
+        let (strict, _) = Fixture::rows(&fixture.with, query).await;
+        let error = strict.expect_err(query);
+        assert!(error.contains("is not in the files"), "{error}");
         let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
         let (without, _) = Fixture::rows(&fixture.without, query).await;
         assert!(without.is_ok());

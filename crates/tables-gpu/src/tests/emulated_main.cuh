@@ -1,5 +1,5 @@
-// `main` of an emulated kernel: runs it over an image of memory in a file, at the address that the pointers in the image
-// have. The image begins with the arguments.
+// `main` of an emulated kernel: runs it over an image of memory in a file, at the address that the pointers in the
+// image have. The image begins with the arguments.
 u64 memory[1 << 20];
 Fragment arguments;
 

@@ -1,0 +1,70 @@
+//! What a kernel uses besides rows.
+
+use std::collections::HashMap;
+
+use crate::arguments::CONSTANTS_MAX;
+use crate::domain::{Domain, Table};
+use crate::reason::Reason;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Maximum number of columns of a kernel, which keeps where they are in registers.
+const COLUMNS_MAX: usize = 16;
+/// Maximum number of tables of a kernel.
+const TABLES_MAX: usize = 8;
+
+/// What a kernel uses besides rows: shared by the functions of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    /// Indexes of the columns in the table.
+    pub(crate) columns: Vec<usize>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) constants: Vec<i128>,
+    /// The constants that are the first numbers of domains, by column.
+    firsts: HashMap<usize, usize>,
+}
+
+impl Uses {
+    /// Adds a constant. Equal ones are not shared, as they differ in another query of the shape.
+    pub(crate) fn constant(&mut self, number: i128) -> Result<usize> {
+        if self.constants.len() == CONSTANTS_MAX {
+            let text = format!("the plan has more than {CONSTANTS_MAX} constants");
+            return Err(Reason::new(text));
+        }
+        self.constants.push(number);
+        Ok(self.constants.len() - 1)
+    }
+
+    pub(crate) fn first(&mut self, domain: &Domain) -> Result<usize> {
+        if let Some(known) = self.firsts.get(&domain.column) {
+            return Ok(*known);
+        }
+        let constant = self.constant(domain.first.into())?;
+        self.firsts.insert(domain.column, constant);
+        Ok(constant)
+    }
+
+    pub(crate) fn column(&mut self, column: usize) -> Result<usize> {
+        if let Some(known) = self.columns.iter().position(|it| *it == column) {
+            return Ok(known);
+        }
+        if self.columns.len() == COLUMNS_MAX {
+            let text = format!("the plan reads more than {COLUMNS_MAX} columns");
+            return Err(Reason::new(text));
+        }
+        self.columns.push(column);
+        Ok(self.columns.len() - 1)
+    }
+
+    pub(crate) fn table(&mut self, table: Table) -> Result<usize> {
+        if let Some(known) = self.tables.iter().position(|it| *it == table) {
+            return Ok(known);
+        }
+        if self.tables.len() == TABLES_MAX {
+            let text = format!("the plan needs more than {TABLES_MAX} tables over values");
+            return Err(Reason::new(text));
+        }
+        self.tables.push(table);
+        Ok(self.tables.len() - 1)
+    }
+}
