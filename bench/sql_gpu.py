@@ -1,8 +1,8 @@
-"""Aggregates over one table on a GPU, on the CPU and in DuckDB: `sql_gpu.py FOREBAY TPCH [ROUNDS]`
+"""SQL on a GPU, on the CPU and in DuckDB: `sql_gpu.py FOREBAY FOLDER [ROUNDS] [CASE...]`
 
-The folder is that of `forebay bench tables --generate tpch`. Needs psycopg and duckdb, and a GPU. Prints JSON lines as in
-`bench/record/`: the time of the kernel on the device, and the time that a client sees, with the GPU, without it, and in
-DuckDB over a table of its own in memory. Exits with 1 if answers differ.
+The folder is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
+lines as in `bench/record/`: the time of the kernels on the device, and the time that a client sees, with the GPU, without
+it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ.
 """
 
 import datetime
@@ -18,7 +18,10 @@ import time
 import duckdb
 import psycopg
 
-QUERIES = {
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/drivers/python"))
+import ssb_queries
+
+TPCH = {
     "q6": """SELECT sum(l_extendedprice * l_discount) AS revenue FROM lineitem
         WHERE l_shipdate >= DATE '1994-01-01' AND l_shipdate < DATE '1995-01-01'
         AND l_discount BETWEEN 0.05 AND 0.07 AND l_quantity < 24""",
@@ -31,12 +34,19 @@ QUERIES = {
         FROM lineitem WHERE l_returnflag <> 'R' GROUP BY 1, 2 ORDER BY 1, 2""",
     "like": "SELECT l_shipmode, count(*) FROM lineitem WHERE l_shipinstruct LIKE '%BACK%' GROUP BY 1 ORDER BY 1",
 }
-COLUMNS = """l_quantity l_extendedprice l_discount l_tax l_returnflag l_linestatus l_shipdate l_shipmode
-    l_shipinstruct""".split()
+SSB = {f"ssb {number}": query for number, query in ssb_queries.QUERIES.items()}
+# What DuckDB keeps in memory.
+COLUMNS = {
+    "lineitem": """l_quantity, l_extendedprice, l_discount, l_tax, l_returnflag, l_linestatus, l_shipdate, l_shipmode,
+        l_shipinstruct""",
+    "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
+        lo_supplycost""",
+    "customer": "*", "supplier": "*", "part": "*", "date": "*",
+}
 
 
 def rows(found):
-    return [tuple(float(it) if not isinstance(it, str | datetime.date) else it for it in row) for row in found]
+    return sorted(tuple(float(it) if not isinstance(it, str | datetime.date) else it for it in row) for row in found)
 
 
 def are_alike(one, other):
@@ -50,7 +60,7 @@ def line(case, engine, metric, values, rows_count, device):
         "bench": "sql-gpu", "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
         "median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values),
         "expect": rows_count, "commit": COMMIT, "date": datetime.datetime.now(datetime.UTC).strftime("%FT%TZ"),
-        "command": "python3 bench/sql_gpu.py forebay TPCH",
+        "command": "python3 bench/sql_gpu.py forebay FOLDER",
     }), flush=True)
 
 
@@ -63,52 +73,74 @@ def timed(run, rounds):
     return times, rows(answer)
 
 
-def main(forebay, folder, rounds=15):
+def server_of(forebay, folder, data):
+    command = [forebay, "serve", "--data", data, "--devices", "cuda:0", "--tables", folder, "--until-stdin-ends"]
+    command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0"]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for text in server.stdout:
+        if found := re.search(r"postgres\S*://\S+", text):
+            return server, psycopg.connect(found[0], autocommit=True)
+    sys.exit("the server did not start")
+
+
+def device_times(client, query, rounds):
+    """Returns the milliseconds of the kernels in each round."""
+    times = []
+    for _ in range(rounds):
+        plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
+        found = re.findall(r"ran there: .*? in ([\d.]+) ms", plan)
+        if not found:
+            sys.exit(plan)
+        times.append(sum(map(float, found)))
+    return times
+
+
+def main(forebay, folder, rounds="15", *cases):
+    rounds = int(rounds)
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
                             text=True, check=True).stdout.strip()
-    failed = False
+    is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
+    fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH)
+    tables = [fact, "customer", "supplier", "part", "date"] if is_ssb else [fact]
+    sums, failed = {}, False
     with tempfile.TemporaryDirectory() as data:
-        command = [forebay, "serve", "--data", data, "--devices", "cuda:0", "--tables", folder, "--until-stdin-ends"]
-        command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0"]
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        address = None
-        for text in server.stdout:
-            if found := re.search(r"postgres\S*://\S+", text):
-                address = found[0]
-                break
-        client = psycopg.connect(address, autocommit=True)
+        server, client = server_of(forebay, folder, data)
         duck = duckdb.connect()
         began = time.perf_counter()
-        duck.execute(f"CREATE TABLE lineitem AS SELECT {', '.join(COLUMNS)} FROM '{folder}/lineitem.parquet'")
-        print(f"# DuckDB read its table in {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        count = duck.execute("SELECT count(*) FROM lineitem").fetchone()[0]
-        client.execute("SET forebay.gpu = on")
-        client.execute("SET forebay.compile = wait")
-        client.execute("SET forebay.strict = on")
-        for case, query in QUERIES.items():
+        for table in tables:
+            duck.execute(f"CREATE TABLE {table} AS SELECT {COLUMNS[table]} FROM '{folder}/{table}.parquet'")
+        print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
+        count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
+        for setting in ("gpu = on", "compile = wait", "strict = on"):
+            client.execute(f"SET forebay.{setting}")
+
+        def measured(case, engine, metric, values):
+            line(case, engine, metric, values, count, device)
+            sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
+
+        for case, query in queries.items():
+            if cases and case not in cases:
+                continue
+            query = query.strip().rstrip(";")
             began = time.perf_counter()
             client.execute(query).fetchall()
             print(f"# {case}: first run {time.perf_counter() - began:.2f} s", file=sys.stderr, flush=True)
             times, on_gpu = timed(lambda: client.execute(query).fetchall(), rounds)
-            line(case, "forebay, GPU", "client_ms", times, count, device)
-            kernel = []
-            for _ in range(rounds):
-                plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
-                found = re.search(r"ran there: .*? in ([\d.]+) ms", plan)
-                if not found:
-                    print(plan, file=sys.stderr)
-                    return 1
-                kernel.append(float(found[1]))
-            line(case, "forebay, GPU", "device_ms", kernel, count, device)
+            measured(case, "forebay, GPU", "client_ms", times)
+            measured(case, "forebay, GPU", "device_ms", device_times(client, query, rounds))
             client.execute("SET forebay.gpu = off")
-            times, on_cpu = timed(lambda: client.execute(query).fetchall(), 3)
-            line(case, "forebay, CPU", "client_ms", times, count, device)
+            times, on_cpu = timed(lambda: client.execute(query).fetchall(), 2 if is_ssb else 3)
+            measured(case, "forebay, CPU", "client_ms", times)
             client.execute("SET forebay.gpu = on")
-            times, in_duck = timed(lambda: duck.execute(query).fetchall(), 5)
-            line(case, "duckdb " + duckdb.__version__, "client_ms", times, count, device)
+            times, in_duck = timed(lambda: duck.execute(query).fetchall(), 3 if is_ssb else 5)
+            measured(case, "duckdb " + duckdb.__version__, "client_ms", times)
             if on_gpu != on_cpu or not are_alike(on_gpu, in_duck):
-                print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}", file=sys.stderr)
+                print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
+        if is_ssb and not cases:
+            for (engine, metric), of_queries in sums.items():
+                totals = [sum(column) for column in zip(*of_queries)]
+                line("ssb, 13 queries, total", engine, metric, totals, count, device)
         client.close()
         server.stdin.close()
         server.wait(30)
@@ -120,4 +152,4 @@ COMMIT = (pathlib.Path(__file__).parent / "commit").read_text().strip() if (
     ["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3], *map(int, sys.argv[3:])))
+    sys.exit(main(*sys.argv[1:]))

@@ -3,8 +3,12 @@
 use forebay_device::cuda::{DevicePointer, DevicePointerMut};
 use forebay_device::kernel_arguments;
 
-/// Maximum number of constants of a fragment.
-pub(crate) const CONSTANTS_MAX: usize = 32;
+/// Maximum number of constants of a kernel.
+pub(crate) const CONSTANTS_MAX: usize = 64;
+/// Maximum number of words that a kernel reads of the tables of its joins.
+pub(crate) const JOIN_WORDS_MAX: usize = 12;
+/// Maximum number of words of an element of such a table.
+pub(crate) const OWN_WORDS_MAX: usize = 4;
 
 kernel_arguments! {
     /// Packed numbers of one column in one chunk.
@@ -45,6 +49,14 @@ kernel_arguments! {
         pub(crate) table_offsets: DevicePointer<u32>,
         /// Totals: for each group and slot 128 bits, the lowest first; 0 before the kernel runs.
         pub(crate) totals: DevicePointerMut<u64>,
+        /// The words of the tables of joins, one array for each word.
+        pub(crate) words: [DevicePointer<u8>; JOIN_WORDS_MAX],
+        /// The words of the table that the kernel fills; 0 before.
+        pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
+        /// A bit for each element of this table: whether it has a row; 0 before.
+        pub(crate) seen: DevicePointerMut<u32>,
+        /// Set to 1 if two rows have the same keys and only one may.
+        pub(crate) repeated: DevicePointerMut<u32>,
         /// Number of tiles of all chunks.
         pub(crate) tiles: u64,
         /// Number of chunks.

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::arguments::Part;
 use crate::engine::{Engine, Memory};
-use crate::fragment::Fragment;
+use crate::fragment::{Rows, Source};
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
@@ -94,6 +95,27 @@ struct Known {
 }
 
 impl Known {
+    /// Returns a column; if it is not here, how often it was read.
+    ///
+    /// # Errors
+    /// If it cannot be here.
+    fn use_column(&mut self, key: ColumnKey) -> Result<Result<Arc<Column>, i32>, Reason> {
+        let used = self.uses;
+        let entry = self.columns.entry(key).or_insert(Entry {
+            state: State::Away(0),
+            used,
+        });
+        entry.used = used;
+        match &mut entry.state {
+            State::Here(here) => Ok(Ok(Arc::clone(here))),
+            State::Refused(reason) => Err(reason.clone()),
+            State::Away(reads) => {
+                *reads += 1;
+                Ok(Err(*reads))
+            }
+        }
+    }
+
     /// Forgets the columns that were used longest ago, before `end`, until their bytes are at least this many.
     fn free(&mut self, bytes: u64, end: u64) {
         let mut here: Vec<_> = self
@@ -127,11 +149,14 @@ pub(crate) struct Columns {
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The columns of a fragment, all in memory of the engine.
+/// The columns of a source, all in memory of the engine.
 #[derive(Debug)]
 pub(crate) struct Resident {
     pub(crate) files: Vec<HashMap<usize, Arc<Column>>>,
 }
+
+/// A source and its files.
+pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
 
 /// Frees columns when other tenants need the memory.
 #[derive(Debug, Clone, Default)]
@@ -201,9 +226,8 @@ impl Columns {
     }
 
     /// Returns the key of a column of a file.
-    pub(crate) fn key(file: &FileKey, fragment: &Fragment, column: usize) -> ColumnKey {
-        let schema = fragment.scan.file_source.table_schema().table_schema();
-        let field = schema.field(column);
+    pub(crate) fn key(file: &FileKey, source: &Source, column: usize) -> ColumnKey {
+        let field = source.schema().field(column);
         ColumnKey {
             file: file.clone(),
             name: field.name().clone(),
@@ -211,57 +235,47 @@ impl Columns {
         }
     }
 
-    /// Returns the columns of a fragment if all are here; otherwise the files and columns that are not, and whether
-    /// they have been read often enough to be brought here.
+    /// Returns the columns of all sources if they are here; otherwise whether those that are not have been read often
+    /// enough to be brought here.
     ///
     /// # Errors
     /// If a column cannot be here.
-    pub(crate) fn resident(
-        &self,
-        files: &[(FileKey, PartitionedFile)],
-        fragment: &Fragment,
-    ) -> Result<Result<Resident, bool>, Reason> {
-        let columns = fragment.columns();
+    pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Reason> {
         let mut known = self.known.lock();
         known.uses += 1;
-        let used = known.uses;
         if known.columns.len() > COLUMNS_MAX {
             let is_here = |entry: &Entry| matches!(entry.state, State::Here(_));
             known.columns.retain(|_, entry| is_here(entry));
         }
-        let (mut all, mut is_missing, mut is_often_read) = (Vec::new(), false, true);
-        for (file, _) in files {
-            let mut of_file = HashMap::new();
-            for column in &columns {
-                let key = Columns::key(file, fragment, *column);
-                let entry = known.columns.entry(key).or_insert(Entry {
-                    state: State::Away(0),
-                    used,
-                });
-                entry.used = used;
-                match &mut entry.state {
-                    State::Here(here) => {
-                        of_file.insert(*column, Arc::clone(here));
-                    }
-                    State::Refused(reason) => return Err(reason.clone()),
-                    State::Away(reads) => {
-                        *reads += 1;
-                        is_missing = true;
-                        is_often_read &= *reads >= READS;
+        let mut all = Vec::new();
+        let (mut is_missing, mut is_often_read) = (false, true);
+        for (source, files) in reads {
+            let mut resident = Vec::new();
+            for (file, _) in files {
+                let mut of_file = HashMap::new();
+                for column in &source.columns {
+                    match known.use_column(Columns::key(file, source, *column))? {
+                        Ok(here) => drop(of_file.insert(*column, here)),
+                        Err(reads) => {
+                            is_missing = true;
+                            is_often_read &= reads >= READS;
+                        }
                     }
                 }
+                resident.push(of_file);
             }
-            all.push(of_file);
+            all.push(Resident { files: resident });
         }
         Ok(match is_missing {
-            false => Ok(Resident { files: all }),
+            false => Ok(all),
             true => Err(is_often_read),
         })
     }
 
     /// Returns whether files are so large that the engine is faster.
-    pub(crate) fn are_worth_it(files: &[(FileKey, PartitionedFile)]) -> bool {
-        files.iter().map(|(file, _)| file.bytes).sum::<u64>() >= BYTES_MIN
+    pub(crate) fn are_worth_it(reads: &[Read]) -> bool {
+        let files = reads.iter().flat_map(|(_, files)| files);
+        files.map(|(file, _)| file.bytes).sum::<u64>() >= BYTES_MIN
     }
 
     /// Returns whether a column is here, or refused.
@@ -385,8 +399,8 @@ impl Resident {
     ///
     /// # Errors
     /// If the columns of a file do not have the same rows.
-    pub(crate) fn scanned(&self, fragment: &Fragment) -> Result<Scanned, Reason> {
-        let rows = self.chunks()?.into_iter().flatten().map(u64::from).sum();
+    pub(crate) fn scanned(&self, rows: &Rows, stop: &Arc<AtomicBool>) -> Result<Scanned, Reason> {
+        let count = self.chunks()?.into_iter().flatten().map(u64::from).sum();
         let mut facts: HashMap<usize, Facts> = HashMap::new();
         for columns in &self.files {
             for (index, column) in columns {
@@ -398,10 +412,11 @@ impl Resident {
             }
         }
         Ok(Scanned {
-            schema: Arc::clone(fragment.scan.file_source.table_schema().table_schema()),
+            schema: Arc::clone(&rows.schema),
+            width: rows.width(),
             facts: Some(facts),
-            rows,
-            stop: Arc::default(),
+            rows: count,
+            stop: Arc::clone(stop),
         })
     }
 }

@@ -73,6 +73,9 @@ impl Domain {
             return Err(Reason::new(format!("{expr} differs from row to row")));
         }
         let column = column.index();
+        if column >= scanned.width {
+            return Err(Reason::new(format!("{expr} is of a join")));
+        }
         let data_type = scanned.data_type(column);
         if is_text(&data_type) {
             if scanned.texts_count(column) > ALL_VALUES_MAX {

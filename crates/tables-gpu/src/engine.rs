@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, Program};
 use futures_util::future::BoxFuture;
 
-use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
+use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, JOIN_WORDS_MAX, OWN_WORDS_MAX, Part};
 use crate::program::{Compiled, ROWS_OF_THREAD};
 use crate::reason::Reason;
 
@@ -24,31 +24,46 @@ pub(crate) struct Memory {
     pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
 
-/// A kernel over chunks.
+/// A kernel over the chunks of a source.
 #[derive(Debug)]
-pub(crate) struct Launch {
+pub(crate) struct KernelLaunch {
     pub(crate) program: Program,
-    pub(crate) compiled: Arc<Compiled>,
     /// Number of rows of each chunk.
     pub(crate) chunks: Vec<u32>,
     /// The parts of each chunk, in the order of the kernel's columns.
     pub(crate) parts: Vec<Part>,
-    /// Words of all tables.
+    /// Words of all tables over values.
     pub(crate) tables: Vec<u32>,
-    /// For each chunk and table of the kernel, the index of its first word.
+    /// For each chunk and table over values, the index of its first word.
     pub(crate) table_offsets: Vec<u32>,
+    pub(crate) constants: Vec<i128>,
+    /// Indexes of the areas with the words of its joins.
+    pub(crate) words: Vec<usize>,
+    /// Indexes of the areas with the words that it stores.
+    pub(crate) own_words: Vec<usize>,
+    /// Index of the area with the bits of the elements that it has stored.
+    pub(crate) seen: Option<usize>,
+}
+
+/// The kernels of a fragment, in the order in which they run.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) kernels: Vec<KernelLaunch>,
+    /// Bytes of the areas that kernels store rows of joins in; 0 before.
+    pub(crate) areas: Vec<u64>,
     /// Memory that the parts point to.
     pub(crate) _held: Vec<Memory>,
     /// Whether to wait for the compiler.
     pub(crate) waits: bool,
 }
 
-/// What a kernel returned.
+/// What kernels returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ran {
     /// For each group and slot 128 bits, the lowest first.
     pub(crate) totals: Vec<u64>,
-    /// Time of the kernel on the device.
+    /// Time of the kernels on the device.
     pub(crate) took: Duration,
 }
 
@@ -66,41 +81,78 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Copies words to memory of their size.
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>>;
 
-    /// Runs a kernel.
+    /// Runs the kernels of a fragment.
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;
 }
 
+/// The memory of a launch: what kernels read besides columns, then the areas, then results.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// The chunks, parts, tables and their offsets of each kernel.
+    pub(crate) bytes: Vec<u8>,
+    /// Index of the first byte of the areas and results, which are 0 before the kernels run.
+    pub(crate) zeros: usize,
+    /// Index of the first byte of the results: a word that is 1 if rows of a join were repeated, then the totals.
+    pub(crate) results: usize,
+    /// Number of bytes of all.
+    pub(crate) len: usize,
+    /// The arguments of each kernel for an image at address 0.
+    arguments: Vec<Fragment>,
+}
+
 impl Image {
-    /// Returns the arguments for an image at this address.
-    pub(crate) fn arguments_at(&self, address: u64) -> Fragment {
-        let of = &self.arguments;
+    /// Returns the number of tiles of a kernel.
+    pub(crate) fn tiles(&self, kernel: usize) -> u64 {
+        self.arguments[kernel].tiles
+    }
+
+    /// Returns the arguments of a kernel for an image at this address.
+    pub(crate) fn arguments_at(&self, kernel: usize, address: u64) -> Fragment {
+        let of = &self.arguments[kernel];
         Fragment {
             chunks: DevicePointer::new(address + of.chunks.address()),
             parts: DevicePointer::new(address + of.parts.address()),
             tables: DevicePointer::new(address + of.tables.address()),
             table_offsets: DevicePointer::new(address + of.table_offsets.address()),
             totals: DevicePointerMut::new(address + of.totals.address()),
+            words: of
+                .words
+                .map(|it| DevicePointer::new(address + it.address())),
+            own_words: (of.own_words).map(|it| DevicePointerMut::new(address + it.address())),
+            seen: DevicePointerMut::new(address + of.seen.address()),
+            repeated: DevicePointerMut::new(address + of.repeated.address()),
             ..*of
         }
     }
+
+    /// Returns what kernels returned, from the bytes of the results.
+    ///
+    /// # Errors
+    /// If rows of a join were repeated.
+    pub(crate) fn ran(bytes: &[u8], took: Duration) -> Result<Ran, Reason> {
+        let (repeated, totals) = bytes.split_at(ALIGNMENT);
+        if repeated[0] != 0 {
+            return Err(Reason::new("several rows of a join have the same key"));
+        }
+        let totals = totals.as_chunks::<8>().0.iter();
+        Ok(Ran {
+            totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
+            took,
+        })
+    }
 }
 
-/// The bytes of what a kernel reads besides columns, and where its totals are.
-#[derive(Debug)]
-pub(crate) struct Image {
-    /// The chunks, parts, tables and their offsets.
-    pub(crate) bytes: Vec<u8>,
-    /// Index of the first byte of the totals, which are behind the bytes.
-    pub(crate) totals: usize,
-    /// Number of bytes with the totals.
-    pub(crate) len: usize,
-    /// The arguments for an image at address 0.
-    pub(crate) arguments: Fragment,
+/// Appends bytes to others. Returns the index of the first.
+fn place(bytes: &mut Vec<u8>, more: Vec<u8>) -> u64 {
+    let begin = bytes.len();
+    bytes.extend(more);
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    begin as u64
 }
 
-impl Launch {
-    /// Returns what a kernel with blocks of this many threads reads, for an image at address 0.
-    pub(crate) fn image(&self, threads: u32) -> Image {
+impl KernelLaunch {
+    /// Places what the kernel reads besides columns. Returns the arguments without areas and results.
+    fn placed(&self, threads: u32, bytes: &mut Vec<u8>) -> Fragment {
         let mut first_tile = 0;
         let mut chunks = Vec::with_capacity(self.chunks.len() + 1);
         for rows in &self.chunks {
@@ -116,33 +168,60 @@ impl Launch {
             rows: 1,
             padding: 0,
         });
-        let mut bytes = Vec::new();
-        let mut place = |more: Vec<u8>| {
-            let begin = bytes.len();
-            bytes.extend(more);
-            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-            begin as u64
-        };
         let mut constants = [0; 2 * CONSTANTS_MAX];
         let pairs = constants.as_chunks_mut::<2>().0;
-        for (pair, number) in pairs.iter_mut().zip(&self.compiled.constants) {
+        for (pair, number) in pairs.iter_mut().zip(&self.constants) {
             *pair = [*number as u64, (*number >> 64) as u64];
         }
-        let arguments = Fragment {
+        let mut place = |more| place(bytes, more);
+        Fragment {
             chunks: DevicePointer::new(place(DeviceType::bytes_of(&chunks))),
             parts: DevicePointer::new(place(DeviceType::bytes_of(&self.parts))),
             tables: DevicePointer::new(place(DeviceType::bytes_of(&self.tables))),
             table_offsets: DevicePointer::new(place(DeviceType::bytes_of(&self.table_offsets))),
-            totals: DevicePointerMut::new(place(Vec::new())),
+            totals: DevicePointerMut::new(0),
+            words: [DevicePointer::new(0); JOIN_WORDS_MAX],
+            own_words: [DevicePointerMut::new(0); OWN_WORDS_MAX],
+            seen: DevicePointerMut::new(0),
+            repeated: DevicePointerMut::new(0),
             tiles: first_tile,
             chunk_count: self.chunks.len() as u64,
             constants,
-        };
-        let totals = bytes.len();
+        }
+    }
+}
+
+impl Launch {
+    /// Returns the memory of the launch, for kernels with blocks of this many threads.
+    pub(crate) fn image(&self, threads: u32) -> Image {
+        let mut bytes = Vec::new();
+        let kernels = self.kernels.iter();
+        let mut arguments: Vec<_> = kernels.map(|it| it.placed(threads, &mut bytes)).collect();
+        let zeros = bytes.len();
+        let mut end = zeros as u64;
+        let areas = self.areas.iter().map(|area| {
+            let begin = end;
+            end += area.next_multiple_of(ALIGNMENT as u64);
+            begin
+        });
+        let areas: Vec<u64> = areas.collect();
+        let results = end as usize;
+        for (kernel, arguments) in self.kernels.iter().zip(&mut arguments) {
+            for (to, area) in arguments.words.iter_mut().zip(&kernel.words) {
+                *to = DevicePointer::new(areas[*area]);
+            }
+            for (to, area) in arguments.own_words.iter_mut().zip(&kernel.own_words) {
+                *to = DevicePointerMut::new(areas[*area]);
+            }
+            arguments.seen = DevicePointerMut::new(kernel.seen.map_or(0, |area| areas[area]));
+            arguments.repeated = DevicePointerMut::new(end);
+            arguments.totals = DevicePointerMut::new(end + ALIGNMENT as u64);
+        }
         Image {
-            totals,
-            len: totals + self.compiled.groups * self.compiled.slots * 16,
             bytes,
+            zeros,
+            results,
+            len: results + ALIGNMENT + self.compiled.groups * self.compiled.slots * 16,
             arguments,
         }
     }

@@ -8,66 +8,64 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
     NegativeExpr, NotExpr,
 };
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
 use crate::domain::{Domain, Table};
+use crate::draft::Draft;
 use crate::packed::is_number;
 use crate::reason::Reason;
-use crate::scanned::Scanned;
-use crate::uses::Uses;
 use crate::value::{Kind, Value, bounds_of, condition};
 
 type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum number of elements of a list that is compared one by one.
 const LIST_MAX: usize = 16;
-/// The code of one function of a kernel.
-pub(crate) struct Code<'a> {
-    scanned: &'a Scanned,
-    uses: &'a mut Uses,
-    lines: Vec<String>,
+
+/// The declarations of one function of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Function {
+    pub(crate) lines: Vec<String>,
     /// Variables by their declared values.
     known: HashMap<String, String>,
     /// The values of expressions that are declared.
     values: HashMap<Arc<dyn PhysicalExpr>, Value>,
 }
 
-impl<'a> Code<'a> {
-    pub(crate) fn new(scanned: &'a Scanned, uses: &'a mut Uses) -> Code<'a> {
-        Code {
-            scanned,
-            uses,
-            lines: Vec::new(),
-            known: HashMap::new(),
-            values: HashMap::new(),
-        }
-    }
+/// The code of one function of a kernel.
+pub(crate) struct Code<'k, 'a> {
+    pub(crate) draft: &'k mut Draft<'a>,
+    pub(crate) function: Function,
+}
 
-    /// Returns the declarations, one a line.
-    pub(crate) fn into_lines(self) -> Vec<String> {
-        self.lines
+impl<'k, 'a> Code<'k, 'a> {
+    pub(crate) fn new(draft: &'k mut Draft<'a>) -> Code<'k, 'a> {
+        Code {
+            draft,
+            function: Function::default(),
+        }
     }
 
     /// Declares a variable, unless there is one of this value.
     pub(crate) fn declare(&mut self, kind: Kind, value: &str) -> String {
         let declared = format!("{} {value}", kind.name());
-        if let Some(known) = self.known.get(&declared) {
+        if let Some(known) = self.function.known.get(&declared) {
             return known.clone();
         }
-        let name = format!("v{}", self.known.len());
-        self.lines
+        let name = format!("v{}", self.function.known.len());
+        self.function
+            .lines
             .push(format!("const {} {name} = {value};", kind.name()));
-        self.known.insert(declared, name.clone());
+        self.function.known.insert(declared, name.clone());
         name
     }
 
     /// Declares whether all of these are true; `None` if there are none.
-    fn all(&mut self, conditions: &[Option<&String>]) -> Option<String> {
+    pub(crate) fn all(&mut self, conditions: &[Option<&String>]) -> Option<String> {
         let mut conditions: Vec<&String> = conditions.iter().copied().flatten().collect();
         conditions.dedup();
         match conditions.as_slice() {
@@ -85,26 +83,39 @@ impl<'a> Code<'a> {
     /// # Errors
     /// Why kernels cannot compute it.
     pub(crate) fn value(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
-        if let Some(known) = self.values.get(expr) {
+        if let Some(known) = self.function.values.get(expr) {
             return Ok(known.clone());
         }
-        let value = match self.direct(expr) {
-            Ok(value) => value,
-            Err(reason) => self.by_table(expr, reason)?,
+        // What the other rows of a join tell is computed for each of them, and not for each row here.
+        let of_join = self
+            .draft
+            .join_of(expr)
+            .map(|join| self.of_join(join, expr));
+        let value = match of_join {
+            Some(Ok(value)) => value,
+            Some(Err(reason)) if expr.is::<Column>() => return Err(reason),
+            Some(Err(_)) => self.direct(expr)?,
+            None => match self.direct(expr) {
+                Ok(value) => value,
+                Err(reason) => self.by_table(expr, reason)?,
+            },
         };
         if !expr.is::<Literal>() {
-            self.values.insert(Arc::clone(expr), value.clone());
+            self.function.values.insert(Arc::clone(expr), value.clone());
         }
         Ok(value)
     }
 
     /// Declares the value of a condition that is not computed directly, by a table over the values of its column.
     fn by_table(&mut self, expr: &Arc<dyn PhysicalExpr>, reason: Reason) -> Result<Value> {
-        let is_condition = matches!(expr.data_type(&self.scanned.schema), Ok(DataType::Boolean));
+        let is_condition = matches!(
+            expr.data_type(&self.draft.scanned.schema),
+            Ok(DataType::Boolean)
+        );
         if !is_condition {
             return Err(reason);
         }
-        let Ok(domain) = Domain::of(expr, self.scanned) else {
+        let Ok(domain) = Domain::of(expr, self.draft.scanned) else {
             return Err(reason);
         };
         let truths = domain.truths(expr)?;
@@ -117,11 +128,12 @@ impl<'a> Code<'a> {
     /// Declares the word of this row's value in a table over a domain.
     pub(crate) fn looked_up(&mut self, domain: &Domain, table: Table) -> Result<String> {
         let number = self.number(domain.column)?;
-        let table = self.uses.table(table)?;
-        let first = self.uses.first(domain)?;
+        let table = self.draft.uses.table(table)?;
+        let first = self.draft.uses.first(domain)?;
+        // The difference is at least 0 and small, so that its lowest 32 bits are enough.
         let index = format!(
-            "static_cast<u32>({} - static_cast<i64>(f.constants[{}])) + 1",
-            number.widened(Kind::Large),
+            "static_cast<u32>({}) - static_cast<u32>(f.constants[{}]) + 1",
+            number.text,
             2 * first
         );
         let index = match &number.valid {
@@ -136,9 +148,9 @@ impl<'a> Code<'a> {
 
     /// Declares the number of this row in a column: the value, or the number of the text.
     fn number(&mut self, column: usize) -> Result<Value> {
-        let (min, max) = self.scanned.range(column).unwrap_or((0, 0));
-        let has_nulls = self.scanned.has_nulls(column);
-        let column = self.uses.column(column)?;
+        let (min, max) = self.draft.scanned.range(column).unwrap_or((0, 0));
+        let has_nulls = self.draft.scanned.has_nulls(column);
+        let column = self.draft.uses.column(column)?;
         let cursor = format!("c.cursor[{column}]");
         let is_narrow = max.wrapping_sub(min).cast_unsigned() <= u64::from(u32::MAX);
         let (min, max) = (i128::from(min), i128::from(max));
@@ -202,11 +214,33 @@ impl<'a> Code<'a> {
             let zero = self.literal(&ScalarValue::Int64(Some(0)))?;
             return self.arithmetic(Operator::Minus, &zero, &inner, &data_type);
         }
+        if let Some(call) = expr.downcast_ref::<ScalarFunctionExpr>() {
+            return self.call(call);
+        }
         Err(Reason::new(format!("{expr} is not computed on GPUs")))
     }
 
-    fn data_type(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType> {
-        let data_type = expr.data_type(&self.scanned.schema).map_err(Reason::of)?;
+    /// Declares the result of a function: the arithmetic of integers of the tables server, which raises errors where
+    /// it would leave the range of its type.
+    fn call(&mut self, call: &ScalarFunctionExpr) -> Result<Value> {
+        let op = match call.name() {
+            "int_plus" => Operator::Plus,
+            "int_minus" => Operator::Minus,
+            "int_times" => Operator::Multiply,
+            name => return Err(Reason::new(format!("{name} is not computed on GPUs"))),
+        };
+        let [left, right] = call.args() else {
+            return Err(Reason::new(format!("{} of several values", call.name())));
+        };
+        self.check_scales(left, right)?;
+        let (left, right) = (self.value(left)?, self.value(right)?);
+        self.arithmetic(op, &left, &right, call.return_type())
+    }
+
+    pub(crate) fn data_type(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType> {
+        let data_type = expr
+            .data_type(&self.draft.scanned.schema)
+            .map_err(Reason::of)?;
         match is_number(&data_type) {
             true => Ok(data_type),
             false => {
@@ -230,7 +264,7 @@ impl<'a> Code<'a> {
     }
 
     fn column(&mut self, column: &Column) -> Result<Value> {
-        let data_type = self.scanned.data_type(column.index());
+        let data_type = self.draft.scanned.data_type(column.index());
         if !is_number(&data_type) {
             let text = format!("the column {} is of type {data_type}", column.name());
             return Err(Reason::new(text));
@@ -238,7 +272,7 @@ impl<'a> Code<'a> {
         self.number(column.index())
     }
 
-    fn literal(&mut self, literal: &ScalarValue) -> Result<Value> {
+    pub(crate) fn literal(&mut self, literal: &ScalarValue) -> Result<Value> {
         use ScalarValue as Scalar;
         let number = match literal {
             Scalar::Boolean(it) => it.map(i128::from),
@@ -271,7 +305,7 @@ impl<'a> Code<'a> {
         };
         let kind =
             Kind::of(number, number).ok_or_else(|| Reason::new("a constant is too large"))?;
-        let low = 2 * self.uses.constant(number)?;
+        let low = 2 * self.draft.uses.constant(number)?;
         let text = match kind {
             Kind::Huge => format!(
                 "wide_constant(f.constants[{low}], f.constants[{}])",
@@ -308,7 +342,7 @@ impl<'a> Code<'a> {
                 Ok(self.compared(op, &left, &right))
             }
             Operator::Plus | Operator::Minus | Operator::Multiply => {
-                let schema = &self.scanned.schema;
+                let schema = &self.draft.scanned.schema;
                 let data_type = binary.data_type(schema).map_err(Reason::of)?;
                 let left = self.scaled(binary.left(), op, &data_type)?;
                 let right = self.scaled(binary.right(), op, &data_type)?;
@@ -320,7 +354,7 @@ impl<'a> Code<'a> {
     }
 
     /// Checks that the numbers of two expressions compare as their values do.
-    fn check_scales(
+    pub(crate) fn check_scales(
         &self,
         left: &Arc<dyn PhysicalExpr>,
         right: &Arc<dyn PhysicalExpr>,
@@ -503,12 +537,12 @@ impl<'a> Code<'a> {
     }
 
     fn is_null(&mut self, inner: &Arc<dyn PhysicalExpr>, is_null: bool) -> Result<Value> {
-        let value = match inner.downcast_ref::<Column>() {
+        let valid = match (inner.downcast_ref::<Column>(), self.draft.join_of(inner)) {
             // Of any type.
-            Some(column) => self.number(column.index())?,
-            None => self.value(inner)?,
+            (Some(column), None) => self.number(column.index())?.valid,
+            _ => self.value(inner)?.valid,
         };
-        let valid = value.valid.unwrap_or_else(|| "true".to_owned());
+        let valid = valid.unwrap_or_else(|| "true".to_owned());
         let text = if is_null { format!("!{valid}") } else { valid };
         Ok(condition(self.declare(Kind::Bool, &text), None))
     }
@@ -574,30 +608,35 @@ impl<'a> Code<'a> {
             let then = self.value(then)?;
             let is_true = self.all(&[Some(&when.text), when.valid.as_ref()]);
             let is_true = is_true.unwrap_or(when.text);
-            let kind = then.kind.max(result.kind);
-            let text = format!(
-                "{is_true} ? {} : {}",
-                then.widened(kind),
-                result.widened(kind)
-            );
-            let text = self.declare(kind, &text);
-            let valid = match (&then.valid, &result.valid) {
-                (None, None) => None,
-                (then, otherwise) => {
-                    let or_true =
-                        |valid: &Option<String>| valid.clone().unwrap_or_else(|| "true".to_owned());
-                    let text = format!("{is_true} ? {} : {}", or_true(then), or_true(otherwise));
-                    Some(self.declare(Kind::Bool, &text))
-                }
-            };
-            result = Value {
-                text,
-                kind,
-                valid,
-                min: then.min.min(result.min),
-                max: then.max.max(result.max),
-            };
+            result = self.chosen(&is_true, &then, &result);
         }
         Ok(result)
+    }
+
+    /// Declares one of two values.
+    pub(crate) fn chosen(&mut self, is_first: &str, first: &Value, second: &Value) -> Value {
+        let kind = first.kind.max(second.kind);
+        let text = format!(
+            "{is_first} ? {} : {}",
+            first.widened(kind),
+            second.widened(kind)
+        );
+        let text = self.declare(kind, &text);
+        let valid = match (&first.valid, &second.valid) {
+            (None, None) => None,
+            (first, second) => {
+                let or_true =
+                    |valid: &Option<String>| valid.clone().unwrap_or_else(|| "true".to_owned());
+                let text = format!("{is_first} ? {} : {}", or_true(first), or_true(second));
+                Some(self.declare(Kind::Bool, &text))
+            }
+        };
+        Value {
+            text,
+            kind,
+            valid,
+            min: first.min.min(second.min),
+            max: first.max.max(second.max),
+        }
     }
 }

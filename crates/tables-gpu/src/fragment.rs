@@ -1,27 +1,65 @@
-//! The part of a plan that one kernel computes: aggregates over rows of a scan that conditions keep.
+//! The part of a plan that kernels compute: aggregates over rows of a scan, of its joins, that conditions keep.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Column;
-use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 
+use crate::join::{Join, joined};
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
-type Exprs = Vec<Arc<dyn PhysicalExpr>>;
+pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
 
-/// An aggregate, over columns of the table.
+/// The columns that a fragment reads of one scan.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) scan: FileScanConfig,
+    /// Indexes of the columns in the table, in order.
+    pub(crate) columns: Vec<usize>,
+}
+
+impl Source {
+    /// Returns the columns of the table.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        self.scan.file_source.table_schema().table_schema()
+    }
+}
+
+/// Rows of a scan, and of the joins with other rows.
+///
+/// Expressions over these rows have the columns of the table, and behind them those of each join.
+#[derive(Debug, Clone)]
+pub(crate) struct Rows {
+    pub(crate) scan: FileScanConfig,
+    /// Index of what is read in the sources of the fragment.
+    pub(crate) source: usize,
+    /// The columns of the table, then those of each join.
+    pub(crate) schema: SchemaRef,
+    /// What the operator returns.
+    pub(crate) columns: Exprs,
+    /// Conditions that all hold for a row that counts.
+    pub(crate) filters: Exprs,
+    /// The joins. The keys of each have columns of the table and of joins before.
+    pub(crate) joins: Vec<Join>,
+}
+
+/// An aggregate, over columns of the rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Aggregate {
     pub(crate) function: Arc<AggregateFunctionExpr>,
@@ -29,21 +67,14 @@ pub(crate) struct Aggregate {
     pub(crate) filter: Option<Arc<dyn PhysicalExpr>>,
 }
 
-/// A fragment. All expressions are over the columns of the table.
+/// A fragment.
 #[derive(Debug, Clone)]
 pub(crate) struct Fragment {
-    pub(crate) scan: FileScanConfig,
-    /// Conditions that all hold for a row that counts.
-    pub(crate) filters: Exprs,
+    pub(crate) rows: Rows,
     pub(crate) keys: Exprs,
     pub(crate) aggregates: Vec<Aggregate>,
-}
-
-/// What an operator returns: expressions over the columns of a table.
-struct Rows {
-    scan: FileScanConfig,
-    columns: Exprs,
-    filters: Exprs,
+    /// What is read: first for `rows`, then for those of each join.
+    pub(crate) sources: Vec<Arc<Source>>,
 }
 
 impl Fragment {
@@ -62,66 +93,130 @@ impl Fragment {
         if aggregate.limit_options().is_some() {
             return Err(Reason::new("an aggregate with a limit"));
         }
-        let rows = rows(aggregate.input())?;
+        let mut rows = rows(aggregate.input())?;
         let keys = groups.expr().iter();
-        let keys = keys.map(|(key, _)| over_table(key, &rows.columns));
+        let keys = keys.map(|(key, _)| over_rows(key, &rows.columns));
+        let keys = keys.collect::<Result<Exprs>>()?;
         let functions = aggregate.aggr_expr().iter().zip(aggregate.filter_expr());
         let aggregates = functions.map(|(function, filter)| {
             let arguments = function.expressions();
-            let arguments = arguments.iter().map(|it| over_table(it, &rows.columns));
-            let filter = filter.as_ref().map(|it| over_table(it, &rows.columns));
+            let arguments = arguments.iter().map(|it| over_rows(it, &rows.columns));
+            let filter = filter.as_ref().map(|it| over_rows(it, &rows.columns));
             Ok(Aggregate {
                 function: Arc::clone(function),
                 arguments: arguments.collect::<Result<_>>()?,
                 filter: filter.transpose()?,
             })
         });
+        let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
+        let of_aggregates = aggregates.iter();
+        let of_aggregates = of_aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
+        let used = columns(keys.iter().chain(of_aggregates));
+        let mut sources = Vec::new();
+        rows.number(used, &mut sources);
         Ok(Fragment {
-            keys: keys.collect::<Result<_>>()?,
-            aggregates: aggregates.collect::<Result<_>>()?,
-            filters: rows.filters,
-            scan: rows.scan,
+            rows,
+            keys,
+            aggregates,
+            sources,
         })
-    }
-
-    /// Returns the indexes of the columns that the fragment reads, in order.
-    pub(crate) fn columns(&self) -> Vec<usize> {
-        let aggregates = self.aggregates.iter();
-        let of_aggregates = aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
-        let exprs = self.filters.iter().chain(&self.keys).chain(of_aggregates);
-        let columns = exprs.flat_map(collect_columns).map(|it| it.index());
-        let mut columns: Vec<usize> = columns.collect();
-        columns.sort_unstable();
-        columns.dedup();
-        columns
     }
 }
 
-/// Returns an expression over the columns of an operator as one over those of the table.
-fn over_table(expr: &Arc<dyn PhysicalExpr>, columns: &Exprs) -> Result<Arc<dyn PhysicalExpr>> {
+/// Returns the indexes of the columns of expressions.
+fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeSet<usize> {
+    let columns = exprs.flat_map(collect_columns);
+    columns.map(|it| it.index()).collect()
+}
+
+impl Rows {
+    /// Returns the number of columns of the table.
+    pub(crate) fn width(&self) -> usize {
+        self.scan
+            .file_source
+            .table_schema()
+            .table_schema()
+            .fields()
+            .len()
+    }
+
+    /// Returns the bytes of the files.
+    pub(crate) fn bytes(&self) -> u64 {
+        let files = self.scan.file_groups.iter().flat_map(|group| group.iter());
+        let bytes = files.map(|file| match &file.range {
+            Some(range) => (range.end - range.start).unsigned_abs(),
+            None => file.object_meta.size,
+        });
+        bytes.sum()
+    }
+
+    /// Adds the columns of other rows. Returns the index of the first.
+    pub(crate) fn widen(&mut self, other: &Rows, are_nullable: bool) -> Result<usize> {
+        let first = self.schema.fields().len();
+        let mut fields: Vec<_> = self.schema.fields().iter().cloned().collect();
+        for expr in &other.columns {
+            let field = expr.return_field(&other.schema).map_err(Reason::of)?;
+            let is_nullable = field.is_nullable() || are_nullable;
+            fields.push(Arc::new(Field::clone(&field).with_nullable(is_nullable)));
+        }
+        self.schema = Arc::new(Schema::new(fields));
+        Ok(first)
+    }
+
+    /// Adds a condition over the columns of the operator.
+    pub(crate) fn keep(&mut self, condition: &Arc<dyn PhysicalExpr>) -> Result<()> {
+        let condition = over_rows(condition, &self.columns)?;
+        let all = split_conjunction(&condition).into_iter();
+        self.filters.extend(all.map(Arc::clone));
+        Ok(())
+    }
+
+    /// Numbers the sources: of these rows, whose columns are used, and of the joins.
+    fn number(&mut self, mut used: BTreeSet<usize>, sources: &mut Vec<Arc<Source>>) {
+        used.extend(columns(self.filters.iter()));
+        used.extend(columns(self.joins.iter().flat_map(|join| &join.keys)));
+        self.source = sources.len();
+        sources.push(Arc::new(Source {
+            scan: self.scan.clone(),
+            columns: used.range(..self.width()).copied().collect(),
+        }));
+        for join in &mut self.joins {
+            let end = join.first + join.rows.columns.len();
+            let of_join = used.range(join.first..end);
+            let of_join = of_join.map(|column| &join.rows.columns[column - join.first]);
+            let used = columns(of_join.chain(&join.keys_of_rows));
+            join.rows.number(used, sources);
+        }
+    }
+}
+
+/// Returns an expression over the columns of an operator as one over those of its rows.
+pub(crate) fn over_rows(
+    expr: &Arc<dyn PhysicalExpr>,
+    columns: &Exprs,
+) -> Result<Arc<dyn PhysicalExpr>> {
     let replaced = Arc::clone(expr).transform_down(|node| {
         let Some(column) = node.downcast_ref::<Column>() else {
             return Ok(Transformed::no(node));
         };
-        // What replaces a column has columns of the table, which are none of the operator's.
+        // What replaces a column has columns of the rows, which are none of the operator's.
         let replacement = Arc::clone(&columns[column.index()]);
-        Ok(Transformed::new(
-            replacement,
-            true,
-            datafusion::common::tree_node::TreeNodeRecursion::Jump,
-        ))
+        Ok(Transformed::new(replacement, true, TreeNodeRecursion::Jump))
     });
     replaced.data().map_err(Reason::of)
 }
 
-fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
+/// Returns the rows of an operator.
+///
+/// # Errors
+/// Why kernels cannot read them.
+pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let mut rows = rows(filter.input())?;
         if filter.fetch().is_some() {
             return Err(Reason::new("a filter with a limit"));
         }
-        rows.filters
-            .push(over_table(filter.predicate(), &rows.columns)?);
+        rows.keep(filter.predicate())?;
         if let Some(kept) = filter.projection() {
             rows.columns = kept
                 .iter()
@@ -133,14 +228,16 @@ fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
         let mut rows = rows(projection.input())?;
         let exprs = projection.expr().iter();
-        let exprs = exprs.map(|it| over_table(&it.expr, &rows.columns));
+        let exprs = exprs.map(|it| over_rows(&it.expr, &rows.columns));
         rows.columns = exprs.collect::<Result<_>>()?;
         return Ok(rows);
     }
-    let repartition = plan.downcast_ref::<RepartitionExec>();
-    let is_moved =
-        repartition.is_some_and(|it| matches!(it.partitioning(), Partitioning::RoundRobinBatch(_)));
-    if is_moved || plan.is::<CooperativeExec>() {
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return joined(join);
+    }
+    // These move rows, of which kernels read all.
+    let is_all = plan.is::<CoalescePartitionsExec>() && plan.fetch().is_none();
+    if is_all || plan.is::<RepartitionExec>() || plan.is::<CooperativeExec>() {
         return rows(plan.children()[0]);
     }
     let scan = plan.downcast_ref::<DataSourceExec>();
@@ -176,7 +273,10 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
     };
     Ok(Rows {
         scan: scan.clone(),
+        source: 0,
+        schema: Arc::clone(schema),
         columns,
         filters: Vec::new(),
+        joins: Vec::new(),
     })
 }

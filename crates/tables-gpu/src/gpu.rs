@@ -126,7 +126,7 @@ fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Re
         .try_for_each(|copied| copied.recv().map_err(|_| lost()))
 }
 
-/// A kernel that runs.
+/// Kernels that run.
 #[derive(Debug)]
 struct Running {
     began: Event,
@@ -137,7 +137,7 @@ struct Running {
 /// The stream of the kernels of all fragments on a device.
 struct Kernels(Stream);
 
-/// Runs a kernel and reads its totals.
+/// Runs the kernels of a fragment and reads the totals.
 #[derive(Debug)]
 pub(crate) struct FragmentJob {
     launch: Launch,
@@ -155,30 +155,45 @@ impl FragmentJob {
         }
     }
 
-    /// Starts the kernel.
+    /// Starts the kernels.
     fn begin(&mut self, cuda: &mut Cuda, stream: Stream) -> Result<Step, JobError> {
         let compiled = &self.launch.compiled;
-        let kernel = cuda.kernel(&self.launch.program, "fragment")?;
-        let mut shape = kernel.persistent_shape(THREADS, compiled.shared_bytes(THREADS))?;
-        let image = &self.image;
-        let arguments = image.arguments_at(self.memory.address());
-        shape.blocks = shape.blocks.min(image.arguments.tiles);
-        let tiles_of_block = image.arguments.tiles.div_ceil(shape.blocks.max(1));
+        let last = self.launch.kernels.len() - 1;
+        let mut kernels = Vec::new();
+        for (index, launch) in self.launch.kernels.iter().enumerate() {
+            let kernel = cuda.kernel(&launch.program, "fragment")?;
+            let shared = if index == last {
+                compiled.shared_bytes(THREADS)
+            } else {
+                0
+            };
+            let mut shape = kernel.persistent_shape(THREADS, shared)?;
+            shape.blocks = shape.blocks.min(self.image.tiles(index));
+            kernels.push((kernel, shape));
+        }
+        let tiles_of_block = self
+            .image
+            .tiles(last)
+            .div_ceil(kernels[last].1.blocks.max(1));
         let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
         if let Err(reason) = compiled.check_sums(tiles_of_block * tile_rows) {
             self.reply(Err(reason));
             return Ok(Step::Done);
         }
+        let image = &self.image;
         cuda.write(&image.bytes, &self.memory, 0, &stream)?;
-        let totals = DeviceView::of(&self.memory, image.totals..image.len);
-        Transfer::begin(cuda, Fill(0), totals, &stream)?.finish()?;
         let (began, ended) = (cuda.event()?, cuda.event()?);
-        self.queue(
-            cuda,
-            (&kernel, &shape),
-            &arguments,
-            (&began, &ended, &stream),
-        )?;
+        cuda.record(&began, &stream)?;
+        let zeros = DeviceView::of(&self.memory, image.zeros..image.len);
+        Transfer::begin(cuda, Fill(0), zeros, &stream)?.finish()?;
+        for (index, (kernel, shape)) in kernels.iter().enumerate() {
+            // A source without rows has no tile.
+            if shape.blocks > 0 {
+                let arguments = image.arguments_at(index, self.memory.address());
+                self.queue(cuda, (kernel, shape), &arguments, &stream)?;
+            }
+        }
+        cuda.record(&ended, &stream)?;
         let done = cuda.mark(&stream)?;
         self.running = Some(Running {
             began,
@@ -200,21 +215,28 @@ impl Job for FragmentJob {
             return Ok(Step::Done);
         };
         if let Some(running) = self.running.take() {
-            let mut bytes = vec![0; self.image.len - self.image.totals];
-            cuda.read(&self.memory, self.image.totals, &mut bytes, &running.stream)?;
-            let totals = bytes.as_chunks::<8>().0.iter();
+            let mut bytes = vec![0; self.image.len - self.image.results];
+            cuda.read(
+                &self.memory,
+                self.image.results,
+                &mut bytes,
+                &running.stream,
+            )?;
             let ms = running.ended.elapsed_ms(&running.began)?;
-            self.reply(Ok(Ran {
-                totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
-                took: Duration::from_secs_f64(f64::from(ms) / 1e3),
-            }));
+            let took = Duration::from_secs_f64(f64::from(ms) / 1e3);
+            self.reply(Image::ran(&bytes, took));
             return Ok(Step::Done);
         }
-        if let Some(compiling) = cuda.load(&self.launch.program)? {
+        let mut compiling = None;
+        for kernel in &self.launch.kernels {
+            // All are compiled at the same time.
+            compiling = cuda.load(&kernel.program)?.or(compiling);
+        }
+        if let Some(compiling) = compiling {
             if self.launch.waits {
                 return Ok(Step::wait_for(compiling));
             }
-            self.reply(Err(Reason::new("its kernel is being compiled")));
+            self.reply(Err(Reason::new("its kernels are being compiled")));
             return Ok(Step::Done);
         }
         if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {

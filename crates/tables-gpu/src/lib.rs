@@ -14,10 +14,13 @@ use forebay_device::{Device, OutOfMemory};
 mod arguments;
 mod columns;
 mod domain;
+mod draft;
 mod engine;
 mod expression;
 mod fragment;
 mod gpu;
+mod join;
+mod joined;
 #[expect(unsafe_code, reason = "the launch of a kernel")]
 mod launch;
 mod load;
@@ -29,6 +32,7 @@ mod reason;
 mod result;
 mod rule;
 mod scanned;
+mod source;
 #[cfg(test)]
 mod tests;
 mod uses;

@@ -14,10 +14,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::columns::{Chunk, Column, ColumnKey, Columns, FileKey};
-use crate::fragment::Fragment;
+use crate::columns::{Chunk, Column, Columns, FileKey, Read};
+use crate::domain::Table;
+use crate::fragment::Source;
 use crate::packed::{CHUNK_ROWS, Packer, Texts};
 use crate::reason::Reason;
+use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
@@ -25,60 +27,59 @@ const RANGE_BYTES: u64 = 32 << 20;
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
 
-/// Brings the columns of a fragment to the engine, those that are not there. One load runs at a time: the one that
-/// holds the lock `loading`.
+/// Brings the columns of sources to the engine, those that are not there. One load runs at a time: the one that holds
+/// the lock `loading`.
 ///
 /// # Errors
 /// If a file cannot be read, or there is no room.
 pub(crate) async fn load(
     columns: Arc<Columns>,
-    files: Vec<(FileKey, PartitionedFile)>,
-    fragment: Arc<Fragment>,
+    reads: Vec<Read>,
     context: Arc<TaskContext>,
     _loading: OwnedMutexGuard<()>,
 ) -> Result<(), Reason> {
     let began = columns.now();
-    for (file, partitioned) in files {
-        let mut missing = fragment.columns();
-        missing.retain(|it| !columns.is_settled(&Columns::key(&file, &fragment, *it)));
-        if missing.is_empty() {
-            continue;
-        }
-        let keys: Vec<_> = missing
-            .iter()
-            .map(|it| Columns::key(&file, &fragment, *it))
-            .collect();
-        let read = of_file(
-            &columns,
-            &partitioned,
-            &fragment,
-            (&missing, began),
-            &context,
-        )
-        .await;
-        match read {
-            Ok(read) => {
-                let keyed = keys.into_iter().zip(read);
-                keyed.for_each(|(key, column)| columns.put(key, column));
-            }
-            Err(Failed::Column(index, reason)) => {
-                let name = fragment.scan.file_source.table_schema().table_schema();
-                let name = name.field(missing[index]).name();
-                let reason = Reason::new(format!("the column {name}: {reason}"));
-                refuse(&columns, &keys[index], &reason);
-                return Err(reason);
-            }
-            Err(Failed::Load(reason)) => {
-                keys.into_iter().for_each(|key| columns.put_off(key));
-                return Err(reason);
-            }
+    for (source, files) in &reads {
+        for (file, partitioned) in files {
+            load_file(&columns, source, (file, partitioned), (began, &context)).await?;
         }
     }
     Ok(())
 }
 
-fn refuse(columns: &Columns, key: &ColumnKey, reason: &Reason) {
-    columns.refuse(key.clone(), reason.clone());
+async fn load_file(
+    columns: &Arc<Columns>,
+    source: &Source,
+    (file, partitioned): (&FileKey, &PartitionedFile),
+    (began, context): (u64, &Arc<TaskContext>),
+) -> Result<(), Reason> {
+    let mut missing = source.columns.clone();
+    missing.retain(|it| !columns.is_settled(&Columns::key(file, source, *it)));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<_> = missing
+        .iter()
+        .map(|it| Columns::key(file, source, *it))
+        .collect();
+    let read = of_file(columns, partitioned, source, (&missing, began), context).await;
+    match read {
+        Ok(read) => {
+            let keyed = keys.into_iter().zip(read);
+            keyed.for_each(|(key, column)| columns.put(key, column));
+            Ok(())
+        }
+        Err(Failed::Column(index, reason)) => {
+            let name = source.schema().field(missing[index]).name();
+            let reason = Reason::new(format!("the column {name}: {reason}"));
+            columns.refuse(keys[index].clone(), reason.clone());
+            Err(reason)
+        }
+        Err(Failed::Load(reason)) => {
+            keys.into_iter().for_each(|key| columns.put_off(key));
+            Err(reason)
+        }
+    }
 }
 
 /// Why a file was not loaded.
@@ -96,7 +97,7 @@ fn failed(error: impl std::fmt::Display) -> Failed {
 async fn of_file(
     columns: &Arc<Columns>,
     file: &PartitionedFile,
-    fragment: &Fragment,
+    source: &Source,
     (wanted, began): (&[usize], u64),
     context: &Arc<TaskContext>,
 ) -> Result<Vec<Column>, Failed> {
@@ -110,16 +111,16 @@ async fn of_file(
         });
         FileGroup::new(vec![part])
     });
-    let original = &fragment.scan.file_source;
-    let mut source = ParquetSource::new(original.table_schema().clone());
+    let original = &source.scan.file_source;
+    let mut decoded = ParquetSource::new(original.table_schema().clone());
     if let Some(original) = original.downcast_ref::<ParquetSource>() {
-        source = source.with_table_parquet_options(original.table_parquet_options().clone());
+        decoded = decoded.with_table_parquet_options(original.table_parquet_options().clone());
         if let Some(reader) = original.parquet_file_reader_factory() {
-            source = source.with_parquet_file_reader_factory(Arc::clone(reader));
+            decoded = decoded.with_parquet_file_reader_factory(Arc::clone(reader));
         }
     }
-    let scan = FileScanConfigBuilder::from(fragment.scan.clone())
-        .with_source(Arc::new(source))
+    let scan = FileScanConfigBuilder::from(source.scan.clone())
+        .with_source(Arc::new(decoded))
         .with_file_groups(groups.collect())
         .with_preserve_order(true)
         .with_projection_indices(Some(wanted.to_vec()))
@@ -200,14 +201,10 @@ async fn store(
 }
 
 /// Returns the offsets of the columns' tables, file by file, and the words of all.
-pub(crate) fn tables(
-    compiled: &crate::program::Compiled,
-    chunks: &[Vec<u32>],
-) -> (Vec<u32>, Vec<u32>) {
-    use crate::domain::Table;
+pub(crate) fn tables(kernel: &Kernel, chunks: &[Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
     let mut words: Vec<u32> = Vec::new();
     let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
-    for (index, table) in compiled.tables.iter().enumerate() {
+    for (index, table) in kernel.tables.iter().enumerate() {
         let of_files: Vec<&Vec<u32>> = match table {
             Table::OfAll(of_all) => vec![of_all],
             Table::OfFile(of_files) => of_files.iter().collect(),
@@ -220,7 +217,7 @@ pub(crate) fn tables(
     let mut offsets = Vec::new();
     for (file, chunks) in chunks.iter().enumerate() {
         for _ in chunks {
-            offsets.extend(compiled.tables.iter().enumerate().map(|(index, table)| {
+            offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
                 let file = if matches!(table, Table::OfAll(_)) {
                     0
                 } else {

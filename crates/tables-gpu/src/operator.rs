@@ -10,8 +10,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
-    ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 use forebay_tables::GpuOptions;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -31,6 +31,7 @@ pub(crate) struct GpuAggregateExec {
     /// What was decided when the first partition was read.
     outcome: Arc<OnceCell<Outcome>>,
     metrics: ExecutionPlanMetricsSet,
+    properties: Arc<PlanProperties>,
 }
 
 impl GpuAggregateExec {
@@ -40,8 +41,14 @@ impl GpuAggregateExec {
         columns: Arc<Columns>,
         options: GpuOptions,
     ) -> GpuAggregateExec {
+        // The device returns all rows in the first partition, in no order.
+        let partitions = cpu.output_partitioning().partition_count();
+        let properties = PlanProperties::clone(cpu.properties());
+        let properties =
+            properties.with_partitioning(Partitioning::UnknownPartitioning(partitions));
         GpuAggregateExec {
             cpu,
+            properties: Arc::new(properties),
             fragment,
             columns,
             options,
@@ -80,7 +87,7 @@ impl ExecutionPlan for GpuAggregateExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.cpu.properties()
+        &self.properties
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {

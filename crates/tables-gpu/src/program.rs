@@ -1,21 +1,18 @@
-//! The kernel of a fragment: its source, what it is run with, and what its totals mean.
+//! The kernels of a fragment, and what the totals of the last mean.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CastExpr;
-use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
 
-use crate::arguments::Fragment as Arguments;
-use crate::domain::{Domain, Table};
+use crate::draft::Draft;
 use crate::expression::Code;
 use crate::fragment::{Aggregate, Fragment};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
-use crate::uses::Uses;
+use crate::source::{Ending, Kernel};
 use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -32,8 +29,6 @@ const OF_BLOCK_MAX: usize = 8 << 10;
 const GROUPS_MAX: usize = 1 << 20;
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: usize = 256 << 20;
-/// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
-const WIDTHS_DIFFER: u32 = 99;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
 
@@ -50,6 +45,18 @@ pub(crate) enum Place {
     OfBlock,
     /// Many groups, in global memory.
     OfAll,
+}
+
+impl Place {
+    /// Returns the class that has the totals.
+    fn class(self) -> &'static str {
+        match self {
+            Place::Registers => "Registers",
+            Place::Private => "Private",
+            Place::OfBlock => "OfBlock",
+            Place::OfAll => "OfAll",
+        }
+    }
 }
 
 /// A total of each group.
@@ -84,15 +91,12 @@ pub(crate) struct Column {
     pub(crate) data_type: DataType,
 }
 
-/// A kernel, and what it is run with.
+/// The kernels of a fragment.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub(crate) source: String,
+    /// The last kernel, which adds the totals. Those that fill the tables of its joins run before.
+    pub(crate) kernel: Kernel,
     pub(crate) place: Place,
-    /// Indexes of the columns in the table, in the order of the kernel's parts.
-    pub(crate) columns: Vec<usize>,
-    pub(crate) tables: Vec<Table>,
-    pub(crate) constants: Vec<i128>,
     /// The different values of each key; the first key changes slowest.
     pub(crate) keys: Vec<ArrayRef>,
     /// Number of groups, also of those without rows.
@@ -106,77 +110,62 @@ pub(crate) struct Compiled {
 }
 
 /// The slots of a kernel while its code is written.
-struct Slots<'a> {
-    code: Code<'a>,
+struct Slots<'k, 'a> {
+    code: Code<'k, 'a>,
     slots: Vec<Slot>,
     addend_max: u128,
     rows: u64,
 }
 
 impl Compiled {
-    /// Writes the kernel of a fragment over the columns of a scan.
+    /// Writes the kernels of a fragment over the columns of its sources.
     ///
     /// # Errors
     /// Why the GPU cannot compute the fragment.
-    pub(crate) fn new(fragment: &Fragment, scanned: &Scanned) -> Result<Compiled> {
-        let mut uses = Uses::default();
-        let mut code = Code::new(scanned, &mut uses);
-        let mut kept = Vec::new();
-        for filter in &fragment.filters {
-            let value = code.condition(filter)?;
-            kept.extend(value.valid);
-            kept.push(value.text);
-        }
-        if kept.is_empty() {
-            kept.push("true".to_owned());
-        }
-        let mut keeps = code.into_lines();
-        keeps.push(format!("return {};", kept.join(" & ")));
+    pub(crate) fn new(fragment: &Fragment, scanned: &[Scanned]) -> Result<Compiled> {
+        let mut draft = Draft::new(&fragment.rows, scanned);
+        let rows = draft.scanned.rows;
+        let steps = draft.steps()?;
         let mut slots = Slots {
-            code: Code::new(scanned, &mut uses),
+            code: Code::new(&mut draft),
             slots: Vec::new(),
             addend_max: 0,
-            rows: scanned.rows,
+            rows,
         };
-        let (group, keys, groups) = slots.group(&fragment.keys, scanned)?;
+        let (group, keys, groups) = slots.group(&fragment.keys)?;
         slots.slot(None, "1".to_owned(), false);
         let mut outputs = Vec::new();
         for aggregate in &fragment.aggregates {
-            outputs.extend(slots.aggregate(aggregate, scanned)?);
+            outputs.extend(slots.aggregate(aggregate)?);
         }
         let addend_max = slots.addend_max;
-        let (all, mut adds) = (slots.slots, slots.code.into_lines());
-        adds.push(format!("const u32 group = {group};"));
-        adds.push("if (is_wanted) {".to_owned());
-        adds.extend(all.iter().enumerate().map(|(index, slot)| {
+        let (all, mut lines) = (slots.slots, slots.code.function.lines);
+        lines.push(format!("const u32 group = {group};"));
+        lines.push("if (is_wanted) {".to_owned());
+        lines.extend(all.iter().enumerate().map(|(index, slot)| {
             let code = slot.code.replace("SLOT", &index.to_string());
             format!("    {code};")
         }));
-        adds.push("}".to_owned());
+        lines.push("}".to_owned());
         let place = place(&fragment.keys, groups, all.len())?;
+        let ending = Ending {
+            totals: place.class(),
+            place: Some(place),
+            groups,
+            slots: all.iter().map(|it| it.is_maximum).collect(),
+            lines,
+            words: Vec::new(),
+            is_unique: false,
+        };
         Ok(Compiled {
-            source: source(&uses, scanned, (groups, place), &all, [&keeps, &adds]),
+            kernel: Kernel::new(draft, steps, &ending)?,
             place,
-            columns: uses.columns,
-            tables: uses.tables,
-            constants: uses.constants,
             keys,
             groups,
             slots: all.len(),
             outputs,
             addend_max,
         })
-    }
-
-    /// Returns the program of the kernel.
-    pub(crate) fn spec(&self) -> ProgramSpec {
-        ProgramSpec {
-            name: "tables/fragment.cu".to_owned(),
-            source: self.source.clone().into(),
-            headers: headers(),
-            options: vec!["--device-int128".to_owned()],
-            entries: vec!["fragment".to_owned()],
-        }
     }
 
     /// Returns the bytes of shared memory of a block.
@@ -215,99 +204,14 @@ fn place(keys: &[Arc<dyn PhysicalExpr>], groups: usize, slots: usize) -> Result<
     }
 }
 
-/// Returns the headers of every kernel.
-pub(crate) fn headers() -> Vec<(String, String)> {
-    let arguments = format!(
-        "#pragma once\n#include \"device.cuh\"\n{}",
-        Arguments::header()
-    );
-    vec![
-        device_header(),
-        ("arguments.cuh".to_owned(), arguments),
-        header("columns.cuh", include_str!("kernels/columns.cuh")),
-        header("fragment.cuh", include_str!("kernels/fragment.cuh")),
-    ]
-}
-
-fn header(name: &str, text: &str) -> (String, String) {
-    (name.to_owned(), text.to_owned())
-}
-
-fn source(
-    uses: &Uses,
-    scanned: &Scanned,
-    (groups, place): (usize, Place),
-    slots: &[Slot],
-    [keeps, adds]: [&[String]; 2],
-) -> String {
-    let totals = match place {
-        Place::Registers => "Registers",
-        Place::Private => "Private",
-        Place::OfBlock => "OfBlock",
-        Place::OfAll => "OfAll",
-    };
-    // Blocks of a multiprocessor, which limit the registers of a thread.
-    let blocks = match uses.columns.len() {
-        0..=4 if place != Place::Private => 3,
-        _ => 2,
-    };
-    // Few threads have totals of their own, and their reads alone would leave the memory idle.
-    let tiles_ahead = if place == Place::Private { 4 } else { 0 };
-    let widths = uses.columns.iter();
-    let widths = widths.map(|column| scanned.width(*column).unwrap_or(WIDTHS_DIFFER));
-    let widths: Vec<_> = widths.map(|width| width.to_string()).collect();
-    let is_maximum = slots.iter().map(|it| it.is_maximum.to_string());
-    let mut text = String::from("#include \"arguments.cuh\"\n");
-    let constants = [
-        ("kThreads", THREADS as usize),
-        ("kBlocks", blocks),
-        ("kTilesAhead", tiles_ahead),
-        ("kColumns", uses.columns.len()),
-        ("kTables", uses.tables.len()),
-        ("kGroups", groups),
-        ("kSlots", slots.len()),
-    ];
-    for (name, value) in constants {
-        let _ = writeln!(text, "constexpr u32 {name} = {value};");
-    }
-    let _ = writeln!(
-        text,
-        "constexpr u32 kWidths[] = {{{}}};\nconstexpr bool kIsMaximum[] = {{{}}};\n#include \"columns.cuh\"\nusing Totals = {totals};",
-        if widths.is_empty() {
-            "0".to_owned()
-        } else {
-            widths.join(", ")
-        },
-        is_maximum.collect::<Vec<_>>().join(", ")
-    );
-    let arguments = "const Fragment& f, const Columns& c, const u32 i, const bool is_wanted";
-    for (head, lines) in [
-        (format!("bool keeps({arguments})"), keeps),
-        (format!("void add({arguments}, Totals& totals)"), adds),
-    ] {
-        let _ = writeln!(
-            text,
-            "__device__ inline {head} {{\n    {}\n}}",
-            lines.join("\n    ")
-        );
-    }
-    text + "#include \"fragment.cuh\"\n"
-}
-
-impl Slots<'_> {
+impl Slots<'_, '_> {
     /// Declares the group of a row. Returns its number, the different values of each key, and the number of groups.
-    fn group(
-        &mut self,
-        keys: &[Arc<dyn PhysicalExpr>],
-        scanned: &Scanned,
-    ) -> Result<(String, Vec<ArrayRef>, usize)> {
+    fn group(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<(String, Vec<ArrayRef>, usize)> {
         let mut group = String::from("0u");
         let mut values = Vec::new();
         let mut groups: usize = 1;
         for key in keys {
-            let domain = Domain::of(key, scanned)?;
-            let (table, of_key) = domain.keys(key)?;
-            let word = self.code.looked_up(&domain, table)?;
+            let (word, of_key) = self.code.key(key)?;
             let count = of_key.len().max(1);
             // At most 2^16 values a key and file, so that the product does not wrap.
             groups *= count;
@@ -341,7 +245,8 @@ impl Slots<'_> {
         })
     }
 
-    fn aggregate(&mut self, aggregate: &Aggregate, scanned: &Scanned) -> Result<Vec<Column>> {
+    fn aggregate(&mut self, aggregate: &Aggregate) -> Result<Vec<Column>> {
+        let scanned = self.code.draft.scanned;
         let function = &aggregate.function;
         let name = function.fun().name();
         if function.is_distinct() || !function.order_bys().is_empty() {

@@ -7,6 +7,7 @@ use datafusion::config::ConfigOptions;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -14,7 +15,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitio
 use forebay_tables::GpuOptions;
 
 use crate::columns::Columns;
-use crate::fragment::Fragment;
+use crate::fragment::{Fragment, Source};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuAggregateExec;
 use crate::packed::is_packable;
@@ -109,21 +110,12 @@ impl Steps {
         };
         let input = match aggregate.mode() {
             AggregateMode::Single => aggregate.input(),
-            AggregateMode::SinglePartitioned
-                if aggregate.input().output_partitioning().partition_count() == 1 =>
-            {
-                aggregate.input()
+            AggregateMode::SinglePartitioned => {
+                let partitions = aggregate.input().output_partitioning().partition_count();
+                steps.partitions = (partitions > 1).then_some(partitions);
+                let below = steps.partitions.and_then(|_| by_keys(aggregate));
+                below.unwrap_or(aggregate.input())
             }
-            AggregateMode::SinglePartitioned => match by_keys(aggregate) {
-                Some((input, partitions)) => {
-                    steps.partitions = Some(partitions);
-                    input
-                }
-                None => {
-                    steps.reason = Some(Reason::new("rows that are partitioned"));
-                    return Ok(steps);
-                }
-            },
             AggregateMode::Partial => {
                 steps.first = Some(Arc::new(aggregate.clone()));
                 return Ok(steps);
@@ -163,7 +155,19 @@ impl Steps {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let groups = aggregate.group_expr().as_final();
         let (mode, input) = match (aggregate.mode(), self.partitions) {
-            (AggregateMode::Partial, _) => return Ok(first),
+            (AggregateMode::Partial, _) => {
+                // The device returns all rows in the first partition.
+                let partitioning = &aggregate.properties().partitioning;
+                return Ok(match partitioning {
+                    // Nothing above can use partitions by columns that are gone.
+                    Partitioning::Hash(keys, _)
+                        if !keys.iter().any(|it| it.is::<UnKnownColumn>()) =>
+                    {
+                        Arc::new(RepartitionExec::try_new(first, partitioning.clone())?)
+                    }
+                    _ => first,
+                });
+            }
             (_, Some(partitions)) => {
                 let by = Partitioning::Hash(groups.input_exprs(), partitions);
                 let input = RepartitionExec::try_new(first, by)?;
@@ -182,12 +186,12 @@ impl Steps {
     }
 }
 
-/// Returns what is below the partitions by the keys of an aggregate, and their number.
-fn by_keys(aggregate: &AggregateExec) -> Option<(&Arc<dyn ExecutionPlan>, usize)> {
+/// Returns what is below the partitions by the keys of an aggregate.
+fn by_keys(aggregate: &AggregateExec) -> Option<&Arc<dyn ExecutionPlan>> {
     let repartition = aggregate.input().downcast_ref::<RepartitionExec>()?;
     match repartition.partitioning() {
-        Partitioning::Hash(keys, partitions) if *keys == aggregate.group_expr().input_exprs() => {
-            Some((repartition.input(), *partitions))
+        Partitioning::Hash(keys, _) if *keys == aggregate.group_expr().input_exprs() => {
+            Some(repartition.input())
         }
         _ => None,
     }
@@ -195,23 +199,32 @@ fn by_keys(aggregate: &AggregateExec) -> Option<(&Arc<dyn ExecutionPlan>, usize)
 
 /// Returns the fragment of an aggregate.
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
-    // The device returns all rows in the first partition, in no order.
-    let properties = aggregate.properties();
-    let is_any = matches!(
-        properties.partitioning,
-        Partitioning::UnknownPartitioning(_) | Partitioning::RoundRobinBatch(_)
-    );
-    let is_partitioned = !is_any && properties.partitioning.partition_count() > 1;
-    if is_partitioned || properties.output_ordering().is_some() {
-        return Err(Reason::new("rows that are partitioned or sorted"));
+    if aggregate.properties().output_ordering().is_some() {
+        return Err(Reason::new("rows that are sorted"));
     }
     let fragment = Fragment::of(aggregate)?;
-    let table = fragment.scan.file_source.table_schema();
-    let (schema, in_file) = (table.table_schema(), table.file_schema().fields().len());
-    for column in fragment.columns() {
-        let field = schema.field(column);
+    let mut rows = vec![&fragment.rows];
+    let mut assumed = vec![None; fragment.sources.len()];
+    while let Some(of) = rows.pop() {
+        let scanned = Scanned::assumed(Arc::clone(&of.schema), of.width());
+        assumed[of.source] = Some(scanned);
+        rows.extend(of.joins.iter().map(|join| &join.rows));
+    }
+    for source in &fragment.sources {
+        check_columns(source)?;
+    }
+    let assumed: Vec<_> = assumed.into_iter().flatten().collect();
+    Compiled::new(&fragment, &assumed)?;
+    Ok(fragment)
+}
+
+/// Checks that the columns of a source can be kept on a device.
+fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
+    let in_file = source.scan.file_source.table_schema().file_schema();
+    for column in &source.columns {
+        let field = source.schema().field(*column);
         // The values of partitions are those of a scan: the same file may have another one in the next.
-        if column >= in_file {
+        if *column >= in_file.fields().len() {
             let text = format!("the column {} is not in the files", field.name());
             return Err(Reason::new(text));
         }
@@ -224,10 +237,8 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
             return Err(Reason::new(text));
         }
     }
-    if fragment.columns().is_empty() {
-        return Err(Reason::new("it reads no column"));
+    match source.columns.is_empty() {
+        true => Err(Reason::new("it reads no column of a table")),
+        false => Ok(()),
     }
-    let assumed = Scanned::assumed(Arc::clone(schema));
-    Compiled::new(&fragment, &assumed)?;
-    Ok(fragment)
 }

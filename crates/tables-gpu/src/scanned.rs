@@ -24,8 +24,10 @@ pub(crate) struct Facts {
 /// The columns of a scan.
 #[derive(Debug, Clone)]
 pub(crate) struct Scanned {
-    /// The columns of the table.
+    /// The columns of the rows: those of the table, then those of joins.
     pub(crate) schema: SchemaRef,
+    /// Number of columns of the table.
+    pub(crate) width: usize,
     /// What is known of the columns that are read, by their index in the table; `None` while nothing is known.
     pub(crate) facts: Option<HashMap<usize, Facts>>,
     /// Number of rows of all files.
@@ -36,9 +38,10 @@ pub(crate) struct Scanned {
 
 impl Scanned {
     /// Returns what a plan is checked with before its files are read: small numbers and no texts.
-    pub(crate) fn assumed(schema: SchemaRef) -> Scanned {
+    pub(crate) fn assumed(schema: SchemaRef, width: usize) -> Scanned {
         Scanned {
             schema,
+            width,
             facts: None,
             rows: 1,
             stop: Arc::default(),
@@ -66,7 +69,7 @@ impl Scanned {
     }
 
     /// Returns the bits of a packed number, if all chunks of all files have the same.
-    pub(crate) fn width(&self, column: usize) -> Option<u32> {
+    pub(crate) fn width_of(&self, column: usize) -> Option<u32> {
         let widths = &self.facts(column)?.widths;
         let first = (*widths.first()?)?;
         widths.iter().all(|it| *it == Some(first)).then_some(first)

@@ -1,16 +1,32 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
 
+// Returns which rows of this thread a step and those behind it keep, of those that the steps before kept.
+template <u32 kStep>
+__device__ inline u32 kept_by(const Fragment& f, const Columns& columns, Joined (&joined)[kRows], u32 before) {
+    if constexpr (kStep < kSteps) {
+        u32 kept = 0;
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            // The first step reads columns only, also behind the rows.
+            const bool is_wanted = kStep == 0 || (before >> i & 1);
+            kept |= static_cast<u32>(keeps<kStep>(f, columns, joined[i], i, is_wanted)) << i;
+        }
+        return kept_by<kStep + 1>(f, columns, joined, kept & before);
+    }
+    return before;
+}
+
 // Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
-// first is added, and `add` reads nothing of a row that is left out, so that the reads of several rows are in flight at
-// once. To branch around rows that no lane of the warp keeps took longer on an H200, also for query 6 of TPC-H.
+// first is added, and neither a step nor `add` reads anything of a row that was left out, so that the reads of several
+// rows are in flight at once. To branch around rows that no lane of the warp keeps took longer on an H200, also for
+// query 6 of TPC-H.
 __device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
-    u32 kept = 0;
+    Joined joined[kRows];
+    const u32 all = (1u << min(kRows, (rows + kThreads - 1) / kThreads)) - 1;
+    const u32 kept = kept_by<0>(f, columns, joined, all);
 #pragma unroll
-    for (u32 i = 0; i < kRows; i++) kept |= static_cast<u32>(keeps(f, columns, i, true)) << i;
-    kept &= (1u << min(kRows, (rows + kThreads - 1) / kThreads)) - 1;
-#pragma unroll
-    for (u32 i = 0; i < kRows; i++) add(f, columns, i, kept >> i & 1, totals);
+    for (u32 i = 0; i < kRows; i++) add(f, columns, joined[i], i, kept >> i & 1, totals);
 }
 
 // Returns the chunk of a tile.

@@ -19,6 +19,7 @@ const NAMES: [&str; 7] = ["ab", "cd", "", "abc", "Ab", "über", "x"];
 
 /// Writes the files of the table `t` to a folder.
 pub(super) fn write(folder: &Path, sizes: Sizes) {
+    std::fs::create_dir_all(folder).expect("room");
     for (index, rows) in sizes.0.iter().enumerate() {
         let batch = batch(*rows, index);
         let file = File::create(folder.join(format!("{index}.parquet"))).expect("room");

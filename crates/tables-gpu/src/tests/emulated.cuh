@@ -69,4 +69,9 @@ template <class Number> Number atomicAdd(Number* to, Number number) {
     *to += number;
     return before;
 }
+inline u32 atomicOr(u32* to, u32 bits) {
+    u32 before = *to;
+    *to |= bits;
+    return before;
+}
 inline void atomicMax(u64* to, u64 number) { *to = max(*to, number); }

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::engine::{Engine, Launch, Memory, Ran};
+use crate::engine::{Engine, Image, Launch, Memory, Ran};
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 
@@ -103,38 +103,36 @@ impl Emulated {
 
     fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
         let began = Instant::now();
-        let program = self.compiled(launch.program.spec());
-        let mut image = vec![0; HEAD];
-        image.extend_from_slice(&self.memory.lock());
-        image.resize(image.len().next_multiple_of(256), 0);
-        let begin = image.len();
-        let of_launch = launch.image(THREADS);
-        let tiles = of_launch.arguments.tiles;
+        let mut memory = vec![0; HEAD];
+        memory.extend_from_slice(&self.memory.lock());
+        memory.resize(memory.len().next_multiple_of(256), 0);
+        let begin = memory.len();
+        let image = launch.image(THREADS);
+        memory.extend_from_slice(&image.bytes);
+        memory.resize(begin + image.len, 0);
+        let tiles = image.tiles(launch.kernels.len() - 1);
         launch
             .compiled
             .check_sums(tiles.div_ceil(BLOCKS) * u64::from(THREADS * ROWS_OF_THREAD))?;
-        image.extend_from_slice(&of_launch.bytes);
-        image.resize(begin + of_launch.len, 0);
-        let mut arguments = Vec::new();
-        let of_launch_at = of_launch.arguments_at(BASE + begin as u64);
-        of_launch_at.write(&mut arguments);
-        image[..arguments.len()].copy_from_slice(&arguments);
         let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
-        fs::write(file.path(), &image).expect("room");
-        let run = Command::new(program)
-            .arg(file.path())
-            .args([format!("{BASE:x}"), BLOCKS.to_string(), THREADS.to_string()])
-            .output()
-            .expect("the kernel runs");
-        let errors = String::from_utf8_lossy(&run.stderr);
-        let source = &launch.program.spec().source;
-        assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
-        let image = fs::read(file.path()).expect("the image");
-        let totals = image[begin + of_launch.totals..].as_chunks::<8>().0.iter();
-        Ok(Ran {
-            totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
-            took: began.elapsed(),
-        })
+        for (index, kernel) in launch.kernels.iter().enumerate() {
+            let program = self.compiled(kernel.program.spec());
+            let mut arguments = Vec::new();
+            let of_kernel = image.arguments_at(index, BASE + begin as u64);
+            of_kernel.write(&mut arguments);
+            memory[..arguments.len()].copy_from_slice(&arguments);
+            fs::write(file.path(), &memory).expect("room");
+            let run = Command::new(program)
+                .arg(file.path())
+                .args([format!("{BASE:x}"), BLOCKS.to_string(), THREADS.to_string()])
+                .output()
+                .expect("the kernel runs");
+            let errors = String::from_utf8_lossy(&run.stderr);
+            let source = &kernel.program.spec().source;
+            assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
+            memory = fs::read(file.path()).expect("the memory");
+        }
+        Image::ran(&memory[begin + image.results..], began.elapsed())
     }
 }
 

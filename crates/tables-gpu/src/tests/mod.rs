@@ -2,6 +2,7 @@
 
 mod data;
 mod emulated;
+mod joins;
 
 use std::sync::Arc;
 
@@ -108,7 +109,8 @@ struct Fixture {
 impl Fixture {
     async fn new(engine: Arc<dyn Engine>, sizes: Sizes) -> Fixture {
         let folder = TempDir::new().expect("room");
-        write(folder.path(), sizes);
+        write(&folder.path().join("t"), sizes);
+        joins::write_all(folder.path());
         let columns = Columns::new(engine, &Freeing::default());
         let session = |options: GpuOptions| {
             let mut config = SessionConfig::new().with_target_partitions(2);
@@ -137,9 +139,12 @@ impl Fixture {
             _folder: folder,
         };
         for context in [&fixture.with, &fixture.lenient, &fixture.without] {
-            let path = fixture._folder.path().to_str().expect("a path");
-            let registered = context.register_parquet("t", path, Default::default());
-            registered.await.expect("files");
+            for table in joins::TABLES.into_iter().chain(["t"]) {
+                let path = fixture._folder.path().join(table);
+                let path = path.to_str().expect("a path");
+                let registered = context.register_parquet(table, path, Default::default());
+                registered.await.expect("files");
+            }
         }
         fixture
     }
@@ -170,7 +175,7 @@ impl Fixture {
     /// Runs all queries with the engine and without.
     async fn compare(&self) {
         let mut wrong = Vec::new();
-        for query in QUERIES {
+        for query in QUERIES.iter().chain(joins::QUERIES) {
             let (with, has_operator) = Fixture::rows(&self.with, query).await;
             let (without, _) = Fixture::rows(&self.without, query).await;
             if !has_operator || with != without {
@@ -225,7 +230,7 @@ fn compile_all(emulated: &Emulated) {
 async fn the_cpu_computes_what_kernels_do_not() {
     let emulated = Arc::new(Shared(Emulated::new()));
     let fixture = Fixture::new(emulated, Sizes(&[100])).await;
-    for (query, reason) in REFUSED {
+    for (query, reason) in REFUSED.iter().chain(joins::REFUSED) {
         let (with, has_operator) = Fixture::rows(&fixture.with, query).await;
         match with {
             Err(error) => assert!(error.contains(reason), "{query}: {error}"),
@@ -250,7 +255,7 @@ async fn columns_that_are_not_in_the_files_stay_on_the_cpu() {
         write(&folder, Sizes(&[10]));
     }
     let create = format!(
-        "CREATE EXTERNAL TABLE p STORED AS PARQUET PARTITIONED BY (part) LOCATION '{}'",
+        "CREATE EXTERNAL TABLE parts STORED AS PARQUET PARTITIONED BY (part) LOCATION '{}'",
         root.display()
     );
     for context in [&fixture.with, &fixture.lenient, &fixture.without] {
@@ -258,8 +263,8 @@ async fn columns_that_are_not_in_the_files_stay_on_the_cpu() {
         created.collect().await.expect("a table");
     }
     for query in [
-        "SELECT part, count(*) FROM p GROUP BY part",
-        "SELECT sum(a) FROM p WHERE part = '2' AND a > 3 OR a = 7",
+        "SELECT part, count(*) FROM parts GROUP BY part",
+        "SELECT sum(a) FROM parts WHERE part = '2' AND a > 3 OR a = 7",
     ] {
         let (strict, _) = Fixture::rows(&fixture.with, query).await;
         let error = strict.expect_err(query);

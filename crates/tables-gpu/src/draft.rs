@@ -1,0 +1,135 @@
+//! A kernel while its source is written, and those that fill the tables of its joins.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::utils::collect_columns;
+
+use crate::expression::{Code, Function};
+use crate::fragment::Rows;
+use crate::join::JoinKind;
+use crate::joined::{Out, OutValue, Stored};
+use crate::reason::Reason;
+use crate::scanned::Scanned;
+use crate::uses::Uses;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// A kernel over rows, and those over the rows of its joins, while their source is written.
+pub(crate) struct Draft<'a> {
+    pub(crate) rows: &'a Rows,
+    pub(crate) scanned: &'a Scanned,
+    pub(crate) uses: Uses,
+    pub(crate) joins: Vec<Draft<'a>>,
+    /// Of the rows of a join: where they are stored.
+    pub(crate) stored: Option<Stored>,
+    /// Of the rows of a join: the function that stores a row.
+    pub(crate) store: Function,
+    /// What this function stores of a row.
+    pub(crate) outs: Vec<Out>,
+    /// The expressions that these are.
+    pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
+}
+
+impl<'a> Draft<'a> {
+    /// Returns the draft of rows. `scanned` is what is known of each source of the fragment.
+    pub(crate) fn new(rows: &'a Rows, scanned: &'a [Scanned]) -> Draft<'a> {
+        let joins = rows.joins.iter();
+        Draft {
+            rows,
+            scanned: &scanned[rows.source],
+            uses: Uses::default(),
+            joins: joins.map(|join| Draft::new(&join.rows, scanned)).collect(),
+            stored: None,
+            store: Function::default(),
+            outs: Vec::new(),
+            requested: HashMap::new(),
+        }
+    }
+
+    /// Returns the join that a column is of; `None` for columns of the table.
+    fn join_of_column(&self, column: usize) -> Option<usize> {
+        let behind = |join: &crate::join::Join| join.first <= column;
+        self.rows.joins.iter().rposition(behind)
+    }
+
+    /// Returns the join that all columns of an expression are of; `None` if there is none.
+    pub(crate) fn join_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+        let columns = collect_columns(expr);
+        let mut joins = columns.iter().map(|it| self.join_of_column(it.index()));
+        let first = joins.next()??;
+        joins.all(|it| it == Some(first)).then_some(first)
+    }
+
+    /// Returns the joins that expressions have columns of.
+    fn joins_of(&self, exprs: &[Arc<dyn PhysicalExpr>]) -> Vec<usize> {
+        let columns = exprs.iter().flat_map(collect_columns);
+        columns
+            .filter_map(|it| self.join_of_column(it.index()))
+            .collect()
+    }
+
+    /// Returns the joins in the order in which rows are looked up: those first that keep few rows.
+    fn order(&self) -> Vec<usize> {
+        let joins = &self.rows.joins;
+        let cost = |join: &usize| {
+            let of = &joins[*join];
+            let is_selective = of.kind != JoinKind::Outer
+                && (!of.rows.filters.is_empty() || !of.rows.joins.is_empty());
+            (!is_selective, of.rows.bytes(), *join)
+        };
+        let mut left: Vec<usize> = (0..joins.len()).collect();
+        let mut order = Vec::new();
+        while !left.is_empty() {
+            // The keys of a join are of joins before it in the plan, so that one is always ready.
+            let ready = left.iter().copied().filter(|join| {
+                let needed = self.joins_of(&joins[*join].keys);
+                needed.iter().all(|it| order.contains(it))
+            });
+            let Some(next) = ready.min_by_key(cost) else {
+                break;
+            };
+            left.retain(|it| *it != next);
+            order.push(next);
+        }
+        order
+    }
+
+    /// Writes the functions that tell whether a row is kept, one after the other: first by columns of the table, then
+    /// by each join.
+    ///
+    /// # Errors
+    /// Why kernels cannot tell.
+    pub(crate) fn steps(&mut self) -> Result<Vec<Vec<String>>> {
+        let order = self.order();
+        let mut filters = self.rows.filters.clone();
+        let mut steps = Vec::new();
+        for step in 0..=order.len() {
+            let known = &order[..step];
+            let ready: Vec<_> = filters
+                .extract_if(.., |filter| {
+                    let needed = self.joins_of(std::slice::from_ref(filter));
+                    needed.iter().all(|it| known.contains(it))
+                })
+                .collect();
+            let mut code = Code::new(self);
+            let mut kept = Vec::new();
+            if let Some(join) = known.last() {
+                kept.extend(code.look_up(*join)?);
+            }
+            for filter in &ready {
+                let value = code.condition(filter)?;
+                kept.extend(value.valid);
+                kept.push(value.text);
+            }
+            if kept.is_empty() {
+                kept.push("true".to_owned());
+            }
+            let mut lines = code.function.lines;
+            lines.push(format!("return {};", kept.join(" & ")));
+            steps.push(lines);
+        }
+        Ok(steps)
+    }
+}

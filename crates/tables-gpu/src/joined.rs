@@ -1,0 +1,441 @@
+//! Joins in generated code: the rows of a join are a table by their keys, with the values that the other side needs.
+//!
+//! Keys are integers, and the table has an element for each number between the smallest and the largest. An element
+//! has a bit that tells whether there is a row, and the values of the row in as few bits as their bounds allow.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::concat;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::scalar::ScalarValue;
+
+use crate::domain::Domain;
+use crate::expression::Code;
+use crate::fragment::over_rows;
+use crate::join::JoinKind;
+use crate::reason::Reason;
+use crate::value::{Kind, Value, condition};
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Maximum number of elements of a table.
+const ELEMENTS_MAX: u64 = 1 << 32;
+
+/// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dense {
+    pub(crate) ranges: Vec<(i64, u64)>,
+}
+
+impl Dense {
+    /// Returns the number of elements of a table; `None` if they are more than 2^64.
+    pub(crate) fn elements(&self) -> Option<u64> {
+        let counts = self.ranges.iter().map(|(_, count)| count);
+        counts.fold(Some(1), |all: Option<u64>, count| all?.checked_mul(*count))
+    }
+}
+
+/// A number that the table of a join has for each key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Out {
+    /// The number, of 64 bits.
+    text: String,
+    bits: u32,
+}
+
+/// An expression over the rows of a join, in its table.
+#[derive(Debug, Clone)]
+pub(crate) struct OutValue {
+    /// Index of the number above `min`; `None` if it is always that.
+    number: Option<usize>,
+    /// Index of the bit that tells whether the value is not NULL; `None` if it never is.
+    valid: Option<usize>,
+    kind: Kind,
+    min: i128,
+    max: i128,
+}
+
+/// Where a number of a table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) word: usize,
+    pub(crate) shift: u32,
+    pub(crate) bits: u32,
+}
+
+/// A word of a table: the bits of each element, 1, 8, 16 or 32.
+pub(crate) type Word = u32;
+
+/// Returns where numbers are in the words of a table, and these words. The lowest bit of the first word tells whether
+/// there is a row.
+pub(crate) fn layout(outs: &[Out]) -> (Vec<Place>, Vec<Word>) {
+    let mut used = vec![1];
+    let places = outs.iter().map(|out| {
+        if out.bits > 32 {
+            used.extend([32, out.bits - 32]);
+            return Place {
+                word: used.len() - 2,
+                shift: 0,
+                bits: out.bits,
+            };
+        }
+        let word = used.iter().position(|it| it + out.bits <= 32);
+        let word = word.unwrap_or_else(|| {
+            used.push(0);
+            used.len() - 1
+        });
+        let shift = used[word];
+        used[word] += out.bits;
+        Place {
+            word,
+            shift,
+            bits: out.bits,
+        }
+    });
+    let places = places.collect();
+    let words = used.into_iter().map(|bits| match bits {
+        0..=1 => 1,
+        2..=8 => 8,
+        9..=16 => 16,
+        _ => 32,
+    });
+    (places, words.collect())
+}
+
+/// Returns the words of an element as code, from the numbers and where they are.
+pub(crate) fn words_of(outs: &[Out], places: &[Place], count: usize) -> Vec<String> {
+    let mut words = vec![vec![]; count];
+    words[0].push("1u".to_owned());
+    for (out, place) in outs.iter().zip(places) {
+        let text = &out.text;
+        words[place.word].push(format!("static_cast<u32>({text}) << {}", place.shift));
+        if place.bits > 32 {
+            words[place.word + 1].push(format!("static_cast<u32>({text} >> 32)"));
+        }
+    }
+    words.iter().map(|parts| parts.join(" | ")).collect()
+}
+
+/// The element of a row in a table, in generated code.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) text: String,
+    /// What holds if there is one.
+    pub(crate) conditions: Vec<String>,
+}
+
+/// Where the rows of a join are stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) dense: Dense,
+    pub(crate) index: Index,
+}
+
+impl Code<'_, '_> {
+    /// Runs a function with the code that stores a row of a join.
+    fn stored<T>(
+        &mut self,
+        join: usize,
+        with: impl FnOnce(&mut Code<'_, '_>) -> Result<T>,
+    ) -> Result<T> {
+        let draft = &mut self.draft.joins[join];
+        let function = std::mem::take(&mut draft.store);
+        let mut code = Code { draft, function };
+        let result = with(&mut code);
+        let function = code.function;
+        self.draft.joins[join].store = function;
+        result
+    }
+
+    /// Returns an expression over columns of a join as one over its rows.
+    fn over_join(
+        &self,
+        join: usize,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        let of = &self.draft.rows.joins[join];
+        let moved = Arc::clone(expr).transform_up(|node| {
+            Ok(match node.downcast_ref::<Column>() {
+                Some(column) => {
+                    let index = column.index() - of.first;
+                    Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)
+                }
+                None => Transformed::no(node),
+            })
+        });
+        over_rows(&moved.data().map_err(Reason::of)?, &of.rows.columns)
+    }
+
+    /// Declares whether a row has a match; `None` if all rows that come so far have one.
+    fn matched(&mut self, join: usize) -> Option<String> {
+        let is_outer = self.draft.rows.joins[join].kind == JoinKind::Outer;
+        is_outer.then(|| self.declare(Kind::Bool, &format!("is_matched<{join}>(joined)")))
+    }
+
+    /// Returns the value of an expression of a join for rows without a match, of which all columns are NULL.
+    fn unmatched(&self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<ArrayRef> {
+        if is_volatile(expr) {
+            return Err(Reason::new(format!("{expr} differs from row to row")));
+        }
+        let schema = &self.draft.rows.joins[join].rows.schema;
+        let of_nulls = Arc::clone(expr).transform_up(|node| {
+            if !node.is::<Column>() {
+                return Ok(Transformed::no(node));
+            }
+            let null = ScalarValue::try_new_null(&node.data_type(schema)?)?;
+            Ok(Transformed::yes(Arc::new(Literal::new(null)) as _))
+        });
+        let of_nulls = of_nulls.data().map_err(Reason::of)?;
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options);
+        let value = of_nulls.evaluate(&row.map_err(Reason::of)?);
+        value.and_then(|it| it.into_array(1)).map_err(Reason::of)
+    }
+
+    /// Declares the value of an expression over columns of one join.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn of_join(&mut self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        let of_row = self.over_join(join, expr)?;
+        let out = self.stored(join, |code| code.out_value(&of_row))?;
+        let valid = out
+            .valid
+            .map(|out| format!("out<{join}, {out}>(joined) != 0"));
+        let valid = valid.map(|text| self.declare(Kind::Bool, &text));
+        let number = match out.number {
+            Some(number) => format!("out<{join}, {number}>(joined)"),
+            None => "0ull".to_owned(),
+        };
+        let value = if out.kind == Kind::Bool {
+            condition(self.declare(Kind::Bool, &format!("{number} != 0")), valid)
+        } else {
+            let low = 2 * self.draft.uses.constant(out.min)?;
+            let text = match out.kind {
+                Kind::Small => format!(
+                    "static_cast<i32>(static_cast<u32>(f.constants[{low}]) + static_cast<u32>({number}))"
+                ),
+                _ => format!("static_cast<i64>(f.constants[{low}] + {number})"),
+            };
+            Value {
+                text: self.declare(out.kind, &text),
+                kind: out.kind,
+                valid,
+                min: out.min,
+                max: out.max,
+            }
+        };
+        let Some(matched) = self.matched(join) else {
+            return Ok(value);
+        };
+        let unmatched = self.unmatched(join, &of_row)?;
+        let unmatched = ScalarValue::try_from_array(&unmatched, 0).map_err(Reason::of)?;
+        let unmatched = match unmatched {
+            ScalarValue::Boolean(Some(truth)) => condition(truth.to_string(), None),
+            ScalarValue::Boolean(None) => condition("false".to_owned(), Some("false".to_owned())),
+            number => self.literal(&number)?,
+        };
+        Ok(self.chosen(&matched, &value, &unmatched))
+    }
+
+    /// Puts the value of an expression into the table of these rows.
+    fn out_value(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<OutValue> {
+        if let Some(known) = self.draft.requested.get(expr) {
+            return Ok(known.clone());
+        }
+        let value = self.value(expr)?;
+        let valid = value.valid.clone();
+        let is_valid = valid.as_deref().unwrap_or("true");
+        let (number, min, max) = if value.kind == Kind::Bool {
+            let text = format!("static_cast<u64>({is_valid} & {})", value.text);
+            (Some(self.out(text, 1)), 0, 1)
+        } else {
+            let range = u64::try_from(value.max - value.min);
+            let range = range.map_err(|_| Reason::new("numbers of more than 64 bits"))?;
+            let bits = u64::BITS - range.leading_zeros();
+            let low = 2 * self.draft.uses.constant(value.min)?;
+            let large = value.widened(Kind::Large);
+            let text =
+                format!("({is_valid} ? static_cast<u64>({large}) - f.constants[{low}] : 0ull)");
+            let number = (bits > 0).then(|| self.out(text, bits));
+            (number, value.min, value.max)
+        };
+        let out = OutValue {
+            number,
+            valid: valid.map(|it| self.out(format!("static_cast<u64>({it})"), 1)),
+            kind: value.kind,
+            min,
+            max,
+        };
+        self.draft.requested.insert(Arc::clone(expr), out.clone());
+        Ok(out)
+    }
+
+    fn out(&mut self, text: String, bits: u32) -> usize {
+        let out = Out { text, bits };
+        let known = self.draft.outs.iter().position(|it| *it == out);
+        known.unwrap_or_else(|| {
+            self.draft.outs.push(out);
+            self.draft.outs.len() - 1
+        })
+    }
+
+    /// Declares the number of the value of a key of groups. Returns it and the different values by number.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, ArrayRef)> {
+        let Some(join) = self.draft.join_of(expr) else {
+            let domain = Domain::of(expr, self.draft.scanned)?;
+            let (table, values) = domain.keys(expr)?;
+            return Ok((self.looked_up(&domain, table)?, values));
+        };
+        let of_row = self.over_join(join, expr)?;
+        let (out, values) = self.stored(join, |code| {
+            let (text, values) = code.key(&of_row)?;
+            let bits = u32::BITS - (values.len().max(1) as u32 - 1).leading_zeros();
+            let text = format!("static_cast<u64>({text})");
+            Ok(((bits > 0).then(|| code.out(text, bits)), values))
+        })?;
+        let number = match out {
+            Some(out) => format!("static_cast<i32>(out<{join}, {out}>(joined))"),
+            None => "0".to_owned(),
+        };
+        let Some(matched) = self.matched(join) else {
+            return Ok((self.declare(Kind::Small, &number), values));
+        };
+        let (values, unmatched) = with(&values, self.unmatched(join, &of_row)?)?;
+        let text = format!("{matched} ? {number} : {unmatched}");
+        Ok((self.declare(Kind::Small, &text), values))
+    }
+
+    /// Declares whether a row is kept by a join; `None` if all are. Afterwards the values of the join can be read.
+    ///
+    /// # Errors
+    /// Why kernels cannot look it up.
+    pub(crate) fn look_up(&mut self, join: usize) -> Result<Option<String>> {
+        let of = &self.draft.rows.joins[join];
+        let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
+        for (key, of_row) in keys.iter().zip(keys_of_rows) {
+            let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
+            let own = self.data_type(key)?;
+            if own != other {
+                return Err(Reason::new(format!("a join of {own} with {other}")));
+            }
+        }
+        let dense = self.stored(join, |code| code.store_key(keys_of_rows))?;
+        let index = self.index(keys, &dense)?;
+        let mut conditions = vec!["is_wanted".to_owned()];
+        conditions.extend(index.conditions);
+        let conditions = conditions.join(" & ");
+        let text = format!("look_up<{join}>(f, joined, {}, {conditions})", index.text);
+        let found = self.declare(Kind::Bool, &text);
+        Ok(match kind {
+            JoinKind::Inner | JoinKind::Semi => Some(found),
+            JoinKind::Anti => Some(format!("!{found}")),
+            JoinKind::Outer => None,
+        })
+    }
+
+    /// Declares where a row of a join is stored. Returns where the keys of all rows lie.
+    fn store_key(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<Dense> {
+        if let Some(stored) = &self.draft.stored {
+            return Ok(stored.dense.clone());
+        }
+        let mut ranges = Vec::new();
+        for key in keys {
+            let value = self.value(key)?;
+            let first = i64::try_from(value.min).ok();
+            let count = u64::try_from(value.max - value.min + 1).ok();
+            let (Some(first), Some(count)) = (first, count) else {
+                return Err(Reason::new(format!("a join by {key} of more than 63 bits")));
+            };
+            ranges.push((first, count));
+        }
+        let dense = Dense { ranges };
+        if dense.elements().is_none_or(|it| it > ELEMENTS_MAX) {
+            return Err(Reason::new("a join whose keys are too far apart"));
+        }
+        let index = self.index(keys, &dense)?;
+        self.draft.stored = Some(Stored {
+            dense: dense.clone(),
+            index,
+        });
+        Ok(dense)
+    }
+
+    /// Declares the element that keys have, and whether they have one.
+    fn index(&mut self, keys: &[Arc<dyn PhysicalExpr>], dense: &Dense) -> Result<Index> {
+        let values = keys.iter().map(|key| self.value(key));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        let distances = values.iter().zip(&dense.ranges).map(|(value, (first, _))| {
+            let first = i128::from(*first);
+            (value.min - first, value.max - first)
+        });
+        let distances: Vec<_> = distances.collect();
+        // Distances modulo the type are those without, if they fit in the signed type.
+        let fit = |kind: Kind| {
+            let kinds = distances.iter().map(|(min, max)| Kind::of(*min, *max));
+            kinds.max() <= Some(Some(kind))
+        };
+        let is_small = dense.elements().is_some_and(|it| it < 1 << 31) && fit(Kind::Small);
+        if !fit(Kind::Large) {
+            return Err(Reason::new("a join by keys of more than 63 bits"));
+        }
+        let (kind, unsigned) = match is_small {
+            true => (Kind::Small, "u32"),
+            false => (Kind::Large, "u64"),
+        };
+        let (mut text, mut conditions) = (String::new(), Vec::new());
+        for ((value, (first, count)), (min, max)) in
+            values.iter().zip(&dense.ranges).zip(&distances)
+        {
+            conditions.extend(value.valid.clone());
+            let first = 2 * self.draft.uses.constant((*first).into())?;
+            let distance = format!(
+                "(static_cast<{unsigned}>({}) - static_cast<{unsigned}>(f.constants[{first}]))",
+                value.text
+            );
+            let is_inside = *min >= 0 && *max < i128::from(*count);
+            if is_inside && text.is_empty() {
+                text = distance;
+                continue;
+            }
+            let count = 2 * self.draft.uses.constant((*count).into())?;
+            let count = format!("static_cast<{unsigned}>(f.constants[{count}])");
+            if !is_inside {
+                let is_less = format!("{distance} < {count}");
+                conditions.push(self.declare(Kind::Bool, &is_less));
+            }
+            text = match text.is_empty() {
+                true => distance,
+                false => format!("({text}) * {count} + {distance}"),
+            };
+        }
+        conditions.dedup();
+        let text = format!("static_cast<{}>({text})", kind.name());
+        let text = self.declare(kind, &text);
+        Ok(Index {
+            text: format!("static_cast<{unsigned}>({text})"),
+            conditions,
+        })
+    }
+}
+
+/// Returns different values with another one among them, and its index.
+fn with(values: &ArrayRef, another: ArrayRef) -> Result<(ArrayRef, usize)> {
+    let scalar = |array: &ArrayRef, index| ScalarValue::try_from_array(array, index);
+    let wanted = scalar(&another, 0).map_err(Reason::of)?;
+    for index in 0..values.len() {
+        if scalar(values, index).map_err(Reason::of)? == wanted {
+            return Ok((Arc::clone(values), index));
+        }
+    }
+    let all = concat(&[values.as_ref(), another.as_ref()]).map_err(Reason::of)?;
+    Ok((all, values.len()))
+}

@@ -1,0 +1,69 @@
+// Tables of the rows of joins: read for the rows of another table, and filled.
+#pragma once
+#include "arguments.cuh"
+
+// The elements of a row in the tables of its joins.
+struct Joined {
+    u32 word[kJoinWords > 0 ? kJoinWords : 1];
+};
+
+// Returns word `index` of a table whose elements have this many bits; 0 if it is not wanted.
+template <u32 kBits> __device__ inline u32 read_element(const u8* table, u64 index, bool is_wanted) {
+    constexpr u32 kOfWord = 32 / kBits;
+    const u32* words = reinterpret_cast<const u32*>(table);
+    const u32 word = read_word(words + index / kOfWord, is_wanted);
+    return kBits == 32 ? word : word >> index % kOfWord * kBits & ((1ull << kBits) - 1);
+}
+
+// Reads the words of a join from `kWord` on.
+template <u32 kJoin, u32 kWord> __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {
+    if constexpr (kWord < kFirstWord[kJoin + 1]) {
+        joined.word[kWord] = read_element<kWordBits[kWord]>(f.words[kWord], i, is_wanted);
+        read_words<kJoin, kWord + 1>(f, joined, i, is_wanted);
+    }
+}
+
+template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
+    return joined.word[kFirstWord[kJoin]] & 1;
+}
+
+// Reads the element of a row in the table of a join. Returns whether there is a row; not if it is not wanted.
+template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
+    read_words<kJoin, kFirstWord[kJoin]>(f, joined, is_wanted ? index : 0, is_wanted);
+    return is_wanted & is_matched<kJoin>(joined);
+}
+
+// Returns a number of the row of a join; 0 if there is none.
+template <u32 kJoin, u32 kNumber> __device__ inline u64 out(const Joined& joined) {
+    constexpr Out kAt = kOuts[kJoin][kNumber];
+    if constexpr (kAt.bits <= 32) return joined.word[kAt.word] >> kAt.shift & ((1ull << kAt.bits) - 1);
+    return static_cast<u64>(joined.word[kAt.word + 1]) << 32 | joined.word[kAt.word];
+}
+
+// The words of an element that a kernel stores.
+using Words = u32[kOwnWords > 0 ? kOwnWords : 1];
+
+// The table that a kernel fills, instead of totals.
+struct Table {
+    __device__ void start(u64*) {}
+    __device__ void finish(u64*) {}
+
+    template <u32 kWord> __device__ void write(const Fragment& f, u64 index, const Words& words) {
+        if constexpr (kWord < kOwnWords) {
+            constexpr u32 kBits = kOwnBits[kWord];
+            if constexpr (kBits == 32) reinterpret_cast<u32*>(f.own_words[kWord])[index] = words[kWord];
+            if constexpr (kBits == 16) reinterpret_cast<u16*>(f.own_words[kWord])[index] = static_cast<u16>(words[kWord]);
+            if constexpr (kBits == 8) f.own_words[kWord][index] = static_cast<u8>(words[kWord]);
+            write<kWord + 1>(f, index, words);
+        }
+    }
+
+    // Stores a row. An element of one bit is that of `seen`.
+    __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
+        if (!is_wanted) return;
+        const u32 bit = 1u << index % 32;
+        const u32 before = atomicOr(f.seen + index / 32, bit);
+        if (kIsUnique && (before & bit)) *f.repeated = 1;
+        write<0>(f, index, words);
+    }
+};

@@ -1,0 +1,101 @@
+// Where the values of rows are added.
+#pragma once
+#include "arguments.cuh"
+
+// Adds to a total of 128 bits in global memory.
+__device__ inline void add_total(u64* total, i64 number) {
+    u64 low = static_cast<u64>(number);
+    u64 before = atomicAdd(total, low);
+    u64 high = static_cast<u64>(number >> 63) + (before + low < before ? 1 : 0);
+    if (high != 0) atomicAdd(total + 1, high);
+}
+
+// Adds what a block has for a slot to the total in global memory.
+__device__ inline void finish_slot(u64* totals, u32 i, u64 value) {
+    if (value == 0) return;
+    if (kIsMaximum[i % kSlots])
+        atomicMax(totals + 2 * i, value);
+    else
+        add_total(totals + 2 * i, static_cast<i64>(value));
+}
+
+// A number that orders as `value` does, above 0. A total of 0 is that of no row.
+__device__ inline u64 ordered(i64 value) { return static_cast<u64>(value) ^ 1ull << 63; }
+
+extern __shared__ __align__(16) u64 memory[];
+
+// Totals of a thread, for one group: in registers.
+struct Registers {
+    u64 slot[kSlots];
+
+    __device__ void start(u64*) {
+#pragma unroll
+        for (u32 s = 0; s < kSlots; s++) slot[s] = 0;
+    }
+    __device__ void add(u32, u32 s, i64 value) { slot[s] += static_cast<u64>(value); }
+    __device__ void raise(u32, u32 s, u64 value) { slot[s] = max(slot[s], value); }
+
+    // Adds the totals of the block to those in global memory. Every thread must call this.
+    __device__ void finish(u64* totals) {
+#pragma unroll
+        for (u32 s = 0; s < kSlots; s++) {
+            u64 value = kIsMaximum[s] ? warp_max(slot[s]) : warp_sum(slot[s]);
+            if (this_lane() == 0) finish_slot(totals, s, value);
+        }
+    }
+};
+
+// Totals of a thread, for few groups: in shared memory, where no other thread writes them.
+struct Private {
+    __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * kThreads + threadIdx.x]; }
+    __device__ void start(u64*) {
+        for (u32 i = 0; i < kGroups * kSlots; i++) at(0, i) = 0;
+    }
+    __device__ void add(u32 group, u32 s, i64 value) { at(group, s) += static_cast<u64>(value); }
+    __device__ void raise(u32 group, u32 s, u64 value) { at(group, s) = max(at(group, s), value); }
+
+    __device__ void finish(u64* totals) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) {
+            u64 value = 0;
+            // Each thread begins at another place, so that they read different banks.
+            for (u32 t = 0; t < kThreads; t++) {
+                u64 one = memory[i * kThreads + (t + threadIdx.x) % kThreads];
+                value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
+            }
+            finish_slot(totals, i, value);
+        }
+    }
+};
+
+// Totals of a block: in shared memory, where all its threads add to them.
+struct OfBlock {
+    __device__ void start(u64*) {
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) memory[i] = 0;
+        __syncthreads();
+    }
+    // Additions of 32 bits are one instruction in shared memory, those of 64 bits a loop.
+    __device__ void add(u32 group, u32 s, i64 value) {
+        u32* halves = reinterpret_cast<u32*>(memory + group * kSlots + s);
+        u32 low = static_cast<u32>(value);
+        u32 before = atomicAdd(halves, low);
+        u32 high = static_cast<u32>(value >> 32) + (before + low < before ? 1 : 0);
+        if (high != 0) atomicAdd(halves + 1, high);
+    }
+    __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(memory + group * kSlots + s, value); }
+    __device__ void finish(u64* totals) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) finish_slot(totals, i, memory[i]);
+    }
+};
+
+// Totals of many groups: in global memory, where all threads add to them.
+struct OfAll {
+    u64* totals;
+
+    __device__ void start(u64* to) { totals = to; }
+    __device__ u64* at(u32 group, u32 s) { return totals + 2 * (static_cast<u64>(group) * kSlots + s); }
+    __device__ void add(u32 group, u32 s, i64 value) { add_total(at(group, s), value); }
+    __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(at(group, s), value); }
+    __device__ void finish(u64*) {}
+};

@@ -1,0 +1,259 @@
+//! The source of a kernel: constants of its shape, generated functions, and the headers around them.
+
+use std::fmt::Write;
+
+use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
+
+use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
+use crate::domain::Table;
+use crate::draft::Draft;
+use crate::join::JoinKind;
+use crate::joined::{Word, layout, words_of};
+use crate::program::{Place, THREADS};
+use crate::reason::Reason;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
+const WIDTHS_DIFFER: u32 = 99;
+
+/// A kernel, and what it is run with.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) source: String,
+    /// Index of the source that it reads.
+    pub(crate) of_source: usize,
+    /// Indexes of the columns in the table, in the order of the kernel's parts.
+    pub(crate) columns: Vec<usize>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) constants: Vec<i128>,
+    /// What fills the tables of its joins.
+    pub(crate) builds: Vec<Build>,
+}
+
+/// A kernel that stores rows of a join in a table.
+#[derive(Debug)]
+pub(crate) struct Build {
+    pub(crate) kernel: Kernel,
+    /// Number of elements of the table.
+    pub(crate) elements: u64,
+    /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
+    pub(crate) words: Vec<Word>,
+}
+
+/// What a kernel does with the rows that it keeps.
+pub(crate) struct Ending {
+    /// The class that has what `add` adds to.
+    pub(crate) totals: &'static str,
+    pub(crate) place: Option<Place>,
+    pub(crate) groups: usize,
+    /// For each slot, whether it is a maximum.
+    pub(crate) slots: Vec<bool>,
+    /// The function `add`.
+    pub(crate) lines: Vec<String>,
+    /// Words of an element that is stored.
+    pub(crate) words: Vec<Word>,
+    /// Whether each element may have one row only.
+    pub(crate) is_unique: bool,
+}
+
+impl Kernel {
+    /// Returns the program of the kernel.
+    pub(crate) fn spec(&self) -> ProgramSpec {
+        ProgramSpec {
+            name: "tables/fragment.cu".to_owned(),
+            source: self.source.clone().into(),
+            headers: headers(),
+            options: vec!["--device-int128".to_owned()],
+            entries: vec!["fragment".to_owned()],
+        }
+    }
+
+    /// Writes a kernel. `steps` are the functions that tell whether a row is kept.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn new(
+        draft: Draft<'_>,
+        steps: Vec<Vec<String>>,
+        ending: &Ending,
+    ) -> Result<Kernel> {
+        let source = source(&draft, &steps, ending)?;
+        let kinds = draft.rows.joins.iter().map(|join| join.kind);
+        let builds = draft.joins.into_iter().zip(kinds);
+        Ok(Kernel {
+            source,
+            of_source: draft.rows.source,
+            columns: draft.uses.columns,
+            tables: draft.uses.tables,
+            constants: draft.uses.constants,
+            builds: builds
+                .map(|(draft, kind)| Build::new(draft, kind))
+                .collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Build {
+    fn new(mut draft: Draft<'_>, kind: JoinKind) -> Result<Build> {
+        let steps = draft.steps()?;
+        let stored = draft.stored.take();
+        let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
+        let (places, words) = layout(&draft.outs);
+        if words.len() > OWN_WORDS_MAX {
+            return Err(Reason::new("a join with many columns"));
+        }
+        let mut lines = std::mem::take(&mut draft.store).lines;
+        let mut conditions = vec!["is_wanted".to_owned()];
+        conditions.extend(stored.index.conditions);
+        let own = words_of(&draft.outs, &places, words.len()).join(", ");
+        lines.push(format!("const Words words = {{{own}}};"));
+        lines.push(format!(
+            "totals.store(f, {}, {}, words);",
+            stored.index.text,
+            conditions.join(" & ")
+        ));
+        let ending = Ending {
+            totals: "Table",
+            place: None,
+            groups: 0,
+            slots: Vec::new(),
+            lines,
+            words: words.clone(),
+            is_unique: matches!(kind, JoinKind::Inner | JoinKind::Outer),
+        };
+        Ok(Build {
+            kernel: Kernel::new(draft, steps, &ending)?,
+            elements: stored.dense.elements().unwrap_or(u64::MAX),
+            words,
+        })
+    }
+}
+
+/// Returns the headers of every kernel.
+pub(crate) fn headers() -> Vec<(String, String)> {
+    let arguments = format!(
+        "#pragma once\n#include \"device.cuh\"\n{}",
+        Arguments::header()
+    );
+    vec![
+        device_header(),
+        ("arguments.cuh".to_owned(), arguments),
+        header("columns.cuh", include_str!("kernels/columns.cuh")),
+        header("totals.cuh", include_str!("kernels/totals.cuh")),
+        header("joins.cuh", include_str!("kernels/joins.cuh")),
+        header("fragment.cuh", include_str!("kernels/fragment.cuh")),
+    ]
+}
+
+fn header(name: &str, text: &str) -> (String, String) {
+    (name.to_owned(), text.to_owned())
+}
+
+/// Returns an array of constants; C++ has none without elements.
+fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> String {
+    let elements: Vec<_> = elements.into_iter().map(|it| it.to_string()).collect();
+    let elements = match elements.is_empty() {
+        true => "{}".to_owned(),
+        false => elements.join(", "),
+    };
+    format!("constexpr {declared}[] = {{{elements}}};\n")
+}
+
+/// Returns the constants that tell where the values of joins are.
+fn of_joins(draft: &Draft<'_>) -> Result<String> {
+    let layouts: Vec<_> = draft.joins.iter().map(|join| layout(&join.outs)).collect();
+    let words: Vec<Word> = layouts
+        .iter()
+        .flat_map(|(_, words)| words.clone())
+        .collect();
+    if words.len() > JOIN_WORDS_MAX {
+        return Err(Reason::new("joins with many columns"));
+    }
+    let mut first = 0;
+    let mut firsts = vec![0];
+    firsts.extend(layouts.iter().map(|(_, words)| {
+        first += words.len();
+        first
+    }));
+    let places = layouts.iter().zip(&firsts).map(|((places, _), first)| {
+        let places = places.iter().map(|place| {
+            let word = first + place.word;
+            format!("{{{word}, {}, {}}}", place.shift, place.bits)
+        });
+        // An element, since C++ has no arrays without one.
+        let places: Vec<_> = places.chain(["{0, 0, 0}".to_owned()]).collect();
+        places
+    });
+    let places: Vec<_> = places.collect();
+    let most = places.iter().map(Vec::len).max().unwrap_or(1);
+    let places = places
+        .iter()
+        .map(|places| format!("{{{}}}", places.join(", ")));
+    let mut text = format!(
+        "constexpr u32 kJoins = {};\nconstexpr u32 kJoinWords = {};\n",
+        draft.joins.len(),
+        words.len()
+    );
+    text += &array("u32 kFirstWord", firsts);
+    text += &array("u32 kWordBits", words);
+    text += "struct Out {\n    u32 word, shift, bits;\n};\n";
+    let places = places.collect::<Vec<_>>().join(", ");
+    let places = if places.is_empty() { "{}" } else { &places };
+    let _ = writeln!(text, "constexpr Out kOuts[][{most}] = {{{places}}};");
+    Ok(text)
+}
+
+fn source(draft: &Draft<'_>, steps: &[Vec<String>], ending: &Ending) -> Result<String> {
+    let uses = &draft.uses;
+    // Blocks of a multiprocessor, which limit the registers of a thread.
+    let blocks = match uses.columns.len() {
+        0..=4 if ending.place != Some(Place::Private) && draft.joins.is_empty() => 3,
+        _ => 2,
+    };
+    // Few threads have totals of their own, and their reads alone would leave the memory idle.
+    let tiles_ahead = if ending.place == Some(Place::Private) {
+        4
+    } else {
+        0
+    };
+    let mut text = String::from("#include \"arguments.cuh\"\n");
+    let constants = [
+        ("kThreads", THREADS as usize),
+        ("kBlocks", blocks),
+        ("kTilesAhead", tiles_ahead),
+        ("kColumns", uses.columns.len()),
+        ("kTables", uses.tables.len()),
+        ("kGroups", ending.groups),
+        ("kSlots", ending.slots.len().max(1)),
+        ("kSteps", steps.len()),
+        ("kOwnWords", ending.words.len()),
+        ("kIsUnique", ending.is_unique.into()),
+    ];
+    for (name, value) in constants {
+        let _ = writeln!(text, "constexpr u32 {name} = {value};");
+    }
+    let widths = uses.columns.iter();
+    let widths = widths.map(|column| draft.scanned.width_of(*column).unwrap_or(WIDTHS_DIFFER));
+    text += &array("u32 kWidths", widths);
+    text += &array("bool kIsMaximum", &ending.slots);
+    text += &array("u32 kOwnBits", &ending.words);
+    text += &of_joins(draft)?;
+    let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
+    let _ = writeln!(text, "{includes}using Totals = {};", ending.totals);
+    let arguments =
+        "const Fragment& f, const Columns& c, Joined& joined, const u32 i, const bool is_wanted";
+    let kept = format!("__device__ inline bool keeps({arguments})");
+    let _ = writeln!(text, "template <u32 kStep> {kept};");
+    let mut function = |head: &str, lines: &[String]| {
+        let lines = lines.join("\n    ");
+        let _ = writeln!(text, "{head} {{\n    {lines}\n}}");
+    };
+    for (step, lines) in steps.iter().enumerate() {
+        let kept = kept.replace("keeps", &format!("keeps<{step}>"));
+        function(&format!("template <> {kept}"), lines);
+    }
+    let add = format!("__device__ inline void add({arguments}, Totals& totals)");
+    function(&add, &ending.lines);
+    Ok(text + "#include \"fragment.cuh\"\n")
+}

@@ -1,0 +1,196 @@
+//! Queries of several tables.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    ArrayRef, Decimal128Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
+use datafusion::parquet::arrow::ArrowWriter;
+
+/// Tables beside `t`: `d` and `r` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
+pub(super) const TABLES: [&str; 5] = ["d", "r", "p", "m", "e"];
+
+/// Queries whose aggregates and joins kernels compute.
+pub(super) const QUERIES: &[&str] = &[
+    "SELECT count(*), sum(b) FROM t JOIN d ON a = k",
+    "SELECT label, count(*), sum(price) FROM t JOIN d ON a = k GROUP BY label",
+    "SELECT label, flag, count(*) FROM t JOIN d ON a = k WHERE weight > 0 AND b < 100 GROUP BY 1, 2",
+    "SELECT max(weight), min(weight), sum(level * (1 - discount)), avg(level), count(weight) FROM t JOIN d ON a = k",
+    "SELECT sum(quantity * small), max(small - a) FROM t JOIN d ON a = k WHERE label <> 'x'",
+    "SELECT title, label, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2",
+    "SELECT flag, count(*), sum(price) FROM t JOIN d ON a = k JOIN r ON d.r = r.r WHERE title LIKE 't%' GROUP BY 1",
+    "SELECT upper(title), substr(label, 1, 1), min(small) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2",
+    "SELECT one.label, other.label, count(*) FROM t JOIN d one ON a = one.k JOIN d other ON tiny = other.k GROUP BY 1, 2",
+    "SELECT count(*) FROM t WHERE a IN (SELECT k FROM m)",
+    "SELECT flag, count(*) FROM t WHERE a IN (SELECT k FROM m WHERE v > 3) AND b > 0 GROUP BY flag",
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v < 5)",
+    "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v < 5)",
+    "SELECT label, count(*), count(weight), sum(small) FROM t LEFT JOIN d ON a = k GROUP BY label",
+    "SELECT count(*), max(weight) FROM t LEFT JOIN d ON a = k WHERE label IS NULL",
+    "SELECT title, count(*) FROM t LEFT JOIN (SELECT k, title FROM d JOIN r ON d.r = r.r) AS n ON a = k GROUP BY title",
+    "SELECT sum(cost * quantity), count(*) FROM t JOIN p ON a = one AND quantity = two",
+    "SELECT label, sum(cost) FROM t JOIN p ON a = one AND quantity = two JOIN d ON one = k GROUP BY label",
+    "SELECT count(*) FROM t JOIN d ON a = k WHERE weight > b",
+    "SELECT count(*) FROM t JOIN d ON a = k AND (label = 'x' OR b > 0)",
+    "SELECT count(*) FROM t JOIN d ON a = k AND (label IS NULL OR ok)",
+    "SELECT count(*), sum(b) FROM t JOIN e ON a = k",
+    "SELECT flag, count(*), max(v) FROM t LEFT JOIN e ON a = k GROUP BY flag",
+    "SELECT flag, count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM e WHERE e.k = a) GROUP BY flag",
+    "SELECT label, count(*) FROM t JOIN d ON quantity - 30 = odd GROUP BY label",
+    "SELECT extract(year FROM day), label, sum(price) FROM t JOIN d ON a = k WHERE day > DATE '1995-05-05' GROUP BY 1, 2",
+    "SELECT count(*), sum(coalesce(small, 5)) FROM t LEFT JOIN d ON a = k WHERE coalesce(label, 'x') = 'x'",
+    "SELECT coalesce(title, '-'), count(*) FROM t LEFT JOIN d ON a = k LEFT JOIN r ON d.r = r.r GROUP BY 1",
+    "SELECT sum(CASE WHEN label = 'x' THEN price ELSE 0 END), count(*) FROM t JOIN d ON a = k",
+    "SELECT count(*) FILTER (WHERE label = 'x'), count(label) FROM t LEFT JOIN d ON a = k WHERE ok",
+];
+
+/// Queries that the CPU computes, and a part of the reason.
+pub(super) const REFUSED: &[(&str, &str)] = &[
+    ("SELECT count(*) FROM t JOIN m ON a = k", "same key"),
+    (
+        "SELECT count(*) FROM t WHERE a NOT IN (SELECT k FROM m)",
+        "NOT IN",
+    ),
+    (
+        "SELECT count(*) FROM t FULL JOIN d ON a = k",
+        "join of type Full",
+    ),
+    (
+        "SELECT count(*) FROM t JOIN d ON name = label",
+        "is of type",
+    ),
+    (
+        "SELECT count(*) FROM t LEFT JOIN d ON a = k AND b > weight",
+        "condition of a join",
+    ),
+    (
+        "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
+        "too far apart",
+    ),
+];
+
+fn write(folder: &Path, table: &str, columns: Vec<(&str, ArrayRef)>) {
+    let columns = columns
+        .into_iter()
+        .map(|(name, column)| (name, column, true));
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).expect("columns of one length");
+    let folder = folder.join(table);
+    std::fs::create_dir_all(&folder).expect("room");
+    // Two files, so that a text has several numbers.
+    let half = batch.num_rows() / 2;
+    for (index, rows) in [
+        batch.slice(0, half),
+        batch.slice(half, batch.num_rows() - half),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let file = File::create(folder.join(format!("{index}.parquet"))).expect("room");
+        let mut writer = ArrowWriter::try_new(file, rows.schema(), None).expect("a writer");
+        writer.write(rows).expect("room");
+        writer.close().expect("room");
+    }
+}
+
+/// Writes the tables.
+pub(super) fn write_all(folder: &Path) {
+    let numbers = |values: Vec<Option<i32>>| Arc::new(Int32Array::from(values)) as ArrayRef;
+    let long = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
+    let texts = |values: Vec<Option<&str>>| Arc::new(StringArray::from(values)) as ArrayRef;
+    let decimals = |values: Vec<i128>| {
+        let values = Decimal128Array::from(values).with_precision_and_scale(12, 2);
+        Arc::new(values.expect("digits")) as ArrayRef
+    };
+    // Some values of `a` have no row, and some rows no value.
+    let keys = [7, -3, 2, 0, 9, 14, 5, 1, -1, 3];
+    let labels = ["x", "y", "", "z"];
+    let of_keys = 0..keys.len();
+    let d: Vec<(&str, ArrayRef)> = vec![
+        (
+            "k",
+            numbers(
+                keys.iter()
+                    .map(|it| Some(*it))
+                    .chain([None, None])
+                    .collect(),
+            ),
+        ),
+        (
+            "label",
+            texts(
+                (0..12)
+                    .map(|row| (row % 5 != 3).then_some(labels[row % 4]))
+                    .collect(),
+            ),
+        ),
+        (
+            "weight",
+            long(
+                (0..12)
+                    .map(|row: i64| (row % 4 != 2).then_some(row * (row - 5) << (row * 4)))
+                    .collect(),
+            ),
+        ),
+        ("odd", long((0..12).map(|row| Some(row * 2 + 1)).collect())),
+        ("small", long((0..12).map(|row| Some(row % 3)).collect())),
+        (
+            "level",
+            decimals((0..12).map(|row| row * 137 - 300).collect()),
+        ),
+        (
+            "r",
+            numbers(
+                (0..12)
+                    .map(|row| (row != 4).then_some(row % 3 + 10))
+                    .collect(),
+            ),
+        ),
+    ];
+    write(folder, "d", d);
+    write(
+        folder,
+        "r",
+        vec![
+            ("r", numbers(vec![Some(10), Some(12), Some(13)])),
+            ("title", texts(vec![Some("ten"), None, Some("thirteen")])),
+        ],
+    );
+    let pairs = of_keys.flat_map(|one| (0..9).map(move |two| (one, two)));
+    let (mut one, mut two, mut cost) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, of_two) in pairs {
+        one.push(Some(keys[index]));
+        two.push(Some(of_two * 6 + index as i64 % 3));
+        cost.push(index as i128 * 1000 + i128::from(of_two));
+    }
+    write(
+        folder,
+        "p",
+        vec![
+            ("one", numbers(one)),
+            ("two", long(two)),
+            ("cost", decimals(cost)),
+        ],
+    );
+    write(
+        folder,
+        "m",
+        vec![
+            (
+                "k",
+                numbers(
+                    (0..40)
+                        .map(|row| (row % 7 != 0).then_some(row % 11 * 2))
+                        .collect(),
+                ),
+            ),
+            ("v", numbers((0..40).map(|row| Some(row % 9)).collect())),
+        ],
+    );
+    write(
+        folder,
+        "e",
+        vec![("k", numbers(vec![])), ("v", numbers(vec![]))],
+    );
+}
