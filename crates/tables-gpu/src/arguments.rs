@@ -13,15 +13,13 @@ pub(crate) const OWN_WORDS_MAX: usize = 4;
 kernel_arguments! {
     /// Packed numbers of one column in one chunk.
     pub(crate) struct Part {
-        /// The packed numbers of whole tiles, the lowest bits first, and three words more.
+        /// The packed numbers of whole tiles.
         pub(crate) words: DevicePointer<u32>,
         /// One bit for each row: whether it has a value; null if all have one.
         pub(crate) valid: DevicePointer<u32>,
         /// What is added to a packed number.
         pub(crate) reference: i64,
-        /// The bits of a packed number.
-        pub(crate) mask: u64,
-        /// Number of these bits.
+        /// Bits of a packed number, a multiple of four.
         pub(crate) width: u32,
         /// Not used.
         pub(crate) padding: u32,

@@ -370,7 +370,6 @@ impl Chunk {
             words: forebay_device::cuda::DevicePointer::new(self.memory.address),
             valid: forebay_device::cuda::DevicePointer::new(valid.unwrap_or(0)),
             reference: self.range.map_or(0, |(min, _)| min),
-            mask: u64::MAX.checked_shr(u64::BITS - self.width).unwrap_or(0),
             width: self.width,
             padding: 0,
         }

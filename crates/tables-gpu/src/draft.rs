@@ -101,7 +101,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// Why kernels cannot tell.
-    pub(crate) fn steps(&mut self) -> Result<Vec<Vec<String>>> {
+    pub(crate) fn steps(&mut self) -> Result<Vec<Function>> {
         let order = self.order();
         let mut filters = self.rows.filters.clone();
         let mut steps = Vec::new();
@@ -126,9 +126,9 @@ impl<'a> Draft<'a> {
             if kept.is_empty() {
                 kept.push("true".to_owned());
             }
-            let mut lines = code.function.lines;
-            lines.push(format!("return {};", kept.join(" & ")));
-            steps.push(lines);
+            let mut function = code.function;
+            function.lines.push(format!("return {};", kept.join(" & ")));
+            steps.push(function);
         }
         Ok(steps)
     }

@@ -3,7 +3,7 @@
 //! Every value is an integer with known bounds, which choose its width: dates, decimals and integers of 32, 64 or 128
 //! bits. What could leave the bounds of its SQL type is left to the CPU, which raises the error.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
@@ -30,6 +30,8 @@ const LIST_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) lines: Vec<String>,
+    /// The columns of the kernel that they read.
+    pub(crate) columns: BTreeSet<usize>,
     /// Variables by their declared values.
     known: HashMap<String, String>,
     /// The values of expressions that are declared.
@@ -151,23 +153,24 @@ impl<'k, 'a> Code<'k, 'a> {
         let (min, max) = self.draft.scanned.range(column).unwrap_or((0, 0));
         let has_nulls = self.draft.scanned.has_nulls(column);
         let column = self.draft.uses.column(column)?;
-        let cursor = format!("c.cursor[{column}]");
+        self.function.columns.insert(column);
+        let cursor = format!("cursor_of<{column}>(c)");
         let is_narrow = max.wrapping_sub(min).cast_unsigned() <= u64::from(u32::MAX);
         let (min, max) = (i128::from(min), i128::from(max));
         let kind = Kind::of(min, max).unwrap_or(Kind::Huge);
         let value = match (is_narrow, kind) {
             (true, Kind::Small) => format!(
-                "static_cast<i32>(static_cast<u32>({cursor}.reference) + read_narrow<kWidths[{column}]>({cursor}, i, is_wanted))"
+                "static_cast<i32>(static_cast<u32>({cursor}.reference) + {cursor}.narrow(i, is_wanted))"
             ),
-            (true, _) => format!(
-                "{cursor}.reference + static_cast<i64>(read_narrow<kWidths[{column}]>({cursor}, i, is_wanted))"
-            ),
+            (true, _) => {
+                format!("{cursor}.reference + static_cast<i64>({cursor}.narrow(i, is_wanted))")
+            }
             (false, _) => format!(
-                "static_cast<i64>(static_cast<u64>({cursor}.reference) + read_wide<kWidths[{column}]>({cursor}, i, is_wanted))"
+                "static_cast<i64>(static_cast<u64>({cursor}.reference) + {cursor}.wide(i, is_wanted))"
             ),
         };
         let text = self.declare(kind, &value);
-        let valid = format!("has_value({cursor}, i, is_wanted)");
+        let valid = format!("{cursor}.has_value(i, is_wanted)");
         let valid = has_nulls.then(|| self.declare(Kind::Bool, &valid));
         Ok(Value {
             text,

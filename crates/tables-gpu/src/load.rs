@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
@@ -23,6 +24,14 @@ use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
+
+/// What the tasks that read a column of a file share.
+#[derive(Debug, Default)]
+struct OfColumn {
+    texts: Mutex<Texts>,
+    /// The most bits that a number needed so far.
+    width: AtomicU32,
+}
 
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
@@ -127,24 +136,24 @@ async fn of_file(
         .map_err(failed)?
         .build();
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
-    let texts: Vec<_> = wanted
-        .iter()
-        .map(|_| Arc::new(Mutex::new(Texts::default())))
-        .collect();
+    let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
-        let (texts, context) = (texts.clone(), Arc::clone(context));
-        let task = async move { of_range(&columns, &scan, (range, began), &texts, context).await };
+        let (shared, context) = (shared.clone(), Arc::clone(context));
+        let task = async move { of_range(&columns, &scan, (range, began), &shared, context).await };
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
     let mut read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
-    let columns = texts.into_iter().enumerate().map(|(index, texts)| {
+    let columns = shared.into_iter().enumerate().map(|(index, of_column)| {
         let chunks = read
             .iter_mut()
             .flat_map(|range| std::mem::take(&mut range[index]))
             .collect();
-        Column::new(chunks, Arc::new(std::mem::take(&mut *texts.lock())))
+        Column::new(
+            chunks,
+            Arc::new(std::mem::take(&mut *of_column.texts.lock())),
+        )
     });
     Ok(columns.collect())
 }
@@ -154,16 +163,16 @@ async fn of_range(
     columns: &Columns,
     scan: &Arc<dyn ExecutionPlan>,
     (range, began): (usize, u64),
-    texts: &[Arc<Mutex<Texts>>],
+    shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
     let memory = MemoryConsumer::new("columns for a device").register(context.memory_pool());
     // A number and whether there is one; then the same packed.
-    let held = CHUNK_ROWS * texts.len() * 2 * (size_of::<i64>() + 1);
+    let held = CHUNK_ROWS * shared.len() * 2 * (size_of::<i64>() + 1);
     memory.try_grow(held).map_err(failed)?;
     let mut rows = scan.execute(range, context).map_err(failed)?;
-    let mut packers: Vec<Packer> = texts.iter().map(|_| Packer::default()).collect();
-    let mut stored: OfRange = texts.iter().map(|_| Vec::new()).collect();
+    let mut packers: Vec<Packer> = shared.iter().map(|_| Packer::default()).collect();
+    let mut stored: OfRange = shared.iter().map(|_| Vec::new()).collect();
     while let Some(batch) = rows.next().await {
         let mut batch = batch.map_err(failed)?;
         while batch.num_rows() > 0 {
@@ -171,17 +180,17 @@ async fn of_range(
             let taken = (CHUNK_ROWS - packed).min(batch.num_rows());
             let head = batch.slice(0, taken);
             for (index, values) in head.columns().iter().enumerate() {
-                let pushed = packers[index].push(values, &texts[index]);
+                let pushed = packers[index].push(values, &shared[index].texts);
                 pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {
-                store(columns, began, &mut packers, &mut stored).await?;
+                store(columns, began, (&mut packers, shared), &mut stored).await?;
             }
         }
     }
     if packers.first().is_some_and(|packer| packer.rows() > 0) {
-        store(columns, began, &mut packers, &mut stored).await?;
+        store(columns, began, (&mut packers, shared), &mut stored).await?;
     }
     Ok(stored)
 }
@@ -190,11 +199,12 @@ async fn of_range(
 async fn store(
     columns: &Columns,
     began: u64,
-    packers: &mut [Packer],
+    (packers, shared): (&mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
-    for (packer, stored) in packers.iter_mut().zip(stored) {
-        let chunk = columns.store(packer.pack(), began).await;
+    for ((packer, of_column), stored) in packers.iter_mut().zip(shared).zip(stored) {
+        let packed = packer.pack(&of_column.width);
+        let chunk = columns.store(packed, began).await;
         stored.push(chunk.map_err(Failed::Load)?);
     }
     Ok(())

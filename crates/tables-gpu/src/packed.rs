@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray,
@@ -23,8 +24,12 @@ const TEXTS_MAX: usize = 1 << 16;
 const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
 pub(crate) const TILE_ROWS: usize = 2048;
-/// Words behind the last tile, which kernels read and ignore.
-const WORDS_BEHIND: usize = 3;
+/// Threads of a warp.
+const LANES: usize = 32;
+/// Rows that a thread reads at once. Row `i` of a thread is `i` times 32 rows behind its first.
+const ROWS_OF_LANE: usize = 8;
+/// Numbers have a multiple of this many bits, so that those of a thread are whole words.
+const WIDTH_UNIT: u32 = 4;
 
 /// Why a column cannot be packed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -116,7 +121,11 @@ pub(crate) struct Packer {
 /// Packed rows of one column.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Packed {
-    /// The numbers, two words, and the bits that tell which rows have a value, if some have none.
+    /// The numbers, and the bits that tell which rows have a value, if some have none.
+    ///
+    /// 256 rows are a group. Each of the 32 threads that read it has eight rows, 32 rows apart, whose bits follow each
+    /// other in `width / 4` words; these are 32 words apart, so that the threads of a warp read words that follow each
+    /// other.
     pub(crate) words: Vec<u32>,
     /// Index of the first word of these bits.
     pub(crate) valid: Option<usize>,
@@ -124,7 +133,7 @@ pub(crate) struct Packed {
     pub(crate) rows: usize,
     /// Smallest and largest value; `None` if all are NULL.
     pub(crate) range: Option<(i64, i64)>,
-    /// Bits of a number.
+    /// Bits of a number, a multiple of four.
     pub(crate) width: u32,
 }
 
@@ -232,8 +241,9 @@ impl Packer {
         Ok(())
     }
 
-    /// Packs the rows so far, and forgets them.
-    pub(crate) fn pack(&mut self) -> Packed {
+    /// Packs the rows so far, and forgets them. Numbers have at least as many bits as `width` tells, which is raised
+    /// to what these rows need: chunks whose numbers have the same bits are read faster.
+    pub(crate) fn pack(&mut self, width: &AtomicU32) -> Packed {
         let numbers = std::mem::take(&mut self.numbers);
         let valid = std::mem::take(&mut self.valid);
         let has_nulls = std::mem::take(&mut self.has_nulls);
@@ -244,7 +254,9 @@ impl Packer {
             Some((min.min(value), max.max(value)))
         });
         let (min, max) = range.unwrap_or((0, 0));
-        let width = u64::BITS - max.wrapping_sub(min).cast_unsigned().leading_zeros();
+        let needed = u64::BITS - max.wrapping_sub(min).cast_unsigned().leading_zeros();
+        let needed = needed.next_multiple_of(WIDTH_UNIT);
+        let width = needed.max(width.fetch_max(needed, Ordering::Relaxed));
         let mut words = packed(&numbers, min, width, &valid);
         let valid = has_nulls.then(|| {
             let first = words.len();
@@ -265,25 +277,40 @@ impl Packer {
     }
 }
 
-/// Returns numbers above a reference as packed words, and those behind the last row.
+/// Returns numbers above a reference as packed words, as [`Packed::words`] tells.
 fn packed(numbers: &[i64], reference: i64, width: u32, valid: &[bool]) -> Vec<u32> {
-    let count = numbers.len().next_multiple_of(TILE_ROWS) / 32 * width as usize;
-    let mut words = Vec::with_capacity(count + WORDS_BEHIND);
-    let (mut bits, mut held) = (0_u128, 0);
-    for (number, valid) in numbers.iter().zip(valid) {
-        let above = number.wrapping_sub(reference).cast_unsigned();
-        bits |= u128::from(if *valid { above } else { 0 }) << held;
-        held += width;
-        while held >= 32 {
-            words.push(bits as u32);
-            bits >>= 32;
-            held -= 32;
+    let group_rows = LANES * ROWS_OF_LANE;
+    let words_of_lane = (width / WIDTH_UNIT) as usize;
+    let groups = numbers.len().next_multiple_of(TILE_ROWS) / group_rows;
+    let mut words = vec![0; groups * words_of_lane * LANES];
+    let above: Vec<u64> = numbers
+        .iter()
+        .zip(valid)
+        .map(|(number, valid)| match valid {
+            true => number.wrapping_sub(reference).cast_unsigned(),
+            false => 0,
+        })
+        .collect();
+    let of_group = above.chunks(group_rows);
+    for (above, words) in of_group.zip(words.chunks_mut((words_of_lane * LANES).max(1))) {
+        for lane in 0..LANES.min(above.len()) {
+            let (mut bits, mut held, mut word) = (0_u128, 0, lane);
+            for number in above[lane..].iter().step_by(LANES) {
+                bits |= u128::from(*number) << held;
+                held += width;
+                while held >= 32 {
+                    words[word] = bits as u32;
+                    bits >>= 32;
+                    held -= 32;
+                    word += LANES;
+                }
+            }
+            // Rows behind the last are left out.
+            if held > 0 {
+                words[word] = bits as u32;
+            }
         }
     }
-    if held > 0 {
-        words.push(bits as u32);
-    }
-    words.resize(count + WORDS_BEHIND, 0);
     words
 }
 
@@ -325,11 +352,13 @@ mod tests {
         {
             return None;
         }
-        let bit = row * packed.width as usize;
-        let words = &packed.words[bit / 32..];
-        let third = words.get(2).copied().unwrap_or_default();
-        let bits = u128::from(words[0]) | u128::from(words[1]) << 32 | u128::from(third) << 64;
-        let mask = (1_u128 << packed.width) - 1;
+        let (width, group) = (packed.width as usize, row / 256);
+        let bit = row % 256 / LANES * width;
+        let first = group * width * 8 + bit / 32 * LANES + row % LANES;
+        let word = |index: usize| packed.words.get(first + index * LANES).copied();
+        let word = |index| u128::from(word(index).unwrap_or_default());
+        let bits = word(0) | word(1) << 32 | word(2) << 64;
+        let mask = (1_u128 << width) - 1;
         let above = (bits >> (bit % 32) & mask) as u64;
         let reference = packed.range.map_or(0, |(min, _)| min);
         Some(reference.wrapping_add(above.cast_signed()))
@@ -339,7 +368,8 @@ mod tests {
         let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(values.to_vec()));
         let mut packer = Packer::default();
         packer.push(&array, &Mutex::default()).expect("numbers");
-        let packed = packer.pack();
+        let packed = packer.pack(&AtomicU32::default());
+        let width = width.next_multiple_of(WIDTH_UNIT);
         assert_eq!((packed.width, packed.rows), (width, values.len()));
         let read: Vec<_> = (0..values.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, values);
@@ -351,7 +381,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         for width in 0..=64 {
             let max = u64::MAX.checked_shr(64 - width).unwrap_or(0);
-            for rows in [1, 31, 32, 33, 257] {
+            for rows in [1, 31, 32, 33, 257, 2049] {
                 let mut numbers: Vec<_> = (0..rows).map(|_| random.u64(..) & max).collect();
                 numbers[0] = 0;
                 let top = numbers.len() - 1;
@@ -370,13 +400,28 @@ mod tests {
     }
 
     #[test]
+    fn chunks_have_at_least_the_bits_of_the_first() {
+        let width = AtomicU32::default();
+        let bits = |numbers: Vec<i64>| {
+            let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(numbers));
+            let mut packer = Packer::default();
+            packer.push(&array, &Mutex::default()).expect("numbers");
+            let packed = packer.pack(&width);
+            (packed.width, read(&packed, 0), read(&packed, 1))
+        };
+        assert_eq!(bits(vec![5, 100]), (8, Some(5), Some(100)));
+        assert_eq!(bits(vec![5, 6]), (8, Some(5), Some(6)));
+        assert_eq!(bits(vec![5, 1005]), (12, Some(5), Some(1005)));
+    }
+
+    #[test]
     fn texts_have_the_numbers_of_their_first_rows() {
         let texts = Mutex::new(Texts::default());
         let mut packer = Packer::default();
         let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
         let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
         packer.push(&array, &texts).expect("few texts");
-        let packed = packer.pack();
+        let packed = packer.pack(&AtomicU32::default());
         let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
         let known: Vec<_> = texts

@@ -139,7 +139,8 @@ impl Compiled {
             outputs.extend(slots.aggregate(aggregate)?);
         }
         let addend_max = slots.addend_max;
-        let (all, mut lines) = (slots.slots, slots.code.function.lines);
+        let (all, mut add) = (slots.slots, slots.code.function);
+        let lines = &mut add.lines;
         lines.push(format!("const u32 group = {group};"));
         lines.push("if (is_wanted) {".to_owned());
         lines.extend(all.iter().enumerate().map(|(index, slot)| {
@@ -153,7 +154,7 @@ impl Compiled {
             place: Some(place),
             groups,
             slots: all.iter().map(|it| it.is_maximum).collect(),
-            lines,
+            add,
             words: Vec::new(),
             is_unique: false,
         };

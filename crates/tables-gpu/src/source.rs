@@ -1,5 +1,6 @@
 //! The source of a kernel: constants of its shape, generated functions, and the headers around them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
@@ -7,6 +8,7 @@ use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
 use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
 use crate::domain::Table;
 use crate::draft::Draft;
+use crate::expression::Function;
 use crate::join::JoinKind;
 use crate::joined::{Word, layout, words_of};
 use crate::program::{Place, THREADS};
@@ -49,8 +51,7 @@ pub(crate) struct Ending {
     pub(crate) groups: usize,
     /// For each slot, whether it is a maximum.
     pub(crate) slots: Vec<bool>,
-    /// The function `add`.
-    pub(crate) lines: Vec<String>,
+    pub(crate) add: Function,
     /// Words of an element that is stored.
     pub(crate) words: Vec<Word>,
     /// Whether each element may have one row only.
@@ -64,7 +65,10 @@ impl Kernel {
             name: "tables/fragment.cu".to_owned(),
             source: self.source.clone().into(),
             headers: headers(),
-            options: vec!["--device-int128".to_owned()],
+            options: vec![
+                "--device-int128".to_owned(),
+                "--device-as-default-execution-space".to_owned(),
+            ],
             entries: vec!["fragment".to_owned()],
         }
     }
@@ -73,11 +77,7 @@ impl Kernel {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn new(
-        draft: Draft<'_>,
-        steps: Vec<Vec<String>>,
-        ending: &Ending,
-    ) -> Result<Kernel> {
+    pub(crate) fn new(draft: Draft<'_>, steps: Vec<Function>, ending: &Ending) -> Result<Kernel> {
         let source = source(&draft, &steps, ending)?;
         let kinds = draft.rows.joins.iter().map(|join| join.kind);
         let builds = draft.joins.into_iter().zip(kinds);
@@ -103,12 +103,12 @@ impl Build {
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
-        let mut lines = std::mem::take(&mut draft.store).lines;
+        let mut add = std::mem::take(&mut draft.store);
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions);
         let own = words_of(&draft.outs, &places, words.len()).join(", ");
-        lines.push(format!("const Words words = {{{own}}};"));
-        lines.push(format!(
+        add.lines.push(format!("const Words words = {{{own}}};"));
+        add.lines.push(format!(
             "totals.store(f, {}, {}, words);",
             stored.index.text,
             conditions.join(" & ")
@@ -118,7 +118,7 @@ impl Build {
             place: None,
             groups: 0,
             slots: Vec::new(),
-            lines,
+            add,
             words: words.clone(),
             is_unique: matches!(kind, JoinKind::Inner | JoinKind::Outer),
         };
@@ -204,7 +204,7 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
     Ok(text)
 }
 
-fn source(draft: &Draft<'_>, steps: &[Vec<String>], ending: &Ending) -> Result<String> {
+fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<String> {
     let uses = &draft.uses;
     // Blocks of a multiprocessor, which limit the registers of a thread.
     let blocks = match uses.columns.len() {
@@ -241,19 +241,39 @@ fn source(draft: &Draft<'_>, steps: &[Vec<String>], ending: &Ending) -> Result<S
     text += &of_joins(draft)?;
     let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
     let _ = writeln!(text, "{includes}using Totals = {};", ending.totals);
+    text += &functions(steps, &ending.add);
+    Ok(text + "#include \"fragment.cuh\"\n")
+}
+
+/// Returns the functions `load`, `keeps` and `add`. Each column is loaded for the first function that reads it.
+fn functions(steps: &[Function], add: &Function) -> String {
     let arguments =
         "const Fragment& f, const Columns& c, Joined& joined, const u32 i, const bool is_wanted";
-    let kept = format!("__device__ inline bool keeps({arguments})");
-    let _ = writeln!(text, "template <u32 kStep> {kept};");
-    let mut function = |head: &str, lines: &[String]| {
-        let lines = lines.join("\n    ");
+    let mut text = String::from(
+        "template <u32 kStep> __device__ inline void load(Columns& c, bool is_wanted);\n",
+    );
+    let _ = writeln!(
+        text,
+        "template <u32 kStep> __device__ inline bool keeps({arguments});"
+    );
+    let mut loaded = BTreeSet::new();
+    for (step, function) in steps.iter().chain([add]).enumerate() {
+        let columns = function
+            .columns
+            .iter()
+            .filter(|column| loaded.insert(**column));
+        let loads = columns.map(|column| format!("    cursor_of<{column}>(c).load(is_wanted);\n"));
+        let loads: String = loads.collect();
+        let _ = write!(
+            text,
+            "template <> __device__ inline void load<{step}>(Columns& c, bool is_wanted) {{\n{loads}}}\n"
+        );
+        let head = match step == steps.len() {
+            true => format!("__device__ inline void add({arguments}, Totals& totals)"),
+            false => format!("template <> __device__ inline bool keeps<{step}>({arguments})"),
+        };
+        let lines = function.lines.join("\n    ");
         let _ = writeln!(text, "{head} {{\n    {lines}\n}}");
-    };
-    for (step, lines) in steps.iter().enumerate() {
-        let kept = kept.replace("keeps", &format!("keeps<{step}>"));
-        function(&format!("template <> {kept}"), lines);
     }
-    let add = format!("__device__ inline void add({arguments}, Totals& totals)");
-    function(&add, &ending.lines);
-    Ok(text + "#include \"fragment.cuh\"\n")
+    text
 }

@@ -6,85 +6,111 @@ using i32 = int;
 using i64 = long long;
 using i128 = __int128;
 
-// Rows of a tile for each thread.
+// Rows of a tile for each thread. Row `i` of a thread is `i` times 32 rows behind its first.
 constexpr u32 kRows = 8;
-// Words of a line of the cache.
+// Words of a line of the cache, and from one word of a thread to the next.
 constexpr u32 kLineWords = 32;
 
-// Where a thread reads a column of a tile. Its rows are a block's threads apart, which is a multiple of 32, so that the
-// packed number of each begins at the same bit of a word.
-struct Cursor {
+// Where a thread reads a column of a tile: its rows are packed in `width / 4` words. If the compiler knows the width,
+// these are loaded once for all rows; otherwise (`kWidth` is more than 64) words are read for each row.
+template <u32 kWidth> struct Cursor {
+    static constexpr bool kIsKnown = kWidth <= 64;
+    static constexpr u32 kWords = kIsKnown ? kWidth / 4 : 0;
+
     const u32* word;
     const u32* valid;
     i64 reference;
-    u64 mask;
-    u32 shift;
-    // Words from one row of the thread to the next.
-    u32 step;
+    u32 bits;
     // A line of the tile that is prefetched next; null if this thread prefetches none.
     const u32* ahead;
+    u32 loaded[kWords > 0 ? kWords : 1];
 
-    // The same for a width that the compiler knows.
-    template <u32 kWidth> __device__ const u32* word_of(u32 i) const {
-        return word + i * (kWidth <= 64 ? kThreads / 32 * kWidth : step);
-    }
-    template <u32 kWidth> __device__ u64 mask_of() const {
-        return kWidth == 0 ? 0 : kWidth <= 64 ? ~0ull >> (64 - kWidth) % 64 : mask;
-    }
+    __device__ u32 width() const { return kIsKnown ? kWidth : bits; }
+    __device__ u32 tile_words() const { return kThreads / 32 * kRows * width(); }
 
-    // `first` is the thread's first row.
-    __device__ void start(const Part& part, u32 first) {
-        const u32 bit = first * part.width;
-        word = part.words + bit / 32;
-        shift = bit % 32;
-        step = kThreads / 32 * part.width;
-        mask = part.mask;
+    __device__ void start(const Part& part, u32 tile) {
+        bits = part.width;
         reference = part.reference;
-        valid = part.valid == nullptr ? nullptr : part.valid + first / 32;
-        const u32 tile_words = step * kRows, line = threadIdx.x * kLineWords;
-        ahead = line < tile_words ? part.words + first / (kThreads * kRows) * tile_words + line : nullptr;
+        const u32 warp = threadIdx.x / 32;
+        word = part.words + static_cast<u64>(tile) * tile_words() + warp * kRows * width() + threadIdx.x % 32;
+        valid = part.valid == nullptr ? nullptr : part.valid + (tile * (kThreads / 32) + warp) * kRows;
+        const u32 line = threadIdx.x * kLineWords;
+        ahead = line < tile_words() ? part.words + static_cast<u64>(tile) * tile_words() + line : nullptr;
     }
 
     // Brings the part of a tile that is `kTilesAhead` behind this one to the cache.
     __device__ void prefetch() const {
-        if (ahead != nullptr) prefetch_line(ahead + kTilesAhead * kRows * step);
+        if (ahead != nullptr) prefetch_line(ahead + kTilesAhead * tile_words());
     }
 
     // Goes to the next tile.
     __device__ void advance() {
-        word += step * kRows;
+        word += tile_words();
         if (valid != nullptr) valid += kThreads / 32 * kRows;
-        if (ahead != nullptr) ahead += step * kRows;
+        if (ahead != nullptr) ahead += tile_words();
+    }
+
+    // Loads the words of all rows of this thread, unless none is wanted.
+    __device__ void load(bool is_wanted) {
+#pragma unroll
+        for (u32 w = 0; w < kWords; w++) loaded[w] = read_word(word + w * kLineWords, is_wanted);
+    }
+
+    // Returns word `w` of the rows of this thread; 0 if it is not wanted.
+    __device__ u32 read(u32 w, bool is_wanted) const {
+        if constexpr (kIsKnown) return w < kWords ? loaded[w] : 0;
+        return read_word(word + w * kLineWords, is_wanted && w < bits / 4);
+    }
+
+    // Returns the packed number, of at most 32 bits, of row `i`; a number of the column if it is not wanted.
+    __device__ u32 narrow(u32 i, bool is_wanted) const {
+        const u32 bit = i * width();
+        const u64 mask = (1ull << width()) - 1;
+        if (kIsKnown && bit % 32 + width() <= 32) return read(bit / 32, is_wanted) >> bit % 32 & static_cast<u32>(mask);
+        const u32 low = read(bit / 32, is_wanted), high = read(bit / 32 + 1, is_wanted);
+        return __funnelshift_r(low, high, bit) & static_cast<u32>(mask);
+    }
+
+    // As `narrow`, for packed numbers of up to 64 bits.
+    __device__ u64 wide(u32 i, bool is_wanted) const {
+        const u32 bit = i * width(), w = bit / 32;
+        const u32 words[3] = {read(w, is_wanted), read(w + 1, is_wanted), read(w + 2, is_wanted)};
+        const u32 low = __funnelshift_r(words[0], words[1], bit), high = __funnelshift_r(words[1], words[2], bit);
+        const u64 mask = width() == 0 ? 0 : ~0ull >> (64 - width());
+        return (low | static_cast<u64>(high) << 32) & mask;
+    }
+
+    // Returns whether row `i` has a value.
+    __device__ bool has_value(u32 i, bool is_wanted) const {
+        if (valid == nullptr) return true;
+        return read_word(valid + i, is_wanted) >> threadIdx.x % 32 & 1;
     }
 };
 
+// The cursors of the columns from one on.
+template <u32 kColumn> struct CursorsFrom : CursorsFrom<kColumn + 1> {
+    Cursor<kWidths[kColumn]> cursor;
+};
+template <> struct CursorsFrom<kColumns> {};
+
 // What a thread reads in a tile: the columns, and the tables of the file.
-struct Columns {
-    Cursor cursor[kColumns > 0 ? kColumns : 1];
+struct Columns : CursorsFrom<0> {
     const u32* table[kTables > 0 ? kTables : 1];
 };
 
-// Returns the packed number, of at most 32 bits, of row `i` of this thread; any number if it is not wanted. Words
-// behind those of the last row can be read.
-template <u32 kWidth> __device__ inline u32 read_narrow(const Cursor& cursor, u32 i, bool is_wanted) {
-    const u32* word = cursor.word_of<kWidth>(i);
-    u32 low = read_word(word, is_wanted), high = read_word(word + 1, is_wanted);
-    return __funnelshift_r(low, high, cursor.shift) & static_cast<u32>(cursor.mask_of<kWidth>());
+template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {
+    return static_cast<CursorsFrom<kColumn>&>(columns).cursor;
+}
+template <u32 kColumn> __device__ inline const auto& cursor_of(const Columns& columns) {
+    return static_cast<const CursorsFrom<kColumn>&>(columns).cursor;
 }
 
-// As `read_narrow`, for packed numbers of up to 64 bits.
-template <u32 kWidth> __device__ inline u64 read_wide(const Cursor& cursor, u32 i, bool is_wanted) {
-    const u32* word = cursor.word_of<kWidth>(i);
-    u32 words[3] = {read_word(word, is_wanted), read_word(word + 1, is_wanted), read_word(word + 2, is_wanted)};
-    u32 low = __funnelshift_r(words[0], words[1], cursor.shift);
-    u32 high = __funnelshift_r(words[1], words[2], cursor.shift);
-    return (low | static_cast<u64>(high) << 32) & cursor.mask_of<kWidth>();
-}
-
-// Returns whether row `i` of this thread has a value.
-__device__ inline bool has_value(const Cursor& cursor, u32 i, bool is_wanted) {
-    if (cursor.valid == nullptr) return true;
-    return read_word(cursor.valid + i * (kThreads / 32), is_wanted) >> threadIdx.x % 32 & 1;
+// Calls a function for each cursor with the number of its column.
+template <u32 kColumn, class Function> __device__ inline void each_cursor(Columns& columns, const Function& function) {
+    if constexpr (kColumn < kColumns) {
+        function(cursor_of<kColumn>(columns), kColumn);
+        each_cursor<kColumn + 1>(columns, function);
+    }
 }
 
 __device__ inline i128 wide_constant(u64 low, u64 high) {

@@ -3,12 +3,13 @@
 
 // Returns which rows of this thread a step and those behind it keep, of those that the steps before kept.
 template <u32 kStep>
-__device__ inline u32 kept_by(const Fragment& f, const Columns& columns, Joined (&joined)[kRows], u32 before) {
+__device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
+    // The first step reads columns also behind the rows.
+    load<kStep>(columns, kStep == 0 || before != 0);
     if constexpr (kStep < kSteps) {
         u32 kept = 0;
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
-            // The first step reads columns only, also behind the rows.
             const bool is_wanted = kStep == 0 || (before >> i & 1);
             kept |= static_cast<u32>(keeps<kStep>(f, columns, joined[i], i, is_wanted)) << i;
         }
@@ -18,12 +19,11 @@ __device__ inline u32 kept_by(const Fragment& f, const Columns& columns, Joined 
 }
 
 // Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
-// first is added, and neither a step nor `add` reads anything of a row that was left out, so that the reads of several
-// rows are in flight at once. To branch around rows that no lane of the warp keeps took longer on an H200, also for
-// query 6 of TPC-H.
-__device__ inline void add_tile(const Fragment& f, const Columns& columns, u32 rows, Totals& totals) {
+// first is added, so that the reads of several rows are in flight at once. To branch around rows that no lane of the
+// warp keeps took longer on an H200, also for query 6 of TPC-H.
+__device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, Totals& totals) {
     Joined joined[kRows];
-    const u32 all = (1u << min(kRows, (rows + kThreads - 1) / kThreads)) - 1;
+    const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
     const u32 kept = kept_by<0>(f, columns, joined, all);
 #pragma unroll
     for (u32 i = 0; i < kRows; i++) add(f, columns, joined[i], i, kept >> i & 1, totals);
@@ -51,18 +51,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[chunk * kTables + t];
         const u32 rows = f.chunks[chunk].rows;
         const u64 first_tile = f.chunks[chunk].first_tile, last = min(end, f.chunks[chunk + 1].first_tile);
-        u32 first = static_cast<u32>(tile - first_tile) * (kThreads * kRows) + threadIdx.x;
-#pragma unroll
-        for (u32 c = 0; c < kColumns; c++) columns.cursor[c].start(f.parts[chunk * kColumns + c], first);
+        const u32 of_chunk = static_cast<u32>(tile - first_tile);
+        const Part* parts = f.parts + chunk * kColumns;
+        each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(parts[c], of_chunk); });
+        u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
-            const bool has_more = kTilesAhead > 0 && tile + kTilesAhead < last;
-#pragma unroll
-            for (u32 c = 0; c < kColumns; c++)
-                if (has_more) columns.cursor[c].prefetch();
+            if (kTilesAhead > 0 && tile + kTilesAhead < last)
+                each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
             add_tile(f, columns, first < rows ? rows - first : 0, totals);
             first += kThreads * kRows;
-#pragma unroll
-            for (u32 c = 0; c < kColumns; c++) columns.cursor[c].advance();
+            each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });
         }
     }
     totals.finish(f.totals);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::engine::{Engine, Image, Launch, Memory, Ran};
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
+use crate::source::headers;
 
 /// Where the image of memory is mapped. No process has anything there.
 const BASE: u64 = 0x1000_0000_0000;
@@ -48,22 +49,8 @@ pub(super) struct Emulated {
 
 impl Emulated {
     pub(super) fn new() -> Arc<Emulated> {
-        Arc::new(Emulated {
-            folder: TempDir::new().expect("room"),
-            memory: Mutex::default(),
-            kernels: Mutex::default(),
-        })
-    }
-
-    /// Returns the program of a kernel.
-    fn compiled(&self, spec: &ProgramSpec) -> PathBuf {
-        let mut kernels = self.kernels.lock();
-        if let Some((known, _)) = kernels.get(&*spec.source) {
-            return known.clone();
-        }
-        let folder = self.folder.path().join(format!("kernel{}", kernels.len()));
-        fs::create_dir(&folder).expect("room");
-        for (name, text) in &spec.headers {
+        let folder = TempDir::new().expect("room");
+        for (name, text) in headers() {
             let text = match name.as_str() {
                 "device.cuh" => include_str!("emulated.cuh").to_owned(),
                 // Only NVRTC knows `__INTADDR__`.
@@ -72,30 +59,54 @@ impl Emulated {
                     lines.collect::<Vec<_>>().join("\n")
                 }
             };
-            fs::write(folder.join(name), text).expect("room");
+            fs::write(folder.path().join(name), text).expect("room");
+        }
+        Arc::new(Emulated {
+            folder,
+            memory: Mutex::default(),
+            kernels: Mutex::default(),
+        })
+    }
+
+    /// Runs the compiler.
+    fn compile(&self, arguments: &[&str], from: &Path, to: &Path) {
+        let compiled = Command::new("c++")
+            .args(["-std=c++20", "-O0", "-w", "-fsanitize=undefined"])
+            .arg("-fno-sanitize-recover")
+            .args(arguments)
+            .arg(from)
+            .arg("-o")
+            .arg(to)
+            .current_dir(self.folder.path())
+            .output()
+            .expect("a compiler");
+        let errors = String::from_utf8_lossy(&compiled.stderr);
+        let source = fs::read_to_string(from).unwrap_or_default();
+        assert!(compiled.status.success(), "{source}\n{errors}");
+    }
+
+    /// Returns the program of a kernel.
+    fn compiled(&self, spec: &ProgramSpec) -> PathBuf {
+        let mut kernels = self.kernels.lock();
+        if let Some((known, _)) = kernels.get(&*spec.source) {
+            return known.clone();
+        }
+        let file = |name: String| self.folder.path().join(name);
+        if kernels.is_empty() {
+            // Half of the time of the compiler is that of the headers of its library.
+            let header = file("device.cuh".to_owned());
+            let compiled = file("device.cuh.gch".to_owned());
+            self.compile(&["-x", "c++-header"], &header, &compiled);
         }
         let main = include_str!("emulated_main.cuh");
-        let source = folder.join("kernel.cpp");
+        let source = file(format!("kernel{}.cpp", kernels.len()));
         let threads = format!("kThreads = {}", crate::program::THREADS);
         let kernel = spec
             .source
             .replace(&threads, &format!("kThreads = {THREADS}"));
         fs::write(&source, format!("{kernel}{main}")).expect("room");
-        let program = folder.join("kernel");
-        let compiled = Command::new("c++")
-            .args([
-                "-std=c++20",
-                "-O0",
-                "-w",
-                "-fsanitize=undefined",
-                "-fno-sanitize-recover",
-            ])
-            .arg("-o")
-            .args([&program, &source])
-            .output()
-            .expect("a compiler");
-        let errors = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{}\n{errors}", spec.source);
+        let program = source.with_extension("");
+        self.compile(&["-include", "device.cuh"], &source, &program);
         let entry = (program.clone(), spec.clone());
         kernels.insert(spec.source.to_string(), entry);
         program
