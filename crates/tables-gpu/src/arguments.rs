@@ -45,7 +45,8 @@ kernel_arguments! {
         pub(crate) tables: DevicePointer<u32>,
         /// For each chunk and each table of the fragment, where the table begins.
         pub(crate) table_offsets: DevicePointer<u32>,
-        /// Totals: for each group and slot 128 bits, the lowest first; 0 before the kernel runs.
+        /// Totals: for each group and slot 128 bits, the lowest first; of a kernel that stores rows of a join the marks
+        /// of values of keys. 0 before the kernel runs.
         pub(crate) totals: DevicePointerMut<u64>,
         /// The words of the tables of joins, one array for each word.
         pub(crate) words: [DevicePointer<u8>; JOIN_WORDS_MAX],
@@ -58,7 +59,9 @@ kernel_arguments! {
         /// Number of tiles of all chunks.
         pub(crate) tiles: u64,
         /// Number of chunks.
-        pub(crate) chunk_count: u64,
+        pub(crate) chunk_count: u32,
+        /// Number of groups.
+        pub(crate) groups: u32,
         /// The constants of the plan, each of 128 bits.
         pub(crate) constants: [u64; 2 * CONSTANTS_MAX],
     }

@@ -38,6 +38,8 @@ pub(crate) enum Table {
     OfAll(Vec<u32>),
     /// The words for each text of a file.
     OfFile(Vec<Vec<u32>>),
+    /// The new numbers of the values of a key of a join, by the index of the key; made when the old ones are marked.
+    OfKey(usize),
 }
 
 /// A column whose different values are few.

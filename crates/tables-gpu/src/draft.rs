@@ -8,7 +8,6 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use crate::expression::{Code, Function};
 use crate::fragment::Rows;
-use crate::join::JoinKind;
 use crate::joined::{Out, OutValue, Stored};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -28,6 +27,9 @@ pub(crate) struct Draft<'a> {
     pub(crate) store: Function,
     /// What this function stores of a row.
     pub(crate) outs: Vec<Out>,
+    /// Numbers of values of keys that are marked for each row that is stored, and the constants that are the first
+    /// words of their marks.
+    pub(crate) marks: Vec<(String, usize)>,
     /// The expressions that these are.
     pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
 }
@@ -44,6 +46,7 @@ impl<'a> Draft<'a> {
             stored: None,
             store: Function::default(),
             outs: Vec::new(),
+            marks: Vec::new(),
             requested: HashMap::new(),
         }
     }
@@ -75,9 +78,7 @@ impl<'a> Draft<'a> {
         let joins = &self.rows.joins;
         let cost = |join: &usize| {
             let of = &joins[*join];
-            let is_selective = of.kind != JoinKind::Outer
-                && (!of.rows.filters.is_empty() || !of.rows.joins.is_empty());
-            (!is_selective, of.rows.bytes(), *join)
+            (!of.is_selective(), of.rows.bytes(), *join)
         };
         let mut left: Vec<usize> = (0..joins.len()).collect();
         let mut order = Vec::new();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, Program};
 use futures_util::future::BoxFuture;
 
-use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, JOIN_WORDS_MAX, OWN_WORDS_MAX, Part};
-use crate::program::{Compiled, ROWS_OF_THREAD};
+use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
+use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 
 /// Alignment of what an image has.
@@ -37,21 +37,27 @@ pub(crate) struct KernelLaunch {
     /// For each chunk and table over values, the index of its first word.
     pub(crate) table_offsets: Vec<u32>,
     pub(crate) constants: Vec<i128>,
-    /// Indexes of the areas with the words of its joins.
-    pub(crate) words: Vec<usize>,
-    /// Indexes of the areas with the words that it stores.
-    pub(crate) own_words: Vec<usize>,
-    /// Index of the area with the bits of the elements that it has stored.
-    pub(crate) seen: Option<usize>,
+    /// Addresses of the words of its joins.
+    pub(crate) words: Vec<u64>,
+    /// Addresses of the words that it stores.
+    pub(crate) own_words: Vec<u64>,
+    /// Address of the bits of the elements that it has stored.
+    pub(crate) seen: u64,
+    /// Number of groups, and bytes of shared memory of a block for their totals.
+    pub(crate) groups: u32,
+    pub(crate) shared_bytes: u32,
+    /// Largest absolute value that a row adds to a total of 64 bits.
+    pub(crate) addend_max: u128,
 }
 
-/// The kernels of a fragment, in the order in which they run.
+/// Kernels in the order in which they run.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    pub(crate) compiled: Arc<Compiled>,
     pub(crate) kernels: Vec<KernelLaunch>,
-    /// Bytes of the areas that kernels store rows of joins in; 0 before.
-    pub(crate) areas: Vec<u64>,
+    /// Memory that is 0 before the kernels run.
+    pub(crate) zeroed: Option<(Memory, u64)>,
+    /// Bytes of the results of all kernels.
+    pub(crate) results_bytes: usize,
     /// Memory that the parts point to.
     pub(crate) _held: Vec<Memory>,
     /// Whether to wait for the compiler.
@@ -61,8 +67,8 @@ pub(crate) struct Launch {
 /// What kernels returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ran {
-    /// For each group and slot 128 bits, the lowest first.
-    pub(crate) totals: Vec<u64>,
+    /// Totals or marks.
+    pub(crate) results: Vec<u32>,
     /// Time of the kernels on the device.
     pub(crate) took: Duration,
 }
@@ -85,14 +91,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;
 }
 
-/// The memory of a launch: what kernels read besides columns, then the areas, then results.
+/// The memory of a launch: what kernels read besides columns, then results.
 #[derive(Debug)]
 pub(crate) struct Image {
     /// The chunks, parts, tables and their offsets of each kernel.
     pub(crate) bytes: Vec<u8>,
-    /// Index of the first byte of the areas and results, which are 0 before the kernels run.
-    pub(crate) zeros: usize,
-    /// Index of the first byte of the results: a word that is 1 if rows of a join were repeated, then the totals.
+    /// Index of the first byte of the results, which are 0 before the kernels run: a word that is 1 if rows of a join
+    /// were repeated, then totals or marks.
     pub(crate) results: usize,
     /// Number of bytes of all.
     pub(crate) len: usize,
@@ -115,11 +120,6 @@ impl Image {
             tables: DevicePointer::new(address + of.tables.address()),
             table_offsets: DevicePointer::new(address + of.table_offsets.address()),
             totals: DevicePointerMut::new(address + of.totals.address()),
-            words: of
-                .words
-                .map(|it| DevicePointer::new(address + it.address())),
-            own_words: (of.own_words).map(|it| DevicePointerMut::new(address + it.address())),
-            seen: DevicePointerMut::new(address + of.seen.address()),
             repeated: DevicePointerMut::new(address + of.repeated.address()),
             ..*of
         }
@@ -130,13 +130,13 @@ impl Image {
     /// # Errors
     /// If rows of a join were repeated.
     pub(crate) fn ran(bytes: &[u8], took: Duration) -> Result<Ran, Reason> {
-        let (repeated, totals) = bytes.split_at(ALIGNMENT);
+        let (repeated, results) = bytes.split_at(ALIGNMENT);
         if repeated[0] != 0 {
             return Err(Reason::new("several rows of a join have the same key"));
         }
-        let totals = totals.as_chunks::<8>().0.iter();
+        let results = results.as_chunks::<4>().0.iter();
         Ok(Ran {
-            totals: totals.map(|it| u64::from_le_bytes(*it)).collect(),
+            results: results.map(|it| u32::from_le_bytes(*it)).collect(),
             took,
         })
     }
@@ -150,7 +150,24 @@ fn place(bytes: &mut Vec<u8>, more: Vec<u8>) -> u64 {
     begin as u64
 }
 
+/// Returns addresses with zeros behind them.
+fn addresses<const COUNT: usize>(of: &[u64]) -> [u64; COUNT] {
+    std::array::from_fn(|index| of.get(index).copied().unwrap_or(0))
+}
+
 impl KernelLaunch {
+    /// Checks that no total of a block leaves 64 bits.
+    ///
+    /// # Errors
+    /// If one may.
+    pub(crate) fn check_sums(&self, rows_of_block: u64) -> Result<(), Reason> {
+        let largest = self.addend_max.checked_mul(rows_of_block.into());
+        match largest.is_some_and(|it| it < 1 << 63) {
+            true => Ok(()),
+            false => Err(Reason::new("a sum may need more than 64 bits")),
+        }
+    }
+
     /// Places what the kernel reads besides columns. Returns the arguments without areas and results.
     fn placed(&self, threads: u32, bytes: &mut Vec<u8>) -> Fragment {
         let mut first_tile = 0;
@@ -180,12 +197,13 @@ impl KernelLaunch {
             tables: DevicePointer::new(place(DeviceType::bytes_of(&self.tables))),
             table_offsets: DevicePointer::new(place(DeviceType::bytes_of(&self.table_offsets))),
             totals: DevicePointerMut::new(0),
-            words: [DevicePointer::new(0); JOIN_WORDS_MAX],
-            own_words: [DevicePointerMut::new(0); OWN_WORDS_MAX],
-            seen: DevicePointerMut::new(0),
+            words: addresses(&self.words).map(DevicePointer::new),
+            own_words: addresses(&self.own_words).map(DevicePointerMut::new),
+            seen: DevicePointerMut::new(self.seen),
             repeated: DevicePointerMut::new(0),
             tiles: first_tile,
-            chunk_count: self.chunks.len() as u64,
+            chunk_count: self.chunks.len() as u32,
+            groups: self.groups,
             constants,
         }
     }
@@ -197,31 +215,15 @@ impl Launch {
         let mut bytes = Vec::new();
         let kernels = self.kernels.iter();
         let mut arguments: Vec<_> = kernels.map(|it| it.placed(threads, &mut bytes)).collect();
-        let zeros = bytes.len();
-        let mut end = zeros as u64;
-        let areas = self.areas.iter().map(|area| {
-            let begin = end;
-            end += area.next_multiple_of(ALIGNMENT as u64);
-            begin
-        });
-        let areas: Vec<u64> = areas.collect();
-        let results = end as usize;
-        for (kernel, arguments) in self.kernels.iter().zip(&mut arguments) {
-            for (to, area) in arguments.words.iter_mut().zip(&kernel.words) {
-                *to = DevicePointer::new(areas[*area]);
-            }
-            for (to, area) in arguments.own_words.iter_mut().zip(&kernel.own_words) {
-                *to = DevicePointerMut::new(areas[*area]);
-            }
-            arguments.seen = DevicePointerMut::new(kernel.seen.map_or(0, |area| areas[area]));
-            arguments.repeated = DevicePointerMut::new(end);
-            arguments.totals = DevicePointerMut::new(end + ALIGNMENT as u64);
+        let results = bytes.len();
+        for arguments in &mut arguments {
+            arguments.repeated = DevicePointerMut::new(results as u64);
+            arguments.totals = DevicePointerMut::new((results + ALIGNMENT) as u64);
         }
         Image {
             bytes,
-            zeros,
             results,
-            len: results + ALIGNMENT + self.compiled.groups * self.compiled.slots * 16,
+            len: results + ALIGNMENT + self.results_bytes,
             arguments,
         }
     }

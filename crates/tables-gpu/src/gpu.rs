@@ -157,35 +157,32 @@ impl FragmentJob {
 
     /// Starts the kernels.
     fn begin(&mut self, cuda: &mut Cuda, stream: Stream) -> Result<Step, JobError> {
-        let compiled = &self.launch.compiled;
-        let last = self.launch.kernels.len() - 1;
+        let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
         let mut kernels = Vec::new();
         for (index, launch) in self.launch.kernels.iter().enumerate() {
             let kernel = cuda.kernel(&launch.program, "fragment")?;
-            let shared = if index == last {
-                compiled.shared_bytes(THREADS)
-            } else {
-                0
-            };
-            let mut shape = kernel.persistent_shape(THREADS, shared)?;
-            shape.blocks = shape.blocks.min(self.image.tiles(index));
+            let mut shape = kernel.persistent_shape(THREADS, launch.shared_bytes)?;
+            let tiles = self.image.tiles(index);
+            shape.blocks = shape.blocks.min(tiles);
+            let tiles_of_block = tiles.div_ceil(shape.blocks.max(1));
+            if let Err(reason) = launch.check_sums(tiles_of_block * tile_rows) {
+                self.reply(Err(reason));
+                return Ok(Step::Done);
+            }
             kernels.push((kernel, shape));
-        }
-        let tiles_of_block = self
-            .image
-            .tiles(last)
-            .div_ceil(kernels[last].1.blocks.max(1));
-        let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
-        if let Err(reason) = compiled.check_sums(tiles_of_block * tile_rows) {
-            self.reply(Err(reason));
-            return Ok(Step::Done);
         }
         let image = &self.image;
         cuda.write(&image.bytes, &self.memory, 0, &stream)?;
         let (began, ended) = (cuda.event()?, cuda.event()?);
         cuda.record(&began, &stream)?;
-        let zeros = DeviceView::of(&self.memory, image.zeros..image.len);
-        Transfer::begin(cuda, Fill(0), zeros, &stream)?.finish()?;
+        let results = DeviceView::of(&self.memory, image.results..image.len);
+        Transfer::begin(cuda, Fill(0), results, &stream)?.finish()?;
+        if let Some((zeroed, bytes)) = &self.launch.zeroed
+            && let Ok(memory) = Arc::clone(&zeroed.held).downcast::<DeviceMemory>()
+        {
+            let all = DeviceView::of(&memory, 0..*bytes as usize);
+            Transfer::begin(cuda, Fill(0), all, &stream)?.finish()?;
+        }
         for (index, (kernel, shape)) in kernels.iter().enumerate() {
             // A source without rows has no tile.
             if shape.blocks > 0 {

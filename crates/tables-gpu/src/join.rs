@@ -40,6 +40,19 @@ pub(crate) struct Join {
     pub(crate) first: usize,
 }
 
+impl Join {
+    /// Returns whether there may be only one other row for the same keys.
+    pub(crate) fn is_unique(&self) -> bool {
+        matches!(self.kind, JoinKind::Inner | JoinKind::Outer)
+    }
+
+    /// Returns whether the join seems to leave out many rows.
+    pub(crate) fn is_selective(&self) -> bool {
+        self.kind != JoinKind::Outer
+            && (!self.rows.filters.is_empty() || self.rows.joins.iter().any(Join::is_selective))
+    }
+}
+
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
 /// others.
 ///

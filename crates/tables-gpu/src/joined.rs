@@ -14,9 +14,10 @@ use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::scalar::ScalarValue;
 
-use crate::domain::Domain;
+use crate::domain::{Domain, Table};
 use crate::expression::Code;
 use crate::fragment::over_rows;
+use crate::groups::{Key, Marked};
 use crate::join::JoinKind;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, condition};
@@ -72,9 +73,11 @@ pub(crate) struct Place {
 pub(crate) type Word = u32;
 
 /// Returns where numbers are in the words of a table, and these words. The lowest bit of the first word tells whether
-/// there is a row.
-pub(crate) fn layout(outs: &[Out]) -> (Vec<Place>, Vec<Word>) {
+/// there is a row. If few rows of the other side have a match, the first word is this bit alone: more of them fit in the
+/// caches.
+pub(crate) fn layout(outs: &[Out], is_selective: bool) -> (Vec<Place>, Vec<Word>) {
     let mut used = vec![1];
+    let closed = usize::from(is_selective);
     let places = outs.iter().map(|out| {
         if out.bits > 32 {
             used.extend([32, out.bits - 32]);
@@ -84,8 +87,9 @@ pub(crate) fn layout(outs: &[Out]) -> (Vec<Place>, Vec<Word>) {
                 bits: out.bits,
             };
         }
-        let word = used.iter().position(|it| it + out.bits <= 32);
-        let word = word.unwrap_or_else(|| {
+        let mut open = used.iter().skip(closed);
+        let word = open.position(|it| it + out.bits <= 32);
+        let word = word.map(|it| it + closed).unwrap_or_else(|| {
             used.push(0);
             used.len() - 1
         });
@@ -119,6 +123,17 @@ pub(crate) fn words_of(outs: &[Out], places: &[Place], count: usize) -> Vec<Stri
         }
     }
     words.iter().map(|parts| parts.join(" | ")).collect()
+}
+
+/// A key of groups over columns of a join.
+struct KeyOfJoin {
+    /// The number of its value, in the code of the rows that are joined.
+    number: String,
+    /// The same in the code that stores a row of the join.
+    stored: String,
+    values: ArrayRef,
+    /// The number for rows without a match.
+    unmatched: Option<usize>,
 }
 
 /// The element of a row in a table, in generated code.
@@ -289,29 +304,85 @@ impl Code<'_, '_> {
     ///
     /// # Errors
     /// Why kernels cannot compute it.
-    pub(crate) fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, ArrayRef)> {
-        let Some(join) = self.draft.join_of(expr) else {
-            let domain = Domain::of(expr, self.draft.scanned)?;
-            let (table, values) = domain.keys(expr)?;
-            return Ok((self.looked_up(&domain, table)?, values));
-        };
+    fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, ArrayRef)> {
+        if let Some(join) = self.draft.join_of(expr) {
+            let key = self.key_of_join(join, expr)?;
+            return Ok((key.number, key.values));
+        }
+        let domain = Domain::of(expr, self.draft.scanned)?;
+        let (table, values) = domain.keys(expr)?;
+        Ok((self.looked_up(&domain, table)?, values))
+    }
+
+    fn key_of_join(&mut self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<KeyOfJoin> {
         let of_row = self.over_join(join, expr)?;
-        let (out, values) = self.stored(join, |code| {
+        let (stored, out, values) = self.stored(join, |code| {
             let (text, values) = code.key(&of_row)?;
             let bits = u32::BITS - (values.len().max(1) as u32 - 1).leading_zeros();
-            let text = format!("static_cast<u64>({text})");
-            Ok(((bits > 0).then(|| code.out(text, bits)), values))
+            let wide = format!("static_cast<u64>({text})");
+            Ok((text, (bits > 0).then(|| code.out(wide, bits)), values))
         })?;
         let number = match out {
             Some(out) => format!("static_cast<i32>(out<{join}, {out}>(joined))"),
             None => "0".to_owned(),
         };
         let Some(matched) = self.matched(join) else {
-            return Ok((self.declare(Kind::Small, &number), values));
+            return Ok(KeyOfJoin {
+                number: self.declare(Kind::Small, &number),
+                stored,
+                values,
+                unmatched: None,
+            });
         };
         let (values, unmatched) = with(&values, self.unmatched(join, &of_row)?)?;
-        let text = format!("{matched} ? {number} : {unmatched}");
-        Ok((self.declare(Kind::Small, &text), values))
+        let number = format!("{matched} ? {number} : {unmatched}");
+        Ok(KeyOfJoin {
+            number: self.declare(Kind::Small, &number),
+            stored,
+            values,
+            unmatched: Some(unmatched),
+        })
+    }
+
+    /// Declares the number of the value of the fragment's key of this index. The values of keys of joins are marked by
+    /// the bits from the word `first` on.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn group_key(
+        &mut self,
+        (index, expr): (usize, &Arc<dyn PhysicalExpr>),
+        first: usize,
+    ) -> Result<(String, Key)> {
+        let count = self.draft.uses.constant(0)?;
+        let Some(join) = self.draft.join_of(expr) else {
+            let (number, values) = self.key(expr)?;
+            let key = Key {
+                values,
+                count,
+                marked: None,
+            };
+            return Ok((number, key));
+        };
+        let of_join = self.key_of_join(join, expr)?;
+        let draft = &mut self.draft.joins[join];
+        let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
+        draft.marks.push(mark);
+        let table = self.draft.uses.table(Table::OfKey(index))?;
+        let new = format!(
+            "static_cast<i32>(read_word(c.table[{table}] + {}, is_wanted))",
+            of_join.number
+        );
+        let key = Key {
+            values: of_join.values,
+            count,
+            marked: Some(Marked {
+                first,
+                table,
+                unmatched: of_join.unmatched,
+            }),
+        };
+        Ok((self.declare(Kind::Small, &new), key))
     }
 
     /// Declares whether a row is kept by a join; `None` if all are. Afterwards the values of the join can be read.

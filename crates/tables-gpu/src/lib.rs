@@ -19,10 +19,12 @@ mod engine;
 mod expression;
 mod fragment;
 mod gpu;
+mod groups;
 mod join;
 mod joined;
 #[expect(unsafe_code, reason = "the launch of a kernel")]
 mod launch;
+mod launches;
 mod load;
 mod on_cpu;
 mod operator;

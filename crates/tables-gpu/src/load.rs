@@ -211,13 +211,21 @@ async fn store(
 }
 
 /// Returns the offsets of the columns' tables, file by file, and the words of all.
-pub(crate) fn tables(kernel: &Kernel, chunks: &[Vec<u32>]) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn tables(
+    kernel: &Kernel,
+    of_keys: &[(usize, Vec<u32>)],
+    chunks: &[Vec<u32>],
+) -> (Vec<u32>, Vec<u32>) {
     let mut words: Vec<u32> = Vec::new();
     let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
     for (index, table) in kernel.tables.iter().enumerate() {
         let of_files: Vec<&Vec<u32>> = match table {
             Table::OfAll(of_all) => vec![of_all],
             Table::OfFile(of_files) => of_files.iter().collect(),
+            Table::OfKey(_) => {
+                let of_key = of_keys.iter().find(|(table, _)| *table == index);
+                of_key.iter().map(|(_, words)| words).collect()
+            }
         };
         for (file, of_file) in of_files.into_iter().enumerate() {
             firsts.insert((index, file), words.len() as u32);
@@ -228,10 +236,10 @@ pub(crate) fn tables(kernel: &Kernel, chunks: &[Vec<u32>]) -> (Vec<u32>, Vec<u32
     for (file, chunks) in chunks.iter().enumerate() {
         for _ in chunks {
             offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
-                let file = if matches!(table, Table::OfAll(_)) {
-                    0
-                } else {
+                let file = if matches!(table, Table::OfFile(_)) {
                     file
+                } else {
+                    0
                 };
                 firsts[&(index, file)]
             }));

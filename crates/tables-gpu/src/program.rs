@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CastExpr;
@@ -10,6 +9,7 @@ use datafusion::physical_expr::expressions::CastExpr;
 use crate::draft::Draft;
 use crate::expression::Code;
 use crate::fragment::{Aggregate, Fragment};
+use crate::groups::{Groups, Key};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::source::{Ending, Kernel};
@@ -21,43 +21,10 @@ type Result<T> = std::result::Result<T, Reason>;
 pub(crate) const THREADS: u32 = 256;
 /// Rows of a tile for each thread, as in `columns.cuh`.
 pub(crate) const ROWS_OF_THREAD: u32 = 8;
-/// Maximum number of totals of a thread in shared memory, of 8 bytes each.
-const PRIVATE_MAX: usize = 40;
-/// Maximum number of totals of a block in shared memory.
-const OF_BLOCK_MAX: usize = 8 << 10;
-/// Maximum number of groups.
-const GROUPS_MAX: usize = 1 << 20;
-/// Maximum bytes of all totals.
-const TOTALS_BYTES_MAX: usize = 256 << 20;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
 
 const _: () = assert!((THREADS * ROWS_OF_THREAD) as usize == crate::packed::TILE_ROWS);
-
-/// Where the totals of a kernel are while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// One group, in registers.
-    Registers,
-    /// Few groups, in shared memory, those of each thread apart.
-    Private,
-    /// More groups, in shared memory, one for all threads of a block.
-    OfBlock,
-    /// Many groups, in global memory.
-    OfAll,
-}
-
-impl Place {
-    /// Returns the class that has the totals.
-    fn class(self) -> &'static str {
-        match self {
-            Place::Registers => "Registers",
-            Place::Private => "Private",
-            Place::OfBlock => "OfBlock",
-            Place::OfAll => "OfAll",
-        }
-    }
-}
 
 /// A total of each group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,11 +63,10 @@ pub(crate) struct Column {
 pub(crate) struct Compiled {
     /// The last kernel, which adds the totals. Those that fill the tables of its joins run before.
     pub(crate) kernel: Kernel,
-    pub(crate) place: Place,
-    /// The different values of each key; the first key changes slowest.
-    pub(crate) keys: Vec<ArrayRef>,
-    /// Number of groups, also of those without rows.
-    pub(crate) groups: usize,
+    /// The keys of the groups; the first changes slowest.
+    pub(crate) keys: Vec<Key>,
+    /// Number of words with marks of values of keys.
+    pub(crate) mark_words: usize,
     /// Number of totals of a group. The first is its number of rows.
     pub(crate) slots: usize,
     /// The columns of the result behind the keys.
@@ -132,7 +98,7 @@ impl Compiled {
             addend_max: 0,
             rows,
         };
-        let (group, keys, groups) = slots.group(&fragment.keys)?;
+        let (group, keys, mark_words) = slots.group(&fragment.keys)?;
         slots.slot(None, "1".to_owned(), false);
         let mut outputs = Vec::new();
         for aggregate in &fragment.aggregates {
@@ -148,11 +114,7 @@ impl Compiled {
             format!("    {code};")
         }));
         lines.push("}".to_owned());
-        let place = place(&fragment.keys, groups, all.len())?;
         let ending = Ending {
-            totals: place.class(),
-            place: Some(place),
-            groups,
             slots: all.iter().map(|it| it.is_maximum).collect(),
             add,
             words: Vec::new(),
@@ -160,72 +122,43 @@ impl Compiled {
         };
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
-            place,
             keys,
-            groups,
+            mark_words,
             slots: all.len(),
             outputs,
             addend_max,
         })
     }
 
-    /// Returns the bytes of shared memory of a block.
-    pub(crate) fn shared_bytes(&self, threads: u32) -> u32 {
-        match self.place {
-            Place::Private => (self.groups * self.slots) as u32 * threads * 8,
-            Place::OfBlock => (self.groups * self.slots) as u32 * 8,
-            Place::Registers | Place::OfAll => 0,
-        }
-    }
-
-    /// Checks that no total of a block leaves 64 bits.
+    /// Returns the groups, from the marks of the kernels that store rows of joins.
     ///
     /// # Errors
-    /// If one may.
-    pub(crate) fn check_sums(&self, rows_of_block: u64) -> Result<()> {
-        let largest = self.addend_max.checked_mul(rows_of_block.into());
-        match largest.is_some_and(|it| it < 1 << 63) || self.place == Place::OfAll {
-            true => Ok(()),
-            false => Err(Reason::new("a sum may need more than 64 bits")),
-        }
-    }
-}
-
-fn place(keys: &[Arc<dyn PhysicalExpr>], groups: usize, slots: usize) -> Result<Place> {
-    if keys.is_empty() {
-        Ok(Place::Registers)
-    } else if groups * slots <= PRIVATE_MAX {
-        Ok(Place::Private)
-    } else if groups * slots <= OF_BLOCK_MAX {
-        Ok(Place::OfBlock)
-    } else if groups * slots * 16 <= TOTALS_BYTES_MAX {
-        Ok(Place::OfAll)
-    } else {
-        Err(Reason::new(format!("{groups} groups")))
+    /// If there are too many.
+    pub(crate) fn groups(&self, marks: &[u32]) -> Result<Groups> {
+        Groups::new(&self.keys, self.slots, marks)
     }
 }
 
 impl Slots<'_, '_> {
-    /// Declares the group of a row. Returns its number, the different values of each key, and the number of groups.
-    fn group(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<(String, Vec<ArrayRef>, usize)> {
+    /// Declares the group of a row. Returns its number, the keys, and the number of words with marks of their values.
+    fn group(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<(String, Vec<Key>, usize)> {
         let mut group = String::from("0u");
-        let mut values = Vec::new();
-        let mut groups: usize = 1;
-        for key in keys {
-            let (word, of_key) = self.code.key(key)?;
-            let count = of_key.len().max(1);
-            // At most 2^16 values a key and file, so that the product does not wrap.
-            groups *= count;
-            if groups > GROUPS_MAX {
-                return Err(Reason::new(format!("more than {GROUPS_MAX} groups")));
+        let (mut all, mut mark_words) = (Vec::new(), 0);
+        for key in keys.iter().enumerate() {
+            let (number, key) = self.code.group_key(key, mark_words)?;
+            if key.marked.is_some() {
+                mark_words += key.values.len().div_ceil(32);
             }
-            group = match values.is_empty() {
-                true => format!("static_cast<u32>({word})"),
-                false => format!("({group}) * {count} + static_cast<u32>({word})"),
+            group = match all.is_empty() {
+                true => format!("static_cast<u32>({number})"),
+                false => format!(
+                    "({group}) * static_cast<u32>(f.constants[{}]) + static_cast<u32>({number})",
+                    2 * key.count
+                ),
             };
-            values.push(of_key);
+            all.push(key);
         }
-        Ok((group, values, groups))
+        Ok((group, all, mark_words))
     }
 
     /// Returns the slot of a total, a new one unless there is one of the same code.

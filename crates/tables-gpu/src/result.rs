@@ -10,12 +10,13 @@ use datafusion::arrow::compute::{cast, take};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::Result;
 
+use crate::groups::Groups;
 use crate::packed::array_of;
 use crate::program::{Column, Compiled, Output};
 
 /// The totals of a kernel.
 struct Totals<'a> {
-    totals: &'a [u64],
+    totals: &'a [u32],
     slots: usize,
     /// The groups that have rows.
     groups: Vec<usize>,
@@ -23,8 +24,8 @@ struct Totals<'a> {
 
 impl Totals<'_> {
     fn pair(&self, group: usize, slot: usize) -> [u64; 2] {
-        let first = (group * self.slots + slot) * 2;
-        [self.totals[first], self.totals[first + 1]]
+        let words = &self.totals[(group * self.slots + slot) * 4..];
+        [0, 2].map(|low| u64::from(words[low]) | u64::from(words[low + 1]) << 32)
     }
 
     fn sum(&self, group: usize, slot: usize) -> i128 {
@@ -93,7 +94,8 @@ impl Totals<'_> {
 /// If they are no rows of the schema.
 pub(crate) fn batch(
     compiled: &Compiled,
-    totals: &[u64],
+    groups: &Groups,
+    totals: &[u32],
     schema: &SchemaRef,
 ) -> Result<RecordBatch> {
     let mut totals = Totals {
@@ -102,12 +104,12 @@ pub(crate) fn batch(
         groups: vec![0],
     };
     if !compiled.keys.is_empty() {
-        let groups = 0..compiled.groups;
-        totals.groups = groups.filter(|group| totals.count(*group, 0) > 0).collect();
+        let all = 0..groups.count;
+        totals.groups = all.filter(|group| totals.count(*group, 0) > 0).collect();
     }
     let mut columns = Vec::with_capacity(schema.fields().len());
-    let mut behind = compiled.groups;
-    for values in &compiled.keys {
+    let mut behind = groups.count;
+    for values in &groups.keys {
         behind /= values.len().max(1);
         let indexes = totals.groups.iter();
         let indexes = indexes.map(|group| (group / behind % values.len().max(1)) as u32);

@@ -9,9 +9,10 @@ use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
 use crate::domain::Table;
 use crate::draft::Draft;
 use crate::expression::Function;
-use crate::join::JoinKind;
+use crate::groups::Place;
+use crate::join::Join;
 use crate::joined::{Word, layout, words_of};
-use crate::program::{Place, THREADS};
+use crate::program::THREADS;
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -22,7 +23,8 @@ const WIDTHS_DIFFER: u32 = 99;
 /// A kernel, and what it is run with.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    pub(crate) source: String,
+    /// The source without its head, which depends on the place of the totals.
+    source: String,
     /// Index of the source that it reads.
     pub(crate) of_source: usize,
     /// Indexes of the columns in the table, in the order of the kernel's parts.
@@ -45,10 +47,6 @@ pub(crate) struct Build {
 
 /// What a kernel does with the rows that it keeps.
 pub(crate) struct Ending {
-    /// The class that has what `add` adds to.
-    pub(crate) totals: &'static str,
-    pub(crate) place: Option<Place>,
-    pub(crate) groups: usize,
     /// For each slot, whether it is a maximum.
     pub(crate) slots: Vec<bool>,
     pub(crate) add: Function,
@@ -59,11 +57,23 @@ pub(crate) struct Ending {
 }
 
 impl Kernel {
-    /// Returns the program of the kernel.
-    pub(crate) fn spec(&self) -> ProgramSpec {
+    /// Returns the program of the kernel with totals in a place, or that stores rows of a join.
+    pub(crate) fn spec(&self, place: Option<Place>) -> ProgramSpec {
+        // Blocks of a multiprocessor, which limit the registers of a thread.
+        let blocks = match self.columns.len() {
+            0..=4 if place != Some(Place::Private) && self.builds.is_empty() => 3,
+            _ => 2,
+        };
+        // Few threads have totals of their own, and their reads alone would leave the memory idle.
+        let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };
+        let totals = place.map_or("Table", Place::class);
+        let source = format!(
+            "constexpr unsigned kBlocks = {blocks}, kTilesAhead = {tiles_ahead};\n#define TOTALS {totals}\n{}",
+            self.source
+        );
         ProgramSpec {
             name: "tables/fragment.cu".to_owned(),
-            source: self.source.clone().into(),
+            source: source.into(),
             headers: headers(),
             options: vec![
                 "--device-int128".to_owned(),
@@ -79,8 +89,7 @@ impl Kernel {
     /// Why there is none.
     pub(crate) fn new(draft: Draft<'_>, steps: Vec<Function>, ending: &Ending) -> Result<Kernel> {
         let source = source(&draft, &steps, ending)?;
-        let kinds = draft.rows.joins.iter().map(|join| join.kind);
-        let builds = draft.joins.into_iter().zip(kinds);
+        let builds = draft.joins.into_iter().zip(&draft.rows.joins);
         Ok(Kernel {
             source,
             of_source: draft.rows.source,
@@ -88,39 +97,41 @@ impl Kernel {
             tables: draft.uses.tables,
             constants: draft.uses.constants,
             builds: builds
-                .map(|(draft, kind)| Build::new(draft, kind))
+                .map(|(draft, join)| Build::new(draft, join))
                 .collect::<Result<_>>()?,
         })
     }
 }
 
 impl Build {
-    fn new(mut draft: Draft<'_>, kind: JoinKind) -> Result<Build> {
+    fn new(mut draft: Draft<'_>, join: &Join) -> Result<Build> {
         let steps = draft.steps()?;
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
-        let (places, words) = layout(&draft.outs);
+        let (places, words) = layout(&draft.outs, join.is_selective());
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
         let mut add = std::mem::take(&mut draft.store);
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions);
+        let conditions = conditions.join(" & ");
         let own = words_of(&draft.outs, &places, words.len()).join(", ");
         add.lines.push(format!("const Words words = {{{own}}};"));
         add.lines.push(format!(
             "totals.store(f, {}, {}, words);",
-            stored.index.text,
-            conditions.join(" & ")
+            stored.index.text, conditions
         ));
+        for (number, first) in &draft.marks {
+            add.lines.push(format!(
+                "totals.mark(f, static_cast<u32>(f.constants[{first}]), static_cast<u32>({number}), {conditions});"
+            ));
+        }
         let ending = Ending {
-            totals: "Table",
-            place: None,
-            groups: 0,
             slots: Vec::new(),
             add,
             words: words.clone(),
-            is_unique: matches!(kind, JoinKind::Inner | JoinKind::Outer),
+            is_unique: join.is_unique(),
         };
         Ok(Build {
             kernel: Kernel::new(draft, steps, &ending)?,
@@ -162,7 +173,9 @@ fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> S
 
 /// Returns the constants that tell where the values of joins are.
 fn of_joins(draft: &Draft<'_>) -> Result<String> {
-    let layouts: Vec<_> = draft.joins.iter().map(|join| layout(&join.outs)).collect();
+    let joins = draft.joins.iter().zip(&draft.rows.joins);
+    let layouts = joins.map(|(draft, join)| layout(&draft.outs, join.is_selective()));
+    let layouts: Vec<_> = layouts.collect();
     let words: Vec<Word> = layouts
         .iter()
         .flat_map(|(_, words)| words.clone())
@@ -206,25 +219,11 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
 
 fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<String> {
     let uses = &draft.uses;
-    // Blocks of a multiprocessor, which limit the registers of a thread.
-    let blocks = match uses.columns.len() {
-        0..=4 if ending.place != Some(Place::Private) && draft.joins.is_empty() => 3,
-        _ => 2,
-    };
-    // Few threads have totals of their own, and their reads alone would leave the memory idle.
-    let tiles_ahead = if ending.place == Some(Place::Private) {
-        4
-    } else {
-        0
-    };
     let mut text = String::from("#include \"arguments.cuh\"\n");
     let constants = [
         ("kThreads", THREADS as usize),
-        ("kBlocks", blocks),
-        ("kTilesAhead", tiles_ahead),
         ("kColumns", uses.columns.len()),
         ("kTables", uses.tables.len()),
-        ("kGroups", ending.groups),
         ("kSlots", ending.slots.len().max(1)),
         ("kSteps", steps.len()),
         ("kOwnWords", ending.words.len()),
@@ -240,7 +239,7 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     text += &array("u32 kOwnBits", &ending.words);
     text += &of_joins(draft)?;
     let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
-    let _ = writeln!(text, "{includes}using Totals = {};", ending.totals);
+    let _ = writeln!(text, "{includes}using Totals = TOTALS;");
     text += &functions(steps, &ending.add);
     Ok(text + "#include \"fragment.cuh\"\n")
 }

@@ -2,29 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
-use forebay_device::cuda::Program;
 use forebay_tables::GpuOptions;
 
 use crate::columns::{Columns, Read, Resident, files};
-use crate::engine::{KernelLaunch, Launch};
+use crate::engine::Launch;
 use crate::fragment::{Fragment, Rows};
-use crate::load::{load, tables};
+use crate::launches::{Joins, joins_of, last};
+use crate::load::load;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::result;
 use crate::scanned::Scanned;
-use crate::source::{Build, Kernel};
-
-/// Maximum bytes of the tables of a fragment's joins.
-const AREAS_BYTES_MAX: u64 = 8 << 30;
-/// Bytes behind the elements of a table, so that kernels read whole words.
-const AREA_BYTES_BEHIND: u64 = 8;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -67,22 +61,31 @@ impl Work {
         let scanned = scanned(&self.fragment.rows, &resident, &stop.0)?;
         let rows: u64 = scanned.iter().map(|it| it.rows).sum();
         let compiled = self.compiled(scanned).await?;
-        let launch = self.launch(&resident, &compiled)?;
-        let kernels = launch.kernels.len();
-        let columns: usize = launch.kernels.iter().map(KernelLaunch::columns).sum();
-        let ran = self.columns.engine.run(launch).await?;
-        let batch = result::batch(&compiled, &ran.totals, &self.schema).map_err(Reason::of)?;
-        let figures = format!(
-            "{rows} rows of {columns} columns by {} in {:.3} ms, {:.3} ms with what is before and after",
-            if kernels == 1 {
-                "a kernel".to_owned()
-            } else {
-                format!("{kernels} kernels")
-            },
-            ran.took.as_secs_f64() * 1e3,
+        let engine = &self.columns.engine;
+        let mut figures = Figures::default();
+        let (mut joins, mut marks) = (Joins::default(), Vec::new());
+        if !compiled.kernel.builds.is_empty() {
+            let (launch, tables) = joins_of(&resident, &compiled, &**engine, self.options.waits)?;
+            figures.add(&launch);
+            let ran = engine.run(launch).await?;
+            figures.took += ran.took;
+            (joins, marks) = (tables, ran.results);
+        }
+        let groups = compiled.groups(&marks)?;
+        let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
+        figures.add(&launch);
+        let ran = engine.run(launch).await?;
+        figures.took += ran.took;
+        let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);
+        let batch = batch.map_err(Reason::of)?;
+        let text = format!(
+            "{rows} rows of {} columns by {} in {:.3} ms, {:.3} ms with what is before and after",
+            figures.columns,
+            figures.kernels(),
+            figures.took.as_secs_f64() * 1e3,
             began.elapsed().as_secs_f64() * 1e3
         );
-        Ok((batch, figures))
+        Ok((batch, text))
     }
 
     /// Returns the columns of each source, brought to the device before if the session wants that.
@@ -123,18 +126,6 @@ impl Work {
         let written = tokio::task::spawn_blocking(work).await;
         written.map_err(Reason::of)?
     }
-
-    fn launch(&self, resident: &[Resident], compiled: &Arc<Compiled>) -> Result<Launch> {
-        let mut launch = Launch {
-            compiled: Arc::clone(compiled),
-            kernels: Vec::new(),
-            areas: Vec::new(),
-            _held: Vec::new(),
-            waits: self.options.waits,
-        };
-        launch.add(resident, &compiled.kernel, None)?;
-        Ok(launch)
-    }
 }
 
 /// Returns what is known of each source of rows and of their joins.
@@ -146,68 +137,27 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
     Ok(all)
 }
 
-impl Launch {
-    /// Adds a kernel, behind those that fill the tables of its joins. `build` is what the kernel stores.
-    fn add(
-        &mut self,
-        resident: &[Resident],
-        kernel: &Kernel,
-        build: Option<&Build>,
-    ) -> Result<Vec<usize>> {
-        let mut words = Vec::new();
-        for build in &kernel.builds {
-            words.extend(self.add(resident, &build.kernel, Some(build))?);
-        }
-        let resident = &resident[kernel.of_source];
-        let chunks = resident.chunks()?;
-        let (tables, table_offsets) = tables(kernel, &chunks);
-        let mut parts = Vec::new();
-        for (columns, chunks) in resident.files.iter().zip(&chunks) {
-            for chunk in 0..chunks.len() {
-                for column in &kernel.columns {
-                    let chunk = &columns[column].chunks[chunk];
-                    parts.push(chunk.part());
-                    self._held.push(chunk.memory.clone());
-                }
-            }
-        }
-        let mut area = |bits: u64, elements: u64| {
-            self.areas
-                .push(elements.saturating_mul(bits).div_ceil(8) + AREA_BYTES_BEHIND);
-            self.areas.len() - 1
-        };
-        let seen = build.map(|build| area(1, build.elements));
-        let mut own_words = Vec::new();
-        if let Some(build) = build {
-            let words = build.words.iter().map(|bits| match bits {
-                // The first word is the bit that tells whether there is a row.
-                1 => seen.unwrap_or_default(),
-                bits => area((*bits).into(), build.elements),
-            });
-            own_words.extend(words);
-        }
-        if self.areas.iter().sum::<u64>() > AREAS_BYTES_MAX {
-            return Err(Reason::new("the tables of its joins are too large"));
-        }
-        self.kernels.push(KernelLaunch {
-            program: Program::new(kernel.spec()),
-            chunks: chunks.into_iter().flatten().collect(),
-            parts,
-            tables,
-            table_offsets,
-            constants: kernel.constants.clone(),
-            words,
-            own_words: own_words.clone(),
-            seen,
-        });
-        Ok(own_words)
-    }
+/// What kernels did.
+#[derive(Debug, Default)]
+struct Figures {
+    kernels: usize,
+    columns: usize,
+    took: Duration,
 }
 
-impl KernelLaunch {
-    /// Returns the number of columns that the kernel reads.
-    fn columns(&self) -> usize {
-        self.parts.len() / self.chunks.len().max(1)
+impl Figures {
+    fn add(&mut self, launch: &Launch) {
+        self.kernels += launch.kernels.len();
+        let kernels = launch.kernels.iter();
+        let columns = kernels.map(|it| it.parts.len() / it.chunks.len().max(1));
+        self.columns += columns.sum::<usize>();
+    }
+
+    fn kernels(&self) -> String {
+        match self.kernels {
+            1 => "a kernel".to_owned(),
+            several => format!("{several} kernels"),
+        }
     }
 }
 

@@ -41,7 +41,7 @@ __device__ inline u32 chunk_of(const Fragment& f, u64 tile) {
 
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const __grid_constant__ Fragment f) {
     Totals totals;
-    totals.start(f.totals);
+    totals.start(f);
     // A block reads tiles that follow each other, so that it seldom changes the chunk.
     const u64 begin = f.tiles * blockIdx.x / gridDim.x, end = f.tiles * (blockIdx.x + 1ull) / gridDim.x;
     u32 chunk = chunk_of(f, begin);
@@ -63,5 +63,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
             each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });
         }
     }
-    totals.finish(f.totals);
+    totals.finish(f);
 }

@@ -15,6 +15,10 @@ template <u32 kBits> __device__ inline u32 read_element(const u8* table, u64 ind
     return kBits == 32 ? word : word >> index % kOfWord * kBits & ((1ull << kBits) - 1);
 }
 
+template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
+    return joined.word[kFirstWord[kJoin]] & 1;
+}
+
 // Reads the words of a join from `kWord` on.
 template <u32 kJoin, u32 kWord> __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {
     if constexpr (kWord < kFirstWord[kJoin + 1]) {
@@ -23,14 +27,14 @@ template <u32 kJoin, u32 kWord> __device__ inline void read_words(const Fragment
     }
 }
 
-template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
-    return joined.word[kFirstWord[kJoin]] & 1;
-}
-
 // Reads the element of a row in the table of a join. Returns whether there is a row; not if it is not wanted.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
-    read_words<kJoin, kFirstWord[kJoin]>(f, joined, is_wanted ? index : 0, is_wanted);
-    return is_wanted & is_matched<kJoin>(joined);
+    constexpr u32 kFirst = kFirstWord[kJoin];
+    const u64 i = is_wanted ? index : 0;
+    joined.word[kFirst] = read_element<kWordBits[kFirst]>(f.words[kFirst], i, is_wanted);
+    const bool is_found = is_wanted & is_matched<kJoin>(joined);
+    read_words<kJoin, kFirst + 1>(f, joined, i, is_found);
+    return is_found;
 }
 
 // Returns a number of the row of a join; 0 if there is none.
@@ -45,8 +49,8 @@ using Words = u32[kOwnWords > 0 ? kOwnWords : 1];
 
 // The table that a kernel fills, instead of totals.
 struct Table {
-    __device__ void start(u64*) {}
-    __device__ void finish(u64*) {}
+    __device__ void start(const Fragment&) {}
+    __device__ void finish(const Fragment&) {}
 
     template <u32 kWord> __device__ void write(const Fragment& f, u64 index, const Words& words) {
         if constexpr (kWord < kOwnWords) {
@@ -56,6 +60,15 @@ struct Table {
             if constexpr (kBits == 8) f.own_words[kWord][index] = static_cast<u8>(words[kWord]);
             write<kWord + 1>(f, index, words);
         }
+    }
+
+    // Marks a value of a key in bits from the word `first` on.
+    __device__ void mark(const Fragment& f, u32 first, u32 number, bool is_wanted) {
+        if (!is_wanted) return;
+        u32* word = reinterpret_cast<u32*>(f.totals) + first + number / 32;
+        const u32 bit = 1u << number % 32;
+        // Many rows have the same value.
+        if ((load_relaxed(word) & bit) == 0) atomicOr(word, bit);
     }
 
     // Stores a row. An element of one bit is that of `seen`.

@@ -28,7 +28,7 @@ extern __shared__ __align__(16) u64 memory[];
 struct Registers {
     u64 slot[kSlots];
 
-    __device__ void start(u64*) {
+    __device__ void start(const Fragment&) {
 #pragma unroll
         for (u32 s = 0; s < kSlots; s++) slot[s] = 0;
     }
@@ -36,11 +36,11 @@ struct Registers {
     __device__ void raise(u32, u32 s, u64 value) { slot[s] = max(slot[s], value); }
 
     // Adds the totals of the block to those in global memory. Every thread must call this.
-    __device__ void finish(u64* totals) {
+    __device__ void finish(const Fragment& f) {
 #pragma unroll
         for (u32 s = 0; s < kSlots; s++) {
             u64 value = kIsMaximum[s] ? warp_max(slot[s]) : warp_sum(slot[s]);
-            if (this_lane() == 0) finish_slot(totals, s, value);
+            if (this_lane() == 0) finish_slot(f.totals, s, value);
         }
     }
 };
@@ -48,30 +48,30 @@ struct Registers {
 // Totals of a thread, for few groups: in shared memory, where no other thread writes them.
 struct Private {
     __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * kThreads + threadIdx.x]; }
-    __device__ void start(u64*) {
-        for (u32 i = 0; i < kGroups * kSlots; i++) at(0, i) = 0;
+    __device__ void start(const Fragment& f) {
+        for (u32 i = 0; i < f.groups * kSlots; i++) at(0, i) = 0;
     }
     __device__ void add(u32 group, u32 s, i64 value) { at(group, s) += static_cast<u64>(value); }
     __device__ void raise(u32 group, u32 s, u64 value) { at(group, s) = max(at(group, s), value); }
 
-    __device__ void finish(u64* totals) {
+    __device__ void finish(const Fragment& f) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) {
+        for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) {
             u64 value = 0;
             // Each thread begins at another place, so that they read different banks.
             for (u32 t = 0; t < kThreads; t++) {
                 u64 one = memory[i * kThreads + (t + threadIdx.x) % kThreads];
                 value = kIsMaximum[i % kSlots] ? max(value, one) : value + one;
             }
-            finish_slot(totals, i, value);
+            finish_slot(f.totals, i, value);
         }
     }
 };
 
 // Totals of a block: in shared memory, where all its threads add to them.
 struct OfBlock {
-    __device__ void start(u64*) {
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) memory[i] = 0;
+    __device__ void start(const Fragment& f) {
+        for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) memory[i] = 0;
         __syncthreads();
     }
     // Additions of 32 bits are one instruction in shared memory, those of 64 bits a loop.
@@ -83,9 +83,9 @@ struct OfBlock {
         if (high != 0) atomicAdd(halves + 1, high);
     }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(memory + group * kSlots + s, value); }
-    __device__ void finish(u64* totals) {
+    __device__ void finish(const Fragment& f) {
         __syncthreads();
-        for (u32 i = threadIdx.x; i < kGroups * kSlots; i += kThreads) finish_slot(totals, i, memory[i]);
+        for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) finish_slot(f.totals, i, memory[i]);
     }
 };
 
@@ -93,9 +93,9 @@ struct OfBlock {
 struct OfAll {
     u64* totals;
 
-    __device__ void start(u64* to) { totals = to; }
+    __device__ void start(const Fragment& f) { totals = f.totals; }
     __device__ u64* at(u32 group, u32 s) { return totals + 2 * (static_cast<u64>(group) * kSlots + s); }
     __device__ void add(u32 group, u32 s, i64 value) { add_total(at(group, s), value); }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(at(group, s), value); }
-    __device__ void finish(u64*) {}
+    __device__ void finish(const Fragment&) {}
 };

@@ -69,6 +69,7 @@ template <class Number> Number atomicAdd(Number* to, Number number) {
     *to += number;
     return before;
 }
+inline u32 load_relaxed(const u32* word) { return *word; }
 inline u32 atomicOr(u32* to, u32 bits) {
     u32 before = *to;
     *to |= bits;

@@ -121,12 +121,14 @@ impl Emulated {
         let image = launch.image(THREADS);
         memory.extend_from_slice(&image.bytes);
         memory.resize(begin + image.len, 0);
-        let tiles = image.tiles(launch.kernels.len() - 1);
-        launch
-            .compiled
-            .check_sums(tiles.div_ceil(BLOCKS) * u64::from(THREADS * ROWS_OF_THREAD))?;
+        if let Some((zeroed, bytes)) = &launch.zeroed {
+            let first = (zeroed.address - BASE) as usize;
+            memory[first..first + *bytes as usize].fill(0);
+        }
         let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
         for (index, kernel) in launch.kernels.iter().enumerate() {
+            let tiles_of_block = image.tiles(index).div_ceil(BLOCKS);
+            kernel.check_sums(tiles_of_block * u64::from(THREADS * ROWS_OF_THREAD))?;
             let program = self.compiled(kernel.program.spec());
             let mut arguments = Vec::new();
             let of_kernel = image.arguments_at(index, BASE + begin as u64);
@@ -143,6 +145,9 @@ impl Emulated {
             assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
             memory = fs::read(file.path()).expect("the memory");
         }
+        let mut all = self.memory.lock();
+        let kept = all.len();
+        all.copy_from_slice(&memory[HEAD..HEAD + kept]);
         Image::ran(&memory[begin + image.results..], began.elapsed())
     }
 }

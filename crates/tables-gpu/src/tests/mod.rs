@@ -3,6 +3,7 @@
 mod data;
 mod emulated;
 mod joins;
+mod random;
 
 use std::sync::Arc;
 
@@ -186,6 +187,30 @@ impl Fixture {
     }
 }
 
+/// Runs random queries with the engine and without: as many as `FOREBAY_GPU_QUERIES` tells, from the seed
+/// `FOREBAY_GPU_SEED` on.
+async fn compare_random(fixture: &Fixture, count: u64) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
+    let first = number("FOREBAY_GPU_SEED").unwrap_or(1);
+    let mut on_engine = 0;
+    for seed in first..first + count {
+        let query = random::query(&mut fastrand::Rng::with_seed(seed));
+        let (strict, has_operator) = Fixture::rows(&fixture.with, &query).await;
+        let (without, _) = Fixture::rows(&fixture.without, &query).await;
+        let with = match strict.is_err() {
+            true => Fixture::rows(&fixture.lenient, &query).await.0,
+            false => {
+                on_engine += u64::from(has_operator);
+                strict
+            }
+        };
+        assert_eq!(with, without, "seed {seed}: {query}");
+    }
+    println!("{on_engine} of {count} random queries ran on the engine");
+    assert!(on_engine * 2 > count);
+}
+
 fn has_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.name() == "GpuAggregateExec" || plan.children().into_iter().any(has_operator)
 }
@@ -201,6 +226,16 @@ async fn kernels_give_the_rows_of_the_cpu() {
         fixture.compare().await;
     }
     compile_all(&emulated);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kernels_of_random_queries_give_the_rows_of_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let engine = Arc::new(Shared(Emulated::new()));
+    let fixture = Fixture::new(engine, Sizes(&[300, 513])).await;
+    compare_random(&fixture, 24).await;
 }
 
 /// Compiles the kernels for each architecture, if there is NVRTC.
@@ -307,6 +342,10 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         let fixture = Fixture::new(Arc::new(gpu), sizes).await;
         fixture.compare().await;
     }
+    let gpu = Gpu::open(Arc::clone(&device), 1 << 30, |_| ()).expect("room");
+    let fixture = Fixture::new(Arc::new(gpu), Sizes(&[20_000, 700])).await;
+    compare_random(&fixture, 100).await;
+    drop(fixture);
     drop(device);
     devices.halt();
 }

@@ -1,0 +1,146 @@
+//! The groups of a fragment: numbers of rows that the values of the keys make.
+//!
+//! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
+//! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered anew.
+
+use datafusion::arrow::array::{ArrayRef, UInt32Array};
+use datafusion::arrow::compute::take;
+
+use crate::program::THREADS;
+use crate::reason::Reason;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Maximum number of totals of a thread in shared memory, of 8 bytes each.
+const PRIVATE_MAX: usize = 40;
+/// Maximum number of totals of a block in shared memory.
+const OF_BLOCK_MAX: usize = 8 << 10;
+/// Maximum number of groups.
+const GROUPS_MAX: usize = 1 << 22;
+/// Maximum bytes of all totals.
+const TOTALS_BYTES_MAX: usize = 256 << 20;
+
+/// Where the totals of a kernel are while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One group, in registers.
+    Registers,
+    /// Few groups, in shared memory, those of each thread apart.
+    Private,
+    /// More groups, in shared memory, one for all threads of a block.
+    OfBlock,
+    /// Many groups, in global memory.
+    OfAll,
+}
+
+impl Place {
+    /// Returns the class that has the totals.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Place::Registers => "Registers",
+            Place::Private => "Private",
+            Place::OfBlock => "OfBlock",
+            Place::OfAll => "OfAll",
+        }
+    }
+}
+
+/// A key of groups.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    /// The different values, in the order of their numbers.
+    pub(crate) values: ArrayRef,
+    /// Index of the constant that is the number of values.
+    pub(crate) count: usize,
+    /// For a key of a join, how its values are numbered anew.
+    pub(crate) marked: Option<Marked>,
+}
+
+/// How the values of a key of a join are numbered anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Marked {
+    /// Index of the first word with marks, one bit for each value.
+    pub(crate) first: usize,
+    /// Index of the table from old numbers to new ones.
+    pub(crate) table: usize,
+    /// The value of rows without a match.
+    pub(crate) unmatched: Option<usize>,
+}
+
+/// The groups of a fragment.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub(crate) place: Place,
+    /// Number of groups, also of those without rows.
+    pub(crate) count: usize,
+    /// The values of each key; the first key changes slowest.
+    pub(crate) keys: Vec<ArrayRef>,
+    /// Constants, by their index.
+    pub(crate) constants: Vec<(usize, i128)>,
+    /// Tables from old numbers to new ones, by their index.
+    pub(crate) tables: Vec<(usize, Vec<u32>)>,
+}
+
+impl Groups {
+    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub(crate) fn new(keys: &[Key], slots: usize, marks: &[u32]) -> Result<Groups> {
+        let mut groups = Groups {
+            place: Place::Registers,
+            count: 1,
+            keys: Vec::new(),
+            constants: Vec::new(),
+            tables: Vec::new(),
+        };
+        for key in keys {
+            let mut values = key.values.clone();
+            if let Some(marked) = key.marked {
+                let (kept, table) = renumbered(values.len(), marked, marks);
+                values = take(&values, &kept, None).map_err(Reason::of)?;
+                groups.tables.push((marked.table, table));
+            }
+            let count = values.len().max(1);
+            groups.constants.push((key.count, count as i128));
+            groups.keys.push(values);
+            let product = groups.count.checked_mul(count);
+            groups.count = product
+                .filter(|it| *it <= GROUPS_MAX)
+                .ok_or_else(|| Reason::new(format!("more than {GROUPS_MAX} groups")))?;
+        }
+        groups.place = match groups.count * slots {
+            _ if keys.is_empty() => Place::Registers,
+            0..=PRIVATE_MAX => Place::Private,
+            0..=OF_BLOCK_MAX => Place::OfBlock,
+            totals if totals * 16 <= TOTALS_BYTES_MAX => Place::OfAll,
+            _ => return Err(Reason::new(format!("{} groups", groups.count))),
+        };
+        Ok(groups)
+    }
+
+    /// Returns the bytes of shared memory of a block.
+    pub(crate) fn shared_bytes(&self, slots: usize) -> u32 {
+        let totals = (self.count * slots * 8) as u32;
+        match self.place {
+            Place::Private => totals * THREADS,
+            Place::OfBlock => totals,
+            Place::Registers | Place::OfAll => 0,
+        }
+    }
+}
+
+/// Returns the values that are marked, and the table from all numbers to those of these values.
+fn renumbered(count: usize, marked: Marked, marks: &[u32]) -> (UInt32Array, Vec<u32>) {
+    let is_marked = |number: &usize| {
+        let word = marks.get(marked.first + number / 32);
+        let bit = word.is_some_and(|word| word >> (number % 32) & 1 == 1);
+        bit || marked.unmatched == Some(*number)
+    };
+    let kept: Vec<u32> = (0..count).filter(is_marked).map(|it| it as u32).collect();
+    let mut table = vec![0; count.max(1)];
+    for (new, old) in kept.iter().enumerate() {
+        table[*old as usize] = new as u32;
+    }
+    (UInt32Array::from(kept), table)
+}

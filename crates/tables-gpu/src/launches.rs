@@ -1,0 +1,173 @@
+//! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that adds
+//! the totals.
+
+use crate::columns::Resident;
+use crate::engine::{Engine, KernelLaunch, Launch, Memory};
+use crate::groups::{Groups, Place};
+use crate::load::tables;
+use crate::program::Compiled;
+use crate::reason::Reason;
+use crate::source::{Build, Kernel};
+use forebay_device::cuda::Program;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Maximum bytes of the tables of a fragment's joins.
+const TABLES_BYTES_MAX: u64 = 8 << 30;
+/// Alignment of an array in these tables. Some bytes are behind each, so that kernels read whole words.
+const ALIGNMENT: u64 = 256;
+
+/// The tables of the joins of a kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Joins {
+    /// Addresses of the words, in the order of the joins.
+    words: Vec<u64>,
+    memory: Option<Memory>,
+}
+
+/// Returns the kernels that store the rows of all joins, and the tables that they fill.
+///
+/// # Errors
+/// If there is no room for the tables.
+pub(crate) fn joins_of(
+    resident: &[Resident],
+    compiled: &Compiled,
+    engine: &dyn Engine,
+    waits: bool,
+) -> Result<(Launch, Joins)> {
+    let bytes: u64 = compiled.kernel.builds.iter().map(bytes_of).sum();
+    if bytes > TABLES_BYTES_MAX {
+        return Err(Reason::new("the tables of its joins are too large"));
+    }
+    let memory = engine.allocate(bytes)?;
+    let mut launch = Launch {
+        kernels: Vec::new(),
+        zeroed: Some((memory.clone(), bytes)),
+        results_bytes: compiled.mark_words * 4,
+        _held: Vec::new(),
+        waits,
+    };
+    let mut end = memory.address;
+    let mut words = Vec::new();
+    for build in &compiled.kernel.builds {
+        words.extend(add(&mut launch, resident, build, &mut end)?);
+    }
+    let memory = Some(memory);
+    Ok((launch, Joins { words, memory }))
+}
+
+fn area(elements: u64, bits: u32) -> u64 {
+    let bytes = elements.saturating_mul(bits.into()).div_ceil(8);
+    (bytes + 4).next_multiple_of(ALIGNMENT)
+}
+
+/// Returns the bytes of the table of a join and of those of its rows.
+fn bytes_of(build: &Build) -> u64 {
+    let words = build.words.iter().filter(|bits| **bits > 1).chain([&1]);
+    let own: u64 = words.map(|bits| area(build.elements, *bits)).sum();
+    own.saturating_add(build.kernel.builds.iter().map(bytes_of).sum())
+}
+
+/// Adds the kernel of a join, behind those of its rows' joins. Returns the addresses of its words.
+fn add(
+    launch: &mut Launch,
+    resident: &[Resident],
+    build: &Build,
+    end: &mut u64,
+) -> Result<Vec<u64>> {
+    let mut words = Vec::new();
+    for inner in &build.kernel.builds {
+        words.extend(add(launch, resident, inner, end)?);
+    }
+    let mut place = |bits| {
+        let begin = *end;
+        *end += area(build.elements, bits);
+        begin
+    };
+    let seen = place(1);
+    let own_words = build.words.iter().map(|bits| match bits {
+        // The bit that tells whether there is a row.
+        1 => seen,
+        bits => place(*bits),
+    });
+    let own_words: Vec<u64> = own_words.collect();
+    let kernel = KernelLaunch {
+        words,
+        own_words: own_words.clone(),
+        seen,
+        ..kernel(launch, resident, &build.kernel, None)?
+    };
+    launch.kernels.push(kernel);
+    Ok(own_words)
+}
+
+/// Returns the kernel that adds the totals.
+///
+/// # Errors
+/// If the columns of a file do not have the same rows.
+pub(crate) fn last(
+    resident: &[Resident],
+    (compiled, groups, joins): (&Compiled, &Groups, &Joins),
+    waits: bool,
+) -> Result<Launch> {
+    let mut launch = Launch {
+        kernels: Vec::new(),
+        zeroed: None,
+        results_bytes: groups.count * compiled.slots * 16,
+        _held: joins.memory.iter().cloned().collect(),
+        waits,
+    };
+    let kernel = KernelLaunch {
+        words: joins.words.clone(),
+        groups: groups.count as u32,
+        shared_bytes: groups.shared_bytes(compiled.slots),
+        addend_max: match groups.place {
+            Place::OfAll => 0,
+            _ => compiled.addend_max,
+        },
+        ..kernel(&mut launch, resident, &compiled.kernel, Some(groups))?
+    };
+    launch.kernels.push(kernel);
+    Ok(launch)
+}
+
+/// Returns a kernel without what joins and groups need. The launch holds its columns.
+fn kernel(
+    launch: &mut Launch,
+    resident: &[Resident],
+    kernel: &Kernel,
+    groups: Option<&Groups>,
+) -> Result<KernelLaunch> {
+    let resident = &resident[kernel.of_source];
+    let chunks = resident.chunks()?;
+    let of_keys = groups.map_or(&[][..], |groups| &groups.tables);
+    let (tables, table_offsets) = tables(kernel, of_keys, &chunks);
+    let mut parts = Vec::new();
+    for (columns, chunks) in resident.files.iter().zip(&chunks) {
+        for chunk in 0..chunks.len() {
+            for column in &kernel.columns {
+                let chunk = &columns[column].chunks[chunk];
+                parts.push(chunk.part());
+                launch._held.push(chunk.memory.clone());
+            }
+        }
+    }
+    let mut constants = kernel.constants.clone();
+    for (index, constant) in groups.into_iter().flat_map(|groups| &groups.constants) {
+        constants[*index] = *constant;
+    }
+    Ok(KernelLaunch {
+        program: Program::new(kernel.spec(groups.map(|groups| groups.place))),
+        chunks: chunks.into_iter().flatten().collect(),
+        parts,
+        tables,
+        table_offsets,
+        constants,
+        words: Vec::new(),
+        own_words: Vec::new(),
+        seen: 0,
+        groups: 0,
+        shared_bytes: 0,
+        addend_max: 0,
+    })
+}
