@@ -73,11 +73,9 @@ pub(crate) struct Place {
 pub(crate) type Word = u32;
 
 /// Returns where numbers are in the words of a table, and these words. The lowest bit of the first word tells whether
-/// there is a row. If few rows of the other side have a match, the first word is this bit alone: more of them fit in the
-/// caches.
-pub(crate) fn layout(outs: &[Out], is_selective: bool) -> (Vec<Place>, Vec<Word>) {
+/// there is a row; it is alone if there are no numbers.
+pub(crate) fn layout(outs: &[Out]) -> (Vec<Place>, Vec<Word>) {
     let mut used = vec![1];
-    let closed = usize::from(is_selective);
     let places = outs.iter().map(|out| {
         if out.bits > 32 {
             used.extend([32, out.bits - 32]);
@@ -87,9 +85,8 @@ pub(crate) fn layout(outs: &[Out], is_selective: bool) -> (Vec<Place>, Vec<Word>
                 bits: out.bits,
             };
         }
-        let mut open = used.iter().skip(closed);
-        let word = open.position(|it| it + out.bits <= 32);
-        let word = word.map(|it| it + closed).unwrap_or_else(|| {
+        let word = used.iter().position(|it| it + out.bits <= 32);
+        let word = word.unwrap_or_else(|| {
             used.push(0);
             used.len() - 1
         });
@@ -102,9 +99,11 @@ pub(crate) fn layout(outs: &[Out], is_selective: bool) -> (Vec<Place>, Vec<Word>
         }
     });
     let places = places.collect();
+    if outs.is_empty() {
+        return (places, vec![1]);
+    }
     let words = used.into_iter().map(|bits| match bits {
-        0..=1 => 1,
-        2..=8 => 8,
+        0..=8 => 8,
         9..=16 => 16,
         _ => 32,
     });

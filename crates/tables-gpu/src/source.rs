@@ -108,7 +108,7 @@ impl Build {
         let steps = draft.steps()?;
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
-        let (places, words) = layout(&draft.outs, join.is_selective());
+        let (places, words) = layout(&draft.outs);
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
@@ -173,9 +173,7 @@ fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> S
 
 /// Returns the constants that tell where the values of joins are.
 fn of_joins(draft: &Draft<'_>) -> Result<String> {
-    let joins = draft.joins.iter().zip(&draft.rows.joins);
-    let layouts = joins.map(|(draft, join)| layout(&draft.outs, join.is_selective()));
-    let layouts: Vec<_> = layouts.collect();
+    let layouts: Vec<_> = draft.joins.iter().map(|join| layout(&join.outs)).collect();
     let words: Vec<Word> = layouts
         .iter()
         .flat_map(|(_, words)| words.clone())
