@@ -31,6 +31,10 @@ kernel_arguments! {
         pub(crate) first_tile: u64,
         /// Number of rows, at least 1.
         pub(crate) rows: u32,
+        /// Index of the file.
+        pub(crate) file: u32,
+        /// Index of the chunk in the file.
+        pub(crate) index: u32,
         /// Not used.
         pub(crate) padding: u32,
     }
@@ -39,11 +43,11 @@ kernel_arguments! {
     pub(crate) struct Fragment {
         /// The chunks, and a last one that begins where the tiles end.
         pub(crate) chunks: DevicePointer<Chunk>,
-        /// The parts of each chunk, one for each column of the fragment.
-        pub(crate) parts: DevicePointer<Part>,
+        /// For each file and each column of the kernel the parts of all chunks.
+        pub(crate) parts: DevicePointer<DevicePointer<Part>>,
         /// Words of the tables.
         pub(crate) tables: DevicePointer<u32>,
-        /// For each chunk and each table of the fragment, where the table begins.
+        /// For each file and each table of the kernel, where the table begins.
         pub(crate) table_offsets: DevicePointer<u32>,
         /// Totals: for each group and slot 128 bits, the lowest first; of a kernel that stores rows of a join the marks
         /// of values of keys. 0 before the kernel runs.

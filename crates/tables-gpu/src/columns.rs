@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
+use forebay_device::cuda::{DevicePointer, DeviceType};
 use parking_lot::Mutex;
 
 use crate::arguments::Part;
@@ -52,7 +53,7 @@ pub(crate) struct ColumnKey {
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) rows: u32,
-    pub(crate) memory: Memory,
+    memory: Memory,
     valid: Option<usize>,
     /// Smallest and largest number; `None` if all are NULL.
     range: Option<(i64, i64)>,
@@ -64,6 +65,8 @@ pub(crate) struct Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Column {
     pub(crate) chunks: Vec<Chunk>,
+    /// Where each chunk is, for kernels.
+    parts: Option<Memory>,
     range: Option<(i64, i64)>,
     /// Bits of a number, if all chunks have the same.
     width: Option<u32>,
@@ -297,14 +300,7 @@ impl Columns {
     /// If there is no room, or the device fails.
     pub(crate) async fn store(&self, packed: Packed, began: u64) -> Result<Chunk, Reason> {
         let bytes = packed.words.len() as u64 * 4;
-        let memory = match self.engine.allocate(bytes) {
-            Ok(memory) => memory,
-            Err(_) => {
-                self.known.lock().free(bytes, began);
-                self.engine.allocate(bytes)?
-            }
-        };
-        self.engine.write(packed.words, &memory).await?;
+        let memory = self.copied(packed.words, began).await?;
         Ok(Chunk {
             rows: packed.rows as u32,
             valid: packed.valid,
@@ -313,6 +309,40 @@ impl Columns {
             bytes,
             memory,
         })
+    }
+
+    async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
+        let bytes = words.len() as u64 * 4;
+        let memory = match self.engine.allocate(bytes) {
+            Ok(memory) => memory,
+            Err(_) => {
+                self.known.lock().free(bytes, began);
+                self.engine.allocate(bytes)?
+            }
+        };
+        self.engine.write(words, &memory).await?;
+        Ok(memory)
+    }
+
+    /// Returns the column of chunks, as [`Columns::store`] stored them.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn column(
+        &self,
+        chunks: Vec<Chunk>,
+        texts: Arc<Texts>,
+        began: u64,
+    ) -> Result<Column, Reason> {
+        let parts: Vec<Part> = chunks.iter().map(Chunk::part).collect();
+        let bytes = DeviceType::bytes_of(&parts);
+        let words = bytes.as_chunks::<4>().0.iter();
+        let words = words.map(|it| u32::from_le_bytes(*it)).collect();
+        let mut column = Column::new(chunks, texts);
+        if !parts.is_empty() {
+            column.parts = Some(self.copied(words, began).await?);
+        }
+        Ok(column)
     }
 
     pub(crate) fn put(&self, key: ColumnKey, column: Column) {
@@ -336,7 +366,12 @@ impl Columns {
 }
 
 impl Column {
-    pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
+    /// Returns the address of the parts of all chunks.
+    pub(crate) fn parts(&self) -> DevicePointer<Part> {
+        DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
+    }
+
+    fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
         let mut widths = chunks.iter().map(|chunk| chunk.width);
         let width = widths.next();
         Column {
@@ -347,6 +382,7 @@ impl Column {
             has_nulls: chunks.iter().any(|chunk| chunk.valid.is_some()),
             bytes: chunks.iter().map(|chunk| chunk.bytes).sum(),
             chunks,
+            parts: None,
             texts,
         }
     }
@@ -362,13 +398,13 @@ fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i6
 
 impl Chunk {
     /// Returns the chunk as kernels see it.
-    pub(crate) fn part(&self) -> Part {
+    fn part(&self) -> Part {
         let valid = self
             .valid
             .map(|first| self.memory.address + 4 * first as u64);
         Part {
-            words: forebay_device::cuda::DevicePointer::new(self.memory.address),
-            valid: forebay_device::cuda::DevicePointer::new(valid.unwrap_or(0)),
+            words: DevicePointer::new(self.memory.address),
+            valid: DevicePointer::new(valid.unwrap_or(0)),
             reference: self.range.map_or(0, |(min, _)| min),
             width: self.width,
             padding: 0,

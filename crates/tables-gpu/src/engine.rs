@@ -9,6 +9,7 @@ use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, Program}
 use futures_util::future::BoxFuture;
 
 use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
+use crate::columns::Column;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 
@@ -28,13 +29,15 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct KernelLaunch {
     pub(crate) program: Program,
-    /// Number of rows of each chunk.
-    pub(crate) chunks: Vec<u32>,
-    /// The parts of each chunk, in the order of the kernel's columns.
-    pub(crate) parts: Vec<Part>,
+    /// Number of rows of each chunk of each file.
+    pub(crate) chunks: Vec<Vec<u32>>,
+    /// Number of columns.
+    pub(crate) columns: usize,
+    /// For each file and each column of the kernel, the address of the parts of all chunks.
+    pub(crate) parts: Vec<DevicePointer<Part>>,
     /// Words of all tables over values.
     pub(crate) tables: Vec<u32>,
-    /// For each chunk and table over values, the index of its first word.
+    /// For each file and table over values, the index of its first word.
     pub(crate) table_offsets: Vec<u32>,
     pub(crate) constants: Vec<i128>,
     /// Addresses of the words of its joins.
@@ -58,8 +61,8 @@ pub(crate) struct Launch {
     pub(crate) zeroed: Option<(Memory, u64)>,
     /// Bytes of the results of all kernels.
     pub(crate) results_bytes: usize,
-    /// Memory that the parts point to.
-    pub(crate) _held: Vec<Memory>,
+    /// The tables of joins and the columns that kernels read.
+    pub(crate) _held: (Option<Memory>, Vec<Arc<Column>>),
     /// Whether to wait for the compiler.
     pub(crate) waits: bool,
 }
@@ -170,21 +173,24 @@ impl KernelLaunch {
 
     /// Places what the kernel reads besides columns. Returns the arguments without areas and results.
     fn placed(&self, threads: u32, bytes: &mut Vec<u8>) -> Fragment {
-        let mut first_tile = 0;
-        let mut chunks = Vec::with_capacity(self.chunks.len() + 1);
-        for rows in &self.chunks {
-            chunks.push(Chunk {
-                first_tile,
-                rows: *rows,
-                padding: 0,
-            });
-            first_tile += u64::from(rows.div_ceil(threads * ROWS_OF_THREAD));
-        }
-        chunks.push(Chunk {
-            first_tile,
-            rows: 1,
+        let mut chunk = Chunk {
+            first_tile: 0,
+            rows: 0,
+            file: 0,
+            index: 0,
             padding: 0,
-        });
+        };
+        let mut chunks = Vec::new();
+        for (file, of_file) in self.chunks.iter().enumerate() {
+            for (index, rows) in of_file.iter().enumerate() {
+                (chunk.file, chunk.index, chunk.rows) = (file as u32, index as u32, *rows);
+                chunks.push(chunk);
+                chunk.first_tile += u64::from(rows.div_ceil(threads * ROWS_OF_THREAD));
+            }
+        }
+        let (chunk_count, tiles) = (chunks.len() as u32, chunk.first_tile);
+        // Tells where the tiles end.
+        chunks.push(chunk);
         let mut constants = [0; 2 * CONSTANTS_MAX];
         let pairs = constants.as_chunks_mut::<2>().0;
         for (pair, number) in pairs.iter_mut().zip(&self.constants) {
@@ -201,8 +207,8 @@ impl KernelLaunch {
             own_words: addresses(&self.own_words).map(DevicePointerMut::new),
             seen: DevicePointerMut::new(self.seen),
             repeated: DevicePointerMut::new(0),
-            tiles: first_tile,
-            chunk_count: self.chunks.len() as u32,
+            tiles,
+            chunk_count,
             groups: self.groups,
             constants,
         }

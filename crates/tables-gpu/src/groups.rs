@@ -82,11 +82,12 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins.
+    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins, if
+    /// there are any.
     ///
     /// # Errors
     /// If there are too many.
-    pub(crate) fn new(keys: &[Key], slots: usize, marks: &[u32]) -> Result<Groups> {
+    pub(crate) fn new(keys: &[Key], slots: usize, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = Groups {
             place: Place::Registers,
             count: 1,
@@ -97,7 +98,7 @@ impl Groups {
         for key in keys {
             let mut values = key.values.clone();
             if let Some(marked) = key.marked {
-                let (kept, table) = renumbered(values.len(), marked, marks);
+                let (kept, table) = renumbered(values.len(), marked, marks.unwrap_or_default());
                 values = take(&values, &kept, None).map_err(Reason::of)?;
                 groups.tables.push((marked.table, table));
             }
@@ -111,7 +112,8 @@ impl Groups {
         }
         groups.place = match groups.count * slots {
             _ if keys.is_empty() => Place::Registers,
-            0..=PRIVATE_MAX => Place::Private,
+            // Additions of each thread to its own totals take long if few rows are left.
+            0..=PRIVATE_MAX if marks.is_none() => Place::Private,
             0..=OF_BLOCK_MAX => Place::OfBlock,
             totals if totals * 16 <= TOTALS_BYTES_MAX => Place::OfAll,
             _ => return Err(Reason::new(format!("{} groups", groups.count))),

@@ -8,6 +8,8 @@ use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::{Build, Kernel};
+use std::sync::Arc;
+
 use forebay_device::cuda::Program;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -44,7 +46,7 @@ pub(crate) fn joins_of(
         kernels: Vec::new(),
         zeroed: Some((memory.clone(), bytes)),
         results_bytes: compiled.mark_words * 4,
-        _held: Vec::new(),
+        _held: (Some(memory.clone()), Vec::new()),
         waits,
     };
     let mut end = memory.address;
@@ -114,7 +116,7 @@ pub(crate) fn last(
         kernels: Vec::new(),
         zeroed: None,
         results_bytes: groups.count * compiled.slots * 16,
-        _held: joins.memory.iter().cloned().collect(),
+        _held: (joins.memory.clone(), Vec::new()),
         waits,
     };
     let kernel = KernelLaunch {
@@ -141,15 +143,12 @@ fn kernel(
     let resident = &resident[kernel.of_source];
     let chunks = resident.chunks()?;
     let of_keys = groups.map_or(&[][..], |groups| &groups.tables);
-    let (tables, table_offsets) = tables(kernel, of_keys, &chunks);
+    let (tables, table_offsets) = tables(kernel, of_keys, chunks.len());
     let mut parts = Vec::new();
-    for (columns, chunks) in resident.files.iter().zip(&chunks) {
-        for chunk in 0..chunks.len() {
-            for column in &kernel.columns {
-                let chunk = &columns[column].chunks[chunk];
-                parts.push(chunk.part());
-                launch._held.push(chunk.memory.clone());
-            }
+    for columns in &resident.files {
+        for column in &kernel.columns {
+            parts.push(columns[column].parts());
+            launch._held.1.push(Arc::clone(&columns[column]));
         }
     }
     let mut constants = kernel.constants.clone();
@@ -158,7 +157,8 @@ fn kernel(
     }
     Ok(KernelLaunch {
         program: Program::new(kernel.spec(groups.map(|groups| groups.place))),
-        chunks: chunks.into_iter().flatten().collect(),
+        chunks,
+        columns: kernel.columns.len(),
         parts,
         tables,
         table_offsets,

@@ -145,17 +145,19 @@ async fn of_file(
     });
     let width = forebay_device::cores();
     let mut read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
-    let columns = shared.into_iter().enumerate().map(|(index, of_column)| {
+    let all = shared.into_iter().enumerate().map(|(index, of_column)| {
         let chunks = read
             .iter_mut()
             .flat_map(|range| std::mem::take(&mut range[index]))
             .collect();
-        Column::new(
-            chunks,
-            Arc::new(std::mem::take(&mut *of_column.texts.lock())),
-        )
+        let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
+        columns.column(chunks, texts, began)
     });
-    Ok(columns.collect())
+    let mut stored = Vec::new();
+    for column in all {
+        stored.push(column.await.map_err(Failed::Load)?);
+    }
+    Ok(stored)
 }
 
 /// Reads a range of a file.
@@ -214,7 +216,7 @@ async fn store(
 pub(crate) fn tables(
     kernel: &Kernel,
     of_keys: &[(usize, Vec<u32>)],
-    chunks: &[Vec<u32>],
+    files: usize,
 ) -> (Vec<u32>, Vec<u32>) {
     let mut words: Vec<u32> = Vec::new();
     let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
@@ -233,17 +235,14 @@ pub(crate) fn tables(
         }
     }
     let mut offsets = Vec::new();
-    for (file, chunks) in chunks.iter().enumerate() {
-        for _ in chunks {
-            offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
-                let file = if matches!(table, Table::OfFile(_)) {
-                    file
-                } else {
-                    0
-                };
-                firsts[&(index, file)]
-            }));
-        }
+    for file in 0..files {
+        offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
+            let file = match table {
+                Table::OfFile(_) => file,
+                _ => 0,
+            };
+            firsts[&(index, file)]
+        }));
     }
     (words, offsets)
 }

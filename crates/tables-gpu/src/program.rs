@@ -107,6 +107,10 @@ impl Compiled {
         let addend_max = slots.addend_max;
         let (all, mut add) = (slots.slots, slots.code.function);
         let lines = &mut add.lines;
+        if !fragment.rows.joins.is_empty() {
+            // Joins leave few rows, so that most warps have none.
+            lines.insert(0, "if (!is_wanted) return;".to_owned());
+        }
         lines.push(format!("const u32 group = {group};"));
         lines.push("if (is_wanted) {".to_owned());
         lines.extend(all.iter().enumerate().map(|(index, slot)| {
@@ -134,7 +138,7 @@ impl Compiled {
     ///
     /// # Errors
     /// If there are too many.
-    pub(crate) fn groups(&self, marks: &[u32]) -> Result<Groups> {
+    pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         Groups::new(&self.keys, self.slots, marks)
     }
 }

@@ -63,15 +63,15 @@ impl Work {
         let compiled = self.compiled(scanned).await?;
         let engine = &self.columns.engine;
         let mut figures = Figures::default();
-        let (mut joins, mut marks) = (Joins::default(), Vec::new());
+        let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(&resident, &compiled, &**engine, self.options.waits)?;
             figures.add(&launch);
             let ran = engine.run(launch).await?;
             figures.took += ran.took;
-            (joins, marks) = (tables, ran.results);
+            (joins, marks) = (tables, Some(ran.results));
         }
-        let groups = compiled.groups(&marks)?;
+        let groups = compiled.groups(marks.as_deref())?;
         let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
         figures.add(&launch);
         let ran = engine.run(launch).await?;
@@ -148,8 +148,7 @@ struct Figures {
 impl Figures {
     fn add(&mut self, launch: &Launch) {
         self.kernels += launch.kernels.len();
-        let kernels = launch.kernels.iter();
-        let columns = kernels.map(|it| it.parts.len() / it.chunks.len().max(1));
+        let columns = launch.kernels.iter().map(|it| it.columns);
         self.columns += columns.sum::<usize>();
     }
 

@@ -47,6 +47,22 @@ __device__ inline u32 read_word(const u32* word, bool is_wanted) {
     return value;
 }
 
+// As `read_word`, for two bytes or one.
+__device__ inline u32 read_word(const u16* word, bool is_wanted) {
+    u16 value = 0;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1]; }"
+        : "+h"(value)
+        : "l"(word), "r"(static_cast<u32>(is_wanted)));
+    return value;
+}
+__device__ inline u32 read_word(const u8* word, bool is_wanted) {
+    u32 value = 0;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u8 %0, [%1]; }"
+        : "+r"(value)
+        : "l"(word), "r"(static_cast<u32>(is_wanted)));
+    return value;
+}
+
 // Brings a line of global memory to the L2 cache; returns at once.
 __device__ inline void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 

@@ -47,13 +47,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     u32 chunk = chunk_of(f, begin);
     for (u64 tile = begin; tile < end; chunk++) {
         Columns columns;
+        const Chunk& of = f.chunks[chunk];
 #pragma unroll
-        for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[chunk * kTables + t];
-        const u32 rows = f.chunks[chunk].rows;
-        const u64 first_tile = f.chunks[chunk].first_tile, last = min(end, f.chunks[chunk + 1].first_tile);
-        const u32 of_chunk = static_cast<u32>(tile - first_tile);
-        const Part* parts = f.parts + chunk * kColumns;
-        each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(parts[c], of_chunk); });
+        for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[of.file * kTables + t];
+        const u32 rows = of.rows, of_chunk = static_cast<u32>(tile - of.first_tile);
+        const u64 last = min(end, f.chunks[chunk + 1].first_tile);
+        const Part* const* parts = f.parts + of.file * kColumns;
+        each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
             if (kTilesAhead > 0 && tile + kTilesAhead < last)

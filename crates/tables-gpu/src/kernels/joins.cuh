@@ -7,12 +7,13 @@ struct Joined {
     u32 word[kJoinWords > 0 ? kJoinWords : 1];
 };
 
-// Returns word `index` of a table whose elements have this many bits; 0 if it is not wanted.
-template <u32 kBits> __device__ inline u32 read_element(const u8* table, u64 index, bool is_wanted) {
-    constexpr u32 kOfWord = 32 / kBits;
-    const u32* words = reinterpret_cast<const u32*>(table);
-    const u32 word = read_word(words + index / kOfWord, is_wanted);
-    return kBits == 32 ? word : word >> index % kOfWord * kBits & ((1ull << kBits) - 1);
+// Returns element `index` of a word's array, whose elements have this many bits; 0 if it is not wanted.
+template <u32 kBits> __device__ inline u32 read_element(const u8* array, u64 index, bool is_wanted) {
+    if constexpr (kBits == 8) return read_word(array + index, is_wanted);
+    if constexpr (kBits == 16) return read_word(reinterpret_cast<const u16*>(array) + index, is_wanted);
+    const u32* words = reinterpret_cast<const u32*>(array);
+    if constexpr (kBits == 1) return read_word(words + index / 32, is_wanted) >> index % 32 & 1;
+    return read_word(words + index, is_wanted);
 }
 
 template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
