@@ -59,9 +59,11 @@ pub(crate) struct Ending {
 impl Kernel {
     /// Returns the program of the kernel with totals in a place, or that stores rows of a join.
     pub(crate) fn spec(&self, place: Option<Place>) -> ProgramSpec {
-        // Blocks of a multiprocessor, which limit the registers of a thread.
+        // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so that
+        // more threads are better than more registers.
         let blocks = match self.columns.len() {
-            0..=4 if place != Some(Place::Private) && self.builds.is_empty() => 3,
+            _ if !self.builds.is_empty() => 4,
+            0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
         };
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
@@ -106,9 +108,9 @@ impl Kernel {
 impl Build {
     fn new(mut draft: Draft<'_>, join: &Join) -> Result<Build> {
         let steps = draft.steps()?;
+        let (places, words) = layout(&draft, join);
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
-        let (places, words) = layout(&draft.outs);
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
@@ -173,7 +175,8 @@ fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> S
 
 /// Returns the constants that tell where the values of joins are.
 fn of_joins(draft: &Draft<'_>) -> Result<String> {
-    let layouts: Vec<_> = draft.joins.iter().map(|join| layout(&join.outs)).collect();
+    let joins = draft.joins.iter().zip(&draft.rows.joins);
+    let layouts: Vec<_> = joins.map(|(draft, join)| layout(draft, join)).collect();
     let words: Vec<Word> = layouts
         .iter()
         .flat_map(|(_, words)| words.clone())

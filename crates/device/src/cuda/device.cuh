@@ -47,6 +47,15 @@ __device__ inline u32 read_word(const u32* word, bool is_wanted) {
     return value;
 }
 
+// As `read_word`, for a word that is read once: it takes no place in the L1 cache from what is read again.
+__device__ inline u32 read_word_once(const u32* word, bool is_wanted) {
+    u32 value = 0;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+        : "+r"(value)
+        : "l"(word), "r"(static_cast<u32>(is_wanted)));
+    return value;
+}
+
 // As `read_word`, for two bytes or one.
 __device__ inline u32 read_word(const u16* word, bool is_wanted) {
     u16 value = 0;

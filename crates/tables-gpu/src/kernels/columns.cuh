@@ -53,7 +53,7 @@ template <u32 kWidth> struct Cursor {
     // Loads the words of all rows of this thread, unless none is wanted.
     __device__ void load(bool is_wanted) {
 #pragma unroll
-        for (u32 w = 0; w < kWords; w++) loaded[w] = read_word(word + w * kLineWords, is_wanted);
+        for (u32 w = 0; w < kWords; w++) loaded[w] = read_word_once(word + w * kLineWords, is_wanted);
     }
 
     // Returns word `w` of the rows of this thread; 0 if it is not wanted.

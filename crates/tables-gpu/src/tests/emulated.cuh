@@ -60,6 +60,7 @@ inline u64 warp_max(u64 number) {
 }
 // A word that is not wanted is never read here, so that a read of one ends the program.
 template <class Word> u32 read_word(const Word* word, bool is_wanted) { return is_wanted ? *word : 0; }
+inline u32 read_word_once(const u32* word, bool is_wanted) { return read_word(word, is_wanted); }
 inline void prefetch_line(const void* line) { static_cast<void>(*static_cast<const volatile u32*>(line)); }
 inline u32 __funnelshift_r(u32 low, u32 high, u32 shift) {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (shift & 31));
