@@ -312,16 +312,21 @@ impl Columns {
     }
 
     async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
-        let bytes = words.len() as u64 * 4;
-        let memory = match self.engine.allocate(bytes) {
-            Ok(memory) => memory,
-            Err(_) => {
-                self.known.lock().free(bytes, began);
-                self.engine.allocate(bytes)?
-            }
-        };
+        let memory = self.allocate(words.len() as u64 * 4, began)?;
         self.engine.write(words, &memory).await?;
         Ok(memory)
+    }
+
+    /// Allocates memory of the engine. If there is no room, frees columns that were used longest ago, but none that were
+    /// used since `began`.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn allocate(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
+        self.engine.allocate(bytes).or_else(|_| {
+            self.known.lock().free(bytes, began);
+            self.engine.allocate(bytes)
+        })
     }
 
     /// Returns the column of chunks, as [`Columns::store`] stored them.

@@ -1,8 +1,8 @@
 //! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that adds
 //! the totals.
 
-use crate::columns::Resident;
-use crate::engine::{Engine, KernelLaunch, Launch, Memory};
+use crate::columns::{Columns, Resident};
+use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::groups::{Groups, Place};
 use crate::load::tables;
 use crate::program::Compiled;
@@ -34,14 +34,14 @@ pub(crate) struct Joins {
 pub(crate) fn joins_of(
     resident: &[Resident],
     compiled: &Compiled,
-    engine: &dyn Engine,
+    columns: &Columns,
     waits: bool,
 ) -> Result<(Launch, Joins)> {
     let bytes: u64 = compiled.kernel.builds.iter().map(bytes_of).sum();
     if bytes > TABLES_BYTES_MAX {
         return Err(Reason::new("the tables of its joins are too large"));
     }
-    let memory = engine.allocate(bytes)?;
+    let memory = columns.allocate(bytes, columns.now())?;
     let mut launch = Launch {
         kernels: Vec::new(),
         zeroed: Some((memory.clone(), bytes)),

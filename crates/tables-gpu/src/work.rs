@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 use forebay_tables::GpuOptions;
 
@@ -65,7 +66,8 @@ impl Work {
         let mut figures = Figures::default();
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
-            let (launch, tables) = joins_of(&resident, &compiled, &**engine, self.options.waits)?;
+            let (launch, tables) =
+                joins_of(&resident, &compiled, &self.columns, self.options.waits)?;
             figures.add(&launch);
             let ran = engine.run(launch).await?;
             figures.took += ran.took;
@@ -74,6 +76,10 @@ impl Work {
         let groups = compiled.groups(marks.as_deref())?;
         let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
         figures.add(&launch);
+        // As bytes, then as numbers.
+        let held = MemoryConsumer::new("totals").register(self.context.memory_pool());
+        held.try_grow(2 * launch.results_bytes)
+            .map_err(Reason::of)?;
         let ran = engine.run(launch).await?;
         figures.took += ran.took;
         let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);
