@@ -35,11 +35,11 @@ const SLICE: usize = 1 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Table {
     /// The words for each number of a column, from the smallest on.
-    OfAll(Vec<u32>),
+    All(Vec<u32>),
     /// The words for each text of a file.
-    OfFile(Vec<Vec<u32>>),
+    File(Vec<Vec<u32>>),
     /// The new numbers of the values of a key of a join, by the index of the key; made when the old ones are marked.
-    OfKey(usize),
+    Key(usize),
 }
 
 /// A column whose different values are few.
@@ -141,8 +141,8 @@ impl Domain {
 
     fn table(&self, mut words: Vec<Vec<u32>>) -> Table {
         match self.is_of_file {
-            true => Table::OfFile(words),
-            false => Table::OfAll(words.pop().unwrap_or_default()),
+            true => Table::File(words),
+            false => Table::All(words.pop().unwrap_or_default()),
         }
     }
 

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, Scalar};
 use datafusion::arrow::compute::concat;
+use datafusion::arrow::compute::kernels::cmp::eq;
 use datafusion::arrow::datatypes::Schema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
@@ -27,8 +28,11 @@ type Result<T> = std::result::Result<T, Reason>;
 
 /// Bytes of a table that stay in the L1 cache. Those of tests have few rows.
 const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
-/// Maximum number of elements of a table.
+/// Maximum number of elements of a table, for each row and for all.
+const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
+/// Number of elements that a table may have with any number of rows.
+const ELEMENTS_MIN: u64 = 1 << 20;
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +44,7 @@ impl Dense {
     /// Returns the number of elements of a table; `None` if they are more than 2^64.
     pub(crate) fn elements(&self) -> Option<u64> {
         let counts = self.ranges.iter().map(|(_, count)| count);
-        counts.fold(Some(1), |all: Option<u64>, count| all?.checked_mul(*count))
+        counts.copied().try_fold(1, u64::checked_mul)
     }
 }
 
@@ -206,11 +210,11 @@ impl Code<'_, '_> {
     }
 
     /// Returns the value of an expression of a join for rows without a match, of which all columns are NULL.
-    fn unmatched(&self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<ArrayRef> {
+    fn unmatched(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<ArrayRef> {
         if is_volatile(expr) {
             return Err(Reason::new(format!("{expr} differs from row to row")));
         }
-        let schema = &self.draft.rows.joins[join].rows.schema;
+        let schema = &self.draft.rows.schema;
         let of_nulls = Arc::clone(expr).transform_up(|node| {
             if !node.is::<Column>() {
                 return Ok(Transformed::no(node));
@@ -261,7 +265,7 @@ impl Code<'_, '_> {
         let Some(matched) = self.matched(join) else {
             return Ok(value);
         };
-        let unmatched = self.unmatched(join, &of_row)?;
+        let unmatched = self.unmatched(expr)?;
         let unmatched = ScalarValue::try_from_array(&unmatched, 0).map_err(Reason::of)?;
         let unmatched = match unmatched {
             ScalarValue::Boolean(Some(truth)) => condition(truth.to_string(), None),
@@ -283,8 +287,10 @@ impl Code<'_, '_> {
             let text = format!("static_cast<u64>({is_valid} & {})", value.text);
             (Some(self.out(text, 1)), 0, 1)
         } else {
-            let range = u64::try_from(value.max - value.min);
-            let range = range.map_err(|_| Reason::new("numbers of more than 64 bits"))?;
+            if Kind::of(value.min, value.max).is_none_or(|it| it > Kind::Large) {
+                return Err(Reason::new("numbers of more than 64 bits"));
+            }
+            let range = (value.max - value.min) as u64;
             let bits = u64::BITS - range.leading_zeros();
             let low = 2 * self.draft.uses.constant(value.min)?;
             let large = value.widened(Kind::Large);
@@ -347,7 +353,7 @@ impl Code<'_, '_> {
                 unmatched: None,
             });
         };
-        let (values, unmatched) = with(&values, self.unmatched(join, &of_row)?)?;
+        let (values, unmatched) = with(&values, self.unmatched(expr)?)?;
         let number = format!("{matched} ? {number} : {unmatched}");
         Ok(KeyOfJoin {
             number: self.declare(Kind::Small, &number),
@@ -381,7 +387,7 @@ impl Code<'_, '_> {
         let draft = &mut self.draft.joins[join];
         let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
         draft.marks.push(mark);
-        let table = self.draft.uses.table(Table::OfKey(index))?;
+        let table = self.draft.uses.table(Table::Key(index))?;
         let new = format!(
             "static_cast<i32>(read_word(c.table[{table}] + {}, is_wanted))",
             of_join.number
@@ -442,7 +448,9 @@ impl Code<'_, '_> {
             ranges.push((first, count));
         }
         let dense = Dense { ranges };
-        if dense.elements().is_none_or(|it| it > ELEMENTS_MAX) {
+        let of_rows = ELEMENTS_OF_ROW_MAX.saturating_mul(self.draft.scanned.rows);
+        let elements_max = of_rows.saturating_add(ELEMENTS_MIN).min(ELEMENTS_MAX);
+        if dense.elements().is_none_or(|it| it > elements_max) {
             return Err(Reason::new("a join whose keys are too far apart"));
         }
         let index = self.index(keys, &dense)?;
@@ -464,8 +472,8 @@ impl Code<'_, '_> {
         let distances: Vec<_> = distances.collect();
         // Distances modulo the type are those without, if they fit in the signed type.
         let fit = |kind: Kind| {
-            let kinds = distances.iter().map(|(min, max)| Kind::of(*min, *max));
-            kinds.max() <= Some(Some(kind))
+            let mut kinds = distances.iter().map(|(min, max)| Kind::of(*min, *max));
+            kinds.all(|it| it.is_some_and(|it| it <= kind))
         };
         let is_small = dense.elements().is_some_and(|it| it < 1 << 31) && fit(Kind::Small);
         if !fit(Kind::Large) {
@@ -513,12 +521,15 @@ impl Code<'_, '_> {
 
 /// Returns different values with another one among them, and its index.
 fn with(values: &ArrayRef, another: ArrayRef) -> Result<(ArrayRef, usize)> {
-    let scalar = |array: &ArrayRef, index| ScalarValue::try_from_array(array, index);
-    let wanted = scalar(&another, 0).map_err(Reason::of)?;
-    for index in 0..values.len() {
-        if scalar(values, index).map_err(Reason::of)? == wanted {
-            return Ok((Arc::clone(values), index));
+    let known = match another.is_null(0) {
+        true => (0..values.len()).find(|index| values.is_null(*index)),
+        false => {
+            let are_equal = eq(values, &Scalar::new(&another)).map_err(Reason::of)?;
+            are_equal.iter().position(|it| it == Some(true))
         }
+    };
+    if let Some(known) = known {
+        return Ok((Arc::clone(values), known));
     }
     let all = concat(&[values.as_ref(), another.as_ref()]).map_err(Reason::of)?;
     Ok((all, values.len()))

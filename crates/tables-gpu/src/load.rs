@@ -222,9 +222,9 @@ pub(crate) fn tables(
     let mut firsts: HashMap<(usize, usize), u32> = HashMap::new();
     for (index, table) in kernel.tables.iter().enumerate() {
         let of_files: Vec<&Vec<u32>> = match table {
-            Table::OfAll(of_all) => vec![of_all],
-            Table::OfFile(of_files) => of_files.iter().collect(),
-            Table::OfKey(_) => {
+            Table::All(of_all) => vec![of_all],
+            Table::File(of_files) => of_files.iter().collect(),
+            Table::Key(_) => {
                 let of_key = of_keys.iter().find(|(table, _)| *table == index);
                 of_key.iter().map(|(_, words)| words).collect()
             }
@@ -238,7 +238,7 @@ pub(crate) fn tables(
     for file in 0..files {
         offsets.extend(kernel.tables.iter().enumerate().map(|(index, table)| {
             let file = match table {
-                Table::OfFile(_) => file,
+                Table::File(_) => file,
                 _ => 0,
             };
             firsts[&(index, file)]

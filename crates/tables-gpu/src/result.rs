@@ -47,7 +47,7 @@ impl Totals<'_> {
     /// Returns a column of the result.
     fn column(&self, column: &Column) -> Result<ArrayRef> {
         let data_type = &column.data_type;
-        // As `ordered` in `columns.cuh`.
+        // As `ordered` in `totals.cuh`.
         let plain = |number: u64| (number ^ 1 << 63).cast_signed();
         match column.output {
             Output::Count(slot) => {

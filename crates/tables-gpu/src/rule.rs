@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::repartition::RepartitionExec;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
 use crate::columns::Columns;
@@ -95,8 +95,8 @@ fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// The steps of an aggregate, of which the device computes the first.
 struct Steps {
     first: Option<Arc<dyn ExecutionPlan>>,
-    /// Number of partitions by keys of the last step, if it has several.
-    partitions: Option<usize>,
+    /// Partitions of the last step, if it has several.
+    partitions: Option<Partitioning>,
     reason: Option<Reason>,
 }
 
@@ -111,9 +111,16 @@ impl Steps {
         let input = match aggregate.mode() {
             AggregateMode::Single => aggregate.input(),
             AggregateMode::SinglePartitioned => {
-                let partitions = aggregate.input().output_partitioning().partition_count();
-                steps.partitions = (partitions > 1).then_some(partitions);
-                let below = steps.partitions.and_then(|_| by_keys(aggregate));
+                // Operators above rely on them.
+                let partitions = &aggregate.properties().partitioning;
+                if partitions.partition_count() > 1 {
+                    if !is_by_columns(partitions) {
+                        steps.reason = Some(Reason::new("rows that are partitioned"));
+                        return Ok(steps);
+                    }
+                    steps.partitions = Some(partitions.clone());
+                }
+                let below = steps.partitions.as_ref().and_then(|_| by_keys(aggregate));
                 below.unwrap_or(aggregate.input())
             }
             AggregateMode::Partial => {
@@ -154,23 +161,17 @@ impl Steps {
         first: Arc<dyn ExecutionPlan>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let groups = aggregate.group_expr().as_final();
-        let (mode, input) = match (aggregate.mode(), self.partitions) {
+        let (mode, input) = match (aggregate.mode(), &self.partitions) {
             (AggregateMode::Partial, _) => {
                 // The device returns all rows in the first partition.
                 let partitioning = &aggregate.properties().partitioning;
-                return Ok(match partitioning {
-                    // Nothing above can use partitions by columns that are gone.
-                    Partitioning::Hash(keys, _)
-                        if !keys.iter().any(|it| it.is::<UnKnownColumn>()) =>
-                    {
-                        Arc::new(RepartitionExec::try_new(first, partitioning.clone())?)
-                    }
-                    _ => first,
+                return Ok(match is_by_columns(partitioning) {
+                    true => Arc::new(RepartitionExec::try_new(first, partitioning.clone())?),
+                    false => first,
                 });
             }
             (_, Some(partitions)) => {
-                let by = Partitioning::Hash(groups.input_exprs(), partitions);
-                let input = RepartitionExec::try_new(first, by)?;
+                let input = RepartitionExec::try_new(first, partitions.clone())?;
                 (AggregateMode::FinalPartitioned, Arc::new(input) as _)
             }
             _ => (AggregateMode::Final, first),
@@ -184,6 +185,14 @@ impl Steps {
             aggregate.input_schema(),
         )?))
     }
+}
+
+/// Returns whether rows are partitioned by columns that are still there.
+fn is_by_columns(partitioning: &Partitioning) -> bool {
+    let Partitioning::Hash(keys, _) = partitioning else {
+        return false;
+    };
+    !keys.iter().any(|it| it.is::<UnKnownColumn>())
 }
 
 /// Returns what is below the partitions by the keys of an aggregate.
@@ -201,6 +210,17 @@ fn by_keys(aggregate: &AggregateExec) -> Option<&Arc<dyn ExecutionPlan>> {
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     if aggregate.properties().output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));
+    }
+    let is_known = |partitioning: &Partitioning| {
+        use Partitioning::{Hash, RoundRobinBatch, UnknownPartitioning};
+        matches!(
+            partitioning,
+            Hash(..) | RoundRobinBatch(_) | UnknownPartitioning(_)
+        )
+    };
+    let partitioning = &aggregate.properties().partitioning;
+    if partitioning.partition_count() > 1 && !is_known(partitioning) {
+        return Err(Reason::new("rows that are partitioned by ranges"));
     }
     let fragment = Fragment::of(aggregate)?;
     let mut rows = vec![&fragment.rows];

@@ -42,7 +42,9 @@ template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& j
 template <u32 kJoin, u32 kNumber> __device__ inline u64 out(const Joined& joined) {
     constexpr Out kAt = kOuts[kJoin][kNumber];
     if constexpr (kAt.bits <= 32) return joined.word[kAt.word] >> kAt.shift & ((1ull << kAt.bits) - 1);
-    return static_cast<u64>(joined.word[kAt.word + 1]) << 32 | joined.word[kAt.word];
+    // Other numbers may be behind this one in its second word.
+    const u64 words = static_cast<u64>(joined.word[kAt.word + 1]) << 32 | joined.word[kAt.word];
+    return words & (~0ull >> (64 - kAt.bits) % 64);
 }
 
 // The words of an element that a kernel stores.

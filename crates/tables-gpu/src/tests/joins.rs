@@ -44,6 +44,12 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT coalesce(title, '-'), count(*) FROM t LEFT JOIN d ON a = k LEFT JOIN r ON d.r = r.r GROUP BY 1",
     "SELECT sum(CASE WHEN label = 'x' THEN price ELSE 0 END), count(*) FROM t JOIN d ON a = k",
     "SELECT count(*) FILTER (WHERE label = 'x'), count(label) FROM t LEFT JOIN d ON a = k WHERE ok",
+    "SELECT count(*), count(one), sum(y) FROM t LEFT JOIN (SELECT k, 1 AS one, coalesce(small, 5) AS y FROM d) n ON a = k
+        WHERE one IS NULL OR b > 0",
+    "SELECT y, count(*) FROM t LEFT JOIN (SELECT k, coalesce(label, '-') AS y FROM d) n ON a = k GROUP BY y",
+    "SELECT max(weight), min(odd), max(level), count(weight), sum(small) FROM t JOIN d ON a = k WHERE label <> 'x'",
+    "SELECT count(*) FROM t JOIN d ON a = k
+        WHERE CAST(small AS DECIMAL(38, 0)) + 99999999999999999999 > CAST(b AS DECIMAL(38, 0))",
 ];
 
 /// Queries that the CPU computes, and a part of the reason.
@@ -129,7 +135,7 @@ pub(super) fn write_all(folder: &Path) {
             "weight",
             long(
                 (0..12)
-                    .map(|row: i64| (row % 4 != 2).then_some(row * (row - 5) << (row * 4)))
+                    .map(|row: i64| (row % 4 != 2).then_some((row * (row - 5)) << (row * 4)))
                     .collect(),
             ),
         ),

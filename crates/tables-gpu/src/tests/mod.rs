@@ -109,12 +109,17 @@ struct Fixture {
 
 impl Fixture {
     async fn new(engine: Arc<dyn Engine>, sizes: Sizes) -> Fixture {
+        let config = SessionConfig::new().with_target_partitions(2);
+        Fixture::with_config(engine, sizes, &config).await
+    }
+
+    async fn with_config(engine: Arc<dyn Engine>, sizes: Sizes, config: &SessionConfig) -> Fixture {
         let folder = TempDir::new().expect("room");
         write(&folder.path().join("t"), sizes);
         joins::write_all(folder.path());
         let columns = Columns::new(engine, &Freeing::default());
         let session = |options: GpuOptions| {
-            let mut config = SessionConfig::new().with_target_partitions(2);
+            let mut config = config.clone();
             config.options_mut().sql_parser.parse_float_as_decimal = true;
             config.options_mut().extensions.insert(options);
             let state = SessionStateBuilder::new()
@@ -309,6 +314,25 @@ async fn columns_that_are_not_in_the_files_stay_on_the_cpu() {
         assert!(without.is_ok());
         assert_eq!(lenient, without, "{query}");
     }
+}
+
+/// Operators above an aggregate may rely on partitions by some of its keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let mut config = SessionConfig::new().with_target_partitions(4);
+    let options = &mut config.options_mut().optimizer;
+    options.hash_join_single_partition_threshold = 0;
+    options.hash_join_single_partition_threshold_rows = 0;
+    let engine = Arc::new(Shared(Emulated::new()));
+    let fixture = Fixture::with_config(engine, Sizes(&[200, 300]), &config).await;
+    let query = "SELECT a, count(*) FROM (SELECT a, flag FROM t JOIN d ON a = k GROUP BY a, flag) AS n GROUP BY a";
+    let (without, _) = Fixture::rows(&fixture.without, query).await;
+    assert!(without.is_ok());
+    let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
+    assert_eq!(lenient, without);
 }
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
