@@ -317,8 +317,8 @@ impl Columns {
         Ok(memory)
     }
 
-    /// Allocates memory of the engine. If there is no room, frees columns that were used longest ago, but none that were
-    /// used since `began`.
+    /// Allocates memory of the engine. If there is no room, frees columns that were used longest ago, but none that
+    /// were used since `began`.
     ///
     /// # Errors
     /// If there is no room.

@@ -1,7 +1,7 @@
 //! The groups of a fragment: numbers of rows that the values of the keys make.
 //!
 //! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
-//! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered anew.
+//! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered again.
 
 use datafusion::arrow::array::{ArrayRef, UInt32Array};
 use datafusion::arrow::compute::take;
@@ -52,11 +52,11 @@ pub(crate) struct Key {
     pub(crate) values: ArrayRef,
     /// Index of the constant that is the number of values.
     pub(crate) count: usize,
-    /// For a key of a join, how its values are numbered anew.
+    /// For a key of a join, how its values are numbered again.
     pub(crate) marked: Option<Marked>,
 }
 
-/// How the values of a key of a join are numbered anew.
+/// How the values of a key of a join are numbered again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marked {
     /// Index of the first word with marks, one bit for each value.
@@ -82,8 +82,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins, if
-    /// there are any.
+    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins,
+    /// if there are any.
     ///
     /// # Errors
     /// If there are too many.

@@ -53,12 +53,8 @@ impl Join {
     }
 }
 
-/// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
-/// others.
-///
-/// # Errors
-/// Why kernels cannot compute the join.
-pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
+/// Returns which rows a join keeps, and whether they are those of its left side.
+fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)> {
     if join.null_aware {
         return Err(Reason::new("NOT IN of a query"));
     }
@@ -68,8 +64,6 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     if join.fetch().is_some() {
         return Err(Reason::new("a join with a limit"));
     }
-    let (left, right) = (rows(join.left())?, rows(join.right())?);
-    let is_left_larger = left.bytes() > right.bytes();
     let (kind, is_left) = match join.join_type() {
         JoinType::Inner => (JoinKind::Inner, is_left_larger),
         JoinType::Left => (JoinKind::Outer, true),
@@ -84,6 +78,17 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         let text = format!("a condition of a join of type {}", join.join_type());
         return Err(Reason::new(text));
     }
+    Ok((kind, is_left))
+}
+
+/// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
+/// others.
+///
+/// # Errors
+/// Why kernels cannot compute the join.
+pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
+    let (left, right) = (rows(join.left())?, rows(join.right())?);
+    let (kind, is_left) = kind_of(join, left.bytes() > right.bytes())?;
     let (mut kept, other) = if is_left {
         (left, right)
     } else {

@@ -83,8 +83,8 @@ pub(crate) type Word = u32;
 /// tells whether there is a row.
 ///
 /// If the join leaves out many rows, this bit is apart if that brings it to the L1 cache. One H100, SSB at scale factor
-/// 100: queries 3.2 and 3.3 take 2.9 and 2.7 instead of 5.1 and 4.2 ms, with 200,000 elements. With 1.4 million, whose bits
-/// are too many, query 4.2 takes 4.2 instead of 3.3 ms.
+/// 100: queries 3.2 and 3.3 take 2.9 and 2.7 instead of 5.1 and 4.2 ms, with 200,000 elements. With 1.4 million, whose
+/// bits are too many, query 4.2 takes 4.2 instead of 3.3 ms.
 pub(crate) fn layout(draft: &Draft<'_>, join: &Join) -> (Vec<Place>, Vec<Word>) {
     let outs = &draft.outs;
     let elements = draft.stored.as_ref().and_then(|it| it.dense.elements());

@@ -1,5 +1,5 @@
-//! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that adds
-//! the totals.
+//! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that
+//! adds the totals.
 
 use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};

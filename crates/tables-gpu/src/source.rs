@@ -59,8 +59,8 @@ pub(crate) struct Ending {
 impl Kernel {
     /// Returns the program of the kernel with totals in a place, or that stores rows of a join.
     pub(crate) fn spec(&self, place: Option<Place>) -> ProgramSpec {
-        // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so that
-        // more threads are better than more registers.
+        // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
+        // that more threads are better than more registers.
         let blocks = match self.columns.len() {
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,

@@ -21,7 +21,8 @@ template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
 }
 
 // Reads the words of a join from `kWord` on.
-template <u32 kJoin, u32 kWord> __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {
+template <u32 kJoin, u32 kWord>
+__device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {
     if constexpr (kWord < kFirstWord[kJoin + 1]) {
         joined.word[kWord] = read_element<kWordBits[kWord]>(f.words[kWord], i, is_wanted);
         read_words<kJoin, kWord + 1>(f, joined, i, is_wanted);
@@ -59,7 +60,8 @@ struct Table {
         if constexpr (kWord < kOwnWords) {
             constexpr u32 kBits = kOwnBits[kWord];
             if constexpr (kBits == 32) reinterpret_cast<u32*>(f.own_words[kWord])[index] = words[kWord];
-            if constexpr (kBits == 16) reinterpret_cast<u16*>(f.own_words[kWord])[index] = static_cast<u16>(words[kWord]);
+            if constexpr (kBits == 16)
+                reinterpret_cast<u16*>(f.own_words[kWord])[index] = static_cast<u16>(words[kWord]);
             if constexpr (kBits == 8) f.own_words[kWord][index] = static_cast<u8>(words[kWord]);
             write<kWord + 1>(f, index, words);
         }

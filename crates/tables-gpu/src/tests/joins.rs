@@ -77,7 +77,7 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-fn write(folder: &Path, table: &str, columns: Vec<(&str, ArrayRef)>) {
+fn write(folder: &Path, table: &str, columns: Columns) {
     let columns = columns
         .into_iter()
         .map(|(name, column)| (name, column, true));
@@ -100,24 +100,36 @@ fn write(folder: &Path, table: &str, columns: Vec<(&str, ArrayRef)>) {
     }
 }
 
-/// Writes the tables.
-pub(super) fn write_all(folder: &Path) {
-    let numbers = |values: Vec<Option<i32>>| Arc::new(Int32Array::from(values)) as ArrayRef;
-    let long = |values: Vec<Option<i64>>| Arc::new(Int64Array::from(values)) as ArrayRef;
-    let texts = |values: Vec<Option<&str>>| Arc::new(StringArray::from(values)) as ArrayRef;
-    let decimals = |values: Vec<i128>| {
-        let values = Decimal128Array::from(values).with_precision_and_scale(12, 2);
-        Arc::new(values.expect("digits")) as ArrayRef
-    };
-    // Some values of `a` have no row, and some rows no value.
-    let keys = [7, -3, 2, 0, 9, 14, 5, 1, -1, 3];
+type Columns = Vec<(&'static str, ArrayRef)>;
+
+/// Some values of `a` have no row, and some rows no value.
+const KEYS: [i32; 10] = [7, -3, 2, 0, 9, 14, 5, 1, -1, 3];
+
+fn numbers(values: Vec<Option<i32>>) -> ArrayRef {
+    Arc::new(Int32Array::from(values))
+}
+
+fn long(values: Vec<Option<i64>>) -> ArrayRef {
+    Arc::new(Int64Array::from(values))
+}
+
+fn texts(values: Vec<Option<&str>>) -> ArrayRef {
+    Arc::new(StringArray::from(values))
+}
+
+fn decimals(values: Vec<i128>) -> ArrayRef {
+    let values = Decimal128Array::from(values).with_precision_and_scale(12, 2);
+    Arc::new(values.expect("digits"))
+}
+
+/// Returns the columns of `d`.
+fn of_keys() -> Columns {
     let labels = ["x", "y", "", "z"];
-    let of_keys = 0..keys.len();
-    let d: Vec<(&str, ArrayRef)> = vec![
+    vec![
         (
             "k",
             numbers(
-                keys.iter()
+                KEYS.iter()
                     .map(|it| Some(*it))
                     .chain([None, None])
                     .collect(),
@@ -153,8 +165,28 @@ pub(super) fn write_all(folder: &Path) {
                     .collect(),
             ),
         ),
-    ];
-    write(folder, "d", d);
+    ]
+}
+
+/// Returns the columns of `p`.
+fn of_pairs() -> Columns {
+    let pairs = (0..KEYS.len()).flat_map(|one| (0..9).map(move |two| (one, two)));
+    let (mut one, mut two, mut cost) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, of_two) in pairs {
+        one.push(Some(KEYS[index]));
+        two.push(Some(of_two * 6 + index as i64 % 3));
+        cost.push(index as i128 * 1000 + i128::from(of_two));
+    }
+    vec![
+        ("one", numbers(one)),
+        ("two", long(two)),
+        ("cost", decimals(cost)),
+    ]
+}
+
+/// Writes the tables.
+pub(super) fn write_all(folder: &Path) {
+    write(folder, "d", of_keys());
     write(
         folder,
         "r",
@@ -163,22 +195,7 @@ pub(super) fn write_all(folder: &Path) {
             ("title", texts(vec![Some("ten"), None, Some("thirteen")])),
         ],
     );
-    let pairs = of_keys.flat_map(|one| (0..9).map(move |two| (one, two)));
-    let (mut one, mut two, mut cost) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, of_two) in pairs {
-        one.push(Some(keys[index]));
-        two.push(Some(of_two * 6 + index as i64 % 3));
-        cost.push(index as i128 * 1000 + i128::from(of_two));
-    }
-    write(
-        folder,
-        "p",
-        vec![
-            ("one", numbers(one)),
-            ("two", long(two)),
-            ("cost", decimals(cost)),
-        ],
-    );
+    write(folder, "p", of_pairs());
     write(
         folder,
         "m",
