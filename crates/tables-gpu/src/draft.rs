@@ -30,7 +30,7 @@ pub(crate) struct Draft<'a> {
     /// Numbers of values of keys that are marked for each row that is stored, and the constants that are the first
     /// words of their marks.
     pub(crate) marks: Vec<(String, usize)>,
-    /// The expressions that these are.
+    /// The expressions that `outs` are.
     pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
 }
 

@@ -1,6 +1,10 @@
 //! The kernels of a fragment as they are run: first those that store the rows of joins in tables, then the one that
 //! adds the totals.
 
+use std::sync::Arc;
+
+use forebay_device::cuda::Program;
+
 use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::groups::{Groups, Place};
@@ -8,9 +12,6 @@ use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::{Build, Kernel};
-use std::sync::Arc;
-
-use forebay_device::cuda::Program;
 
 type Result<T> = std::result::Result<T, Reason>;
 
