@@ -19,6 +19,7 @@ use crate::fragment::{Rows, Source};
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
+use crate::written::Written;
 
 /// Reads of a column after which it is brought to the device.
 const READS: i32 = 2;
@@ -147,6 +148,7 @@ impl Known {
 #[derive(Debug)]
 pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) written: Written,
     known: Arc<Mutex<Known>>,
     /// Held by the load that runs.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
@@ -223,6 +225,7 @@ impl Columns {
     pub(crate) fn new(engine: Arc<dyn Engine>, freeing: &Freeing) -> Arc<Columns> {
         Arc::new(Columns {
             engine,
+            written: Written::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
         })
@@ -433,6 +436,13 @@ impl Resident {
                 .ok_or_else(|| Reason::new("a file changed while it was read"))
         });
         files.collect()
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> u64 {
+        let columns = self.files.iter().filter_map(|it| it.values().next());
+        let chunks = columns.flat_map(|column| &column.chunks);
+        chunks.map(|chunk| u64::from(chunk.rows)).sum()
     }
 
     /// Returns what is known of the columns.

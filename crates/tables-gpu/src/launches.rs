@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use forebay_device::cuda::Program;
-
 use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::groups::{Groups, Place};
@@ -157,7 +155,7 @@ fn kernel(
         constants[*index] = *constant;
     }
     Ok(KernelLaunch {
-        program: Program::new(kernel.spec(groups.map(|groups| groups.place))),
+        program: kernel.program(groups.map(|groups| groups.place)),
         chunks,
         columns: kernel.columns.len(),
         parts,

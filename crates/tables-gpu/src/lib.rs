@@ -40,6 +40,7 @@ mod tests;
 mod uses;
 mod value;
 mod work;
+mod written;
 
 /// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
 /// when others need it.

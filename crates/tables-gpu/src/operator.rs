@@ -13,7 +13,7 @@ use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
     Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
-use forebay_tables::GpuOptions;
+use forebay_tables::{GPU_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OnceCell;
 
@@ -28,6 +28,8 @@ pub(crate) struct GpuAggregateExec {
     fragment: Arc<Fragment>,
     columns: Arc<Columns>,
     options: GpuOptions,
+    /// Whether the plan was kept: then the input may not run, and the query is planned again instead.
+    is_kept: bool,
     /// What was decided when the first partition was read.
     outcome: Arc<OnceCell<Outcome>>,
     metrics: ExecutionPlanMetricsSet,
@@ -52,6 +54,7 @@ impl GpuAggregateExec {
             fragment,
             columns,
             options,
+            is_kept: false,
             outcome: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         }
@@ -83,7 +86,7 @@ impl DisplayAs for GpuAggregateExec {
 
 impl ExecutionPlan for GpuAggregateExec {
     fn name(&self) -> &str {
-        "GpuAggregateExec"
+        GPU_OPERATOR
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -124,6 +127,20 @@ impl ExecutionPlan for GpuAggregateExec {
         self.replace_children(children, options)
     }
 
+    /// Returns the operator for a further run of a plan that is kept.
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(GpuAggregateExec {
+            cpu: Arc::clone(&self.cpu),
+            fragment: Arc::clone(&self.fragment),
+            columns: Arc::clone(&self.columns),
+            options: self.options.clone(),
+            is_kept: true,
+            outcome: Arc::default(),
+            metrics: ExecutionPlanMetricsSet::new(),
+            properties: Arc::clone(&self.properties),
+        }))
+    }
+
     fn execute(
         &self,
         partition: usize,
@@ -131,7 +148,7 @@ impl ExecutionPlan for GpuAggregateExec {
     ) -> Result<SendableRecordBatchStream> {
         let (cpu, outcome) = (Arc::clone(&self.cpu), Arc::clone(&self.outcome));
         let work = self.work(Arc::clone(&context));
-        let strict = self.options.strict;
+        let (strict, is_kept) = (self.options.strict, self.is_kept);
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
@@ -140,6 +157,9 @@ impl ExecutionPlan for GpuAggregateExec {
                     let first = (partition == 0).then(|| Ok(batch.clone()));
                     let rows = stream::iter(first);
                     Box::pin(RecordBatchStreamAdapter::new(cpu.schema(), rows))
+                }
+                Outcome::Cpu(_) if is_kept => {
+                    return Err(DataFusionError::External(Box::new(PlanAgain)));
                 }
                 Outcome::Cpu(reason) if strict => {
                     let text = format!("the GPU does not compute a part of the plan: {reason}");

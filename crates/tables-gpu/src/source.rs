@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use forebay_device::cuda::{KernelArguments, ProgramSpec, device_header};
+use forebay_device::cuda::{KernelArguments, Program, ProgramSpec, device_header};
+use parking_lot::Mutex;
 
 use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
 use crate::domain::Table;
@@ -33,6 +34,8 @@ pub(crate) struct Kernel {
     pub(crate) constants: Vec<i128>,
     /// What fills the tables of its joins.
     pub(crate) builds: Vec<Build>,
+    /// The programs that were made of it, by the place of the totals.
+    programs: Mutex<Vec<(Option<Place>, Program)>>,
 }
 
 /// A kernel that stores rows of a join in a table.
@@ -57,8 +60,18 @@ pub(crate) struct Ending {
 }
 
 impl Kernel {
-    /// Returns the program of the kernel with totals in a place, or that stores rows of a join.
-    pub(crate) fn spec(&self, place: Option<Place>) -> ProgramSpec {
+    /// Returns the program with the totals at this place, or that stores rows of a join.
+    pub(crate) fn program(&self, place: Option<Place>) -> Program {
+        let mut known = self.programs.lock();
+        if let Some((_, program)) = known.iter().find(|(of, _)| *of == place) {
+            return program.clone();
+        }
+        let program = Program::new(self.spec(place));
+        known.push((place, program.clone()));
+        program
+    }
+
+    fn spec(&self, place: Option<Place>) -> ProgramSpec {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
@@ -98,6 +111,7 @@ impl Kernel {
             columns: draft.uses.columns,
             tables: draft.uses.tables,
             constants: draft.uses.constants,
+            programs: Mutex::default(),
             builds: builds
                 .map(|(draft, join)| Build::new(draft, join))
                 .collect::<Result<_>>()?,

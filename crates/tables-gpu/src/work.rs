@@ -59,9 +59,7 @@ impl Work {
         let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
         let resident = self.resident(reads.collect::<Result<_>>()?).await?;
         let stop = StopOnDrop::default();
-        let scanned = scanned(&self.fragment.rows, &resident, &stop.0)?;
-        let rows: u64 = scanned.iter().map(|it| it.rows).sum();
-        let compiled = self.compiled(scanned).await?;
+        let compiled = self.compiled(&resident, &stop).await?;
         let engine = &self.columns.engine;
         let mut figures = Figures::default();
         let (mut joins, mut marks) = (Joins::default(), None);
@@ -84,6 +82,7 @@ impl Work {
         figures.took += ran.took;
         let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);
         let batch = batch.map_err(Reason::of)?;
+        let rows: u64 = resident.iter().map(Resident::rows).sum();
         let text = format!(
             "{rows} rows of {} columns by {} in {:.3} ms, {:.3} ms with what is before and after",
             figures.columns,
@@ -125,12 +124,20 @@ impl Work {
         Err(Reason::new("its columns are not in device memory yet"))
     }
 
-    /// Writes the kernels, on a thread for work that blocks: expressions are computed for all values of a column.
-    async fn compiled(&self, scanned: Vec<Scanned>) -> Result<Arc<Compiled>> {
+    /// Returns the kernels. They are written on a thread for work that blocks: expressions are computed for all values of
+    /// a column.
+    async fn compiled(&self, resident: &[Resident], stop: &StopOnDrop) -> Result<Arc<Compiled>> {
+        let kept = &self.columns.written;
+        if let Some(compiled) = kept.get(&self.fragment, resident) {
+            return Ok(compiled);
+        }
+        let scanned = scanned(&self.fragment.rows, resident, &stop.0)?;
         let fragment = Arc::clone(&self.fragment);
         let work = move || Compiled::new(&fragment, &scanned).map(Arc::new);
-        let written = tokio::task::spawn_blocking(work).await;
-        written.map_err(Reason::of)?
+        let compiled = tokio::task::spawn_blocking(work).await;
+        let compiled = compiled.map_err(Reason::of)??;
+        kept.put(&self.fragment, resident, &compiled);
+        Ok(compiled)
     }
 }
 

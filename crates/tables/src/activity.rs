@@ -96,6 +96,8 @@ pub struct Figures {
     pub plans_found: u64,
     /// Number of queries that were planned.
     pub plans_made: u64,
+    /// Number of queries that ran with a physical plan from before.
+    pub plans_run_again: u64,
 }
 
 /// The activity of all sessions.
@@ -112,6 +114,7 @@ pub(crate) struct Activity {
     rows: AtomicU64,
     plans_found: AtomicU64,
     plans_made: AtomicU64,
+    plans_run_again: AtomicU64,
 }
 
 /// A statement that runs, as it is kept.
@@ -154,6 +157,7 @@ impl Activity {
             rows: AtomicU64::new(0),
             plans_found: AtomicU64::new(0),
             plans_made: AtomicU64::new(0),
+            plans_run_again: AtomicU64::new(0),
         })
     }
 
@@ -171,6 +175,11 @@ impl Activity {
             &self.plans_made
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a query that runs with a physical plan from before.
+    pub(crate) fn count_plan_again(&self) {
+        self.plans_run_again.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Begins to run a statement.
@@ -242,6 +251,7 @@ impl Activity {
             rows: read(&self.rows),
             plans_found: read(&self.plans_found),
             plans_made: read(&self.plans_made),
+            plans_run_again: read(&self.plans_run_again),
         }
     }
 

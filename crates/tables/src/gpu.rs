@@ -1,6 +1,7 @@
 //! What sessions choose for parts of plans on GPUs.
 
 use std::any::Any;
+use std::fmt;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::error::{DataFusionError, Result};
@@ -18,6 +19,31 @@ pub struct GpuOptions {
     /// Whether a query fails if a part that was planned for the GPU is not computed there.
     pub strict: bool,
 }
+
+/// Name of the operator of a fragment on a GPU. A plan whose only source it is is kept for later runs. The operator
+/// counts its rows among its metrics if the GPU returned them.
+pub const GPU_OPERATOR: &str = "GpuAggregateExec";
+
+/// The error of an operator of a kept plan that the GPU does not compute: the query is planned again, for the CPU.
+#[derive(Debug)]
+pub struct PlanAgain;
+
+impl PlanAgain {
+    pub(crate) fn is_cause_of(error: &DataFusionError) -> bool {
+        match error.find_root() {
+            DataFusionError::External(error) => error.is::<PlanAgain>(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for PlanAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the GPU does not compute a part of a kept plan")
+    }
+}
+
+impl std::error::Error for PlanAgain {}
 
 impl ConfigExtension for GpuOptions {
     const PREFIX: &'static str = "forebay";

@@ -8,11 +8,13 @@ use datafusion::catalog::{SchemaProvider, TableProvider};
 use datafusion::datasource::TableType;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::Statement;
 use forebay_memory::{Account, Share};
 use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::physical::{Basis, Physical};
 use crate::{clients, managed, plan};
 
 /// Maximum number of plans that are kept.
@@ -22,6 +24,8 @@ const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a plan that is kept, and further bytes for each byte of its text.
 const PLAN_BYTES: usize = 16 << 10;
 const PLAN_BYTES_OF_TEXT: usize = 64;
+/// Number of physical plans of a statement, for different parameters, when another one is kept.
+const PHYSICAL_MAX: usize = 7;
 /// Part of the process's memory that plans may take: one of these.
 const MEMORY_PARTS: u64 = 64;
 
@@ -33,6 +37,7 @@ tokio::task_local! {
 /// A query and its plan.
 #[derive(Debug)]
 pub(crate) struct Planned {
+    key: Arc<Key>,
     pub(crate) plan: LogicalPlan,
     /// Types of the parameters, from `$1` on.
     pub(crate) parameters: Vec<Option<DataType>>,
@@ -62,14 +67,13 @@ impl Planned {
     /// If the query cannot be planned.
     pub(crate) async fn new(
         state: &SessionState,
-        text: &str,
+        key: Arc<Key>,
         mut statement: Statement,
-        declared: &[Option<DataType>],
         is_local: bool,
     ) -> Result<Planned> {
         let schema = &state.config_options().catalog.default_schema;
-        let rewritten = clients::rewrite(&mut statement, text, schema);
-        let text = rewritten.as_deref().unwrap_or(text);
+        let rewritten = clients::rewrite(&mut statement, &key.text, schema);
+        let text = rewritten.as_deref().unwrap_or(&key.text);
         let planning = async {
             managed::with_defaults(state, &mut statement).await?;
             plan::query(state, text, statement, is_local).await
@@ -81,7 +85,8 @@ impl Planned {
             false => Some(lookups.tables),
         };
         Ok(Planned {
-            parameters: plan::parameters(&plan, declared)?,
+            parameters: plan::parameters(&plan, &key.declared)?,
+            key,
             plan,
             columns: OnceLock::new(),
             optimized: OnceLock::new(),
@@ -122,7 +127,7 @@ impl Planned {
     }
 
     /// Returns whether the plan can be used again: its tables are the ones that it was made for.
-    async fn is_current(&self) -> bool {
+    pub(crate) async fn is_current(&self) -> bool {
         let Some(tables) = &self.tables else {
             return false;
         };
@@ -133,6 +138,12 @@ impl Planned {
             }
         }
         true
+    }
+
+    /// Returns the tables that the plan reads; `None` if it is good for one run only.
+    pub(crate) fn tables(&self) -> Option<impl Iterator<Item = &Arc<dyn TableProvider>>> {
+        let tables = self.tables.as_ref()?;
+        Some(tables.iter().map(|lookup| &lookup.table))
     }
 }
 
@@ -192,13 +203,23 @@ pub(crate) struct Plans(Mutex<Kept>);
 
 #[derive(Debug)]
 struct Kept {
-    plans: HashMap<Key, Arc<Planned>>,
+    plans: HashMap<Arc<Key>, Entry>,
     /// The number of changes of the catalogue when the plans were made.
     changes: u64,
     /// Memory of the plans.
     share: Share,
     bytes: u64,
     bytes_max: u64,
+}
+
+/// The plans of a statement.
+#[derive(Debug)]
+struct Entry {
+    planned: Arc<Planned>,
+    /// Its physical plans, the one that was used last at the end.
+    physical: Vec<Arc<Physical>>,
+    /// Estimated bytes of all.
+    bytes: usize,
 }
 
 impl Plans {
@@ -221,7 +242,7 @@ impl Plans {
                 kept.clear();
                 kept.changes = changes;
             }
-            kept.plans.get(key).cloned()?
+            Arc::clone(&kept.plans.get(key)?.planned)
         };
         if found.is_current().await {
             return Some(found);
@@ -231,25 +252,79 @@ impl Plans {
     }
 
     /// Keeps a plan that was made when the catalogue had this number of changes, if it is good for later runs.
-    pub(crate) fn put(&self, key: Key, changes: u64, planned: &Arc<Planned>) {
+    pub(crate) fn put(&self, changes: u64, planned: &Arc<Planned>) {
+        let key = &planned.key;
         if planned.tables.is_none() || key.text.len() > TEXT_BYTES_MAX {
             return;
         }
         let mut kept = self.0.lock();
-        if kept.changes != changes {
+        let known = kept.plans.get(key);
+        if kept.changes != changes || known.is_some_and(|it| Arc::ptr_eq(&it.planned, planned)) {
             return;
         }
-        kept.remove(&key);
+        kept.remove(key);
         let bytes = key.bytes();
-        if kept.plans.len() >= PLANS_MAX || kept.bytes + bytes as u64 > kept.bytes_max {
-            kept.clear();
+        if kept.has_room(bytes) {
+            let entry = Entry {
+                planned: Arc::clone(planned),
+                physical: Vec::new(),
+                bytes,
+            };
+            kept.plans.insert(Arc::clone(key), entry);
         }
-        if kept.share.try_grow(bytes).is_err() {
-            kept.clear();
+    }
+
+    /// Returns the physical plan that is kept for a plan and for `of`, to be run once.
+    pub(crate) fn physical(
+        &self,
+        planned: &Arc<Planned>,
+        of: &Basis,
+    ) -> Option<Arc<dyn ExecutionPlan>> {
+        let found = {
+            let mut kept = self.0.lock();
+            let entry = kept.plans.get_mut(&planned.key)?;
+            if !Arc::ptr_eq(&entry.planned, planned) {
+                return None;
+            }
+            let index = entry.physical.iter().position(|it| it.of == *of)?;
+            let found = entry.physical.remove(index);
+            entry.physical.push(Arc::clone(&found));
+            found
+        };
+        found.renewed().ok()
+    }
+
+    /// Keeps a physical plan of a plan that is kept.
+    pub(crate) fn put_physical(&self, planned: &Arc<Planned>, physical: Physical) {
+        let is_same = |entry: &Entry| Arc::ptr_eq(&entry.planned, planned);
+        let mut kept = self.0.lock();
+        if !kept.plans.get(&planned.key).is_some_and(is_same) {
             return;
         }
-        kept.bytes += bytes as u64;
-        kept.plans.insert(key, Arc::clone(planned));
+        kept.retain_physical(&planned.key, |it, rank| {
+            rank < PHYSICAL_MAX && it.of != physical.of
+        });
+        if kept.has_room(physical.bytes)
+            && let Some(entry) = kept.plans.get_mut(&planned.key)
+        {
+            entry.bytes += physical.bytes;
+            entry.physical.push(Arc::new(physical));
+        }
+    }
+
+    /// Forgets a physical plan.
+    pub(crate) fn forget_physical(&self, planned: &Planned, of: &Basis) {
+        let mut kept = self.0.lock();
+        kept.retain_physical(&planned.key, |it, _| it.of != *of);
+    }
+
+    /// Forgets the physical plans over versions of managed tables that are not the last: they keep files.
+    pub(crate) fn forget_versions(&self) {
+        let mut kept = self.0.lock();
+        let keys: Vec<_> = kept.plans.keys().cloned().collect();
+        for key in keys {
+            kept.retain_physical(&key, |it, _| it.of.is_current());
+        }
     }
 }
 
@@ -261,11 +336,48 @@ impl Key {
 }
 
 impl Kept {
-    fn remove(&mut self, key: &Key) {
-        if self.plans.remove(key).is_some() {
-            self.share.shrink(key.bytes());
-            self.bytes -= key.bytes() as u64;
+    /// Makes room for bytes of plans, all others' if there is no other. Returns whether there is room.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        if self.plans.len() >= PLANS_MAX || self.bytes + bytes as u64 > self.bytes_max {
+            self.clear();
         }
+        if self.share.try_grow(bytes).is_err() {
+            self.clear();
+            return false;
+        }
+        self.bytes += bytes as u64;
+        true
+    }
+
+    fn shrink(&mut self, bytes: usize) {
+        self.share.shrink(bytes);
+        self.bytes -= bytes as u64;
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.plans.remove(key) {
+            self.shrink(entry.bytes);
+        }
+    }
+
+    /// Keeps those physical plans of a statement for which `is_kept` is true. It gets the number of plans that were
+    /// used after the plan, too.
+    fn retain_physical(&mut self, key: &Key, is_kept: impl Fn(&Physical, usize) -> bool) {
+        let Some(entry) = self.plans.get_mut(key) else {
+            return;
+        };
+        let mut rank = entry.physical.len();
+        let mut freed = 0;
+        entry.physical.retain(|it| {
+            rank -= 1;
+            let keeps = is_kept(it, rank);
+            if !keeps {
+                freed += it.bytes;
+            }
+            keeps
+        });
+        entry.bytes -= freed;
+        self.shrink(freed);
     }
 
     fn clear(&mut self) {

@@ -7,12 +7,14 @@ use std::time::Instant;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::execution::SessionState;
+use datafusion::error::Result as DataFusionResult;
+use datafusion::execution::{SendableRecordBatchStream, SessionState};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::scalar::ScalarValue;
 use forebay_memory::Share;
 use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
@@ -21,8 +23,11 @@ use tokio::task::JoinHandle;
 
 use crate::activity::{Run, rows_read};
 use crate::copy::CopyOptions;
+use crate::engine::{Shared, Tables};
 use crate::error::{Code, Result, SqlError};
+use crate::gpu::PlanAgain;
 use crate::names;
+use crate::physical::{Basis, Physical};
 use crate::planned::Planned;
 use crate::sized;
 use crate::source::{as_user, of_this_user};
@@ -61,20 +66,30 @@ enum Source {
 
 /// A query to run.
 #[derive(Debug)]
-pub(crate) enum Query {
-    /// One without parameters.
-    Planned(Arc<Planned>),
-    /// One whose parameters have their values.
-    Bound(LogicalPlan),
+pub(crate) struct Query {
+    pub(crate) planned: Arc<Planned>,
+    /// Values of the parameters.
+    pub(crate) parameters: Vec<ScalarValue>,
+    /// The plan with these values, if there are parameters.
+    pub(crate) bound: Option<LogicalPlan>,
 }
 
 impl Query {
     /// Returns the plan.
     pub(crate) fn plan(&self) -> &LogicalPlan {
-        match self {
-            Query::Planned(planned) => &planned.plan,
-            Query::Bound(plan) => plan,
-        }
+        self.bound.as_ref().unwrap_or(&self.planned.plan)
+    }
+
+    /// Returns the optimized plan.
+    ///
+    /// # Errors
+    /// If the query cannot be optimized.
+    fn optimized(&self, state: &SessionState) -> Result<LogicalPlan> {
+        // Plans are kept, so that long values are computed when they run.
+        sized::limited_to(PLANNED_BYTES, || match &self.bound {
+            None => self.planned.optimized(state),
+            Some(plan) => Ok(state.optimize(plan)?),
+        })
     }
 }
 
@@ -144,7 +159,7 @@ impl Rows {
     /// # Errors
     /// If the query cannot be planned, or fails before its first row.
     pub(crate) async fn of_query(
-        threads: &Handle,
+        tables: &Tables,
         user: &str,
         state: Arc<SessionState>,
         query: Query,
@@ -153,8 +168,9 @@ impl Rows {
         // One batch waits while the next is computed.
         let (sender, batches) = mpsc::channel(1);
         let (start, started) = oneshot::channel();
-        let work = as_user(user.to_owned(), run(state, query, start, sender));
-        let mut task = Running::start(threads, work);
+        let shared = Arc::clone(tables.shared());
+        let work = run(shared, state, Arc::new(query), start, sender);
+        let mut task = Running::start(tables.threads(), as_user(user.to_owned(), work));
         let Ok(started) = started.await else {
             task.end().await?;
             return Err(SqlError::new(
@@ -300,45 +316,115 @@ impl Source {
     }
 }
 
-/// Plans and runs a query on this task's thread.
+/// A query that began.
+struct Begun {
+    plan: Arc<dyn ExecutionPlan>,
+    stream: SendableRecordBatchStream,
+    /// The first rows, if they were computed.
+    first: Option<DataFusionResult<RecordBatch>>,
+    /// What a plan was made for that may be kept.
+    basis: Option<Basis>,
+}
+
+/// Begins a query with the physical plan that is kept for it; `None` if there is none, or the GPU does not run it.
+///
+/// # Errors
+/// If the query fails before its first row.
+async fn begun_again(
+    shared: &Shared,
+    state: &Arc<SessionState>,
+    query: &Query,
+) -> Result<Option<Begun>> {
+    let Some(basis) = Basis::new(query, state)? else {
+        return Ok(None);
+    };
+    let (plans, planned) = (&shared.plans, &query.planned);
+    let Some(plan) = plans.physical(planned, &basis) else {
+        return Ok(None);
+    };
+    if !planned.is_current().await {
+        return Ok(None);
+    }
+    let mut stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+    let first = stream.next().await;
+    if let Some(Err(error)) = &first
+        && PlanAgain::is_cause_of(error)
+    {
+        plans.forget_physical(planned, &basis);
+        return Ok(None);
+    }
+    shared.activity.count_plan_again();
+    Ok(Some(Begun {
+        plan,
+        stream,
+        first,
+        basis: None,
+    }))
+}
+
+/// Plans a query and begins it.
+///
+/// # Errors
+/// If the query cannot be planned.
+async fn begun(state: &Arc<SessionState>, query: &Arc<Query>) -> Result<Begun> {
+    let (of_plan, query) = (Arc::clone(state), Arc::clone(query));
+    let planning = async move {
+        let plan = query.optimized(&of_plan)?;
+        let planner = of_plan.query_planner();
+        let plan = planner.create_physical_plan(&plan, &*of_plan).await?;
+        Ok::<_, SqlError>((plan, Basis::new(&query, &of_plan)?))
+    };
+    let planning = of_this_user(planning.boxed());
+    let (plan, basis) = Running::start_blocking(&Handle::current(), planning)
+        .end()
+        .await??;
+    let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+    Ok(Begun {
+        plan,
+        stream,
+        first: None,
+        basis,
+    })
+}
+
+/// Plans and runs a query on this task's thread, and keeps its physical plan if that is good for later runs.
 async fn run(
+    shared: Arc<Shared>,
     state: Arc<SessionState>,
-    query: Query,
+    query: Arc<Query>,
     start: oneshot::Sender<Result<Arc<dyn ExecutionPlan>>>,
     batches: mpsc::Sender<Result<RecordBatch>>,
 ) {
-    let threads = Handle::current();
-    let of_plan = Arc::clone(&state);
-    let planning = async move {
-        // Plans are kept, so that long values are computed when they run.
-        let plan = sized::limited_to(PLANNED_BYTES, || match query {
-            Query::Planned(planned) => planned.optimized(&of_plan),
-            Query::Bound(plan) => Ok(of_plan.optimize(&plan)?),
-        })?;
-        let planner = of_plan.query_planner();
-        Ok::<_, SqlError>(planner.create_physical_plan(&plan, &*of_plan).await?)
+    let started = match begun_again(&shared, &state, &query).await {
+        Ok(None) => begun(&state, &query).await,
+        Ok(Some(begun)) => Ok(begun),
+        Err(error) => Err(error),
     };
-    let mut planned = Running::start_blocking(&threads, of_this_user(planning.boxed()));
-    let started = async {
-        let plan = planned.end().await??;
-        let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
-        Ok::<_, SqlError>((plan, stream))
-    };
-    let mut stream = match started.await {
-        Ok((plan, stream)) => {
-            let _ = start.send(Ok(plan));
-            stream
-        }
+    let mut begun = match started {
+        Ok(begun) => begun,
         Err(error) => {
             let _ = start.send(Err(error));
             return;
         }
     };
-    while let Some(batch) = stream.next().await {
+    let _ = start.send(Ok(Arc::clone(&begun.plan)));
+    loop {
+        let next = match begun.first.take() {
+            Some(first) => Some(first),
+            None => begun.stream.next().await,
+        };
+        let Some(batch) = next else {
+            break;
+        };
         let batch = batch.map_err(SqlError::from).and_then(names::shown_rows);
         let is_last = batch.is_err();
         if batches.send(batch).await.is_err() || is_last {
             return;
         }
+    }
+    if let Some(basis) = begun.basis
+        && let Some(physical) = Physical::new(basis, &begun.plan)
+    {
+        shared.plans.put_physical(&query.planned, physical);
     }
 }

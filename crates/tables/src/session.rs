@@ -399,14 +399,20 @@ impl Session {
         self.start();
         match &prepared.0.command {
             Command::CreateTable(sql) => managed::create(self, sql).await,
-            Command::Truncate(sql) => managed::truncate(self, sql).await,
+            Command::Truncate(sql) => {
+                let outcome = managed::truncate(self, sql).await;
+                self.tables.shared().plans.forget_versions();
+                outcome
+            }
             Command::CopyFrom(copied) => {
                 let copy_in = managed::copy_in(self, copied, self.deadline()).await?;
                 Ok(Outcome::CopyIn(copy_in))
             }
             _ => {
                 let query = self.query_of(prepared, parameters).await?;
-                managed::write(self, query.plan().clone()).await
+                let outcome = managed::write(self, query.plan().clone()).await;
+                self.tables.shared().plans.forget_versions();
+                outcome
             }
         }
     }

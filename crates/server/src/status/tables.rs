@@ -64,6 +64,7 @@ impl Tables {
             "slow": figures.slow,
             "plansFound": figures.plans_found,
             "plansMade": figures.plans_made,
+            "plansRunAgain": figures.plans_run_again,
             "running": running,
             "slowStatements": slow,
             "tables": tables,
@@ -130,10 +131,11 @@ impl Tables {
         .sample(&[], figures.slow);
         let mut plans = page.counter(
             "forebay_tables_plans_total",
-            "Plans of SQL queries: made, or found from before.",
+            "Plans of SQL queries: made, found from before, or run again on a GPU.",
         );
         plans.sample(&[("plan", "made")], figures.plans_made);
         plans.sample(&[("plan", "found")], figures.plans_found);
+        plans.sample(&[("plan", "run_again")], figures.plans_run_again);
     }
 }
 

@@ -4,6 +4,7 @@ mod data;
 mod emulated;
 mod joins;
 mod random;
+mod sessions;
 
 use std::sync::Arc;
 

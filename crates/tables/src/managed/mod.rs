@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::TableProvider;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::Expr;
 use forebay_tables_delta::{COLUMN_DEFAULT, Error, Snapshot, Table};
@@ -122,6 +123,41 @@ impl Snapshots {
         let snapshot = managed.table.snapshot()?;
         seen.insert(managed.table.path().to_owned(), Arc::clone(&snapshot));
         Ok(snapshot)
+    }
+}
+
+/// The version of a managed table that a statement reads.
+#[derive(Debug)]
+pub(crate) struct Version {
+    managed: Arc<Managed>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Version {
+    /// Returns the version of a table that a statement of this session reads; `None` if the table is not managed.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn seen(table: &dyn TableProvider, state: &SessionState) -> Result<Option<Version>> {
+        let Some(provider) = table.downcast_ref::<ManagedProvider>() else {
+            return Ok(None);
+        };
+        let seen = state.config().get_extension::<Snapshots>();
+        let managed = Arc::clone(provider.managed());
+        let snapshot = seen.unwrap_or_default().of(&managed)?;
+        Ok(Some(Version { managed, snapshot }))
+    }
+
+    /// Returns whether it is the last.
+    pub(crate) fn is_current(&self) -> bool {
+        let last = self.managed.table.snapshot();
+        last.is_ok_and(|last| Arc::ptr_eq(&last, &self.snapshot))
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Version) -> bool {
+        Arc::ptr_eq(&self.snapshot, &other.snapshot)
     }
 }
 

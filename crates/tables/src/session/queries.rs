@@ -27,13 +27,13 @@ impl Session {
         Arc::make_mut(&mut self.state).mark_start_execution();
         let state = Arc::clone(&self.state);
         let options = state.config_options();
-        let key = Key {
+        let key = Arc::new(Key {
             text: text.to_owned(),
             user: self.user.clone(),
             time_zone: options.execution.time_zone.clone(),
             schema: options.catalog.default_schema.clone(),
             declared: declared.to_vec(),
-        };
+        });
         let shared = Arc::clone(self.tables.shared());
         let is_kept = !self.is_tuned;
         let work = async move {
@@ -47,15 +47,14 @@ impl Session {
                 Some(planned) => planned,
                 None => {
                     let is_local = shared.paths == crate::Paths::Any;
-                    let (text, declared) = (&key.text, &key.declared);
-                    Arc::new(Planned::new(&state, text, statement, declared, is_local).await?)
+                    Arc::new(Planned::new(&state, key, statement, is_local).await?)
                 }
             };
             if returns_rows {
                 planned.columns(&state)?;
             }
             if is_kept {
-                shared.plans.put(key, changes, &planned);
+                shared.plans.put(changes, &planned);
             }
             Ok(planned)
         };
@@ -87,8 +86,7 @@ impl Session {
         self.start();
         let state = Arc::clone(&self.state);
         let may_be_constant = parameters.is_empty() && plan::is_immutable(query.plan())?;
-        let mut rows =
-            Rows::of_query(self.tables.threads(), &self.user, state, query, verb).await?;
+        let mut rows = Rows::of_query(&self.tables, &self.user, state, query, verb).await?;
         if may_be_constant
             && rows.are_literals()
             && let Some(batch) = rows.next().await?
@@ -114,9 +112,14 @@ impl Session {
             return Err(SqlError::new(Code::ProtocolViolation, message));
         }
         let planned = self.current(prepared).await?;
-        Ok(match parameters {
-            [] => Query::Planned(planned),
-            parameters => Query::Bound(binding::bound(planned.plan.clone(), parameters)?),
+        let bound = match parameters {
+            [] => None,
+            parameters => Some(binding::bound(planned.plan.clone(), parameters)?),
+        };
+        Ok(Query {
+            planned,
+            parameters: parameters.to_vec(),
+            bound,
         })
     }
 

@@ -1,0 +1,233 @@
+//! Sessions of the SQL engine with an engine of kernels: plans that are kept, and tables that change.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::scalar::ScalarValue;
+use forebay_memory::Account;
+use forebay_tables::{Outcome, Paths, Session, Settings, Tables, parse};
+use tempfile::TempDir;
+
+use super::data::{Sizes, write};
+use super::emulated::{self, Emulated, Shared};
+use super::{QUERIES, joins};
+use crate::columns::{Columns, Freeing};
+use crate::rule::Fragments;
+
+struct Fixture {
+    folder: TempDir,
+    tables: Arc<Tables>,
+    freeing: Freeing,
+}
+
+impl Fixture {
+    fn new(sizes: Sizes) -> Fixture {
+        let folder = TempDir::new().expect("room");
+        let files = folder.path().join("files");
+        write(&files.join("t"), sizes);
+        joins::write_all(&files);
+        let freeing = Freeing::default();
+        let columns = Columns::new(Arc::new(Shared(Emulated::new())), &freeing);
+        let tables = Tables::open(Settings {
+            folder: None,
+            tables: Some(files),
+            source: None,
+            gpu_rules: vec![Arc::new(Fragments(columns))],
+            paths: Paths::Any,
+            memory: Account::new(512 << 20),
+            memory_bytes_max: 256 << 20,
+            spill_bytes_max: 1 << 30,
+            threads: 2,
+            slow_statement: Duration::MAX,
+        });
+        Fixture {
+            folder,
+            tables: tables.expect("an engine"),
+            freeing,
+        }
+    }
+
+    fn files(&self) -> std::path::PathBuf {
+        self.folder.path().join("files")
+    }
+
+    /// Returns a session with these settings.
+    async fn session(&self, settings: &str) -> Session {
+        let mut session = self.tables.session("ada");
+        done(&mut session, settings).await;
+        session
+    }
+
+    /// Returns the number of queries that ran with a kept physical plan.
+    fn runs_again(&self) -> u64 {
+        self.tables.figures().plans_run_again
+    }
+}
+
+const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
+
+async fn done(session: &mut Session, text: &str) {
+    for parsed in parse(text).expect("statements") {
+        session.run(parsed).await.expect(text);
+    }
+}
+
+/// Returns the sorted lines of the rows.
+async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
+    let Outcome::Rows(mut rows) = outcome else {
+        return Err("no rows".to_owned());
+    };
+    let mut batches: Vec<RecordBatch> = Vec::new();
+    while let Some(batch) = rows.next().await.map_err(|it| it.to_string())? {
+        batches.push(batch);
+    }
+    let text = pretty_format_batches(&batches).expect("text").to_string();
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    Ok(lines)
+}
+
+async fn rows(session: &mut Session, query: &str) -> Result<Vec<String>, String> {
+    let parsed = parse(query).expect("a query").remove(0);
+    let outcome = session.run(parsed).await.map_err(|it| it.to_string())?;
+    lines(outcome).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_of_sessions_give_the_rows_of_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[700, 1]));
+    let mut with = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    // Sessions of the SQL engine rewrite plans in their own way, and some then stay on the CPU.
+    let mut on_engine = 0;
+    let queries: Vec<_> = QUERIES.iter().chain(joins::QUERIES).collect();
+    for query in &queries {
+        let wanted = rows(&mut without, query).await;
+        assert!(wanted.is_ok(), "{query}: {wanted:?}");
+        let before = fixture.runs_again();
+        for _ in 0..3 {
+            assert_eq!(rows(&mut with, query).await, wanted, "{query}");
+        }
+        match fixture.runs_again() - before {
+            2 => on_engine += 1,
+            runs => println!("{runs} times with a kept plan: {query}"),
+        }
+    }
+    println!("{on_engine} of {} queries ran on the engine", queries.len());
+    assert!(on_engine * 10 > queries.len() * 9);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_plans_follow_the_tables() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(ON).await;
+    let mut other = fixture.session("SET forebay.gpu = off").await;
+    done(
+        &mut session,
+        "CREATE TABLE m (k int, v int); INSERT INTO m SELECT value % 5, value FROM generate_series(1, 1000) AS s(value)",
+    )
+    .await;
+    let managed = "SELECT k, count(*), sum(v) FROM m WHERE v > 10 GROUP BY k";
+    let of_files = "SELECT flag, count(*), sum(b) FROM t WHERE a > 3 GROUP BY flag";
+    let changes = [
+        "INSERT INTO m VALUES (7, 77)",
+        "UPDATE m SET v = v + 1 WHERE k = 2",
+        "DELETE FROM m WHERE k = 7",
+        "TRUNCATE m",
+        "INSERT INTO m VALUES (1, 11), (1, 12), (2, 2)",
+        "",
+    ];
+    for change in changes {
+        let before = fixture.runs_again();
+        for query in [managed, managed, of_files] {
+            let wanted = rows(&mut other, query).await;
+            assert_eq!(rows(&mut session, query).await, wanted, "before {change}");
+        }
+        assert!(fixture.runs_again() >= before, "before {change}");
+        if !change.is_empty() {
+            done(&mut other, change).await;
+        }
+    }
+    assert!(fixture.runs_again() >= 8, "{}", fixture.runs_again());
+    // A file that is replaced, and another one.
+    replace(&fixture.files().join("t"), Sizes(&[200]));
+    let wanted = rows(&mut other, of_files).await;
+    assert_eq!(rows(&mut session, of_files).await, wanted);
+    replace(&fixture.files().join("t"), Sizes(&[200, 100]));
+    let again = rows(&mut other, of_files).await;
+    assert_ne!(again, wanted);
+    assert_eq!(rows(&mut session, of_files).await, again);
+}
+
+/// Writes the files of a table beside it, and moves them there.
+fn replace(folder: &Path, sizes: Sizes) {
+    let beside = folder.with_extension("new");
+    write(&beside, sizes);
+    for entry in std::fs::read_dir(&beside).expect("files") {
+        let file = entry.expect("a file").path();
+        std::fs::rename(&file, folder.join(file.file_name().expect("a name"))).expect("a file");
+    }
+    std::fs::remove_dir_all(beside).expect("a folder");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kept_plans_are_those_of_their_parameters_and_settings() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(ON).await;
+    let mut other = fixture.session("SET forebay.gpu = off").await;
+    let text = "SELECT flag, count(*) FROM t WHERE a > $1 AND b < $2 GROUP BY flag ORDER BY 2 DESC, 1 LIMIT 2";
+    let prepare = || parse(text).expect("a statement").remove(0);
+    let prepared = session.prepare(prepare(), &[]).await.expect("a plan");
+    let of_other = other.prepare(prepare(), &[]).await.expect("a plan");
+    for round in 0..2 {
+        let before = fixture.runs_again();
+        // More values than plans that are kept of a statement.
+        for value in 0..12_i64 {
+            let values = vec![ScalarValue::from(value % 9), ScalarValue::from(500 + value)];
+            let outcome = session.execute(&prepared, values.clone()).await;
+            let with = lines(outcome.expect("rows")).await;
+            let outcome = other.execute(&of_other, values).await;
+            let without = lines(outcome.expect("rows")).await;
+            assert_eq!(with, without, "round {round}, value {value}");
+        }
+        assert_eq!(fixture.runs_again() - before, 0);
+    }
+    for _ in 0..3 {
+        let values = vec![ScalarValue::from(4_i64), ScalarValue::from(500_i64)];
+        let outcome = session.execute(&prepared, values).await;
+        lines(outcome.expect("rows")).await.expect("rows");
+    }
+    assert_eq!(fixture.runs_again(), 2);
+    // A session that does not use the engine has a plan of its own.
+    let query = "SELECT count(*) FROM t WHERE a > 2";
+    for _ in 0..2 {
+        rows(&mut session, query).await.expect("rows");
+        let plan = rows(&mut other, &format!("EXPLAIN {query}")).await;
+        assert!(!plan.expect("a plan").concat().contains("Gpu"));
+        rows(&mut other, query).await.expect("rows");
+    }
+    assert_eq!(fixture.runs_again(), 3);
+    // Columns that are gone are read by the CPU, and nothing fails.
+    let mut lazy = fixture.session("SET forebay.gpu = auto").await;
+    let wanted = rows(&mut other, query).await;
+    for _ in 0..2 {
+        assert_eq!(rows(&mut lazy, query).await, wanted);
+        fixture.freeing.free(u64::MAX);
+    }
+    for _ in 0..2 {
+        fixture.freeing.free(u64::MAX);
+        assert_eq!(rows(&mut session, query).await, wanted);
+    }
+}

@@ -1,0 +1,105 @@
+//! The kernels that were written for the fragments of plans that are kept.
+
+use std::sync::{Arc, Weak};
+
+use datafusion::arrow::array::Array;
+use parking_lot::Mutex;
+
+use crate::columns::{Column, Resident};
+use crate::domain::Table;
+use crate::fragment::Fragment;
+use crate::program::Compiled;
+use crate::source::Kernel;
+
+/// Maximum number of fragments whose kernels are kept.
+const FRAGMENTS_MAX: usize = 64;
+/// Maximum bytes of the tables over values and of the keys of a fragment whose kernels are kept.
+const BYTES_MAX: usize = 1 << 20;
+
+/// The kernels of the fragments that ran last, the latest at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Written(Mutex<Vec<Kernels>>);
+
+#[derive(Debug)]
+struct Kernels {
+    fragment: Weak<Fragment>,
+    /// The columns for which they were written. Their memory is free to go.
+    columns: Vec<Weak<Column>>,
+    compiled: Arc<Compiled>,
+}
+
+impl Kernels {
+    fn are_of(&self, fragment: &Arc<Fragment>) -> bool {
+        std::ptr::eq(self.fragment.as_ptr(), Arc::as_ptr(fragment))
+    }
+}
+
+impl Written {
+    /// Returns the kernels of a fragment over these columns, if they are kept.
+    pub(crate) fn get(
+        &self,
+        fragment: &Arc<Fragment>,
+        resident: &[Resident],
+    ) -> Option<Arc<Compiled>> {
+        let mut all = self.0.lock();
+        let index = all.iter().position(|it| it.are_of(fragment))?;
+        let found = all.remove(index);
+        let columns = columns(resident);
+        let are_same = found.columns.len() == columns.len()
+            && found
+                .columns
+                .iter()
+                .zip(&columns)
+                .all(|(one, other)| one.ptr_eq(other));
+        are_same.then(|| {
+            let compiled = Arc::clone(&found.compiled);
+            all.push(found);
+            compiled
+        })
+    }
+
+    /// Keeps the kernels of a fragment over these columns.
+    pub(crate) fn put(
+        &self,
+        fragment: &Arc<Fragment>,
+        resident: &[Resident],
+        compiled: &Arc<Compiled>,
+    ) {
+        let keys = compiled.keys.iter();
+        let keys: usize = keys.map(|it| it.values.get_array_memory_size()).sum();
+        if keys + bytes_of(&compiled.kernel) > BYTES_MAX {
+            return;
+        }
+        let mut all = self.0.lock();
+        all.retain(|it| it.fragment.strong_count() > 0 && !it.are_of(fragment));
+        if all.len() >= FRAGMENTS_MAX {
+            all.remove(0);
+        }
+        all.push(Kernels {
+            fragment: Arc::downgrade(fragment),
+            columns: columns(resident),
+            compiled: Arc::clone(compiled),
+        });
+    }
+}
+
+/// Returns the columns of all sources, in the order of their indexes.
+fn columns(resident: &[Resident]) -> Vec<Weak<Column>> {
+    let files = resident.iter().flat_map(|it| &it.files);
+    let of_files = files.flat_map(|columns| {
+        let mut columns: Vec<_> = columns.iter().collect();
+        columns.sort_by_key(|(index, _)| **index);
+        columns.into_iter().map(|(_, it)| Arc::downgrade(it))
+    });
+    of_files.collect()
+}
+
+fn bytes_of(kernel: &Kernel) -> usize {
+    let words = kernel.tables.iter().map(|table| match table {
+        Table::All(words) => words.len(),
+        Table::File(files) => files.iter().map(Vec::len).sum(),
+        Table::Key(_) => 0,
+    });
+    let builds = kernel.builds.iter().map(|it| bytes_of(&it.kernel));
+    4 * words.sum::<usize>() + builds.sum::<usize>()
+}
