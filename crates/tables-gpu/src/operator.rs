@@ -45,9 +45,7 @@ impl GpuAggregateExec {
     ) -> GpuAggregateExec {
         // The device returns all rows in the first partition, in no order.
         let partitions = cpu.output_partitioning().partition_count();
-        let properties = PlanProperties::clone(cpu.properties());
-        let properties =
-            properties.with_partitioning(Partitioning::UnknownPartitioning(partitions));
+        let properties = in_partitions(cpu.properties(), partitions);
         GpuAggregateExec {
             cpu,
             properties: Arc::new(properties),
@@ -71,6 +69,11 @@ impl GpuAggregateExec {
             context,
         }
     }
+}
+
+fn in_partitions(properties: &PlanProperties, count: usize) -> PlanProperties {
+    let partitioning = Partitioning::UnknownPartitioning(count);
+    properties.clone().with_partitioning(partitioning)
 }
 
 impl DisplayAs for GpuAggregateExec {
@@ -137,7 +140,7 @@ impl ExecutionPlan for GpuAggregateExec {
             is_kept: true,
             outcome: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
-            properties: Arc::clone(&self.properties),
+            properties: Arc::new(in_partitions(self.properties(), 1)),
         }))
     }
 

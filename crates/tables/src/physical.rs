@@ -33,6 +33,15 @@ const ABOVE: [&str; 11] = [
     "SortExec(TopK)",
     "SortPreservingMergeExec",
 ];
+/// Those that only distribute or collect rows, if they have no limit.
+const MOVING: [&str; 3] = [
+    "CoalescePartitionsExec",
+    "RepartitionExec",
+    "SortPreservingMergeExec",
+];
+/// Rows of a fragment up to which the operators above it run in one partition. A thread combines them in a millisecond,
+/// and to start tasks for each core takes longer.
+const ROWS_OF_PARTITION: usize = 20_000;
 /// Estimated bytes of an operator, and of a file that one reads.
 const OPERATOR_BYTES: usize = 8 << 10;
 const FILE_BYTES: usize = 1 << 10;
@@ -87,12 +96,14 @@ impl Basis {
 impl Physical {
     /// Returns a plan that ran to be kept; `None` if it cannot be.
     pub(crate) fn new(of: Basis, plan: &Arc<dyn ExecutionPlan>) -> Option<Physical> {
-        if !is_on_gpu(plan) {
-            return None;
-        }
+        let rows = rows_of_gpu(plan)?;
+        let kept = match rows <= ROWS_OF_PARTITION {
+            true => in_one_partition(plan),
+            false => renewed(plan),
+        };
         Some(Physical {
             bytes: bytes_of(plan),
-            plan: renewed(plan).ok()?,
+            plan: kept.ok()?,
             of,
         })
     }
@@ -106,19 +117,36 @@ impl Physical {
     }
 }
 
-/// Returns whether all rows of a plan that ran are from a fragment that a GPU computed.
-fn is_on_gpu(plan: &Arc<dyn ExecutionPlan>) -> bool {
+/// Returns the number of rows that a GPU returned to a plan that ran; `None` if not all its rows come from there.
+fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     if plan.name() == GPU_OPERATOR {
         // It counts rows if the GPU returned them.
-        let counted = plan.metrics().and_then(|it| it.output_rows());
-        return counted.is_some();
+        return plan.metrics()?.output_rows();
     }
     match plan.children().as_slice() {
-        [input] => ABOVE.contains(&plan.name()) && is_on_gpu(input),
-        _ => false,
+        [input] if ABOVE.contains(&plan.name()) => rows_of_gpu(input),
+        _ => None,
     }
 }
 
+/// Returns a plan for a further run, without what only distributes or collects rows.
+fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+    if plan.name() == GPU_OPERATOR {
+        return Arc::clone(plan).reset_state();
+    }
+    let inputs = plan.children().into_iter().map(in_one_partition);
+    let mut inputs = inputs.collect::<DataFusionResult<Vec<_>>>()?;
+    if MOVING.contains(&plan.name())
+        && plan.fetch().is_none()
+        && let Some(input) = inputs.pop()
+    {
+        return Ok(input);
+    }
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(inputs, options)
+}
+
+/// Returns a plan for a further run.
 fn renewed(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     if plan.name() == GPU_OPERATOR {
         return Arc::clone(plan).reset_state();

@@ -11,6 +11,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::Statement;
 use forebay_memory::{Account, Share};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use crate::error::Result;
@@ -131,13 +132,11 @@ impl Planned {
         let Some(tables) = &self.tables else {
             return false;
         };
-        for lookup in tables {
-            match lookup.schema.table(&lookup.name).await {
-                Ok(Some(table)) if Arc::ptr_eq(&table, &lookup.table) => {}
-                _ => return false,
-            }
-        }
-        true
+        let are_same = tables.iter().map(|lookup| async move {
+            let found = lookup.schema.table(&lookup.name).await;
+            matches!(found, Ok(Some(table)) if Arc::ptr_eq(&table, &lookup.table))
+        });
+        join_all(are_same).await.into_iter().all(|it| it)
     }
 
     /// Returns the tables that the plan reads; `None` if it is good for one run only.

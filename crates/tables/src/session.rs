@@ -73,6 +73,8 @@ struct Inner {
     query: Option<Arc<Planned>>,
     /// Whether the query ran.
     is_used: AtomicBool,
+    /// Whether the statement runs as soon as it is planned, and once.
+    is_run_at_once: bool,
     /// The number of changes of the catalogue when the query was planned.
     changes: u64,
     /// The memory of a long statement.
@@ -104,6 +106,7 @@ impl Prepared {
             command: Command::Nothing(""),
             query: None,
             is_used: AtomicBool::new(false),
+            is_run_at_once: false,
             changes: 0,
             constant: OnceLock::new(),
             parameters: Vec::new(),
@@ -190,7 +193,10 @@ impl Session {
     /// # Errors
     /// If the statement fails.
     pub async fn run(&mut self, parsed: Parsed) -> Result<Outcome> {
-        let prepared = self.prepare(parsed, &[]).await?;
+        let mut prepared = self.prepare(parsed, &[]).await?;
+        if let Some(inner) = Arc::get_mut(&mut prepared.0) {
+            inner.is_run_at_once = true;
+        }
         self.execute(&prepared, Vec::new()).await
     }
 
@@ -220,6 +226,7 @@ impl Session {
             command,
             query: None,
             is_used: AtomicBool::new(false),
+            is_run_at_once: false,
             changes: self.tables.shared().catalogue.changes(),
             constant: OnceLock::new(),
             parameters: declared.to_vec(),

@@ -111,7 +111,7 @@ impl Session {
             );
             return Err(SqlError::new(Code::ProtocolViolation, message));
         }
-        let planned = self.current(prepared).await?;
+        let (planned, is_current) = self.current(prepared).await?;
         let bound = match parameters {
             [] => None,
             parameters => Some(binding::bound(planned.plan.clone(), parameters)?),
@@ -120,15 +120,16 @@ impl Session {
             planned,
             parameters: parameters.to_vec(),
             bound,
+            is_current,
         })
     }
 
-    /// Returns the query of a statement. It is planned again if it ran before or the catalogue changed, unless its
-    /// tables are the same.
+    /// Returns the query of a statement, and whether its tables were compared now. It is planned again if it ran before or
+    /// the catalogue changed, unless its tables are the same.
     ///
     /// # Errors
     /// If its columns would be others.
-    async fn current(&mut self, prepared: &Prepared) -> Result<Arc<Planned>> {
+    async fn current(&mut self, prepared: &Prepared) -> Result<(Arc<Planned>, bool)> {
         let inner = &prepared.0;
         let missing = || SqlError::new(Code::InternalError, "the statement has no query");
         let planned = inner.query.as_ref().ok_or_else(missing)?;
@@ -136,7 +137,7 @@ impl Session {
         let is_same = inner.changes == self.tables.shared().catalogue.changes();
         let statement = match inner.command.query() {
             Some(statement) if is_used || !is_same => statement.clone(),
-            _ => return Ok(Arc::clone(planned)),
+            _ => return Ok((Arc::clone(planned), inner.is_run_at_once)),
         };
         let returns_rows = inner.columns.is_some();
         let planned = self
@@ -154,6 +155,6 @@ impl Session {
             return Err(SqlError::new(Code::FeatureNotSupported, message)
                 .with_hint("the table changed: prepare the statement again"));
         }
-        Ok(planned)
+        Ok((planned, true))
     }
 }
