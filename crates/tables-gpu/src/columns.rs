@@ -57,7 +57,7 @@ pub(crate) struct Chunk {
     memory: Memory,
     valid: Option<usize>,
     /// Smallest and largest number; `None` if all are NULL.
-    range: Option<(i64, i64)>,
+    pub(crate) range: Option<(i64, i64)>,
     width: u32,
     bytes: u64,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Columns {
 }
 
 /// The columns of a source, all in memory of the engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Resident {
     pub(crate) files: Vec<HashMap<usize, Arc<Column>>>,
 }
@@ -387,7 +387,7 @@ impl Column {
                 .iter()
                 .fold(None, |range, it| joined(range, it.range)),
             width: width.filter(|first| widths.all(|width| width == *first)),
-            has_nulls: chunks.iter().any(|chunk| chunk.valid.is_some()),
+            has_nulls: chunks.iter().any(Chunk::has_nulls),
             bytes: chunks.iter().map(|chunk| chunk.bytes).sum(),
             chunks,
             parts: None,
@@ -405,6 +405,10 @@ fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i6
 }
 
 impl Chunk {
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.valid.is_some()
+    }
+
     /// Returns the chunk as kernels see it.
     fn part(&self) -> Part {
         let valid = self

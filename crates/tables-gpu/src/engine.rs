@@ -29,7 +29,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct KernelLaunch {
     pub(crate) program: Program,
-    /// Number of rows of each chunk of each file.
+    /// Number of rows of each chunk of each file; 0 for those that are skipped.
     pub(crate) chunks: Vec<Vec<u32>>,
     /// Number of columns.
     pub(crate) columns: usize,
@@ -182,7 +182,7 @@ impl KernelLaunch {
         };
         let mut chunks = Vec::new();
         for (file, of_file) in self.chunks.iter().enumerate() {
-            for (index, rows) in of_file.iter().enumerate() {
+            for (index, rows) in of_file.iter().enumerate().filter(|(_, rows)| **rows > 0) {
                 (chunk.file, chunk.index, chunk.rows) = (file as u32, index as u32, *rows);
                 chunks.push(chunk);
                 chunk.first_tile += u64::from(rows.div_ceil(threads * ROWS_OF_THREAD));

@@ -51,7 +51,7 @@ pub(crate) fn joins_of(
     let mut end = memory.address;
     let mut words = Vec::new();
     for build in &compiled.kernel.builds {
-        words.extend(add(&mut launch, resident, build, &mut end)?);
+        words.extend(add(&mut launch, (resident, compiled), build, &mut end)?);
     }
     let memory = Some(memory);
     Ok((launch, Joins { words, memory }))
@@ -72,13 +72,13 @@ fn bytes_of(build: &Build) -> u64 {
 /// Adds the kernel of a join, behind those of its rows' joins. Returns the addresses of its words.
 fn add(
     launch: &mut Launch,
-    resident: &[Resident],
+    of: (&[Resident], &Compiled),
     build: &Build,
     end: &mut u64,
 ) -> Result<Vec<u64>> {
     let mut words = Vec::new();
     for inner in &build.kernel.builds {
-        words.extend(add(launch, resident, inner, end)?);
+        words.extend(add(launch, of, inner, end)?);
     }
     let mut place = |bits| {
         let begin = *end;
@@ -96,7 +96,7 @@ fn add(
         words,
         own_words: own_words.clone(),
         seen,
-        ..kernel(launch, resident, &build.kernel, None)?
+        ..kernel(launch, of, &build.kernel, None)?
     };
     launch.kernels.push(kernel);
     Ok(own_words)
@@ -126,7 +126,12 @@ pub(crate) fn last(
             Place::OfAll => 0,
             _ => compiled.addend_max,
         },
-        ..kernel(&mut launch, resident, &compiled.kernel, Some(groups))?
+        ..kernel(
+            &mut launch,
+            (resident, compiled),
+            &compiled.kernel,
+            Some(groups),
+        )?
     };
     launch.kernels.push(kernel);
     Ok(launch)
@@ -135,12 +140,12 @@ pub(crate) fn last(
 /// Returns a kernel without what joins and groups need. The launch holds its columns.
 fn kernel(
     launch: &mut Launch,
-    resident: &[Resident],
+    (resident, compiled): (&[Resident], &Compiled),
     kernel: &Kernel,
     groups: Option<&Groups>,
 ) -> Result<KernelLaunch> {
     let resident = &resident[kernel.of_source];
-    let chunks = resident.chunks()?;
+    let chunks = compiled.counting.rows(kernel.of_source, resident.chunks()?);
     let of_keys = groups.map_or(&[][..], |groups| &groups.tables);
     let (tables, table_offsets) = tables(kernel, of_keys, chunks.len());
     let mut parts = Vec::new();

@@ -34,6 +34,7 @@ mod reason;
 mod result;
 mod rule;
 mod scanned;
+mod skipped;
 mod source;
 #[cfg(test)]
 mod tests;

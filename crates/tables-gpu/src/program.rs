@@ -12,6 +12,7 @@ use crate::fragment::{Aggregate, Fragment};
 use crate::groups::{Groups, Key};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
 use crate::value::{Kind, Value};
 
@@ -73,6 +74,8 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<Column>,
     /// Largest absolute value that a row adds to a sum.
     pub(crate) addend_max: u128,
+    /// The chunks of which rows may count.
+    pub(crate) counting: Counting,
 }
 
 /// The slots of a kernel while its code is written.
@@ -131,6 +134,7 @@ impl Compiled {
             slots: all.len(),
             outputs,
             addend_max,
+            counting: Counting::default(),
         })
     }
 

@@ -20,6 +20,7 @@ use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::result;
 use crate::scanned::Scanned;
+use crate::skipped::Counting;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -82,7 +83,12 @@ impl Work {
         figures.took += ran.took;
         let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);
         let batch = batch.map_err(Reason::of)?;
-        let rows: u64 = resident.iter().map(Resident::rows).sum();
+        let mut rows = figures.rows.to_string();
+        let all: u64 = resident.iter().map(Resident::rows).sum();
+        if figures.rows < all {
+            // The others are in chunks of which no row counts.
+            rows = format!("{rows} of {all}");
+        }
         let text = format!(
             "{rows} rows of {} columns by {} in {:.3} ms, {:.3} ms with what is before and after",
             figures.columns,
@@ -132,8 +138,12 @@ impl Work {
             return Ok(compiled);
         }
         let scanned = scanned(&self.fragment.rows, resident, &stop.0)?;
-        let fragment = Arc::clone(&self.fragment);
-        let work = move || Compiled::new(&fragment, &scanned).map(Arc::new);
+        let (fragment, columns) = (Arc::clone(&self.fragment), resident.to_vec());
+        let work = move || {
+            let mut compiled = Compiled::new(&fragment, &scanned)?;
+            compiled.counting = Counting::new(&fragment, &columns);
+            Ok::<_, Reason>(Arc::new(compiled))
+        };
         let compiled = tokio::task::spawn_blocking(work).await;
         let compiled = compiled.map_err(Reason::of)??;
         kept.put(&self.fragment, resident, &compiled);
@@ -155,6 +165,8 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
 struct Figures {
     kernels: usize,
     columns: usize,
+    /// Number of rows that they read.
+    rows: u64,
     took: Duration,
 }
 
@@ -163,6 +175,8 @@ impl Figures {
         self.kernels += launch.kernels.len();
         let columns = launch.kernels.iter().map(|it| it.columns);
         self.columns += columns.sum::<usize>();
+        let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
+        self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
     }
 
     fn kernels(&self) -> String {

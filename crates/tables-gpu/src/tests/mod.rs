@@ -336,6 +336,68 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
     assert_eq!(lenient, without);
 }
 
+/// Each file has a chunk, and the numbers of the files follow each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_are_skipped_by_their_numbers() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Arc::new(Shared(Emulated::new())), Sizes(&[1])).await;
+    let folder = fixture._folder.path().join("s");
+    for file in 0..5 {
+        // The last file has NULL alone.
+        let copy = format!(
+            "COPY (SELECT CASE WHEN {file} < 4 THEN {file} * 1000 + value END AS n, value % 7 AS k,
+                DATE '2026-01-01' + {file} AS day, 't' || {file} AS name FROM generate_series(1, 700)) TO '{}/{file}.parquet'",
+            folder.display()
+        );
+        let copied = fixture.without.sql(&copy).await.expect("a plan");
+        copied.collect().await.expect("room");
+    }
+    for context in [&fixture.with, &fixture.lenient, &fixture.without] {
+        let registered =
+            context.register_parquet("s", folder.to_str().expect("a path"), Default::default());
+        registered.await.expect("files");
+    }
+    for (condition, read) in [
+        ("n > 2500", "1400 of 3500"),
+        ("n BETWEEN 1100 AND 1200", "700 of 3500"),
+        ("n = 1701", "0 of 3500"),
+        ("n IS NULL", "700 of 3500"),
+        ("n IS NOT NULL", "2800 of 3500"),
+        ("day = DATE '2026-01-03' OR n < 5", "1400 of 3500"),
+        (
+            "CAST(n AS DECIMAL(20, 2)) < 700.5 AND name <> 't9'",
+            "700 of 3500",
+        ),
+        ("n + k > 3000", "3500"),
+        ("name = 't1'", "3500"),
+        ("n IN (5, 3005)", "1400 of 3500"),
+    ] {
+        let query =
+            format!("SELECT k, count(*), sum(n), max(day) FROM s WHERE {condition} GROUP BY k");
+        let (with, has_operator) = Fixture::rows(&fixture.with, &query).await;
+        let (without, _) = Fixture::rows(&fixture.without, &query).await;
+        assert!(has_operator && without.is_ok());
+        assert_eq!(with, without, "{condition}");
+        let (plan, _) = Fixture::rows(&fixture.with, &format!("EXPLAIN ANALYZE {query}")).await;
+        let plan = plan.expect("a plan").concat();
+        assert!(
+            plan.contains(&format!("ran there: {read} rows")),
+            "{condition}: {plan}"
+        );
+    }
+    // A condition on a row of a join is none on rows without a match.
+    for query in [
+        "SELECT count(*), count(s.n) FROM t LEFT JOIN s ON b = n AND n > 3000",
+        "SELECT k, count(*) FROM s JOIN t ON s.k = a WHERE n > 2500 AND a < 5 GROUP BY k",
+    ] {
+        let (with, _) = Fixture::rows(&fixture.lenient, query).await;
+        let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert_eq!(with, without, "{query}");
+    }
+}
+
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
 fn gpus() -> Option<Devices> {
     if let Err(error) = forebay_device::cuda::gpus() {
