@@ -1,6 +1,6 @@
 """SQL on a GPU, on the CPU and in DuckDB: `sql_gpu.py FOREBAY FOLDER [ROUNDS] [CASE...]`
 
-The folder is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
+The folder, in which the file `small.parquet` of a million rows is written, is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
 lines as in `bench/record/`: the time of the kernels on the device, and the time that a client sees, with the GPU, without
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ.
 """
@@ -32,13 +32,16 @@ TPCH = {
     "count": "SELECT count(*) FROM lineitem WHERE l_quantity < 24",
     "by month": """SELECT date_trunc('month', l_shipdate)::date AS month, l_shipmode, count(*), sum(l_extendedprice)
         FROM lineitem WHERE l_returnflag <> 'R' GROUP BY 1, 2 ORDER BY 1, 2""",
+    "by supplier": """SELECT l_suppkey, count(*), sum(l_quantity) FROM lineitem GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT 10""",
+    "by part": """SELECT l_partkey, count(*), sum(l_quantity) FROM lineitem GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT 10""",
     "like": "SELECT l_shipmode, count(*) FROM lineitem WHERE l_shipinstruct LIKE '%BACK%' GROUP BY 1 ORDER BY 1",
 }
+SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 SSB = {f"ssb {number}": query for number, query in ssb_queries.QUERIES.items()}
 # What DuckDB keeps in memory.
 COLUMNS = {
     "lineitem": """l_quantity, l_extendedprice, l_discount, l_tax, l_returnflag, l_linestatus, l_shipdate, l_shipmode,
-        l_shipinstruct""",
+        l_shipinstruct, l_suppkey, l_partkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
     "customer": "*", "supplier": "*", "part": "*", "date": "*",
@@ -100,12 +103,16 @@ def main(forebay, folder, rounds="15", *cases):
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
                             text=True, check=True).stdout.strip()
     is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
-    fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH)
+    fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH | SMALL)
     tables = [fact, "customer", "supplier", "part", "date"] if is_ssb else [fact]
     sums, failed = {}, False
+    duck = duckdb.connect()
+    small = f"{folder}/small.parquet"
+    if not is_ssb:
+        duck.execute(f"CREATE TABLE small AS SELECT l_quantity FROM '{folder}/lineitem.parquet' LIMIT 1000000")
+        duck.execute(f"COPY small TO '{small}'")
     with tempfile.TemporaryDirectory() as data:
         server, client = server_of(forebay, folder, data)
-        duck = duckdb.connect()
         began = time.perf_counter()
         for table in tables:
             duck.execute(f"CREATE TABLE {table} AS SELECT {COLUMNS[table]} FROM '{folder}/{table}.parquet'")
@@ -115,7 +122,7 @@ def main(forebay, folder, rounds="15", *cases):
             client.execute(f"SET forebay.{setting}")
 
         def measured(case, engine, metric, values):
-            line(case, engine, metric, values, count, device)
+            line(case, engine, metric, values, 1_000_000 if case in SMALL else count, device)
             sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
 
         for case, query in queries.items():

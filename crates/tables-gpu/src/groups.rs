@@ -3,9 +3,11 @@
 //! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
 //! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered again.
 
-use datafusion::arrow::array::{ArrayRef, UInt32Array};
+use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::arrow::compute::take;
+use datafusion::arrow::datatypes::DataType;
 
+use crate::packed::array_of;
 use crate::program::THREADS;
 use crate::reason::Reason;
 
@@ -16,9 +18,9 @@ const PRIVATE_MAX: usize = 40;
 /// Maximum number of totals of a block in shared memory.
 const OF_BLOCK_MAX: usize = 8 << 10;
 /// Maximum number of groups.
-const GROUPS_MAX: usize = 1 << 22;
+pub(crate) const GROUPS_MAX: usize = 1 << 25;
 /// Maximum bytes of all totals.
-const TOTALS_BYTES_MAX: usize = 256 << 20;
+const TOTALS_BYTES_MAX: usize = 1 << 30;
 
 /// Where the totals of a kernel are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +47,80 @@ impl Place {
     }
 }
 
+/// The values of a key, by their numbers.
+#[derive(Debug, Clone)]
+pub(crate) enum Values {
+    Array(ArrayRef),
+    /// All numbers from the first on; in front of them NULL, if there may be rows with it.
+    Range {
+        first: i64,
+        count: usize,
+        has_null: bool,
+        data_type: DataType,
+    },
+}
+
+impl Values {
+    /// Returns the number of values.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Values::Array(values) => values.len(),
+            Values::Range {
+                count, has_null, ..
+            } => count + usize::from(*has_null),
+        }
+    }
+
+    /// Returns the bytes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Values::Array(values) => values.get_array_memory_size(),
+            Values::Range { .. } => 0,
+        }
+    }
+
+    /// Returns the values with these numbers.
+    ///
+    /// # Errors
+    /// If a number is no value of the type.
+    pub(crate) fn take(&self, numbers: &UInt32Array) -> datafusion::error::Result<ArrayRef> {
+        match self {
+            Values::Array(values) => Ok(take(values, numbers, None)?),
+            Values::Range {
+                first,
+                has_null,
+                data_type,
+                ..
+            } => {
+                let value = |number: &u32| match (number, has_null) {
+                    (0, true) => None,
+                    (number, _) => Some(first + i64::from(*number) - i64::from(*has_null)),
+                };
+                array_of(numbers.values().iter().map(value).collect(), data_type)
+            }
+        }
+    }
+}
+
 /// A key of groups.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
-    /// The different values, in the order of their numbers.
-    pub(crate) values: ArrayRef,
+    pub(crate) values: Values,
     /// Index of the constant that is the number of values.
     pub(crate) count: usize,
     /// For a key of a join, how its values are numbered again.
     pub(crate) marked: Option<Marked>,
+}
+
+impl Key {
+    /// Returns a key whose values are numbered once. `count` is the index of the constant that is their number.
+    pub(crate) fn new(values: Values, count: usize) -> Key {
+        Key {
+            values,
+            count,
+            marked: None,
+        }
+    }
 }
 
 /// How the values of a key of a join are numbered again.
@@ -74,7 +141,7 @@ pub(crate) struct Groups {
     /// Number of groups, also of those without rows.
     pub(crate) count: usize,
     /// The values of each key; the first key changes slowest.
-    pub(crate) keys: Vec<ArrayRef>,
+    pub(crate) keys: Vec<Values>,
     /// Constants, by their index.
     pub(crate) constants: Vec<(usize, i128)>,
     /// Tables from old numbers to new ones, by their index.
@@ -99,7 +166,7 @@ impl Groups {
             let mut values = key.values.clone();
             if let Some(marked) = key.marked {
                 let (kept, table) = renumbered(values.len(), marked, marks.unwrap_or_default());
-                values = take(&values, &kept, None).map_err(Reason::of)?;
+                values = Values::Array(values.take(&kept).map_err(Reason::of)?);
                 groups.tables.push((marked.table, table));
             }
             let count = values.len().max(1);

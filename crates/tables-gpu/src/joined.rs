@@ -8,7 +8,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, Scalar};
 use datafusion::arrow::compute::concat;
 use datafusion::arrow::compute::kernels::cmp::eq;
-use datafusion::arrow::datatypes::Schema;
+use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{Column, Literal};
@@ -19,8 +19,9 @@ use crate::domain::{Domain, Table};
 use crate::draft::Draft;
 use crate::expression::Code;
 use crate::fragment::over_rows;
-use crate::groups::{Key, Marked};
+use crate::groups::{GROUPS_MAX, Key, Marked, Values};
 use crate::join::{Join, JoinKind};
+use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, condition};
 
@@ -33,6 +34,10 @@ const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
 /// Number of elements that a table may have with any number of rows.
 const ELEMENTS_MIN: u64 = 1 << 20;
+
+/// Numbers between the smallest and the largest value of a key of groups, with any number of rows. More rows may have
+/// more, since a total costs about as much as a row.
+const NUMBERS_MAX: u64 = 1 << 20;
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
 #[derive(Debug, Clone, Default)]
@@ -363,6 +368,52 @@ impl Code<'_, '_> {
         })
     }
 
+    /// Declares the number of an integer key among all numbers between the smallest and the largest. Returns it and the
+    /// values by number.
+    ///
+    /// # Errors
+    /// The reason `other` if the key is no integer or there are too many numbers.
+    fn key_of_range(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        other: Reason,
+    ) -> Result<(String, Values)> {
+        let data_type = self.data_type(expr)?;
+        if !is_number(&data_type) || data_type == DataType::Boolean {
+            return Err(other);
+        }
+        let value = self.value(expr)?;
+        let count = usize::try_from(value.max - value.min + 1);
+        let count_max = self
+            .draft
+            .scanned
+            .rows
+            .max(NUMBERS_MAX)
+            .min(GROUPS_MAX as u64);
+        let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
+            return Err(other);
+        };
+        if count as u64 > count_max || value.kind > Kind::Large {
+            return Err(other);
+        }
+        let constant = 2 * self.draft.uses.constant(first.into())?;
+        let distance = format!(
+            "static_cast<i32>(static_cast<u64>({}) - f.constants[{constant}])",
+            value.widened(Kind::Large)
+        );
+        let number = match &value.valid {
+            Some(valid) => format!("{valid} ? {distance} + 1 : 0"),
+            None => distance,
+        };
+        let values = Values::Range {
+            first,
+            count,
+            has_null: value.valid.is_some(),
+            data_type,
+        };
+        Ok((self.declare(Kind::Small, &number), values))
+    }
+
     /// Declares the number of the value of the fragment's key of this index. The values of keys of joins are marked by
     /// the bits from the word `first` on.
     ///
@@ -375,15 +426,19 @@ impl Code<'_, '_> {
     ) -> Result<(String, Key)> {
         let count = self.draft.uses.constant(0)?;
         let Some(join) = self.draft.join_of(expr) else {
-            let (number, values) = self.key(expr)?;
-            let key = Key {
-                values,
-                count,
-                marked: None,
+            let (number, values) = match self.key(expr) {
+                Ok((number, values)) => (number, Values::Array(values)),
+                Err(reason) => self.key_of_range(expr, reason)?,
             };
-            return Ok((number, key));
+            return Ok((number, Key::new(values, count)));
         };
-        let of_join = self.key_of_join(join, expr)?;
+        let of_join = match self.key_of_join(join, expr) {
+            Ok(of_join) => of_join,
+            Err(reason) => {
+                let (number, values) = self.key_of_range(expr, reason)?;
+                return Ok((number, Key::new(values, count)));
+            }
+        };
         let draft = &mut self.draft.joins[join];
         let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
         draft.marks.push(mark);
@@ -393,7 +448,7 @@ impl Code<'_, '_> {
             of_join.number
         );
         let key = Key {
-            values: of_join.values,
+            values: Values::Array(of_join.values),
             count,
             marked: Some(Marked {
                 first,

@@ -6,7 +6,7 @@ use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
     UInt32Array, UInt64Array,
 };
-use datafusion::arrow::compute::{cast, take};
+use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::Result;
 
@@ -114,7 +114,7 @@ pub(crate) fn batch(
         let indexes = totals.groups.iter();
         let indexes = indexes.map(|group| (group / behind % values.len().max(1)) as u32);
         let indexes = UInt32Array::from_iter_values(indexes);
-        columns.push(take(values, &indexes, None)?);
+        columns.push(values.take(&indexes)?);
     }
     for column in &compiled.outputs {
         columns.push(totals.column(column)?);

@@ -75,6 +75,11 @@ impl Work {
         let groups = compiled.groups(marks.as_deref())?;
         let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
         figures.add(&launch);
+        // Columns that were used longest ago give way to totals.
+        drop(
+            self.columns
+                .allocate(launch.results_bytes as u64, self.columns.now())?,
+        );
         // As bytes, then as numbers.
         let held = MemoryConsumer::new("totals").register(self.context.memory_pool());
         held.try_grow(2 * launch.results_bytes)

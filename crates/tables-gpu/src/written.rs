@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use datafusion::arrow::array::Array;
 use parking_lot::Mutex;
 
 use crate::columns::{Column, Resident};
@@ -66,7 +65,7 @@ impl Written {
         compiled: &Arc<Compiled>,
     ) {
         let keys = compiled.keys.iter();
-        let keys: usize = keys.map(|it| it.values.get_array_memory_size()).sum();
+        let keys: usize = keys.map(|it| it.values.bytes()).sum();
         if keys + bytes_of(&compiled.kernel) > BYTES_MAX {
             return;
         }

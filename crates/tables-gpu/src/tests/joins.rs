@@ -48,6 +48,8 @@ pub(super) const QUERIES: &[&str] = &[
         WHERE one IS NULL OR b > 0",
     "SELECT y, count(*) FROM t LEFT JOIN (SELECT k, coalesce(label, '-') AS y FROM d) n ON a = k GROUP BY y",
     "SELECT max(weight), min(odd), max(level), count(weight), sum(small) FROM t JOIN d ON a = k WHERE label <> 'x'",
+    "SELECT k * 900 + small, count(*), sum(b) FROM t LEFT JOIN d ON a = k GROUP BY 1",
+    "SELECT k * 5000 + a, count(*) FROM t JOIN d ON a = k GROUP BY 1",
     "SELECT count(*) FROM t JOIN d ON a = k
         WHERE CAST(small AS DECIMAL(38, 0)) + 99999999999999999999 > CAST(b AS DECIMAL(38, 0))",
 ];

@@ -77,6 +77,8 @@ const QUERIES: &[&str] = &[
     "SELECT count(*) FROM t WHERE CAST(nothing AS DECIMAL(38, 20)) < CAST(0.5 AS DECIMAL(38, 20)) OR a = 3",
     "SELECT count(*) FROM t WHERE ok = (a > 3)",
     "SELECT sum(q), count(*) FROM (SELECT quantity * 2 AS q, a FROM t WHERE b > 0) WHERE a < 9 AND q > 4",
+    "SELECT a * 6000 + quantity, count(*), sum(b) FROM t GROUP BY 1",
+    "SELECT quantity - a, flag, min(a), max(b) FROM t WHERE ok GROUP BY 1, 2",
     "SELECT day, count(*) FROM t GROUP BY day ORDER BY 2 DESC, 1 LIMIT 5",
 ];
 

@@ -100,6 +100,8 @@ const KEYS: &[&str] = &[
     "name LIKE '%b%'",
     "nothing",
     "date_trunc('month', day)",
+    "a + quantity",
+    "day - quantity",
 ];
 const AGGREGATES: &[&str] = &[
     "count(*)",
