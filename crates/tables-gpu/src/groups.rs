@@ -18,9 +18,11 @@ const PRIVATE_MAX: usize = 40;
 /// Maximum number of totals of a block in shared memory.
 const OF_BLOCK_MAX: usize = 8 << 10;
 /// Maximum number of groups.
-pub(crate) const GROUPS_MAX: usize = 1 << 25;
+pub(crate) const GROUPS_MAX: usize = 1 << 22;
+/// Number of groups, some of them by ranges of numbers, that may be more than the rows.
+const GROUPS_OF_RANGES: usize = 1 << 20;
 /// Maximum bytes of all totals.
-const TOTALS_BYTES_MAX: usize = 1 << 30;
+const TOTALS_BYTES_MAX: usize = 256 << 20;
 
 /// Where the totals of a kernel are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,12 +151,17 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys with this many totals each, from the marks of the kernels that store rows of joins,
+    /// Returns the groups of keys over these rows, with this many totals each, from the marks of the kernels that store rows of joins,
     /// if there are any.
     ///
     /// # Errors
     /// If there are too many.
-    pub(crate) fn new(keys: &[Key], slots: usize, marks: Option<&[u32]>) -> Result<Groups> {
+    pub(crate) fn new(
+        keys: &[Key],
+        slots: usize,
+        rows: u64,
+        marks: Option<&[u32]>,
+    ) -> Result<Groups> {
         let mut groups = Groups {
             place: Place::Registers,
             count: 1,
@@ -176,6 +183,17 @@ impl Groups {
             groups.count = product
                 .filter(|it| *it <= GROUPS_MAX)
                 .ok_or_else(|| Reason::new(format!("more than {GROUPS_MAX} groups")))?;
+        }
+        // Numbers in a range may all differ from those of the rows, and a total costs about as much as a row.
+        let are_of_ranges = keys
+            .iter()
+            .any(|it| matches!(it.values, Values::Range { .. }));
+        let count_max = rows.max(GROUPS_OF_RANGES as u64);
+        if are_of_ranges && groups.count as u64 > count_max {
+            return Err(Reason::new(format!(
+                "{} groups of {rows} rows",
+                groups.count
+            )));
         }
         groups.place = match groups.count * slots {
             _ if keys.is_empty() => Place::Registers,

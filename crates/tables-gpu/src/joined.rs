@@ -35,10 +35,6 @@ const ELEMENTS_MAX: u64 = 1 << 32;
 /// Number of elements that a table may have with any number of rows.
 const ELEMENTS_MIN: u64 = 1 << 20;
 
-/// Numbers between the smallest and the largest value of a key of groups, with any number of rows. More rows may have
-/// more, since a total costs about as much as a row.
-const NUMBERS_MAX: u64 = 1 << 20;
-
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dense {
@@ -378,22 +374,19 @@ impl Code<'_, '_> {
         expr: &Arc<dyn PhysicalExpr>,
         other: Reason,
     ) -> Result<(String, Values)> {
-        let data_type = self.data_type(expr)?;
-        if !is_number(&data_type) || data_type == DataType::Boolean {
+        let data_type = expr.data_type(&self.draft.scanned.schema);
+        let is_integer = |it: &DataType| is_number(it) && *it != DataType::Boolean;
+        let Some(data_type) = data_type.ok().filter(is_integer) else {
             return Err(other);
-        }
-        let value = self.value(expr)?;
+        };
+        let Ok(value) = self.value(expr) else {
+            return Err(other);
+        };
         let count = usize::try_from(value.max - value.min + 1);
-        let count_max = self
-            .draft
-            .scanned
-            .rows
-            .max(NUMBERS_MAX)
-            .min(GROUPS_MAX as u64);
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
-        if count as u64 > count_max || value.kind > Kind::Large {
+        if count > GROUPS_MAX || value.kind > Kind::Large {
             return Err(other);
         }
         let constant = 2 * self.draft.uses.constant(first.into())?;

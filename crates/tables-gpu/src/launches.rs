@@ -26,21 +26,22 @@ pub(crate) struct Joins {
     memory: Option<Memory>,
 }
 
-/// Returns the kernels that store the rows of all joins, and the tables that they fill.
+/// Returns the kernels that store the rows of all joins, and the tables that they fill. Columns that were used before `used`
+/// give way to them.
 ///
 /// # Errors
 /// If there is no room for the tables.
 pub(crate) fn joins_of(
     resident: &[Resident],
     compiled: &Compiled,
-    columns: &Columns,
+    (columns, used): (&Columns, u64),
     waits: bool,
 ) -> Result<(Launch, Joins)> {
     let bytes: u64 = compiled.kernel.builds.iter().map(bytes_of).sum();
     if bytes > TABLES_BYTES_MAX {
         return Err(Reason::new("the tables of its joins are too large"));
     }
-    let memory = columns.allocate(bytes, columns.now())?;
+    let memory = columns.allocate(bytes, used)?;
     let mut launch = Launch {
         kernels: Vec::new(),
         zeroed: Some((memory.clone(), bytes)),

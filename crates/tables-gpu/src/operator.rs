@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -55,6 +56,20 @@ impl GpuAggregateExec {
             is_kept: false,
             outcome: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+
+    /// Returns the operator without what a run has made.
+    fn renewed(&self) -> GpuAggregateExec {
+        GpuAggregateExec {
+            cpu: Arc::clone(&self.cpu),
+            fragment: Arc::clone(&self.fragment),
+            columns: Arc::clone(&self.columns),
+            options: self.options.clone(),
+            is_kept: self.is_kept,
+            outcome: Arc::default(),
+            metrics: ExecutionPlanMetricsSet::new(),
+            properties: Arc::clone(&self.properties),
         }
     }
 
@@ -130,17 +145,23 @@ impl ExecutionPlan for GpuAggregateExec {
         self.replace_children(children, options)
     }
 
-    /// Returns the operator for a further run of a plan that is kept.
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(GpuAggregateExec {
-            cpu: Arc::clone(&self.cpu),
-            fragment: Arc::clone(&self.fragment),
-            columns: Arc::clone(&self.columns),
-            options: self.options.clone(),
-            is_kept: true,
-            outcome: Arc::default(),
-            metrics: ExecutionPlanMetricsSet::new(),
-            properties: Arc::new(in_partitions(self.properties(), 1)),
+        Ok(Arc::new(self.renewed()))
+    }
+
+    /// With one partition, returns the operator of a plan that is kept.
+    fn repartitioned(
+        &self,
+        partitions: usize,
+        _config: &ConfigOptions,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        Ok((partitions == 1).then(|| {
+            let properties = in_partitions(self.properties(), 1);
+            Arc::new(GpuAggregateExec {
+                is_kept: true,
+                properties: Arc::new(properties),
+                ..self.renewed()
+            }) as _
         }))
     }
 

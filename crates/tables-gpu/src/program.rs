@@ -74,6 +74,8 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<Column>,
     /// Largest absolute value that a row adds to a sum.
     pub(crate) addend_max: u128,
+    /// Number of rows of the first source.
+    rows: u64,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
 }
@@ -134,6 +136,7 @@ impl Compiled {
             slots: all.len(),
             outputs,
             addend_max,
+            rows,
             counting: Counting::default(),
         })
     }
@@ -143,7 +146,7 @@ impl Compiled {
     /// # Errors
     /// If there are too many.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
-        Groups::new(&self.keys, self.slots, marks)
+        Groups::new(&self.keys, self.slots, self.rows, marks)
     }
 }
 

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, BooleanArray, UInt64Array};
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::Column as ColumnName;
 use datafusion::common::pruning::PruningStatistics;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::conjunction;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{CastExpr, Column, TryCastExpr};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::scalar::ScalarValue;
@@ -56,11 +56,11 @@ impl Counting {
 /// Returns whether rows of each chunk of each file may count; `None` if conditions do not tell.
 fn of_rows(rows: &Rows, resident: &Resident) -> Option<Vec<Vec<bool>>> {
     let schema = rows.scan.file_source.table_schema().table_schema();
-    let is_of_table = |expr: &&Arc<dyn PhysicalExpr>| {
+    let is_usable = |expr: &&Arc<dyn PhysicalExpr>| {
         let mut columns = collect_columns(expr).into_iter();
-        columns.all(|it| it.index() < rows.width())
+        columns.all(|it| it.index() < rows.width()) && keeps_order(expr, schema)
     };
-    let filters = rows.filters.iter().filter(is_of_table);
+    let filters = rows.filters.iter().filter(is_usable);
     let filters = filters.map(|expr| named(expr, schema));
     let filters: Vec<_> = filters.collect::<Result<_>>().ok()?;
     let predicate = PruningPredicateBuilder::new()
@@ -80,6 +80,30 @@ fn of_rows(rows: &Rows, resident: &Resident) -> Option<Vec<Vec<bool>>> {
         })
     });
     of_files.collect::<Result<_>>().ok()
+}
+
+/// Returns whether all casts of an expression keep the order of values, as DataFusion takes for granted: the bounds of a
+/// cast column are the casts of its bounds. -1 and 1 are both true, and 0 is false.
+fn keeps_order(expr: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
+    let is_number = |data_type: &DataType| {
+        data_type.is_integer() || matches!(data_type, DataType::Decimal128(..))
+    };
+    let keeps = |node: &Arc<dyn PhysicalExpr>| {
+        let Some(cast) = node.downcast_ref::<CastExpr>() else {
+            return !node.is::<TryCastExpr>();
+        };
+        let from = cast.expr().data_type(schema);
+        from.is_ok_and(|from| match (&from, cast.cast_type()) {
+            (DataType::Date32, DataType::Timestamp(_, None)) => true,
+            (from, to) => from == to || is_number(from) && is_number(to),
+        })
+    };
+    let mut all_keep = true;
+    let _ = expr.apply(|node| {
+        all_keep &= keeps(node);
+        Ok(TreeNodeRecursion::Continue)
+    });
+    all_keep
 }
 
 /// Returns an expression whose columns have the names of the table.
@@ -152,5 +176,38 @@ impl<'a, F: Fn(usize) -> Option<&'a [Chunk]>> PruningStatistics for Numbers<'a, 
 
     fn contained(&self, _: &ColumnName, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::datatypes::{Field, Schema, TimeUnit};
+    use datafusion::physical_expr::expressions::{cast, col};
+
+    use super::*;
+
+    #[test]
+    fn casts_that_keep_the_order_are_told() {
+        let types = [
+            ("number", DataType::Int32),
+            ("day", DataType::Date32),
+            ("moment", DataType::Timestamp(TimeUnit::Microsecond, None)),
+        ];
+        let fields = types.map(|(name, data_type)| Field::new(name, data_type, true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let seconds = DataType::Timestamp(TimeUnit::Second, None);
+        for (column, to, keeps) in [
+            ("number", DataType::Decimal128(20, 2), true),
+            ("number", DataType::Int64, true),
+            ("number", DataType::Boolean, false),
+            ("number", DataType::Utf8, false),
+            ("day", seconds, true),
+            ("moment", DataType::Time64(TimeUnit::Microsecond), false),
+            ("moment", DataType::Date32, false),
+        ] {
+            let column_expr = col(column, &schema).expect("a column");
+            let expr = cast(column_expr, &schema, to.clone()).expect("a cast");
+            assert_eq!(keeps_order(&expr, &schema), keeps, "{column} as {to}");
+        }
     }
 }

@@ -58,6 +58,7 @@ impl Work {
         let began = Instant::now();
         let sources = self.fragment.sources.iter();
         let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
+        let used = self.columns.now();
         let resident = self.resident(reads.collect::<Result<_>>()?).await?;
         let stop = StopOnDrop::default();
         let compiled = self.compiled(&resident, &stop).await?;
@@ -65,8 +66,12 @@ impl Work {
         let mut figures = Figures::default();
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
-            let (launch, tables) =
-                joins_of(&resident, &compiled, &self.columns, self.options.waits)?;
+            let (launch, tables) = joins_of(
+                &resident,
+                &compiled,
+                (&self.columns, used),
+                self.options.waits,
+            )?;
             figures.add(&launch);
             let ran = engine.run(launch).await?;
             figures.took += ran.took;
@@ -75,15 +80,12 @@ impl Work {
         let groups = compiled.groups(marks.as_deref())?;
         let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
         figures.add(&launch);
-        // Columns that were used longest ago give way to totals.
-        drop(
-            self.columns
-                .allocate(launch.results_bytes as u64, self.columns.now())?,
-        );
-        // As bytes, then as numbers.
+        // As bytes, as numbers, and as rows.
         let held = MemoryConsumer::new("totals").register(self.context.memory_pool());
-        held.try_grow(2 * launch.results_bytes)
+        held.try_grow(4 * launch.results_bytes)
             .map_err(Reason::of)?;
+        // Columns that were used longest ago give way to totals.
+        drop(self.columns.allocate(launch.results_bytes as u64, used)?);
         let ran = engine.run(launch).await?;
         figures.took += ran.took;
         let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);

@@ -110,6 +110,14 @@ impl Command {
     pub(crate) fn is_query(&self) -> bool {
         matches!(self, Command::Query { .. })
     }
+
+    /// Returns whether it may remove files of managed tables.
+    pub(crate) fn removes_files(&self) -> bool {
+        matches!(
+            self,
+            Command::Change(_) | Command::Write(_) | Command::Truncate(_) | Command::CopyFrom(_)
+        )
+    }
 }
 
 fn of_statement(statement: Statement) -> Result<Command> {

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use datafusion::common::internal_datafusion_err;
+use datafusion::config::ConfigOptions;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DataFusionResult;
@@ -42,6 +44,8 @@ const MOVING: [&str; 3] = [
 /// Rows of a fragment up to which the operators above it run in one partition. A thread combines them in a millisecond,
 /// and to start tasks for each core takes longer.
 const ROWS_OF_PARTITION: usize = 20_000;
+/// Maximum bytes of the parameters of a plan that is kept.
+const PARAMETERS_BYTES_MAX: usize = 1 << 10;
 /// Estimated bytes of an operator, and of a file that one reads.
 const OPERATOR_BYTES: usize = 8 << 10;
 const FILE_BYTES: usize = 1 << 10;
@@ -64,8 +68,14 @@ pub(crate) struct Physical {
     plan: Arc<dyn ExecutionPlan>,
 }
 
+/// Returns the values of parameters as they are kept with a plan; `None` if they are too large.
+pub(crate) fn kept_parameters(parameters: &[ScalarValue]) -> Option<Vec<ScalarValue>> {
+    let bytes: usize = parameters.iter().map(ScalarValue::size).sum();
+    (bytes <= PARAMETERS_BYTES_MAX).then(|| parameters.to_vec())
+}
+
 impl Basis {
-    /// Returns what a plan of the query depends on now; `None` if it is good for one run only.
+    /// Returns what a plan of the query depends on now; `None` if it is not to be kept.
     ///
     /// # Errors
     /// If the version of a managed table cannot be read.
@@ -75,16 +85,24 @@ impl Basis {
         let Some(gpu) = gpu.filter(|it| it.is_on) else {
             return Ok(None);
         };
-        let Some(tables) = query.planned.tables() else {
+        // A prepared statement may run after the session has set another time zone.
+        let is_of_session = query.planned.time_zone() == options.execution.time_zone.as_deref();
+        let (Some(tables), Some(parameters), true) =
+            (query.planned.tables(), &query.parameters, is_of_session)
+        else {
             return Ok(None);
         };
         let versions = tables.map(|table| Version::seen(&**table, state));
         let versions: Vec<_> = versions.collect::<Result<_>>()?;
         Ok(Some(Basis {
-            parameters: query.parameters.clone(),
+            parameters: parameters.clone(),
             gpu: gpu.clone(),
             versions: versions.into_iter().flatten().collect(),
         }))
+    }
+
+    pub(crate) fn has_versions(&self) -> bool {
+        !self.versions.is_empty()
     }
 
     /// Returns whether no managed table has a later version.
@@ -97,13 +115,14 @@ impl Physical {
     /// Returns a plan that ran to be kept; `None` if it cannot be.
     pub(crate) fn new(of: Basis, plan: &Arc<dyn ExecutionPlan>) -> Option<Physical> {
         let rows = rows_of_gpu(plan)?;
-        let kept = match rows <= ROWS_OF_PARTITION {
+        let plan = match rows <= ROWS_OF_PARTITION {
             true => in_one_partition(plan),
-            false => renewed(plan),
+            false => kept(plan),
         };
+        let plan = plan.ok()?;
         Some(Physical {
-            bytes: bytes_of(plan),
-            plan: kept.ok()?,
+            bytes: bytes_of(&plan) + 2 * PARAMETERS_BYTES_MAX,
+            plan,
             of,
         })
     }
@@ -129,10 +148,10 @@ fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     }
 }
 
-/// Returns a plan for a further run, without what only distributes or collects rows.
+/// Returns a plan for further runs, without what only distributes or collects rows.
 fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     if plan.name() == GPU_OPERATOR {
-        return Arc::clone(plan).reset_state();
+        return for_runs(plan);
     }
     let inputs = plan.children().into_iter().map(in_one_partition);
     let mut inputs = inputs.collect::<DataFusionResult<Vec<_>>>()?;
@@ -146,7 +165,24 @@ fn in_one_partition(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn E
     Arc::clone(plan).replace_children(inputs, options)
 }
 
-/// Returns a plan for a further run.
+/// Returns a plan for further runs, with its partitions.
+fn kept(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+    if plan.name() == GPU_OPERATOR {
+        return for_runs(plan);
+    }
+    let inputs = plan.children().into_iter().map(kept);
+    let inputs = inputs.collect::<DataFusionResult<_>>()?;
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(inputs, options)
+}
+
+/// Returns the operator of a fragment for further runs.
+fn for_runs(fragment: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+    let alone = fragment.repartitioned(1, &ConfigOptions::default())?;
+    alone.ok_or_else(|| internal_datafusion_err!("a fragment that cannot be kept"))
+}
+
+/// Returns a plan that is kept for one more run.
 fn renewed(plan: &Arc<dyn ExecutionPlan>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
     if plan.name() == GPU_OPERATOR {
         return Arc::clone(plan).reset_state();

@@ -139,6 +139,11 @@ impl Planned {
         join_all(are_same).await.into_iter().all(|it| it)
     }
 
+    /// Returns the time zone of the session for which it was planned.
+    pub(crate) fn time_zone(&self) -> Option<&str> {
+        self.key.time_zone.as_deref()
+    }
+
     /// Returns the tables that the plan reads; `None` if it is good for one run only.
     pub(crate) fn tables(&self) -> Option<impl Iterator<Item = &Arc<dyn TableProvider>>> {
         let tables = self.tables.as_ref()?;
@@ -209,6 +214,8 @@ struct Kept {
     share: Share,
     bytes: u64,
     bytes_max: u64,
+    /// Physical plans that are not kept any more, to be dropped.
+    removed: Vec<Arc<Physical>>,
 }
 
 /// The plans of a statement.
@@ -229,24 +236,35 @@ impl Plans {
             share: memory.share(),
             bytes: 0,
             bytes_max: memory.figures().limit_bytes / MEMORY_PARTS,
+            removed: Vec::new(),
         }))
+    }
+
+    /// Changes what is kept. What it removes is dropped after the lock: plans of managed tables may be the last that keep
+    /// deleted files.
+    fn with<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
+        let mut kept = self.0.lock();
+        let result = change(&mut kept);
+        let removed = std::mem::take(&mut kept.removed);
+        drop(kept);
+        drop(removed);
+        result
     }
 
     /// Returns the plan of a statement that was seen before; `None` if there is none, or its tables have changed.
     /// `changes` is the number of changes of the catalogue so far.
     pub(crate) async fn get(&self, key: &Key, changes: u64) -> Option<Arc<Planned>> {
-        let found = {
-            let mut kept = self.0.lock();
+        let found = self.with(|kept| {
             if kept.changes != changes {
                 kept.clear();
                 kept.changes = changes;
             }
-            Arc::clone(&kept.plans.get(key)?.planned)
-        };
+            kept.plans.get(key).map(|it| Arc::clone(&it.planned))
+        })?;
         if found.is_current().await {
             return Some(found);
         }
-        self.0.lock().remove(key);
+        self.with(|kept| kept.remove(key));
         None
     }
 
@@ -256,21 +274,31 @@ impl Plans {
         if planned.tables.is_none() || key.text.len() > TEXT_BYTES_MAX {
             return;
         }
-        let mut kept = self.0.lock();
-        let known = kept.plans.get(key);
-        if kept.changes != changes || known.is_some_and(|it| Arc::ptr_eq(&it.planned, planned)) {
-            return;
-        }
-        kept.remove(key);
-        let bytes = key.bytes();
-        if kept.has_room(bytes) {
-            let entry = Entry {
-                planned: Arc::clone(planned),
-                physical: Vec::new(),
-                bytes,
-            };
-            kept.plans.insert(Arc::clone(key), entry);
-        }
+        self.with(|kept| {
+            if kept.changes != changes || kept.has(planned) {
+                return;
+            }
+            kept.remove(key);
+            if kept.plans.len() >= PLANS_MAX {
+                kept.clear();
+            }
+            let bytes = key.bytes();
+            if kept.grow(bytes) {
+                let entry = Entry {
+                    planned: Arc::clone(planned),
+                    physical: Vec::new(),
+                    bytes,
+                };
+                kept.plans.insert(Arc::clone(key), entry);
+            }
+        });
+    }
+
+    /// Returns whether physical plans of a plan are kept.
+    pub(crate) fn has_physical(&self, planned: &Arc<Planned>) -> bool {
+        let kept = self.0.lock();
+        let entry = kept.plans.get(&planned.key);
+        kept.has(planned) && entry.is_some_and(|it| !it.physical.is_empty())
     }
 
     /// Returns the physical plan that is kept for a plan and for `of`, to be run once.
@@ -279,50 +307,67 @@ impl Plans {
         planned: &Arc<Planned>,
         of: &Basis,
     ) -> Option<Arc<dyn ExecutionPlan>> {
-        let found = {
-            let mut kept = self.0.lock();
-            let entry = kept.plans.get_mut(&planned.key)?;
-            if !Arc::ptr_eq(&entry.planned, planned) {
+        let found = self.with(|kept| {
+            if !kept.has(planned) {
                 return None;
             }
-            let index = entry.physical.iter().position(|it| it.of == *of)?;
-            let found = entry.physical.remove(index);
-            entry.physical.push(Arc::clone(&found));
-            found
-        };
-        found.renewed().ok()
+            let physical = &mut kept.plans.get_mut(&planned.key)?.physical;
+            let index = physical.iter().position(|it| it.of == *of)?;
+            let found = physical.remove(index);
+            physical.push(Arc::clone(&found));
+            Some(found)
+        });
+        found?.renewed().ok()
     }
 
-    /// Keeps a physical plan of a plan that is kept.
+    /// Keeps a physical plan of a plan that is kept, if no managed table has a later version.
     pub(crate) fn put_physical(&self, planned: &Arc<Planned>, physical: Physical) {
-        let is_same = |entry: &Entry| Arc::ptr_eq(&entry.planned, planned);
-        let mut kept = self.0.lock();
-        if !kept.plans.get(&planned.key).is_some_and(is_same) {
+        let bytes = physical.bytes + planned.key.bytes();
+        if !physical.of.is_current() {
             return;
         }
-        kept.retain_physical(&planned.key, |it, rank| {
-            rank < PHYSICAL_MAX && it.of != physical.of
+        let physical = Arc::new(physical);
+        self.with(|kept| {
+            if !kept.has(planned) {
+                return;
+            }
+            kept.retain_physical(&planned.key, |it, rank| {
+                rank < PHYSICAL_MAX && it.of != physical.of
+            });
+            if !kept.grow(bytes) {
+                return;
+            }
+            match kept.plans.get_mut(&planned.key) {
+                Some(entry) => {
+                    entry.bytes += bytes;
+                    entry.physical.push(physical);
+                }
+                // All were removed to make room.
+                None => kept.shrink(bytes),
+            }
         });
-        if kept.has_room(physical.bytes)
-            && let Some(entry) = kept.plans.get_mut(&planned.key)
-        {
-            entry.bytes += physical.bytes;
-            entry.physical.push(Arc::new(physical));
-        }
     }
 
     /// Forgets a physical plan.
     pub(crate) fn forget_physical(&self, planned: &Planned, of: &Basis) {
-        let mut kept = self.0.lock();
-        kept.retain_physical(&planned.key, |it, _| it.of != *of);
+        self.with(|kept| kept.retain_physical(&planned.key, |it, _| it.of != *of));
     }
 
     /// Forgets the physical plans over versions of managed tables that are not the last: they keep files.
     pub(crate) fn forget_versions(&self) {
-        let mut kept = self.0.lock();
-        let keys: Vec<_> = kept.plans.keys().cloned().collect();
-        for key in keys {
-            kept.retain_physical(&key, |it, _| it.of.is_current());
+        let all: Vec<_> = {
+            let kept = self.0.lock();
+            let entries = kept.plans.iter();
+            let plans = entries.flat_map(|(key, it)| it.physical.iter().map(move |it| (key, it)));
+            let managed = plans.filter(|(_, it)| it.of.has_versions());
+            let managed = managed.map(|(key, it)| (Arc::clone(key), Arc::clone(it)));
+            managed.collect()
+        };
+        // The versions are read from disk, without the lock.
+        for (key, physical) in all {
+            if !physical.of.is_current() {
+                self.with(|kept| kept.retain_physical(&key, |it, _| it.of != physical.of));
+            }
         }
     }
 }
@@ -335,9 +380,18 @@ impl Key {
 }
 
 impl Kept {
-    /// Makes room for bytes of plans, all others' if there is no other. Returns whether there is room.
-    fn has_room(&mut self, bytes: usize) -> bool {
-        if self.plans.len() >= PLANS_MAX || self.bytes + bytes as u64 > self.bytes_max {
+    /// Returns whether it is this plan that is kept of its statement.
+    fn has(&self, planned: &Arc<Planned>) -> bool {
+        let entry = self.plans.get(&planned.key);
+        entry.is_some_and(|it| Arc::ptr_eq(&it.planned, planned))
+    }
+
+    /// Takes memory for a plan. Removes all others if there is no room. Returns whether there is room.
+    fn grow(&mut self, bytes: usize) -> bool {
+        if bytes as u64 > self.bytes_max {
+            return false;
+        }
+        if self.bytes + bytes as u64 > self.bytes_max {
             self.clear();
         }
         if self.share.try_grow(bytes).is_err() {
@@ -356,6 +410,7 @@ impl Kept {
     fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.plans.remove(key) {
             self.shrink(entry.bytes);
+            self.removed.extend(entry.physical);
         }
     }
 
@@ -365,22 +420,24 @@ impl Kept {
         let Some(entry) = self.plans.get_mut(key) else {
             return;
         };
-        let mut rank = entry.physical.len();
+        let all = std::mem::take(&mut entry.physical);
         let mut freed = 0;
-        entry.physical.retain(|it| {
-            rank -= 1;
-            let keeps = is_kept(it, rank);
-            if !keeps {
-                freed += it.bytes;
+        let count = all.len();
+        for (index, physical) in all.into_iter().enumerate() {
+            if is_kept(&physical, count - 1 - index) {
+                entry.physical.push(physical);
+            } else {
+                freed += physical.bytes + key.bytes();
+                self.removed.push(physical);
             }
-            keeps
-        });
+        }
         entry.bytes -= freed;
         self.shrink(freed);
     }
 
     fn clear(&mut self) {
-        self.plans.clear();
+        let entries = self.plans.drain();
+        self.removed.extend(entries.flat_map(|(_, it)| it.physical));
         self.share.shrink_to(0);
         self.bytes = 0;
     }

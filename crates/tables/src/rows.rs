@@ -68,8 +68,8 @@ enum Source {
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) planned: Arc<Planned>,
-    /// Values of the parameters.
-    pub(crate) parameters: Vec<ScalarValue>,
+    /// Values of the parameters; `None` if its physical plan is not to be kept.
+    pub(crate) parameters: Option<Vec<ScalarValue>>,
     /// The plan with these values, if there are parameters.
     pub(crate) bound: Option<LogicalPlan>,
     /// Whether it was checked that the tables are those of the plan.
@@ -337,10 +337,13 @@ async fn begun_again(
     state: &Arc<SessionState>,
     query: &Query,
 ) -> Result<Option<Begun>> {
+    let (plans, planned) = (&shared.plans, &query.planned);
+    if !plans.has_physical(planned) {
+        return Ok(None);
+    }
     let Some(basis) = Basis::new(query, state)? else {
         return Ok(None);
     };
-    let (plans, planned) = (&shared.plans, &query.planned);
     let Some(plan) = plans.physical(planned, &basis) else {
         return Ok(None);
     };

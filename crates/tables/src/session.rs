@@ -285,6 +285,10 @@ impl Session {
         let deadline = self.deadline();
         let work = within(deadline, self.try_execute(prepared, parameters));
         let result = run.part(work).await;
+        if prepared.0.command.removes_files() {
+            // Also if it failed or was cancelled, which may have been too late.
+            self.tables.shared().plans.forget_versions();
+        }
         if self.transaction.status.is_none()
             && let Some(seen) = self.state.config().get_extension::<Snapshots>()
         {
@@ -406,20 +410,14 @@ impl Session {
         self.start();
         match &prepared.0.command {
             Command::CreateTable(sql) => managed::create(self, sql).await,
-            Command::Truncate(sql) => {
-                let outcome = managed::truncate(self, sql).await;
-                self.tables.shared().plans.forget_versions();
-                outcome
-            }
+            Command::Truncate(sql) => managed::truncate(self, sql).await,
             Command::CopyFrom(copied) => {
                 let copy_in = managed::copy_in(self, copied, self.deadline()).await?;
                 Ok(Outcome::CopyIn(copy_in))
             }
             _ => {
                 let query = self.query_of(prepared, parameters).await?;
-                let outcome = managed::write(self, query.plan().clone()).await;
-                self.tables.shared().plans.forget_versions();
-                outcome
+                managed::write(self, query.plan().clone()).await
             }
         }
     }

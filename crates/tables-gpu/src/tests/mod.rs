@@ -350,6 +350,7 @@ async fn chunks_are_skipped_by_their_numbers() {
         // The last file has NULL alone.
         let copy = format!(
             "COPY (SELECT CASE WHEN {file} < 4 THEN {file} * 1000 + value END AS n, value % 7 AS k,
+                {file} = 3 AS is_late, CAST({file} * 1000 + value AS DECIMAL(12, 2)) AS price,
                 DATE '2026-01-01' + {file} AS day, 't' || {file} AS name FROM generate_series(1, 700)) TO '{}/{file}.parquet'",
             folder.display()
         );
@@ -375,6 +376,8 @@ async fn chunks_are_skipped_by_their_numbers() {
         ("n + k > 3000", "3500"),
         ("name = 't1'", "3500"),
         ("n IN (5, 3005)", "1400 of 3500"),
+        ("price >= 1000.5 AND price < 2000", "700 of 3500"),
+        ("is_late AND k > 3", "700 of 3500"),
     ] {
         let query =
             format!("SELECT k, count(*), sum(n), max(day) FROM s WHERE {condition} GROUP BY k");
@@ -391,13 +394,90 @@ async fn chunks_are_skipped_by_their_numbers() {
     }
     // A condition on a row of a join is none on rows without a match.
     for query in [
-        "SELECT count(*), count(s.n) FROM t LEFT JOIN s ON b = n AND n > 3000",
-        "SELECT k, count(*) FROM s JOIN t ON s.k = a WHERE n > 2500 AND a < 5 GROUP BY k",
+        "SELECT count(*), count(n) FROM d LEFT JOIN s ON d.k = n AND n > 3000",
+        "SELECT s.k, count(*) FROM s JOIN d ON s.k = d.k WHERE n > 2500 GROUP BY s.k",
+        "SELECT count(*), sum(b) FROM t WHERE a IN (SELECT n FROM s WHERE n < 800 AND name <> 'x')",
+        "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM s WHERE n = a AND n > 9000)",
+        "SELECT label, count(*) FROM s JOIN d ON s.k = d.k WHERE n > 9000 GROUP BY label",
     ] {
-        let (with, _) = Fixture::rows(&fixture.lenient, query).await;
+        let (with, has_operator) = Fixture::rows(&fixture.with, query).await;
         let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert!(has_operator && without.is_ok(), "{query}: {with:?}");
         assert_eq!(with, without, "{query}");
+        let (plan, _) = Fixture::rows(&fixture.with, &format!("EXPLAIN ANALYZE {query}")).await;
+        let plan = plan.expect("a plan").concat();
+        let ran = plan.split("ran there: ").nth(1).expect("the engine");
+        let are_skipped = ran
+            .split(" rows")
+            .next()
+            .is_some_and(|it| it.contains(" of "));
+        assert!(are_skipped, "{query}: {plan}");
     }
+}
+
+/// Returns a fixture with a table `w` of a file of three chunks, in the order of its columns.
+async fn wide() -> Fixture {
+    let fixture = Fixture::new(Arc::new(Shared(Emulated::new())), Sizes(&[1])).await;
+    let folder = fixture._folder.path().join("w");
+    let copy = format!(
+        "COPY (SELECT value AS n, CASE WHEN value % 5 > 0 THEN CAST(CAST(value % 90000 AS DECIMAL(12, 2)) / 100 AS DECIMAL(12, 2)) END AS price,
+            DATE '1900-01-01' + CAST(value % 80000 AS INT) AS day,
+            CASE WHEN value % 11 > 0 THEN to_timestamp(value % 70000) END AS moment
+            FROM generate_series(1, 530000)) TO '{}/0.parquet'",
+        folder.display()
+    );
+    let copied = fixture.without.sql(&copy).await.expect("a plan");
+    copied.collect().await.expect("room");
+    for context in [&fixture.with, &fixture.lenient, &fixture.without] {
+        let folder = folder.to_str().expect("a path");
+        let registered = context.register_parquet("w", folder, Default::default());
+        registered.await.expect("files");
+    }
+    fixture
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_many_values_are_numbers_of_their_ranges() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = wide().await;
+    for query in [
+        "SELECT count(*), sum(n), max(day) FROM w WHERE n > 525000",
+        "SELECT count(*), sum(n) FROM w WHERE n BETWEEN 262140 AND 262150",
+        "SELECT day, count(*), sum(n) FROM w WHERE n > 300000 AND n % 10 = 0 OR n < 9 GROUP BY day",
+        "SELECT price, count(*), min(n) FROM w WHERE n < 3000 OR n > 529000 GROUP BY price",
+        "SELECT day, price, count(*) FROM w WHERE n < 50 GROUP BY day, price",
+    ] {
+        let (strict, has_operator) = Fixture::rows(&fixture.with, query).await;
+        let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert!(without.is_ok());
+        match query.contains("day, price") || query.contains('%') {
+            // Too many pairs, and a function that kernels do not have.
+            true => assert!(strict.is_err(), "{query}"),
+            false => {
+                assert!(has_operator, "{query}");
+                assert!(strict == without, "{query}");
+            }
+        }
+    }
+    for key in ["day", "price", "moment"] {
+        let query =
+            format!("SELECT {key}, count(*), min(n) FROM w WHERE n > 520000 GROUP BY {key}");
+        let (lenient, _) = Fixture::rows(&fixture.lenient, &query).await;
+        let (strict, _) = Fixture::rows(&fixture.with, &query).await;
+        let (without, _) = Fixture::rows(&fixture.without, &query).await;
+        assert!(lenient == without, "{query}");
+        // The microseconds of a day are too many.
+        assert_eq!(strict.is_ok(), key != "moment", "{query}");
+    }
+    let plan = "EXPLAIN ANALYZE SELECT count(*), sum(n) FROM w WHERE n > 525000";
+    let (plan, _) = Fixture::rows(&fixture.with, plan).await;
+    assert!(
+        plan.expect("a plan")
+            .concat()
+            .contains("ran there: 5712 of 530000 rows")
+    );
 }
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.

@@ -101,7 +101,7 @@ const KEYS: &[&str] = &[
     "nothing",
     "date_trunc('month', day)",
     "a + quantity",
-    "day - quantity",
+    "quantity * 3 - a",
 ];
 const AGGREGATES: &[&str] = &[
     "count(*)",

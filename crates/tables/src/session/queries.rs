@@ -9,6 +9,7 @@ use datafusion::sql::parser::Statement;
 
 use super::{Prepared, Session};
 use crate::error::{Code, Result, SqlError};
+use crate::physical::kept_parameters;
 use crate::planned::{Key, Planned};
 use crate::rows::{Query, Rows, Running};
 use crate::source::as_user;
@@ -118,7 +119,7 @@ impl Session {
         };
         Ok(Query {
             planned,
-            parameters: parameters.to_vec(),
+            parameters: kept_parameters(parameters).filter(|_| !self.is_tuned),
             bound,
             is_current,
         })
