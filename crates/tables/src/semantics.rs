@@ -6,6 +6,7 @@
 mod arithmetic;
 mod beside;
 mod counted;
+mod days;
 mod guarded;
 mod input;
 mod intervals;
@@ -444,8 +445,14 @@ fn after_types(expr: Expr, schema: &DFSchema, is_condition: bool) -> Result<Tran
         Expr::Cast(inner) => {
             let from = inner.expr.get_type(schema)?;
             let to = inner.field.data_type().clone();
+            if from.is_integer() && to == DataType::Boolean {
+                // DataFusion takes casts for ones that keep the order, and left out files with 0 between -1 and 1.
+                let zero = lit(ScalarValue::new_zero(&from)?);
+                return Ok(Transformed::yes(inner.expr.not_eq(zero)));
+            }
             let function = texts::of_cast(&from, &to)
                 .or_else(|| input::of_cast(&from, &to))
+                .or_else(|| days::of_cast(&from, &to))
                 .or_else(|| rounding(&from, &to));
             let Some(function) = function else {
                 return Ok(Transformed::no(Expr::Cast(inner)));
@@ -636,6 +643,9 @@ fn operator(
         let (left, right) = (Box::new(left), Box::new(right));
         Expr::BinaryExpr(BinaryExpr::new(left, op, right))
     };
+    if let Some(compared) = days::compared(&left, op, &right, schema) {
+        return Ok(Transformed::yes(compared));
+    }
     match op {
         Plus | Minus | Multiply | Divide => {
             let right_type = right.get_type(schema)?;

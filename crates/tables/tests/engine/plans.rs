@@ -75,3 +75,47 @@ async fn what_would_have_no_effect_is_refused() {
         assert!(error.to_string().contains(name), "{error}");
     }
 }
+
+/// The bounds of files are cast as well, and these casts do not keep their order or their number.
+#[tokio::test]
+async fn casts_are_not_those_of_the_bounds_of_files() {
+    let fixture = Fixture::new();
+    let mut session = fixture.session();
+    run(
+        &mut session,
+        "CREATE TABLE c AS SELECT value % 3 - 1 AS sign, CAST(to_timestamp(1767308400 + value * 60) AS timestamp) AS ts
+         FROM generate_series(1, 120) AS s(value)",
+    )
+    .await
+    .expect("a table");
+    for (condition, answer) in [
+        ("sign::boolean IS FALSE", "40"),
+        ("NOT sign::boolean", "40"),
+        ("sign::boolean IS NOT TRUE", "40"),
+        ("ts::time < TIME '00:30:00'", "30"),
+        ("ts::time >= TIME '23:00:00'", "59"),
+        ("ts::date < DATE '2026-01-02'", "59"),
+        ("ts::date <= DATE '2026-01-01'", "59"),
+        ("ts::date > DATE '2026-01-01'", "61"),
+        ("ts::date >= DATE '2026-01-02'", "61"),
+        ("ts::date = DATE '2026-01-02'", "61"),
+        ("ts::date <> DATE '2026-01-02'", "59"),
+        ("DATE '2026-01-02' <= ts::date", "61"),
+        ("DATE '2026-01-02' > ts::date", "59"),
+        ("ts::date = '2026-01-02'", "61"),
+        (
+            "ts::date BETWEEN DATE '2026-01-01' AND DATE '2026-01-01'",
+            "59",
+        ),
+        ("ts::date IN (DATE '2026-01-01', DATE '2026-01-03')", "59"),
+        ("ts::date + 1 = DATE '2026-01-03'", "61"),
+    ] {
+        let query = format!("SELECT count(*) FROM c WHERE {condition}");
+        let found = run(&mut session, &query).await.expect(&query);
+        assert_eq!(found, [answer], "{condition}");
+    }
+    let query =
+        "SELECT (TIMESTAMP '1969-12-31 12:00:00')::date, min(ts::date), max(ts::time) FROM c";
+    let found = run(&mut session, query).await.expect(query);
+    assert_eq!(found, ["1969-12-31|2026-01-01|23:59:00"]);
+}
