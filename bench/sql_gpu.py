@@ -33,7 +33,6 @@ TPCH = {
     "by month": """SELECT date_trunc('month', l_shipdate)::date AS month, l_shipmode, count(*), sum(l_extendedprice)
         FROM lineitem WHERE l_returnflag <> 'R' GROUP BY 1, 2 ORDER BY 1, 2""",
     "by supplier": """SELECT l_suppkey, count(*), sum(l_quantity) FROM lineitem GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT 10""",
-    "by part": """SELECT l_partkey, count(*), sum(l_quantity) FROM lineitem GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT 10""",
     "like": "SELECT l_shipmode, count(*) FROM lineitem WHERE l_shipinstruct LIKE '%BACK%' GROUP BY 1 ORDER BY 1",
 }
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
@@ -41,7 +40,7 @@ SSB = {f"ssb {number}": query for number, query in ssb_queries.QUERIES.items()}
 # What DuckDB keeps in memory.
 COLUMNS = {
     "lineitem": """l_quantity, l_extendedprice, l_discount, l_tax, l_returnflag, l_linestatus, l_shipdate, l_shipmode,
-        l_shipinstruct, l_suppkey, l_partkey""",
+        l_shipinstruct, l_suppkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
     "customer": "*", "supplier": "*", "part": "*", "date": "*",
