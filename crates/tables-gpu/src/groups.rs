@@ -151,8 +151,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys over these rows, with this many totals each, from the marks of the kernels that store rows of joins,
-    /// if there are any.
+    /// Returns the groups of keys over these rows, with this many totals each, from the marks of the kernels that store
+    /// rows of joins, if there are any.
     ///
     /// # Errors
     /// If there are too many.

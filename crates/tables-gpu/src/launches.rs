@@ -26,8 +26,8 @@ pub(crate) struct Joins {
     memory: Option<Memory>,
 }
 
-/// Returns the kernels that store the rows of all joins, and the tables that they fill. Columns that were used before `used`
-/// give way to them.
+/// Returns the kernels that store the rows of all joins, and the tables that they fill. Columns that were used before
+/// `used` give way to them.
 ///
 /// # Errors
 /// If there is no room for the tables.

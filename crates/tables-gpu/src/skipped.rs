@@ -82,8 +82,8 @@ fn of_rows(rows: &Rows, resident: &Resident) -> Option<Vec<Vec<bool>>> {
     of_files.collect::<Result<_>>().ok()
 }
 
-/// Returns whether all casts of an expression keep the order of values, as DataFusion takes for granted: the bounds of a
-/// cast column are the casts of its bounds. -1 and 1 are both true, and 0 is false.
+/// Returns whether all casts of an expression keep the order of values, as DataFusion takes for granted: the bounds of
+/// a cast column are the casts of its bounds. -1 and 1 are both true, and 0 is false.
 fn keeps_order(expr: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> bool {
     let is_number = |data_type: &DataType| {
         data_type.is_integer() || matches!(data_type, DataType::Decimal128(..))

@@ -137,8 +137,8 @@ impl Work {
         Err(Reason::new("its columns are not in device memory yet"))
     }
 
-    /// Returns the kernels. They are written on a thread for work that blocks: expressions are computed for all values of
-    /// a column.
+    /// Returns the kernels. They are written on a thread for work that blocks: expressions are computed for all values
+    /// of a column.
     async fn compiled(&self, resident: &[Resident], stop: &StopOnDrop) -> Result<Arc<Compiled>> {
         let kept = &self.columns.written;
         if let Some(compiled) = kept.get(&self.fragment, resident) {

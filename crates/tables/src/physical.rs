@@ -1,8 +1,8 @@
 //! Physical plans that are kept for statements that run again on a GPU.
 //!
-//! DataFusion makes the physical plan of a star query in 5 to 10 ms, and a GPU computes the query in less. A plan is kept
-//! after all its rows came from one fragment on a GPU: the operators above it can be made again for each run. If the
-//! fragment does not run on the GPU the next time, the query is planned again.
+//! DataFusion makes the physical plan of a star query in 5 to 10 ms, and a GPU computes the query in less. A plan is
+//! kept after all its rows came from one fragment on a GPU: the operators above it can be made again for each run. If
+//! the fragment does not run on the GPU the next time, the query is planned again.
 
 use std::sync::Arc;
 

@@ -240,8 +240,8 @@ impl Plans {
         }))
     }
 
-    /// Changes what is kept. What it removes is dropped after the lock: plans of managed tables may be the last that keep
-    /// deleted files.
+    /// Changes what is kept. What it removes is dropped after the lock: plans of managed tables may be the last that
+    /// keep deleted files.
     fn with<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
         let mut kept = self.0.lock();
         let result = change(&mut kept);

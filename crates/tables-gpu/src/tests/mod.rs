@@ -147,15 +147,26 @@ impl Fixture {
             without: session(GpuOptions::default()),
             _folder: folder,
         };
-        for context in [&fixture.with, &fixture.lenient, &fixture.without] {
-            for table in joins::TABLES.into_iter().chain(["t"]) {
-                let path = fixture._folder.path().join(table);
-                let path = path.to_str().expect("a path");
-                let registered = context.register_parquet(table, path, Default::default());
-                registered.await.expect("files");
-            }
+        for table in joins::TABLES.into_iter().chain(["t"]) {
+            fixture.register(table).await;
         }
         fixture
+    }
+
+    /// Runs a `COPY`.
+    async fn copy(&self, copy: &str) {
+        let copied = self.without.sql(copy).await.expect("a plan");
+        copied.collect().await.expect("room");
+    }
+
+    /// Declares the folder of a table.
+    async fn register(&self, table: &str) {
+        let path = self._folder.path().join(table);
+        let path = path.to_str().expect("a path");
+        for context in [&self.with, &self.lenient, &self.without] {
+            let registered = context.register_parquet(table, path, Default::default());
+            registered.await.expect("files");
+        }
     }
 
     /// Returns the sorted rows of a query as text, or its error; and whether a plan has an operator of the engine.
@@ -338,12 +349,8 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
     assert_eq!(lenient, without);
 }
 
-/// Each file has a chunk, and the numbers of the files follow each other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_are_skipped_by_their_numbers() {
-    if !emulated::has_compiler() {
-        return;
-    }
+/// Returns a fixture with a table `s` of five files of a chunk each, whose numbers follow each other.
+async fn in_order() -> Fixture {
     let fixture = Fixture::new(Arc::new(Shared(Emulated::new())), Sizes(&[1])).await;
     let folder = fixture._folder.path().join("s");
     for file in 0..5 {
@@ -351,17 +358,22 @@ async fn chunks_are_skipped_by_their_numbers() {
         let copy = format!(
             "COPY (SELECT CASE WHEN {file} < 4 THEN {file} * 1000 + value END AS n, value % 7 AS k,
                 {file} = 3 AS is_late, CAST({file} * 1000 + value AS DECIMAL(12, 2)) AS price,
-                DATE '2026-01-01' + {file} AS day, 't' || {file} AS name FROM generate_series(1, 700)) TO '{}/{file}.parquet'",
+                DATE '2026-01-01' + {file} AS day, 't' || {file} AS name FROM generate_series(1, 700))
+                TO '{}/{file}.parquet'",
             folder.display()
         );
-        let copied = fixture.without.sql(&copy).await.expect("a plan");
-        copied.collect().await.expect("room");
+        fixture.copy(&copy).await;
     }
-    for context in [&fixture.with, &fixture.lenient, &fixture.without] {
-        let registered =
-            context.register_parquet("s", folder.to_str().expect("a path"), Default::default());
-        registered.await.expect("files");
+    fixture.register("s").await;
+    fixture
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_are_skipped_by_their_numbers() {
+    if !emulated::has_compiler() {
+        return;
     }
+    let fixture = in_order().await;
     for (condition, read) in [
         ("n > 2500", "1400 of 3500"),
         ("n BETWEEN 1100 AND 1200", "700 of 3500"),
@@ -392,7 +404,15 @@ async fn chunks_are_skipped_by_their_numbers() {
             "{condition}: {plan}"
         );
     }
-    // A condition on a row of a join is none on rows without a match.
+}
+
+/// A condition on a row of a join is none on rows without a match.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_of_joins_are_skipped_by_their_numbers() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = in_order().await;
     for query in [
         "SELECT count(*), count(n) FROM d LEFT JOIN s ON d.k = n AND n > 3000",
         "SELECT s.k, count(*) FROM s JOIN d ON s.k = d.k WHERE n > 2500 GROUP BY s.k",
@@ -426,13 +446,8 @@ async fn wide() -> Fixture {
             FROM generate_series(1, 530000)) TO '{}/0.parquet'",
         folder.display()
     );
-    let copied = fixture.without.sql(&copy).await.expect("a plan");
-    copied.collect().await.expect("room");
-    for context in [&fixture.with, &fixture.lenient, &fixture.without] {
-        let folder = folder.to_str().expect("a path");
-        let registered = context.register_parquet("w", folder, Default::default());
-        registered.await.expect("files");
-    }
+    fixture.copy(&copy).await;
+    fixture.register("w").await;
     fixture
 }
 

@@ -25,8 +25,8 @@ pub(super) fn of_cast(from: &DataType, to: &DataType) -> Option<Arc<ScalarUDF>> 
     (is_part && matches!(from, DataType::Timestamp(..))).then(|| native::named(INSTANT))
 }
 
-/// Returns the comparison of a timestamp's day with another day as one of the timestamp with the ends of that day, by
-/// which files are left out.
+/// Returns the comparison of a timestamp's day with another day as one of the timestamp with the ends of that day.
+/// Files are left out by it.
 pub(super) fn compared(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     let (cast, op, day) = match (left, right) {
         (Expr::Cast(cast), Expr::Literal(ScalarValue::Date32(Some(day)), _)) => (cast, op, day),

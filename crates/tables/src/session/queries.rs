@@ -125,8 +125,8 @@ impl Session {
         })
     }
 
-    /// Returns the query of a statement, and whether its tables were compared now. It is planned again if it ran before or
-    /// the catalogue changed, unless its tables are the same.
+    /// Returns the query of a statement, and whether its tables were compared now. It is planned again if it ran before
+    /// or the catalogue changed, unless its tables are the same.
     ///
     /// # Errors
     /// If its columns would be others.
