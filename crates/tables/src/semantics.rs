@@ -643,9 +643,6 @@ fn operator(
         let (left, right) = (Box::new(left), Box::new(right));
         Expr::BinaryExpr(BinaryExpr::new(left, op, right))
     };
-    if let Some(compared) = days::compared(&left, op, &right, schema) {
-        return Ok(Transformed::yes(compared));
-    }
     match op {
         Plus | Minus | Multiply | Divide => {
             let right_type = right.get_type(schema)?;
