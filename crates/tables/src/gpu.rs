@@ -20,9 +20,9 @@ pub struct GpuOptions {
     pub strict: bool,
 }
 
-/// Name of the operator of a fragment on a GPU. A plan whose only source it is is kept for later runs. The operator
-/// counts its rows among its metrics if the GPU returned them. [`ExecutionPlan::repartitioned`] into one partition
-/// returns it for plans that are kept: with an error, [`PlanAgain`], if the GPU does not compute it.
+/// Name of the operator of a fragment on a GPU. A plan is kept for later runs if this operator is its only source. The
+/// operator counts its rows among its metrics if the GPU returned them. [`ExecutionPlan::repartitioned`] into one
+/// partition returns the operator of a kept plan, which fails with [`PlanAgain`] if the GPU does not compute it.
 ///
 /// [`ExecutionPlan::repartitioned`]: datafusion::physical_plan::ExecutionPlan::repartitioned
 pub const GPU_OPERATOR: &str = "GpuAggregateExec";
