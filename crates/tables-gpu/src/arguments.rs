@@ -49,9 +49,12 @@ kernel_arguments! {
         pub(crate) tables: DevicePointer<u32>,
         /// For each file and each table of the kernel, where the table begins.
         pub(crate) table_offsets: DevicePointer<u32>,
-        /// Totals: for each group and slot 128 bits, the lowest first; of a kernel that stores rows of a join the marks
-        /// of values of keys. 0 before the kernel runs.
+        /// Totals: for each group the words of its slots, of which those of 128 bits have two, the lower first. 0 before
+        /// the kernel runs.
         pub(crate) totals: DevicePointerMut<u64>,
+        /// Of a kernel that stores rows of a join the marks of values of keys, of one that selects groups what it
+        /// counts or writes. 0 before the kernel runs.
+        pub(crate) results: DevicePointerMut<u64>,
         /// The words of the tables of joins, one array for each word.
         pub(crate) words: [DevicePointer<u8>; JOIN_WORDS_MAX],
         /// The words of the table that the kernel fills; 0 before.

@@ -12,6 +12,7 @@ use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
 use crate::columns::Column;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
+use crate::selection::GROUPS_OF_THREAD;
 
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
@@ -49,6 +50,10 @@ pub(crate) struct KernelLaunch {
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
+    /// Address of the totals, if they are not among the results.
+    pub(crate) totals: Option<u64>,
+    /// Whether the kernel reads the totals of groups, no rows.
+    pub(crate) are_groups_read: bool,
     /// Largest absolute value that a row adds to a total of 64 bits.
     pub(crate) addend_max: u128,
 }
@@ -61,8 +66,9 @@ pub(crate) struct Launch {
     pub(crate) zeroed: Option<(Memory, u64)>,
     /// Bytes of the results of all kernels.
     pub(crate) results_bytes: usize,
-    /// The tables of joins and the columns that kernels read.
-    pub(crate) _held: (Option<Memory>, Vec<Arc<Column>>),
+    /// The tables of joins, totals, and the columns that kernels read.
+    pub(crate) memory: Vec<Memory>,
+    pub(crate) held: Vec<Arc<Column>>,
     /// Whether to wait for the compiler.
     pub(crate) waits: bool,
 }
@@ -70,10 +76,16 @@ pub(crate) struct Launch {
 /// What kernels returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ran {
-    /// Totals or marks.
-    pub(crate) results: Vec<u32>,
+    bytes: Vec<u8>,
     /// Time of the kernels on the device.
     pub(crate) took: Duration,
+}
+
+impl Ran {
+    /// Returns totals, marks or groups.
+    pub(crate) fn results(&self) -> &[u8] {
+        &self.bytes[ALIGNMENT..]
+    }
 }
 
 /// What holds packed columns and runs kernels over them.
@@ -89,6 +101,10 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     /// Copies words to memory of their size.
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>>;
+
+    /// Returns the number of groups from which on kernels select those that the plan keeps. To return fewer takes less
+    /// time than another launch.
+    fn selects_from(&self) -> usize;
 
     /// Runs the kernels of a fragment.
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;
@@ -122,7 +138,11 @@ impl Image {
             parts: DevicePointer::new(address + of.parts.address()),
             tables: DevicePointer::new(address + of.tables.address()),
             table_offsets: DevicePointer::new(address + of.table_offsets.address()),
-            totals: DevicePointerMut::new(address + of.totals.address()),
+            totals: match of.totals.address() {
+                0 => DevicePointerMut::new(address + of.results.address()),
+                totals => DevicePointerMut::new(totals),
+            },
+            results: DevicePointerMut::new(address + of.results.address()),
             repeated: DevicePointerMut::new(address + of.repeated.address()),
             ..*of
         }
@@ -132,16 +152,11 @@ impl Image {
     ///
     /// # Errors
     /// If rows of a join were repeated.
-    pub(crate) fn ran(bytes: &[u8], took: Duration) -> Result<Ran, Reason> {
-        let (repeated, results) = bytes.split_at(ALIGNMENT);
-        if repeated[0] != 0 {
-            return Err(Reason::new("several rows of a join have the same key"));
+    pub(crate) fn ran(bytes: Vec<u8>, took: Duration) -> Result<Ran, Reason> {
+        match bytes[0] {
+            0 => Ok(Ran { bytes, took }),
+            _ => Err(Reason::new("several rows of a join have the same key")),
         }
-        let results = results.as_chunks::<4>().0.iter();
-        Ok(Ran {
-            results: results.map(|it| u32::from_le_bytes(*it)).collect(),
-            took,
-        })
     }
 }
 
@@ -159,6 +174,27 @@ fn addresses<const COUNT: usize>(of: &[u64]) -> [u64; COUNT] {
 }
 
 impl KernelLaunch {
+    /// Returns a kernel that reads and writes nothing.
+    pub(crate) fn new(program: Program, constants: Vec<i128>) -> KernelLaunch {
+        KernelLaunch {
+            program,
+            chunks: Vec::new(),
+            columns: 0,
+            parts: Vec::new(),
+            tables: Vec::new(),
+            table_offsets: Vec::new(),
+            constants,
+            words: Vec::new(),
+            own_words: Vec::new(),
+            seen: 0,
+            groups: 0,
+            shared_bytes: 0,
+            totals: None,
+            are_groups_read: false,
+            addend_max: 0,
+        }
+    }
+
     /// Checks that no total of a block leaves 64 bits.
     ///
     /// # Errors
@@ -188,7 +224,11 @@ impl KernelLaunch {
                 chunk.first_tile += u64::from(rows.div_ceil(threads * ROWS_OF_THREAD));
             }
         }
-        let (chunk_count, tiles) = (chunks.len() as u32, chunk.first_tile);
+        let chunk_count = chunks.len() as u32;
+        let tiles = match self.are_groups_read {
+            true => self.groups.div_ceil(threads * GROUPS_OF_THREAD).into(),
+            false => chunk.first_tile,
+        };
         // Tells where the tiles end.
         chunks.push(chunk);
         let mut constants = [0; 2 * CONSTANTS_MAX];
@@ -202,7 +242,8 @@ impl KernelLaunch {
             parts: DevicePointer::new(place(DeviceType::bytes_of(&self.parts))),
             tables: DevicePointer::new(place(DeviceType::bytes_of(&self.tables))),
             table_offsets: DevicePointer::new(place(DeviceType::bytes_of(&self.table_offsets))),
-            totals: DevicePointerMut::new(0),
+            totals: DevicePointerMut::new(self.totals.unwrap_or(0)),
+            results: DevicePointerMut::new(0),
             words: addresses(&self.words).map(DevicePointer::new),
             own_words: addresses(&self.own_words).map(DevicePointerMut::new),
             seen: DevicePointerMut::new(self.seen),
@@ -216,6 +257,18 @@ impl KernelLaunch {
 }
 
 impl Launch {
+    /// Returns a launch of no kernels.
+    pub(crate) fn new(waits: bool) -> Launch {
+        Launch {
+            kernels: Vec::new(),
+            zeroed: None,
+            results_bytes: 0,
+            memory: Vec::new(),
+            held: Vec::new(),
+            waits,
+        }
+    }
+
     /// Returns the memory of the launch, for kernels with blocks of this many threads.
     pub(crate) fn image(&self, threads: u32) -> Image {
         let mut bytes = Vec::new();
@@ -224,7 +277,7 @@ impl Launch {
         let results = bytes.len();
         for arguments in &mut arguments {
             arguments.repeated = DevicePointerMut::new(results as u64);
-            arguments.totals = DevicePointerMut::new((results + ALIGNMENT) as u64);
+            arguments.results = DevicePointerMut::new((results + ALIGNMENT) as u64);
         }
         Image {
             bytes,

@@ -12,7 +12,7 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -22,6 +22,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 
 use crate::join::{Join, joined};
 use crate::reason::Reason;
+use crate::selection::Selection;
 
 type Result<T> = std::result::Result<T, Reason>;
 pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
@@ -75,23 +76,19 @@ pub(crate) struct Fragment {
     pub(crate) aggregates: Vec<Aggregate>,
     /// What is read: first for `rows`, then for those of each join.
     pub(crate) sources: Vec<Arc<Source>>,
+    /// What the plan above keeps of the groups.
+    pub(crate) selection: Selection,
 }
 
 impl Fragment {
-    /// Returns the fragment of an aggregate operator that reads files.
+    /// Returns the fragment of an aggregate operator that reads files, no states.
     ///
     /// # Errors
     /// Why it is none.
     pub(crate) fn of(aggregate: &AggregateExec) -> Result<Fragment> {
         let groups = aggregate.group_expr();
-        if *aggregate.mode() != AggregateMode::Partial {
-            return Err(Reason::new("an aggregate of aggregates"));
-        }
         if !groups.is_single() || groups.has_grouping_set() {
             return Err(Reason::new("grouping sets"));
-        }
-        if aggregate.limit_options().is_some() {
-            return Err(Reason::new("an aggregate with a limit"));
         }
         let mut rows = rows(aggregate.input())?;
         let keys = groups.expr().iter();
@@ -99,6 +96,9 @@ impl Fragment {
         let keys = keys.collect::<Result<Exprs>>()?;
         let functions = aggregate.aggr_expr().iter().zip(aggregate.filter_expr());
         let aggregates = functions.map(|(function, filter)| {
+            if !keys.is_empty() && !function.groups_accumulator_supported() {
+                return Err(Reason::new(format!("{} of groups", function.name())));
+            }
             let arguments = function.expressions();
             let arguments = arguments.iter().map(|it| over_rows(it, &rows.columns));
             let filter = filter.as_ref().map(|it| over_rows(it, &rows.columns));
@@ -119,6 +119,7 @@ impl Fragment {
             keys,
             aggregates,
             sources,
+            selection: Selection::default(),
         })
     }
 }
@@ -235,15 +236,19 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
         return joined(join);
     }
-    // These move rows, of which kernels read all.
-    let is_all = plan.is::<CoalescePartitionsExec>() && plan.fetch().is_none();
-    if is_all || plan.is::<RepartitionExec>() || plan.is::<CooperativeExec>() {
+    if is_moving(plan) {
         return rows(plan.children()[0]);
     }
     let scan = plan.downcast_ref::<DataSourceExec>();
     let scan = scan.and_then(|it| it.data_source().downcast_ref::<FileScanConfig>());
     let scan = scan.ok_or_else(|| Reason::new(format!("{} is below", plan.name())))?;
     of_scan(scan)
+}
+
+/// Returns whether an operator returns all rows of its input, in other partitions.
+pub(crate) fn is_moving(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_all = plan.is::<CoalescePartitionsExec>() && plan.fetch().is_none();
+    is_all || plan.is::<RepartitionExec>() || plan.is::<CooperativeExec>()
 }
 
 fn of_scan(scan: &FileScanConfig) -> Result<Rows> {

@@ -22,6 +22,10 @@ use crate::reason::Reason;
 /// Maximum bytes of a copy to the device.
 const COPY_BYTES: usize = 4 << 20;
 
+/// Number of groups from which on the GPU selects them. To read and to combine as many takes a millisecond, another
+/// launch a tenth of it.
+const GROUPS_SELECTED: usize = 1 << 15;
+
 /// A GPU, and the tenant that its columns are.
 #[derive(Debug)]
 pub(crate) struct Gpu {
@@ -72,6 +76,10 @@ impl Engine for Gpu {
             copied.await.map_err(Reason::of)?
         }
         .boxed()
+    }
+
+    fn selects_from(&self) -> usize {
+        GROUPS_SELECTED
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
@@ -221,7 +229,7 @@ impl Job for FragmentJob {
             )?;
             let ms = running.ended.elapsed_ms(&running.began)?;
             let took = Duration::from_secs_f64(f64::from(ms) / 1e3);
-            self.reply(Image::ran(&bytes, took));
+            self.reply(Image::ran(bytes, took));
             return Ok(Step::Done);
         }
         let mut compiling = None;

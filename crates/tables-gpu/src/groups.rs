@@ -8,7 +8,7 @@ use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::DataType;
 
 use crate::packed::array_of;
-use crate::program::THREADS;
+use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -18,11 +18,12 @@ const PRIVATE_MAX: usize = 40;
 /// Maximum number of totals of a block in shared memory.
 const OF_BLOCK_MAX: usize = 8 << 10;
 /// Maximum number of groups.
-pub(crate) const GROUPS_MAX: usize = 1 << 22;
-/// Number of groups, some of them by ranges of numbers, that may be more than the rows.
+pub(crate) const GROUPS_MAX: usize = i32::MAX as usize;
+/// Number of groups that may be more than the rows: by values of dictionaries, and by all numbers of a range.
+const GROUPS_OF_VALUES: usize = 1 << 22;
 const GROUPS_OF_RANGES: usize = 1 << 20;
 /// Maximum bytes of all totals.
-const TOTALS_BYTES_MAX: usize = 256 << 20;
+const TOTALS_BYTES_MAX: usize = 16 << 30;
 
 /// Where the totals of a kernel are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +159,7 @@ impl Groups {
     /// If there are too many.
     pub(crate) fn new(
         keys: &[Key],
-        slots: usize,
+        totals: &[Total],
         rows: u64,
         marks: Option<&[u32]>,
     ) -> Result<Groups> {
@@ -188,20 +189,24 @@ impl Groups {
         let are_of_ranges = keys
             .iter()
             .any(|it| matches!(it.values, Values::Range { .. }));
-        let count_max = rows.max(GROUPS_OF_RANGES as u64);
-        if are_of_ranges && groups.count as u64 > count_max {
+        let more = if are_of_ranges {
+            GROUPS_OF_RANGES
+        } else {
+            GROUPS_OF_VALUES
+        };
+        let bytes = groups.count.saturating_mul(8 * group_words(totals));
+        if groups.count as u64 > rows.max(more as u64) || bytes > TOTALS_BYTES_MAX {
             return Err(Reason::new(format!(
                 "{} groups of {rows} rows",
                 groups.count
             )));
         }
-        groups.place = match groups.count * slots {
+        groups.place = match groups.count * totals.len() {
             _ if keys.is_empty() => Place::Registers,
             // Additions of each thread to its own totals take long if few rows are left.
             0..=PRIVATE_MAX if marks.is_none() => Place::Private,
             0..=OF_BLOCK_MAX => Place::OfBlock,
-            totals if totals * 16 <= TOTALS_BYTES_MAX => Place::OfAll,
-            _ => return Err(Reason::new(format!("{} groups", groups.count))),
+            _ => Place::OfAll,
         };
         Ok(groups)
     }

@@ -7,7 +7,7 @@ use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::groups::{Groups, Place};
 use crate::load::tables;
-use crate::program::Compiled;
+use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
 use crate::source::{Build, Kernel};
 
@@ -43,11 +43,10 @@ pub(crate) fn joins_of(
     }
     let memory = columns.allocate(bytes, used)?;
     let mut launch = Launch {
-        kernels: Vec::new(),
         zeroed: Some((memory.clone(), bytes)),
         results_bytes: compiled.mark_words * 4,
-        _held: (Some(memory.clone()), Vec::new()),
-        waits,
+        memory: vec![memory.clone()],
+        ..Launch::new(waits)
     };
     let mut end = memory.address;
     let mut words = Vec::new();
@@ -103,26 +102,25 @@ fn add(
     Ok(own_words)
 }
 
-/// Returns the kernel that adds the totals.
+/// Returns the kernel that adds the totals, to the memory `totals` or to its results.
 ///
 /// # Errors
 /// If the columns of a file do not have the same rows.
 pub(crate) fn last(
     resident: &[Resident],
     (compiled, groups, joins): (&Compiled, &Groups, &Joins),
+    totals: Option<&Memory>,
     waits: bool,
 ) -> Result<Launch> {
     let mut launch = Launch {
-        kernels: Vec::new(),
-        zeroed: None,
-        results_bytes: groups.count * compiled.slots * 16,
-        _held: (joins.memory.clone(), Vec::new()),
-        waits,
+        memory: joins.memory.iter().cloned().collect(),
+        ..Launch::new(waits)
     };
     let kernel = KernelLaunch {
         words: joins.words.clone(),
         groups: groups.count as u32,
-        shared_bytes: groups.shared_bytes(compiled.slots),
+        totals: totals.map(|it| it.address),
+        shared_bytes: groups.shared_bytes(compiled.totals.len()),
         addend_max: match groups.place {
             Place::OfAll => 0,
             _ => compiled.addend_max,
@@ -135,6 +133,14 @@ pub(crate) fn last(
         )?
     };
     launch.kernels.push(kernel);
+    let bytes = groups.count * 8 * group_words(&compiled.totals);
+    match totals {
+        Some(totals) => {
+            launch.zeroed = Some((totals.clone(), bytes as u64));
+            launch.memory.push(totals.clone());
+        }
+        None => launch.results_bytes = bytes,
+    }
     Ok(launch)
 }
 
@@ -153,7 +159,7 @@ fn kernel(
     for columns in &resident.files {
         for column in &kernel.columns {
             parts.push(columns[column].parts());
-            launch._held.1.push(Arc::clone(&columns[column]));
+            launch.held.push(Arc::clone(&columns[column]));
         }
     }
     let mut constants = kernel.constants.clone();
@@ -161,18 +167,11 @@ fn kernel(
         constants[*index] = *constant;
     }
     Ok(KernelLaunch {
-        program: kernel.program(groups.map(|groups| groups.place)),
         chunks,
         columns: kernel.columns.len(),
         parts,
         tables,
         table_offsets,
-        constants,
-        words: Vec::new(),
-        own_words: Vec::new(),
-        seen: 0,
-        groups: 0,
-        shared_bytes: 0,
-        addend_max: 0,
+        ..KernelLaunch::new(kernel.program(groups.map(|groups| groups.place)), constants)
     })
 }

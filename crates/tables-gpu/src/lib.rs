@@ -11,6 +11,7 @@ use std::sync::Arc;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use forebay_device::{Device, OutOfMemory};
 
+mod above;
 mod arguments;
 mod columns;
 mod domain;
@@ -34,6 +35,7 @@ mod reason;
 mod result;
 mod rule;
 mod scanned;
+mod selection;
 mod skipped;
 mod source;
 #[cfg(test)]

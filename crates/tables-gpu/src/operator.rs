@@ -11,8 +11,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
-    Partitioning, PlanProperties, ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
+    PlanProperties, ReplaceChildrenOptions,
 };
 use forebay_tables::{GPU_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -20,6 +20,7 @@ use tokio::sync::OnceCell;
 
 use crate::columns::Columns;
 use crate::fragment::Fragment;
+use crate::selection::Selection;
 use crate::work::{Outcome, Work};
 
 /// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
@@ -44,12 +45,9 @@ impl GpuAggregateExec {
         columns: Arc<Columns>,
         options: GpuOptions,
     ) -> GpuAggregateExec {
-        // The device returns all rows in the first partition, in no order.
-        let partitions = cpu.output_partitioning().partition_count();
-        let properties = in_partitions(cpu.properties(), partitions);
         GpuAggregateExec {
+            properties: Arc::clone(cpu.properties()),
             cpu,
-            properties: Arc::new(properties),
             fragment,
             columns,
             options,
@@ -57,6 +55,31 @@ impl GpuAggregateExec {
             outcome: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// Returns what the plan above keeps of the groups.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.fragment.selection
+    }
+
+    /// Returns the operator, which returns at least the groups that are selected.
+    pub(crate) fn with_selection(&self, selection: Selection) -> GpuAggregateExec {
+        let mut fragment = Fragment::clone(&self.fragment);
+        fragment.selection = selection;
+        GpuAggregateExec {
+            fragment: Arc::new(fragment),
+            ..self.renewed()
+        }
+    }
+
+    /// Returns the index of the aggregate that is a column of the result, if the totals of a group order as its values
+    /// do.
+    pub(crate) fn aggregate_of(&self, column: usize) -> Option<usize> {
+        let index = column.checked_sub(self.fragment.keys.len())?;
+        let name = self.fragment.aggregates.get(index)?.function.fun().name();
+        ["count", "sum", "min", "max"]
+            .contains(&name)
+            .then_some(index)
     }
 
     /// Returns the operator without what a run has made.
@@ -73,10 +96,11 @@ impl GpuAggregateExec {
         }
     }
 
-    /// Returns the batch of the device, or why the CPU computes the fragment.
+    /// Returns what computes the fragment on the device.
     fn work(&self, context: Arc<TaskContext>) -> Work {
         Work {
             schema: self.cpu.schema(),
+            partitioning: self.properties.partitioning.clone(),
             fragment: Arc::clone(&self.fragment),
             columns: Arc::clone(&self.columns),
             options: self.options.clone(),
@@ -86,14 +110,16 @@ impl GpuAggregateExec {
     }
 }
 
-fn in_partitions(properties: &PlanProperties, count: usize) -> PlanProperties {
-    let partitioning = Partitioning::UnknownPartitioning(count);
-    properties.clone().with_partitioning(partitioning)
-}
-
 impl DisplayAs for GpuAggregateExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GpuAggregateExec: device={}", self.columns.engine.name())?;
+        let Selection { conditions, top } = self.selection();
+        if !conditions.is_empty() {
+            write!(f, ", conditions={}", conditions.len())?;
+        }
+        if let Some(top) = top {
+            write!(f, ", limit={}", top.count)?;
+        }
         match self.outcome.get() {
             None => Ok(()),
             Some(Outcome::Device { figures, .. }) => write!(f, ", ran there: {figures}"),
@@ -156,7 +182,8 @@ impl ExecutionPlan for GpuAggregateExec {
         _config: &ConfigOptions,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         Ok((partitions == 1).then(|| {
-            let properties = in_partitions(self.properties(), 1);
+            let alone = Partitioning::UnknownPartitioning(1);
+            let properties = PlanProperties::clone(&self.properties).with_partitioning(alone);
             Arc::new(GpuAggregateExec {
                 is_kept: true,
                 properties: Arc::new(properties),
@@ -176,11 +203,13 @@ impl ExecutionPlan for GpuAggregateExec {
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
-                Outcome::Device { batch, .. } => {
-                    // The first partition returns all rows.
-                    let first = (partition == 0).then(|| Ok(batch.clone()));
-                    let rows = stream::iter(first);
-                    Box::pin(RecordBatchStreamAdapter::new(cpu.schema(), rows))
+                Outcome::Device { partitions, .. } => {
+                    let rows = partitions.get(partition).filter(|it| it.num_rows() > 0);
+                    let rows = rows.cloned().map(Ok);
+                    Box::pin(RecordBatchStreamAdapter::new(
+                        cpu.schema(),
+                        stream::iter(rows),
+                    ))
                 }
                 Outcome::Cpu(_) if is_kept => {
                     return Err(DataFusionError::External(Box::new(PlanAgain)));

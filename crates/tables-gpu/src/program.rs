@@ -12,6 +12,7 @@ use crate::fragment::{Aggregate, Fragment};
 use crate::groups::{Groups, Key};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::selection::Selecting;
 use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
 use crate::value::{Kind, Value};
@@ -33,6 +34,24 @@ struct Slot {
     /// The condition under which a row counts, and what is added.
     code: String,
     is_maximum: bool,
+    /// Largest absolute value that a row adds.
+    addend_max: u128,
+}
+
+/// A total of each group in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Total {
+    pub(crate) is_maximum: bool,
+    /// Index of its first word of 64 bits in those of the group.
+    pub(crate) word: usize,
+    /// Whether it has two words.
+    pub(crate) is_wide: bool,
+}
+
+/// Returns the number of words of a group with these totals.
+pub(crate) fn group_words(totals: &[Total]) -> usize {
+    let last = totals.last();
+    last.map_or(0, |it| it.word + 1 + usize::from(it.is_wide))
 }
 
 /// What a column of the result is made of: indexes of slots.
@@ -68,16 +87,27 @@ pub(crate) struct Compiled {
     pub(crate) keys: Vec<Key>,
     /// Number of words with marks of values of keys.
     pub(crate) mark_words: usize,
-    /// Number of totals of a group. The first is its number of rows.
-    pub(crate) slots: usize,
-    /// The columns of the result behind the keys.
-    pub(crate) outputs: Vec<Column>,
+    /// The totals of a group. The first is its number of rows.
+    pub(crate) totals: Vec<Total>,
+    /// The states of each aggregate.
+    pub(crate) outputs: Vec<Vec<Column>>,
+    /// The kernel that selects groups.
+    pub(crate) selecting: Selecting,
     /// Largest absolute value that a row adds to a sum.
     pub(crate) addend_max: u128,
     /// Number of rows of the first source.
     rows: u64,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
+}
+
+/// How rows change a total.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Added {
+    /// It is the largest value.
+    Maximum,
+    /// It is a sum, to which a row adds a number of at most this absolute value.
+    UpTo(u128),
 }
 
 /// The slots of a kernel while its code is written.
@@ -104,11 +134,10 @@ impl Compiled {
             rows,
         };
         let (group, keys, mark_words) = slots.group(&fragment.keys)?;
-        slots.slot(None, "1".to_owned(), false);
-        let mut outputs = Vec::new();
-        for aggregate in &fragment.aggregates {
-            outputs.extend(slots.aggregate(aggregate)?);
-        }
+        slots.slot(None, "1".to_owned(), Added::UpTo(1));
+        let aggregates = fragment.aggregates.iter();
+        let outputs = aggregates.map(|it| slots.aggregate(it));
+        let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let addend_max = slots.addend_max;
         let (all, mut add) = (slots.slots, slots.code.function);
         let lines = &mut add.lines;
@@ -123,8 +152,9 @@ impl Compiled {
             format!("    {code};")
         }));
         lines.push("}".to_owned());
+        let totals = totals_of(&all, rows);
         let ending = Ending {
-            slots: all.iter().map(|it| it.is_maximum).collect(),
+            totals: totals.clone(),
             add,
             words: Vec::new(),
             is_unique: false,
@@ -133,7 +163,8 @@ impl Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
             keys,
             mark_words,
-            slots: all.len(),
+            selecting: Selecting::new(&fragment.selection, &outputs, &totals)?,
+            totals,
             outputs,
             addend_max,
             rows,
@@ -146,8 +177,24 @@ impl Compiled {
     /// # Errors
     /// If there are too many.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
-        Groups::new(&self.keys, self.slots, self.rows, marks)
+        Groups::new(&self.keys, &self.totals, self.rows, marks)
     }
+}
+
+/// Returns the totals of a group that this many rows may be added to.
+fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
+    let mut word = 0;
+    let totals = slots.iter().map(|slot| {
+        let largest = slot.addend_max.checked_mul(rows.into());
+        let total = Total {
+            is_maximum: slot.is_maximum,
+            word,
+            is_wide: largest.is_none_or(|it| it >= 1 << 63),
+        };
+        word += 1 + usize::from(total.is_wide);
+        total
+    });
+    totals.collect()
 }
 
 impl Slots<'_, '_> {
@@ -173,15 +220,19 @@ impl Slots<'_, '_> {
     }
 
     /// Returns the slot of a total, a new one unless there is one of the same code.
-    fn slot(&mut self, condition: Option<&str>, value: String, is_maximum: bool) -> usize {
-        let call = if is_maximum { "raise" } else { "add" };
+    fn slot(&mut self, condition: Option<&str>, value: String, added: Added) -> usize {
+        let (call, addend_max) = match added {
+            Added::Maximum => ("raise", 0),
+            Added::UpTo(addend_max) => ("add", addend_max),
+        };
         let call = format!("totals.{call}(group, SLOT, {value})");
         let slot = Slot {
             code: match condition {
                 Some(condition) => format!("if ({condition}) {call}"),
                 None => call,
             },
-            is_maximum,
+            is_maximum: added == Added::Maximum,
+            addend_max,
         };
         let known = self.slots.iter().position(|it| *it == slot);
         known.unwrap_or_else(|| {
@@ -249,11 +300,15 @@ impl Slots<'_, '_> {
                 Ok(vec![count, column(Output::FloatSum(sum, rows), 1)])
             }
             ("min", [_]) => {
-                let slot = self.slot(kept.as_deref(), format!("~ordered({large})"), true);
+                let slot = self.slot(
+                    kept.as_deref(),
+                    format!("~ordered({large})"),
+                    Added::Maximum,
+                );
                 Ok(vec![column(Output::Min(slot, rows), 0)])
             }
             ("max", [_]) => {
-                let slot = self.slot(kept.as_deref(), format!("ordered({large})"), true);
+                let slot = self.slot(kept.as_deref(), format!("ordered({large})"), Added::Maximum);
                 Ok(vec![column(Output::Max(slot, rows), 0)])
             }
             _ => Err(Reason::new(format!("{name} of {argument}"))),
@@ -270,11 +325,11 @@ impl Slots<'_, '_> {
         let is_null = datafusion::physical_expr::expressions::is_not_null(Arc::clone(argument));
         let literal = argument.downcast_ref::<datafusion::physical_expr::expressions::Literal>();
         if literal.is_some_and(|it| !it.value().is_null()) {
-            return Ok(self.slot(filter, "1".to_owned(), false));
+            return Ok(self.slot(filter, "1".to_owned(), Added::UpTo(1)));
         }
         let nullable = argument.nullable(&scanned.schema).map_err(Reason::of)?;
         if !nullable {
-            return Ok(self.slot(filter, "1".to_owned(), false));
+            return Ok(self.slot(filter, "1".to_owned(), Added::UpTo(1)));
         }
         let valid = self.code.value(&is_null.map_err(Reason::of)?)?;
         let value = Value {
@@ -287,7 +342,7 @@ impl Slots<'_, '_> {
     /// Returns the slot of the number of rows that count for a value.
     fn rows_of(&mut self, value: &Value, filter: Option<&str>) -> usize {
         let condition = self.condition(value, filter);
-        self.slot(condition.as_deref(), "1".to_owned(), false)
+        self.slot(condition.as_deref(), "1".to_owned(), Added::UpTo(1))
     }
 
     fn condition(&mut self, value: &Value, filter: Option<&str>) -> Option<String> {
@@ -303,7 +358,8 @@ impl Slots<'_, '_> {
     fn sum(&mut self, value: &Value, condition: Option<&str>) -> usize {
         let addend_max = value.min.unsigned_abs().max(value.max.unsigned_abs());
         self.addend_max = self.addend_max.max(addend_max);
-        self.slot(condition, value.widened(Kind::Large), false)
+        let added = Added::UpTo(addend_max);
+        self.slot(condition, value.widened(Kind::Large), added)
     }
 
     /// Returns the largest absolute value that a sum over all rows may have.

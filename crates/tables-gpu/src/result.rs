@@ -9,38 +9,86 @@ use datafusion::arrow::array::{
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::error::Result;
+use datafusion::logical_expr::EmitTo;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_plan::Partitioning;
+use datafusion::physical_plan::metrics::Time;
+use datafusion::physical_plan::repartition::BatchPartitioner;
 
+use crate::fragment::Fragment;
 use crate::groups::Groups;
 use crate::packed::array_of;
-use crate::program::{Column, Compiled, Output};
+use crate::program::{Column, Compiled, Output, Total, group_words};
+use crate::reason::Reason;
 
-/// The totals of a kernel.
-struct Totals<'a> {
-    totals: &'a [u32],
-    slots: usize,
-    /// The groups that have rows.
-    groups: Vec<usize>,
+/// The totals of groups.
+pub(crate) struct Totals<'a> {
+    layout: &'a [Total],
+    /// The words of groups, one group behind the other.
+    words: &'a [u8],
+    /// For each row of the result, which of these groups it is, and its number among all.
+    groups: Vec<(usize, usize)>,
 }
 
-impl Totals<'_> {
-    fn pair(&self, group: usize, slot: usize) -> [u64; 2] {
-        let words = &self.totals[(group * self.slots + slot) * 4..];
-        [0, 2].map(|low| u64::from(words[low]) | u64::from(words[low + 1]) << 32)
+impl<'a> Totals<'a> {
+    /// Returns those of all groups that have rows; of a fragment without keys, those of its only group.
+    pub(crate) fn all(layout: &'a [Total], words: &'a [u8], groups: &Groups) -> Totals<'a> {
+        let mut totals = Totals {
+            layout,
+            words,
+            groups: Vec::new(),
+        };
+        let all = 0..groups.count;
+        let kept = all.filter(|group| groups.keys.is_empty() || totals.count(*group, 0) > 0);
+        totals.groups = kept.map(|group| (group, group)).collect();
+        totals
+    }
+
+    /// Returns those of this many groups that a kernel has selected.
+    ///
+    /// # Errors
+    /// If there are more or fewer.
+    pub(crate) fn selected(
+        layout: &'a [Total],
+        results: &'a [u8],
+        count: usize,
+    ) -> std::result::Result<Totals<'a>, Reason> {
+        let (head, rest) = results.split_at(8);
+        let (numbers, words) = rest.split_at(8 * count.div_ceil(2));
+        let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
+        if number(head) as usize != count {
+            return Err(Reason::new("groups changed while they were selected"));
+        }
+        let groups = numbers.chunks(4).take(count).map(number);
+        Ok(Totals {
+            layout,
+            words,
+            groups: groups.map(|it| it as usize).enumerate().collect(),
+        })
+    }
+
+    fn word(&self, group: usize, word: usize) -> u64 {
+        let bytes = &self.words[8 * (group * group_words(self.layout) + word)..];
+        bytes.first_chunk().map_or(0, |it| u64::from_le_bytes(*it))
     }
 
     fn sum(&self, group: usize, slot: usize) -> i128 {
-        let [low, high] = self.pair(group, slot);
-        (u128::from(high) << 64 | u128::from(low)).cast_signed()
+        let Total { word, is_wide, .. } = self.layout[slot];
+        let low = self.word(group, word);
+        match is_wide {
+            true => (u128::from(self.word(group, word + 1)) << 64 | u128::from(low)).cast_signed(),
+            false => low.cast_signed().into(),
+        }
     }
 
     fn count(&self, group: usize, slot: usize) -> u64 {
-        self.pair(group, slot)[0]
+        self.word(group, self.layout[slot].word)
     }
 
     /// Returns what a function gives for each group; `None` for those without rows in a slot.
     fn of_each<T>(&self, rows: usize, value: impl Fn(usize) -> T) -> Vec<Option<T>> {
         let groups = self.groups.iter();
-        let values = groups.map(|group| (self.count(*group, rows) > 0).then(|| value(*group)));
+        let values = groups.map(|(group, _)| (self.count(*group, rows) > 0).then(|| value(*group)));
         values.collect()
     }
 
@@ -51,7 +99,10 @@ impl Totals<'_> {
         let plain = |number: u64| (number ^ 1 << 63).cast_signed();
         match column.output {
             Output::Count(slot) => {
-                let counts = self.groups.iter().map(|group| self.count(*group, slot));
+                let counts = self
+                    .groups
+                    .iter()
+                    .map(|(group, _)| self.count(*group, slot));
                 let counts = counts.map(u64::cast_signed);
                 Ok(Arc::new(Int64Array::from_iter_values(counts)))
             }
@@ -77,47 +128,57 @@ impl Totals<'_> {
                 Ok(Arc::new(Float64Array::from(sums)))
             }
             Output::Max(slot, rows) => {
-                let values = self.of_each(rows, |group| plain(self.pair(group, slot)[0]));
+                let values = self.of_each(rows, |group| plain(self.count(group, slot)));
                 array_of(values, data_type)
             }
             Output::Min(slot, rows) => {
-                let values = self.of_each(rows, |group| plain(!self.pair(group, slot)[0]));
+                let values = self.of_each(rows, |group| plain(!self.count(group, slot)));
                 array_of(values, data_type)
             }
         }
     }
 }
 
-/// Returns the rows that the totals of a kernel are, in a schema: keys, then aggregates.
+/// Returns the values of an aggregate for each group, from the states of all groups.
+fn finished(
+    function: &AggregateFunctionExpr,
+    states: &[ArrayRef],
+    groups: Option<&[usize]>,
+) -> Result<ArrayRef> {
+    let Some(groups) = groups else {
+        let mut all = function.create_accumulator()?;
+        all.merge_batch(states)?;
+        return all.evaluate()?.to_array();
+    };
+    let mut of_groups = function.create_groups_accumulator()?;
+    of_groups.merge_batch(states, groups, groups.len())?;
+    of_groups.evaluate(EmitTo::All)
+}
+
+/// Returns the rows of groups, in a schema: keys, then aggregates.
 ///
 /// # Errors
-/// If they are no rows of the schema.
+/// If they are no rows of the schema, or an aggregate has no value.
 pub(crate) fn batch(
-    compiled: &Compiled,
-    groups: &Groups,
-    totals: &[u32],
+    (fragment, compiled, groups): (&Fragment, &Compiled, &Groups),
+    totals: &Totals<'_>,
     schema: &SchemaRef,
 ) -> Result<RecordBatch> {
-    let mut totals = Totals {
-        totals,
-        slots: compiled.slots,
-        groups: vec![0],
-    };
-    if !compiled.keys.is_empty() {
-        let all = 0..groups.count;
-        totals.groups = all.filter(|group| totals.count(*group, 0) > 0).collect();
-    }
     let mut columns = Vec::with_capacity(schema.fields().len());
     let mut behind = groups.count;
     for values in &groups.keys {
         behind /= values.len().max(1);
-        let indexes = totals.groups.iter();
-        let indexes = indexes.map(|group| (group / behind % values.len().max(1)) as u32);
-        let indexes = UInt32Array::from_iter_values(indexes);
-        columns.push(values.take(&indexes)?);
+        let numbers = totals.groups.iter();
+        let numbers = numbers.map(|(_, group)| (group / behind % values.len().max(1)) as u32);
+        columns.push(values.take(&UInt32Array::from_iter_values(numbers))?);
     }
-    for column in &compiled.outputs {
-        columns.push(totals.column(column)?);
+    // Each group is in one row, so that its states are all that there are.
+    let numbers: Vec<usize> = (0..totals.groups.len()).collect();
+    let numbers = (!compiled.keys.is_empty()).then_some(&*numbers);
+    for (aggregate, states) in fragment.aggregates.iter().zip(&compiled.outputs) {
+        let states = states.iter().map(|column| totals.column(column));
+        let states = states.collect::<Result<Vec<_>>>()?;
+        columns.push(finished(&aggregate.function, &states, numbers)?);
     }
     let typed = columns.iter().zip(schema.fields());
     let typed = typed.map(|(column, field)| cast(column, field.data_type()));
@@ -128,4 +189,26 @@ pub(crate) fn batch(
         columns,
         &options,
     )?)
+}
+
+/// Returns the rows of each partition.
+///
+/// # Errors
+/// If they cannot be partitioned.
+pub(crate) fn partitioned(
+    batch: RecordBatch,
+    partitioning: &Partitioning,
+) -> Result<Vec<RecordBatch>> {
+    let Partitioning::Hash(keys, count @ 2..) = partitioning else {
+        return Ok(vec![batch]);
+    };
+    let mut partitions = vec![RecordBatch::new_empty(batch.schema()); *count];
+    BatchPartitioner::new_hash_partitioner(keys.clone(), *count, Time::default())?.partition(
+        batch,
+        |partition, rows| {
+            partitions[partition] = rows;
+            Ok(())
+        },
+    )?;
+    Ok(partitions)
 }

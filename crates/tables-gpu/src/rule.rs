@@ -9,13 +9,13 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
-use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, LimitOptions};
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
+use crate::above;
 use crate::columns::Columns;
-use crate::fragment::{Fragment, Source};
+use crate::fragment::{Fragment, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuAggregateExec;
 use crate::packed::is_packable;
@@ -23,7 +23,7 @@ use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 
-/// Puts an operator of a device above each partial aggregate that the device can compute.
+/// Puts an operator of a device above each aggregate that the device can compute.
 #[derive(Debug)]
 pub(crate) struct Fragments(pub(crate) Arc<Columns>);
 
@@ -40,22 +40,21 @@ impl PhysicalOptimizerRule for Fragments {
         }
         plan.transform_up(|node| {
             let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
-                return Ok(Transformed::no(node));
+                return above::selected(node);
             };
-            let steps = Steps::of(aggregate)?;
-            match steps.partial().and_then(checked) {
+            if !is_last(aggregate) {
+                // The aggregate above it is asked.
+                return Ok(Transformed::no(node));
+            }
+            match checked(aggregate) {
                 Ok(fragment) => {
-                    let first = steps.first.clone().unwrap_or(Arc::clone(&node));
-                    let first = Arc::new(GpuAggregateExec::new(
-                        first,
-                        Arc::new(fragment),
-                        Arc::clone(&self.0),
-                        options.clone(),
-                    ));
-                    Ok(Transformed::yes(steps.last(aggregate, first)?))
+                    let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
+                    let options = options.clone();
+                    let node = GpuAggregateExec::new(node, fragment, columns, options);
+                    Ok(Transformed::yes(Arc::new(node) as _))
                 }
-                // Those of catalogues, and of other aggregates, are not the device's.
-                Err(_) if is_last(aggregate) || !reads_files(&node) => Ok(Transformed::no(node)),
+                // Those of catalogues are not the device's.
+                Err(_) if !reads_files(&node) => Ok(Transformed::no(node)),
                 Err(reason) if options.strict => {
                     let text = format!("the GPU does not compute a part of the plan: {reason}");
                     Err(DataFusionError::Plan(text))
@@ -78,11 +77,11 @@ impl PhysicalOptimizerRule for Fragments {
     }
 }
 
-/// Returns whether an aggregate combines those of another operator.
+/// Returns whether an aggregate returns values, no states.
 fn is_last(aggregate: &AggregateExec) -> bool {
-    matches!(
+    !matches!(
         aggregate.mode(),
-        AggregateMode::Final | AggregateMode::FinalPartitioned | AggregateMode::PartialReduce
+        AggregateMode::Partial | AggregateMode::PartialReduce
     )
 }
 
@@ -92,137 +91,43 @@ fn reads_files(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.children().into_iter().any(reads_files)
 }
 
-/// The steps of an aggregate, of which the device computes the first.
-struct Steps {
-    first: Option<Arc<dyn ExecutionPlan>>,
-    /// Partitions of the last step, if it has several.
-    partitions: Option<Partitioning>,
-    reason: Option<Reason>,
-}
-
-impl Steps {
-    /// Returns the steps of an aggregate: itself, or two instead of one.
-    fn of(aggregate: &AggregateExec) -> Result<Steps> {
-        let mut steps = Steps {
-            first: None,
-            partitions: None,
-            reason: None,
-        };
-        let input = match aggregate.mode() {
-            AggregateMode::Single => aggregate.input(),
-            AggregateMode::SinglePartitioned => {
-                // Operators above rely on them.
-                let partitions = &aggregate.properties().partitioning;
-                if partitions.partition_count() > 1 {
-                    if !is_by_columns(partitions) {
-                        steps.reason = Some(Reason::new("rows that are partitioned"));
-                        return Ok(steps);
-                    }
-                    steps.partitions = Some(partitions.clone());
-                }
-                let below = steps.partitions.as_ref().and_then(|_| by_keys(aggregate));
-                below.unwrap_or(aggregate.input())
-            }
-            AggregateMode::Partial => {
-                steps.first = Some(Arc::new(aggregate.clone()));
-                return Ok(steps);
-            }
-            _ => {
-                steps.reason = Some(Reason::new("an aggregate of aggregates"));
-                return Ok(steps);
-            }
-        };
-        steps.first = Some(Arc::new(AggregateExec::try_new(
-            AggregateMode::Partial,
-            aggregate.group_expr().clone(),
-            aggregate.aggr_expr().to_vec(),
-            aggregate.filter_expr().to_vec(),
-            Arc::clone(input),
-            aggregate.input_schema(),
-        )?));
-        Ok(steps)
+/// Returns the first step of an aggregate: itself, or the one whose states it combines.
+fn first_step(aggregate: &AggregateExec) -> std::result::Result<&AggregateExec, Reason> {
+    if matches!(
+        aggregate.mode(),
+        AggregateMode::Single | AggregateMode::SinglePartitioned
+    ) {
+        return Ok(aggregate);
     }
-
-    /// Returns the first step.
-    fn partial(&self) -> std::result::Result<&AggregateExec, Reason> {
-        let first = self.first.as_ref().and_then(|it| it.downcast_ref());
-        let reason = || {
-            self.reason
-                .clone()
-                .unwrap_or_else(|| Reason::new("no aggregate"))
-        };
-        first.ok_or_else(reason)
+    let mut below = aggregate.input();
+    while is_moving(below) {
+        below = below.children()[0];
     }
-
-    /// Returns the aggregate over the results of its first step.
-    fn last(
-        &self,
-        aggregate: &AggregateExec,
-        first: Arc<dyn ExecutionPlan>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let groups = aggregate.group_expr().as_final();
-        let (mode, input) = match (aggregate.mode(), &self.partitions) {
-            (AggregateMode::Partial, _) => {
-                // The device returns all rows in the first partition.
-                let partitioning = &aggregate.properties().partitioning;
-                return Ok(match is_by_columns(partitioning) {
-                    true => Arc::new(RepartitionExec::try_new(first, partitioning.clone())?),
-                    false => first,
-                });
-            }
-            (_, Some(partitions)) => {
-                let input = RepartitionExec::try_new(first, partitions.clone())?;
-                (AggregateMode::FinalPartitioned, Arc::new(input) as _)
-            }
-            _ => (AggregateMode::Final, first),
-        };
-        Ok(Arc::new(AggregateExec::try_new(
-            mode,
-            groups,
-            aggregate.aggr_expr().to_vec(),
-            aggregate.filter_expr().to_vec(),
-            input,
-            aggregate.input_schema(),
-        )?))
-    }
-}
-
-/// Returns whether rows are partitioned by columns that are still there.
-fn is_by_columns(partitioning: &Partitioning) -> bool {
-    let Partitioning::Hash(keys, _) = partitioning else {
-        return false;
-    };
-    !keys.iter().any(|it| it.is::<UnKnownColumn>())
-}
-
-/// Returns what is below the partitions by the keys of an aggregate.
-fn by_keys(aggregate: &AggregateExec) -> Option<&Arc<dyn ExecutionPlan>> {
-    let repartition = aggregate.input().downcast_ref::<RepartitionExec>()?;
-    match repartition.partitioning() {
-        Partitioning::Hash(keys, _) if *keys == aggregate.group_expr().input_exprs() => {
-            Some(repartition.input())
-        }
-        _ => None,
-    }
+    let first = below.downcast_ref::<AggregateExec>();
+    let first = first.filter(|it| *it.mode() == AggregateMode::Partial);
+    first.ok_or_else(|| Reason::new("an aggregate of aggregates"))
 }
 
 /// Returns the fragment of an aggregate.
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
-    if aggregate.properties().output_ordering().is_some() {
+    let first = first_step(aggregate)?;
+    for step in [aggregate, first] {
+        // A sort is above an aggregate whose limit has an order, and takes what it needs of more rows.
+        let limit = step.limit_options();
+        if limit.is_some_and(|it| LimitOptions::descending(&it).is_none()) {
+            return Err(Reason::new("an aggregate with a limit"));
+        }
+    }
+    let properties = aggregate.properties();
+    if properties.output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));
     }
-    let is_known = |partitioning: &Partitioning| {
-        use Partitioning::{Hash, RoundRobinBatch, UnknownPartitioning};
-        matches!(
-            partitioning,
-            Hash(..) | RoundRobinBatch(_) | UnknownPartitioning(_)
-        )
-    };
-    let partitioning = &aggregate.properties().partitioning;
-    if partitioning.partition_count() > 1 && !is_known(partitioning) {
-        return Err(Reason::new("rows that are partitioned by ranges"));
+    // Operators above rely on the partitions.
+    let partitioning = &properties.partitioning;
+    if partitioning.partition_count() > 1 && !is_by_columns(partitioning) {
+        return Err(Reason::new("rows that are partitioned"));
     }
-    let fragment = Fragment::of(aggregate)?;
+    let fragment = Fragment::of(first)?;
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
     while let Some(of) = rows.pop() {
@@ -236,6 +141,14 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     let assumed: Vec<_> = assumed.into_iter().flatten().collect();
     Compiled::new(&fragment, &assumed)?;
     Ok(fragment)
+}
+
+/// Returns whether rows are partitioned by columns that are still there.
+fn is_by_columns(partitioning: &Partitioning) -> bool {
+    let Partitioning::Hash(keys, _) = partitioning else {
+        return false;
+    };
+    !keys.iter().any(|it| it.is::<UnKnownColumn>())
 }
 
 /// Checks that the columns of a source can be kept on a device.

@@ -13,7 +13,7 @@ use crate::expression::Function;
 use crate::groups::Place;
 use crate::join::Join;
 use crate::joined::{Word, layout, words_of};
-use crate::program::THREADS;
+use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -50,8 +50,8 @@ pub(crate) struct Build {
 
 /// What a kernel does with the rows that it keeps.
 pub(crate) struct Ending {
-    /// For each slot, whether it is a maximum.
-    pub(crate) slots: Vec<bool>,
+    /// The totals of a group, one for each slot.
+    pub(crate) totals: Vec<Total>,
     pub(crate) add: Function,
     /// Words of an element that is stored.
     pub(crate) words: Vec<Word>,
@@ -90,10 +90,7 @@ impl Kernel {
             name: "tables/fragment.cu".to_owned(),
             source: source.into(),
             headers: headers(),
-            options: vec![
-                "--device-int128".to_owned(),
-                "--device-as-default-execution-space".to_owned(),
-            ],
+            options: options(),
             entries: vec!["fragment".to_owned()],
         }
     }
@@ -144,7 +141,7 @@ impl Build {
             ));
         }
         let ending = Ending {
-            slots: Vec::new(),
+            totals: Vec::new(),
             add,
             words: words.clone(),
             is_unique: join.is_unique(),
@@ -157,6 +154,12 @@ impl Build {
     }
 }
 
+/// Returns the options of the compiler for every kernel.
+pub(crate) fn options() -> Vec<String> {
+    let options = ["--device-int128", "--device-as-default-execution-space"];
+    options.map(str::to_owned).to_vec()
+}
+
 /// Returns the headers of every kernel.
 pub(crate) fn headers() -> Vec<(String, String)> {
     let arguments = format!(
@@ -166,6 +169,8 @@ pub(crate) fn headers() -> Vec<(String, String)> {
     vec![
         device_header(),
         ("arguments.cuh".to_owned(), arguments),
+        header("numbers.cuh", include_str!("kernels/numbers.cuh")),
+        header("select.cuh", include_str!("kernels/select.cuh")),
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
         header("joins.cuh", include_str!("kernels/joins.cuh")),
@@ -239,7 +244,8 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kThreads", THREADS as usize),
         ("kColumns", uses.columns.len()),
         ("kTables", uses.tables.len()),
-        ("kSlots", ending.slots.len().max(1)),
+        ("kSlots", ending.totals.len().max(1)),
+        ("kGroupWords", group_words(&ending.totals)),
         ("kSteps", steps.len()),
         ("kOwnWords", ending.words.len()),
         ("kIsUnique", ending.is_unique.into()),
@@ -250,7 +256,10 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     let widths = uses.columns.iter();
     let widths = widths.map(|column| draft.scanned.width_of(*column).unwrap_or(WIDTHS_DIFFER));
     text += &array("u32 kWidths", widths);
-    text += &array("bool kIsMaximum", &ending.slots);
+    let totals = &ending.totals;
+    text += &array("bool kIsMaximum", totals.iter().map(|it| it.is_maximum));
+    text += &array("bool kIsWide", totals.iter().map(|it| it.is_wide));
+    text += &array("u32 kSlotWord", totals.iter().map(|it| it.word));
     text += &array("u32 kOwnBits", &ending.words);
     text += &of_joins(draft)?;
     let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";

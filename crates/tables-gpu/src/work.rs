@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::physical_plan::Partitioning;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 use forebay_tables::GpuOptions;
 
 use crate::columns::{Columns, Read, Resident, files};
-use crate::engine::Launch;
+use crate::engine::{Launch, Ran};
 use crate::fragment::{Fragment, Rows};
+use crate::groups::{Groups, Place};
 use crate::launches::{Joins, joins_of, last};
 use crate::load::load;
-use crate::program::Compiled;
+use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
-use crate::result;
+use crate::result::{self, Totals};
 use crate::scanned::Scanned;
+use crate::selection::Selected;
 use crate::skipped::Counting;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -27,13 +30,18 @@ type Result<T> = std::result::Result<T, Reason>;
 /// What computed a fragment.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    Device { batch: RecordBatch, figures: String },
+    Device {
+        /// The rows of each partition.
+        partitions: Vec<RecordBatch>,
+        figures: String,
+    },
     Cpu(Reason),
 }
 
 /// What is needed to compute a fragment on a device.
 pub(crate) struct Work {
     pub(crate) schema: SchemaRef,
+    pub(crate) partitioning: Partitioning,
     pub(crate) fragment: Arc<Fragment>,
     pub(crate) columns: Arc<Columns>,
     pub(crate) options: GpuOptions,
@@ -44,17 +52,19 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) async fn outcome(&self) -> Outcome {
         match self.on_device().await {
-            Ok((batch, figures)) => {
-                MetricBuilder::new(&self.metrics)
-                    .output_rows(0)
-                    .add(batch.num_rows());
-                Outcome::Device { batch, figures }
+            Ok((partitions, figures)) => {
+                let rows = partitions.iter().map(RecordBatch::num_rows).sum();
+                MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
+                Outcome::Device {
+                    partitions,
+                    figures,
+                }
             }
             Err(reason) => Outcome::Cpu(reason),
         }
     }
 
-    async fn on_device(&self) -> Result<(RecordBatch, String)> {
+    async fn on_device(&self) -> Result<(Vec<RecordBatch>, String)> {
         let began = Instant::now();
         let sources = self.fragment.sources.iter();
         let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
@@ -62,8 +72,7 @@ impl Work {
         let resident = self.resident(reads.collect::<Result<_>>()?).await?;
         let stop = StopOnDrop::default();
         let compiled = self.compiled(&resident, &stop).await?;
-        let engine = &self.columns.engine;
-        let mut figures = Figures::default();
+        let mut figures = Figures::new(&self.context);
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(
@@ -72,24 +81,27 @@ impl Work {
                 (&self.columns, used),
                 self.options.waits,
             )?;
-            figures.add(&launch);
-            let ran = engine.run(launch).await?;
-            figures.took += ran.took;
-            (joins, marks) = (tables, Some(ran.results));
+            let ran = self.run(launch, &mut figures).await?;
+            let words = ran.results().as_chunks::<4>().0.iter();
+            let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
+            (joins, marks) = (tables, Some(words));
         }
         let groups = compiled.groups(marks.as_deref())?;
-        let launch = last(&resident, (&compiled, &groups, &joins), self.options.waits)?;
-        figures.add(&launch);
-        // As bytes, as numbers, and as rows.
-        let held = MemoryConsumer::new("totals").register(self.context.memory_pool());
-        held.try_grow(4 * launch.results_bytes)
-            .map_err(Reason::of)?;
-        // Columns that were used longest ago give way to totals.
-        drop(self.columns.allocate(launch.results_bytes as u64, used)?);
-        let ran = engine.run(launch).await?;
-        figures.took += ran.took;
-        let batch = result::batch(&compiled, &groups, &ran.results, &self.schema);
+        let of = (&*compiled, &groups);
+        let (ran, selected);
+        let totals =
+            if groups.count >= self.columns.engine.selects_from() && groups.place == Place::OfAll {
+                let search = self.selected(of, (&resident, &joins), used, &mut figures);
+                (selected, ran) = search.await?;
+                Totals::selected(&compiled.totals, ran.results(), selected.count as usize)?
+            } else {
+                let launch = last(&resident, (of.0, of.1, &joins), None, self.options.waits)?;
+                ran = self.run(launch, &mut figures).await?;
+                Totals::all(&compiled.totals, ran.results(), &groups)
+            };
+        let batch = result::batch((&self.fragment, of.0, of.1), &totals, &self.schema);
         let batch = batch.map_err(Reason::of)?;
+        let partitions = result::partitioned(batch, &self.partitioning).map_err(Reason::of)?;
         let mut rows = figures.rows.to_string();
         let all: u64 = resident.iter().map(Resident::rows).sum();
         if figures.rows < all {
@@ -103,7 +115,51 @@ impl Work {
             figures.took.as_secs_f64() * 1e3,
             began.elapsed().as_secs_f64() * 1e3
         );
-        Ok((batch, text))
+        Ok((partitions, text))
+    }
+
+    /// Runs kernels.
+    async fn run(&self, launch: Launch, figures: &mut Figures) -> Result<Ran> {
+        figures.add(&launch);
+        // As bytes, as numbers, and as rows.
+        let held = figures.held.try_grow(4 * launch.results_bytes);
+        held.map_err(Reason::of)?;
+        let ran = self.columns.engine.run(launch).await?;
+        figures.took += ran.took;
+        Ok(ran)
+    }
+
+    /// Adds the totals in memory of the engine, and returns those of the groups that are selected.
+    async fn selected(
+        &self,
+        (compiled, groups): (&Compiled, &Groups),
+        (resident, joins): (&[Resident], &Joins),
+        used: u64,
+        figures: &mut Figures,
+    ) -> Result<(Selected, Ran)> {
+        let (waits, words) = (self.options.waits, group_words(&compiled.totals));
+        let count = groups.count as u32;
+        // Columns that were used longest ago give way to totals.
+        let totals = self
+            .columns
+            .allocate(8 * (groups.count * words) as u64, used)?;
+        let mut search = compiled.selecting.search();
+        let mut launch = last(resident, (compiled, groups, joins), Some(&totals), waits)?;
+        let selected = loop {
+            search.count(&mut launch, count, &totals);
+            let ran = self.run(launch, figures).await?;
+            if let Some(selected) = search.found(ran.results()) {
+                break selected;
+            }
+            launch = Launch {
+                memory: vec![totals.clone()],
+                ..Launch::new(waits)
+            };
+        };
+        let launch = compiled
+            .selecting
+            .writing(selected, (count, words), &totals, waits);
+        Ok((selected, self.run(launch, figures).await?))
     }
 
     /// Returns the columns of each source, brought to the device before if the session wants that.
@@ -168,8 +224,10 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
 }
 
 /// What kernels did.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Figures {
+    /// The memory for what they return.
+    held: MemoryReservation,
     kernels: usize,
     columns: usize,
     /// Number of rows that they read.
@@ -178,6 +236,16 @@ struct Figures {
 }
 
 impl Figures {
+    fn new(context: &TaskContext) -> Figures {
+        Figures {
+            held: MemoryConsumer::new("totals").register(context.memory_pool()),
+            kernels: 0,
+            columns: 0,
+            rows: 0,
+            took: Duration::ZERO,
+        }
+    }
+
     fn add(&mut self, launch: &Launch) {
         self.kernels += launch.kernels.len();
         let columns = launch.kernels.iter().map(|it| it.columns);

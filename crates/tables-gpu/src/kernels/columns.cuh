@@ -1,10 +1,6 @@
 // Reads packed columns.
 #pragma once
-#include "arguments.cuh"
-
-using i32 = int;
-using i64 = long long;
-using i128 = __int128;
+#include "numbers.cuh"
 
 // Rows of a tile for each thread. Row `i` of a thread is `i` times 32 rows behind its first.
 constexpr u32 kRows = 8;
@@ -111,8 +107,4 @@ template <u32 kColumn, class Function> __device__ inline void each_cursor(Column
         function(cursor_of<kColumn>(columns), kColumn);
         each_cursor<kColumn + 1>(columns, function);
     }
-}
-
-__device__ inline i128 wide_constant(u64 low, u64 high) {
-    return static_cast<i128>(static_cast<unsigned __int128>(high) << 64 | low);
 }

@@ -70,7 +70,7 @@ struct Table {
     // Marks a value of a key in bits from the word `first` on.
     __device__ void mark(const Fragment& f, u32 first, u32 number, bool is_wanted) {
         if (!is_wanted) return;
-        u32* word = reinterpret_cast<u32*>(f.totals) + first + number / 32;
+        u32* word = reinterpret_cast<u32*>(f.results) + first + number / 32;
         const u32 bit = 1u << number % 32;
         // Many rows have the same value.
         if ((load_relaxed(word) & bit) == 0) atomicOr(word, bit);

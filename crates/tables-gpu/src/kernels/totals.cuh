@@ -1,11 +1,17 @@
 // Where the values of rows are added.
 #pragma once
-#include "arguments.cuh"
+#include "numbers.cuh"
 
-// Adds to a total of 128 bits in global memory.
-__device__ inline void add_total(u64* total, i64 number) {
+// Returns a total in global memory.
+__device__ inline u64* total_of(u64* totals, u32 group, u32 s) {
+    return totals + static_cast<u64>(group) * kGroupWords + kSlotWord[s];
+}
+
+// Adds to a total in global memory, of 64 bits or of 128.
+__device__ inline void add_total(u64* total, bool is_wide, i64 number) {
     u64 low = static_cast<u64>(number);
     u64 before = atomicAdd(total, low);
+    if (!is_wide) return;
     u64 high = static_cast<u64>(number >> 63) + (before + low < before ? 1 : 0);
     if (high != 0) atomicAdd(total + 1, high);
 }
@@ -13,14 +19,13 @@ __device__ inline void add_total(u64* total, i64 number) {
 // Adds what a block has for a slot to the total in global memory.
 __device__ inline void finish_slot(u64* totals, u32 i, u64 value) {
     if (value == 0) return;
-    if (kIsMaximum[i % kSlots])
-        atomicMax(totals + 2 * i, value);
+    const u32 s = i % kSlots;
+    u64* total = total_of(totals, i / kSlots, s);
+    if (kIsMaximum[s])
+        atomicMax(total, value);
     else
-        add_total(totals + 2 * i, static_cast<i64>(value));
+        add_total(total, kIsWide[s], static_cast<i64>(value));
 }
-
-// A number that orders as `value` does, above 0. A total of 0 is that of no row.
-__device__ inline u64 ordered(i64 value) { return static_cast<u64>(value) ^ 1ull << 63; }
 
 extern __shared__ __align__(16) u64 memory[];
 
@@ -94,8 +99,7 @@ struct OfAll {
     u64* totals;
 
     __device__ void start(const Fragment& f) { totals = f.totals; }
-    __device__ u64* at(u32 group, u32 s) { return totals + 2 * (static_cast<u64>(group) * kSlots + s); }
-    __device__ void add(u32 group, u32 s, i64 value) { add_total(at(group, s), value); }
-    __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(at(group, s), value); }
+    __device__ void add(u32 group, u32 s, i64 value) { add_total(total_of(totals, group, s), kIsWide[s], value); }
+    __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(total_of(totals, group, s), value); }
     __device__ void finish(const Fragment&) {}
 };

@@ -148,7 +148,7 @@ impl Emulated {
         let mut all = self.memory.lock();
         let kept = all.len();
         all.copy_from_slice(&memory[HEAD..HEAD + kept]);
-        Image::ran(&memory[begin + image.results..], began.elapsed())
+        Image::ran(memory.split_off(begin + image.results), began.elapsed())
     }
 }
 
@@ -176,6 +176,11 @@ impl Engine for Shared {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.memory.lock()[begin..begin + bytes.len()].copy_from_slice(&bytes);
         std::future::ready(Ok(())).boxed()
+    }
+
+    fn selects_from(&self) -> usize {
+        // Small tables have few groups.
+        1 << 10
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {

@@ -80,6 +80,19 @@ const QUERIES: &[&str] = &[
     "SELECT a * 6000 + quantity, count(*), sum(b) FROM t GROUP BY 1",
     "SELECT quantity - a, flag, min(a), max(b) FROM t WHERE ok GROUP BY 1, 2",
     "SELECT day, count(*) FROM t GROUP BY day ORDER BY 2 DESC, 1 LIMIT 5",
+    "SELECT max(a), flag FROM t GROUP BY flag ORDER BY 1 DESC, 2 LIMIT 1",
+    // Groups that kernels select.
+    "SELECT day, flag, count(*), sum(b) FROM t GROUP BY 1, 2",
+    "SELECT day, flag, sum(b) AS s, count(*) FROM t GROUP BY 1, 2 ORDER BY s DESC NULLS LAST, 1, 2 LIMIT 7",
+    "SELECT day, flag, sum(b) AS s, count(*) FROM t GROUP BY 1, 2 ORDER BY s, 1, 2 LIMIT 7",
+    "SELECT day, flag, sum(a) AS s FROM t GROUP BY 1, 2 ORDER BY s DESC NULLS FIRST, 1, 2 LIMIT 9",
+    "SELECT day, flag, sum(a) AS s FROM t GROUP BY 1, 2 ORDER BY s NULLS FIRST, 1, 2 LIMIT 300",
+    "SELECT day, flag, max(wide) AS m, min(price) FROM t GROUP BY 1, 2 HAVING min(price) < 50000.00 AND max(wide) >= 5
+        ORDER BY m DESC, 1, 2 LIMIT 11",
+    "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) = 2 AND 100 < sum(b) AND avg(price) > 500",
+    "SELECT day, flag, min(day) AS m FROM t GROUP BY 1, 2 HAVING sum(b) < 0 OR sum(b) > 90 ORDER BY m, 2 LIMIT 20",
+    "SELECT day, -s FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2 HAVING sum(quantity) <= 40)
+        ORDER BY s DESC, day, flag LIMIT 3",
 ];
 
 /// Queries that the CPU computes, and a part of the reason.
@@ -101,6 +114,15 @@ const REFUSED: &[(&str, &str)] = &[
         "more than 64 bits",
     ),
     ("SELECT max(name) FROM t WHERE a > 3", ""),
+    (
+        "SELECT sum(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2 HAVING sum(b) > 1000)",
+        "GpuAggregateExec is below",
+    ),
+    (
+        "SELECT o.flag, count(*) FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2) AS o
+            JOIN (SELECT flag, min(quantity) AS m FROM t GROUP BY flag) AS i ON o.flag = i.flag AND o.s > i.m GROUP BY 1",
+        "GpuAggregateExec is below",
+    ),
 ];
 
 struct Fixture {
@@ -493,6 +515,54 @@ async fn keys_of_many_values_are_numbers_of_their_ranges() {
             .concat()
             .contains("ran there: 5712 of 530000 rows")
     );
+}
+
+/// Kernels return at least the groups that the plan above keeps, and few more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_are_selected_by_kernels() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = wide().await;
+    for (aggregates, above, groups) in [
+        ("sum(n) AS s", "ORDER BY s DESC LIMIT 10", 3..1000),
+        ("sum(n) AS s", "ORDER BY s LIMIT 3", 3..1000),
+        (
+            "sum(n) AS s",
+            "HAVING sum(n) > 1829900 AND count(*) = 6",
+            5..20,
+        ),
+        (
+            "sum(CAST(n AS DECIMAL(18, 0)) * 1000000000000) AS s",
+            "ORDER BY s DESC LIMIT 2",
+            2..1000,
+        ),
+        (
+            "min(n) AS s",
+            "HAVING min(n) < 100 ORDER BY s DESC LIMIT 40",
+            40..90,
+        ),
+        // All that are equal, of which `EXPLAIN` prints the thousands.
+        ("count(*) AS s", "ORDER BY s DESC, price LIMIT 4", 60..70),
+    ] {
+        let query = format!("SELECT price, {aggregates} FROM w GROUP BY price {above}");
+        let (strict, has_operator) = Fixture::rows(&fixture.with, &query).await;
+        let (without, _) = Fixture::rows(&fixture.without, &query).await;
+        assert!(has_operator && without.is_ok(), "{query}");
+        assert_eq!(strict, without, "{query}");
+        let explained = format!("EXPLAIN ANALYZE {query}");
+        let (plan, _) = Fixture::rows(&fixture.with, &explained).await;
+        let plan = plan.expect("a plan").concat();
+        let returned = plan.split_once("GpuAggregateExec").and_then(|(_, plan)| {
+            let (_, rows) = plan.split_once("output_rows=")?;
+            let end = rows.find(|it: char| !it.is_ascii_digit())?;
+            rows[..end].parse::<usize>().ok()
+        });
+        assert!(
+            returned.is_some_and(|it| groups.contains(&it)),
+            "{query}: {plan}"
+        );
+    }
 }
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.

@@ -1,0 +1,142 @@
+//! Operators above an aggregate that keep some of its groups.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::tree_node::Transformed;
+use datafusion::error::Result;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
+use datafusion::physical_expr::utils::split_conjunction;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
+use datafusion::scalar::ScalarValue;
+
+use crate::fragment::is_moving;
+use crate::operator::GpuAggregateExec;
+use crate::selection::{Condition, Top};
+
+/// Maximum number of conditions that a kernel tests, each a constant.
+const CONDITIONS_MAX: usize = 16;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Tells the operator of a device below a filter or a limited sort which groups are kept. The filter and the sort stay.
+pub(crate) fn selected(plan: Plan) -> Result<Transformed<Plan>> {
+    let input = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        with_conditions(filter)
+    } else if let Some(sort) = plan.downcast_ref::<SortExec>() {
+        with_top(sort)
+    } else {
+        None
+    };
+    match input {
+        Some(input) => Ok(Transformed::yes(with_input(&plan, input)?)),
+        None => Ok(Transformed::no(plan)),
+    }
+}
+
+fn with_input(plan: &Plan, input: Plan) -> Result<Plan> {
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+    Arc::clone(plan).replace_children(vec![input], options)
+}
+
+/// Returns the operator below a filter with the conditions that it can test.
+fn with_conditions(filter: &FilterExec) -> Option<Plan> {
+    let aggregate = filter.input().downcast_ref::<GpuAggregateExec>()?;
+    let all = split_conjunction(filter.predicate()).into_iter();
+    let conditions = all.filter_map(|it| condition(it, aggregate));
+    let conditions: Vec<_> = conditions.take(CONDITIONS_MAX).collect();
+    if conditions.is_empty() {
+        return None;
+    }
+    let mut selection = aggregate.selection().clone();
+    selection.conditions.extend(conditions);
+    Some(Arc::new(aggregate.with_selection(selection)))
+}
+
+/// Returns a comparison of an aggregate with a number.
+fn condition(expr: &Arc<dyn PhysicalExpr>, of: &GpuAggregateExec) -> Option<Condition> {
+    let binary = expr.downcast_ref::<BinaryExpr>()?;
+    let (column, literal, operator) = match binary.left().downcast_ref::<Column>() {
+        Some(column) => (column, binary.right(), *binary.op()),
+        None => {
+            let column = binary.right().downcast_ref::<Column>()?;
+            (column, binary.left(), binary.op().swap()?)
+        }
+    };
+    let is_known = matches!(
+        operator,
+        Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
+    );
+    let aggregate = of.aggregate_of(column.index()).filter(|_| is_known)?;
+    let data_type = of.schema().field(column.index()).data_type().clone();
+    let number = match (literal.downcast_ref::<Literal>()?.value(), &data_type) {
+        (ScalarValue::Int64(Some(number)), DataType::Int64) => (*number).into(),
+        (
+            ScalarValue::Decimal128(Some(number), _, scale),
+            DataType::Decimal128(_, scale_of_column),
+        ) if scale == scale_of_column => *number,
+        _ => return None,
+    };
+    Some(Condition {
+        aggregate,
+        operator,
+        number,
+    })
+}
+
+/// Returns what is below a sort, if an operator of a device is there whose groups are sorted by an aggregate first.
+fn with_top(sort: &SortExec) -> Option<Plan> {
+    let first = sort.expr().first();
+    let column = first.expr.downcast_ref::<Column>()?.index();
+    let count = sort.fetch()? as u64;
+    limited(sort.input(), column, &|aggregate| Top {
+        aggregate,
+        is_descending: first.options.descending,
+        has_nulls_first: first.options.nulls_first,
+        count,
+    })
+}
+
+/// Returns a plan whose operator of a device returns the first groups by a column of the plan.
+fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Plan> {
+    if let Some(aggregate) = plan.downcast_ref::<GpuAggregateExec>() {
+        let mut selection = aggregate.selection().clone();
+        selection.top = Some(top(aggregate.aggregate_of(column)?));
+        return Some(Arc::new(aggregate.with_selection(selection)));
+    }
+    let below = if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let expr = &projection.expr().get(column)?.expr;
+        expr.downcast_ref::<Column>()?.index()
+    } else if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        if !is_tested_below(filter) {
+            return None;
+        }
+        match filter.projection() {
+            Some(kept) => *kept.get(column)?,
+            None => column,
+        }
+    } else if is_moving(plan) {
+        column
+    } else {
+        return None;
+    };
+    let input = limited(plan.children().first()?, below, top)?;
+    with_input(plan, input).ok()
+}
+
+/// Returns whether the operator of a device below a filter tests all its conditions, so that each group that it returns
+/// is kept.
+fn is_tested_below(filter: &FilterExec) -> bool {
+    let Some(aggregate) = filter.input().downcast_ref::<GpuAggregateExec>() else {
+        return false;
+    };
+    let known = &aggregate.selection().conditions;
+    let mut all = split_conjunction(filter.predicate()).into_iter();
+    filter.fetch().is_none()
+        && all.all(|it| condition(it, aggregate).is_some_and(|it| known.contains(&it)))
+}

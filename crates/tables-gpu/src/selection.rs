@@ -1,0 +1,293 @@
+//! What the plan above an aggregate keeps of its groups, and the kernel that selects these.
+//!
+//! A query may have a hundred million groups and return ten. The operators above the aggregate still run on the CPU:
+//! the kernel selects at least the groups that they keep.
+
+use std::fmt::Write;
+
+use datafusion::logical_expr::Operator;
+use forebay_device::cuda::{Program, ProgramSpec};
+
+use crate::engine::{KernelLaunch, Launch, Memory};
+use crate::program::{Column, Output, Total, group_words};
+use crate::reason::Reason;
+use crate::source::{headers, options};
+
+/// Groups of a thread in a tile, and intervals of ranks that are counted, as in `select.cuh`.
+pub(crate) const GROUPS_OF_THREAD: u32 = 8;
+const INTERVALS: usize = 4096;
+/// Bits of a rank that an interval of the first count leaves open, and that each further count tells.
+const FIRST_SHIFT: u32 = 20;
+const BITS_OF_COUNT: u32 = 12;
+/// Groups that may be selected besides those that are wanted, before they are counted in smaller intervals.
+const MORE_MAX: u64 = 1 << 10;
+
+/// A condition on an aggregate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Condition {
+    /// Index of the aggregate.
+    pub(crate) aggregate: usize,
+    pub(crate) operator: Operator,
+    /// The number that the aggregate is compared with.
+    pub(crate) number: i128,
+}
+
+/// The groups that are the first in an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Top {
+    /// Index of the aggregate that is ordered first.
+    pub(crate) aggregate: usize,
+    pub(crate) is_descending: bool,
+    pub(crate) has_nulls_first: bool,
+    pub(crate) count: u64,
+}
+
+/// What the plan above an aggregate keeps of its groups.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Selection {
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) top: Option<Top>,
+}
+
+/// The kernel that selects groups.
+#[derive(Debug)]
+pub(crate) struct Selecting {
+    program: Program,
+    /// The numbers of the conditions.
+    numbers: Vec<i128>,
+    /// How many groups are wanted, if not all.
+    wanted: Option<u64>,
+}
+
+/// Ranks of groups: from the first on, in intervals of `2^shift`.
+#[derive(Debug, Clone, Copy)]
+struct Ranks {
+    first: u64,
+    end: u64,
+    shift: u32,
+}
+
+/// The ranks of the groups that are selected, and the number of these groups.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selected {
+    ranks: Ranks,
+    pub(crate) count: u64,
+}
+
+/// A search for the groups that are selected.
+#[derive(Debug)]
+pub(crate) struct Search<'a> {
+    of: &'a Selecting,
+    ranks: Ranks,
+    /// Number of groups of greater ranks.
+    above: u64,
+}
+
+/// Returns the code of a value of the group `group`, and of whether it is not NULL.
+fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
+    let word = |slot: usize| format!("group[{}]", totals[slot].word);
+    let number = |slot: usize| match totals[slot].is_wide {
+        true => format!(
+            "wide_constant({}, group[{}])",
+            word(slot),
+            totals[slot].word + 1
+        ),
+        false => format!("static_cast<i64>({})", word(slot)),
+    };
+    let is_some = |rows: usize| format!("{} != 0", word(rows));
+    match *output {
+        Output::Count(slot) => Some((number(slot), "true".to_owned())),
+        Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
+        Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
+        Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
+        Output::Some(_) | Output::FloatSum(..) => None,
+    }
+}
+
+impl Selecting {
+    /// Writes the kernel for groups with these totals. `outputs` are the states of each aggregate.
+    ///
+    /// # Errors
+    /// If an aggregate of the selection is not one of the totals.
+    pub(crate) fn new(
+        selection: &Selection,
+        outputs: &[Vec<Column>],
+        totals: &[Total],
+    ) -> Result<Selecting, Reason> {
+        let value = |aggregate: usize| {
+            let value = match outputs[aggregate].as_slice() {
+                [state] => value_of(&state.output, totals),
+                _ => None,
+            };
+            value.ok_or_else(|| Reason::new("groups cannot be selected by an average"))
+        };
+        // The first total is the number of rows.
+        let mut selected = format!("group[{}] != 0", totals[0].word);
+        let mut numbers = Vec::new();
+        for condition in &selection.conditions {
+            let (value, is_some) = value(condition.aggregate)?;
+            let sign = match condition.operator {
+                Operator::Eq => "==",
+                Operator::Lt => "<",
+                Operator::LtEq => "<=",
+                Operator::Gt => ">",
+                Operator::GtEq => ">=",
+                other => return Err(Reason::new(format!("groups cannot be selected by {other}"))),
+            };
+            let constant = 2 * (5 + numbers.len());
+            let _ = write!(
+                selected,
+                " && {is_some} && static_cast<i128>({value}) {sign} wide_constant(f.constants[{constant}], f.constants[{}])",
+                constant + 1
+            );
+            numbers.push(condition.number);
+        }
+        let top = selection.top.as_ref();
+        let ranked = top.map(|top| Ok((top, value(top.aggregate)?)));
+        let ranked = ranked.transpose()?;
+        let rank = match &ranked {
+            None => "0".to_owned(),
+            Some((top, (value, is_some))) => {
+                let rank = match top.is_descending {
+                    true => format!("1 + rank_of({value})"),
+                    false => format!("(1u << 31) - rank_of({value})"),
+                };
+                let of_null = if top.has_nulls_first {
+                    "(1u << 31) + 1"
+                } else {
+                    "0"
+                };
+                format!("{is_some} ? {rank} : {of_null}")
+            }
+        };
+        let wanted = ranked.map(|(top, _)| top.count);
+        Ok(Selecting {
+            program: Program::new(spec(&selected, &rank, totals)),
+            numbers,
+            wanted,
+        })
+    }
+
+    /// Begins a search for the groups that are selected.
+    pub(crate) fn search(&self) -> Search<'_> {
+        Search {
+            of: self,
+            ranks: Ranks {
+                first: 0,
+                end: 1 << 32,
+                shift: FIRST_SHIFT,
+            },
+            above: 0,
+        }
+    }
+
+    fn kernel(
+        &self,
+        ranks: Ranks,
+        written: Option<u64>,
+        groups: u32,
+        totals: &Memory,
+    ) -> KernelLaunch {
+        let mut constants: Vec<i128> = vec![
+            ranks.first.into(),
+            ranks.end.into(),
+            ranks.shift.into(),
+            written.unwrap_or(0).into(),
+            written.is_some().into(),
+        ];
+        constants.extend(&self.numbers);
+        KernelLaunch {
+            groups,
+            shared_bytes: 4 * INTERVALS as u32,
+            totals: Some(totals.address),
+            are_groups_read: true,
+            ..KernelLaunch::new(self.program.clone(), constants)
+        }
+    }
+
+    /// Returns the kernel that writes the groups that are selected, of as many groups with totals of as many words.
+    pub(crate) fn writing(
+        &self,
+        selected: Selected,
+        (groups, words): (u32, usize),
+        totals: &Memory,
+        waits: bool,
+    ) -> Launch {
+        let count = selected.count as usize;
+        let kernel = self.kernel(selected.ranks, Some(selected.count), groups, totals);
+        Launch {
+            kernels: vec![kernel],
+            results_bytes: 8 * (1 + count.div_ceil(2) + count * words),
+            memory: vec![totals.clone()],
+            ..Launch::new(waits)
+        }
+    }
+}
+
+impl Search<'_> {
+    /// Adds the kernel that counts groups to a launch.
+    pub(crate) fn count(&self, launch: &mut Launch, groups: u32, totals: &Memory) {
+        let kernel = self.of.kernel(self.ranks, None, groups, totals);
+        launch.kernels.push(kernel);
+        launch.results_bytes = 4 * INTERVALS;
+    }
+
+    /// Returns the groups that are selected, from what the kernel has counted; `None` if it is to count again.
+    pub(crate) fn found(&mut self, results: &[u8]) -> Option<Selected> {
+        let counts = results.as_chunks::<4>().0.iter();
+        let counts: Vec<u64> = counts.map(|it| u32::from_le_bytes(*it).into()).collect();
+        let wanted = self.of.wanted.unwrap_or(u64::MAX);
+        let (mut interval, mut count, mut last) = (counts.len(), self.above, 0);
+        while interval > 0 && count < wanted {
+            interval -= 1;
+            last = counts[interval];
+            count += last;
+        }
+        let first = self.ranks.first + ((interval as u64) << self.ranks.shift);
+        let is_enough = count <= wanted.saturating_add(MORE_MAX);
+        if is_enough || self.ranks.shift == 0 {
+            let ranks = Ranks {
+                first,
+                end: 1 << 32,
+                shift: 0,
+            };
+            return Some(Selected { ranks, count });
+        }
+        self.above = count - last;
+        self.ranks = Ranks {
+            first,
+            end: first + (1 << self.ranks.shift),
+            shift: self.ranks.shift.saturating_sub(BITS_OF_COUNT),
+        };
+        None
+    }
+}
+
+fn spec(selected: &str, rank: &str, totals: &[Total]) -> ProgramSpec {
+    let mut text = String::from("#include \"numbers.cuh\"\n");
+    let threads = crate::program::THREADS;
+    let _ = writeln!(text, "constexpr u32 kThreads = {threads};");
+    let _ = writeln!(text, "constexpr u32 kGroupWords = {};", group_words(totals));
+    let functions = [
+        (
+            "bool is_selected(const Fragment& f, const u64* group)",
+            selected,
+        ),
+        ("u32 rank_of_group(const u64* group)", rank),
+    ];
+    text += "__device__ inline u32 rank_of(i128 value);\n";
+    for (head, result) in functions {
+        let _ = writeln!(
+            text,
+            "__device__ inline {head} {{\n    return {result};\n}}"
+        );
+    }
+    text += "#include \"select.cuh\"\n";
+    ProgramSpec {
+        name: "tables/select.cu".to_owned(),
+        source: text.into(),
+        headers: headers(),
+        options: options(),
+        entries: vec!["fragment".to_owned()],
+    }
+}
