@@ -7,6 +7,8 @@ use forebay_device::kernel_arguments;
 pub(crate) const CONSTANTS_MAX: usize = 64;
 /// Maximum number of words that a kernel reads of the tables of its joins.
 pub(crate) const JOIN_WORDS_MAX: usize = 12;
+/// Maximum number of joins of a kernel, each of which has a word.
+pub(crate) const JOINS_MAX: usize = JOIN_WORDS_MAX;
 /// Maximum number of words of an element of such a table.
 pub(crate) const OWN_WORDS_MAX: usize = 4;
 
@@ -61,8 +63,18 @@ kernel_arguments! {
         pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
         /// A bit for each element of this table: whether it has a row; 0 before.
         pub(crate) seen: DevicePointerMut<u32>,
-        /// Set to 1 if two rows have the same keys and only one may.
-        pub(crate) repeated: DevicePointerMut<u32>,
+        /// Set to 1 if two rows have the same keys and only one may, to 2 if a hash table is full.
+        pub(crate) flag: DevicePointerMut<u32>,
+        /// The keys of the joins whose tables are hash tables.
+        pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],
+        /// The keys of the hash table that the kernel fills, or of that of the groups that it reads; 0 before.
+        pub(crate) own_keys: DevicePointerMut<u64>,
+        /// Of each such table, the logarithm of the number of keys for which there is room.
+        pub(crate) key_bits: [u32; JOINS_MAX],
+        /// The same of the kernel's own table.
+        pub(crate) own_key_bits: u32,
+        /// Not used.
+        pub(crate) padding: u32,
         /// Number of tiles of all chunks.
         pub(crate) tiles: u64,
         /// Number of chunks.

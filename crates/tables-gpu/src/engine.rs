@@ -26,6 +26,15 @@ pub(crate) struct Memory {
     pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
 
+/// The keys of a hash table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// Address of the first; 0 if the table is none.
+    pub(crate) address: u64,
+    /// Logarithm of the number of keys for which there is room.
+    pub(crate) bits: u32,
+}
+
 /// A kernel over the chunks of a source.
 #[derive(Debug)]
 pub(crate) struct KernelLaunch {
@@ -47,6 +56,9 @@ pub(crate) struct KernelLaunch {
     pub(crate) own_words: Vec<u64>,
     /// Address of the bits of the elements that it has stored.
     pub(crate) seen: u64,
+    /// The keys of its joins, and of its own table.
+    pub(crate) keys: Vec<Keys>,
+    pub(crate) own_keys: Keys,
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
@@ -86,6 +98,11 @@ impl Ran {
     pub(crate) fn results(&self) -> &[u8] {
         &self.bytes[ALIGNMENT..]
     }
+
+    /// Returns whether a hash table had no room for all keys, so that the results are none.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes[0] != 0
+    }
 }
 
 /// What holds packed columns and runs kernels over them.
@@ -115,8 +132,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
 pub(crate) struct Image {
     /// The chunks, parts, tables and their offsets of each kernel.
     pub(crate) bytes: Vec<u8>,
-    /// Index of the first byte of the results, which are 0 before the kernels run: a word that is 1 if rows of a join
-    /// were repeated, then totals or marks.
+    /// Index of the first byte of the results, which are 0 before the kernels run: the flag, then totals, marks or
+    /// groups.
     pub(crate) results: usize,
     /// Number of bytes of all.
     pub(crate) len: usize,
@@ -143,7 +160,7 @@ impl Image {
                 totals => DevicePointerMut::new(totals),
             },
             results: DevicePointerMut::new(address + of.results.address()),
-            repeated: DevicePointerMut::new(address + of.repeated.address()),
+            flag: DevicePointerMut::new(address + of.flag.address()),
             ..*of
         }
     }
@@ -154,8 +171,8 @@ impl Image {
     /// If rows of a join were repeated.
     pub(crate) fn ran(bytes: Vec<u8>, took: Duration) -> Result<Ran, Reason> {
         match bytes[0] {
-            0 => Ok(Ran { bytes, took }),
-            _ => Err(Reason::new("several rows of a join have the same key")),
+            1 => Err(Reason::new("several rows of a join have the same key")),
+            _ => Ok(Ran { bytes, took }),
         }
     }
 }
@@ -187,6 +204,8 @@ impl KernelLaunch {
             words: Vec::new(),
             own_words: Vec::new(),
             seen: 0,
+            keys: Vec::new(),
+            own_keys: Keys::default(),
             groups: 0,
             shared_bytes: 0,
             totals: None,
@@ -236,6 +255,7 @@ impl KernelLaunch {
         for (pair, number) in pairs.iter_mut().zip(&self.constants) {
             *pair = [*number as u64, (*number >> 64) as u64];
         }
+        let keys: Vec<u64> = self.keys.iter().map(|it| it.address).collect();
         let mut place = |more| place(bytes, more);
         Fragment {
             chunks: DevicePointer::new(place(DeviceType::bytes_of(&chunks))),
@@ -247,7 +267,12 @@ impl KernelLaunch {
             words: addresses(&self.words).map(DevicePointer::new),
             own_words: addresses(&self.own_words).map(DevicePointerMut::new),
             seen: DevicePointerMut::new(self.seen),
-            repeated: DevicePointerMut::new(0),
+            flag: DevicePointerMut::new(0),
+            keys: addresses(&keys).map(DevicePointer::new),
+            own_keys: DevicePointerMut::new(self.own_keys.address),
+            key_bits: std::array::from_fn(|join| self.keys.get(join).map_or(0, |it| it.bits)),
+            own_key_bits: self.own_keys.bits,
+            padding: 0,
             tiles,
             chunk_count,
             groups: self.groups,
@@ -276,7 +301,7 @@ impl Launch {
         let mut arguments: Vec<_> = kernels.map(|it| it.placed(threads, &mut bytes)).collect();
         let results = bytes.len();
         for arguments in &mut arguments {
-            arguments.repeated = DevicePointerMut::new(results as u64);
+            arguments.flag = DevicePointerMut::new(results as u64);
             arguments.results = DevicePointerMut::new((results + ALIGNMENT) as u64);
         }
         Image {

@@ -3,10 +3,11 @@
 //! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
 //! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered again.
 
-use datafusion::arrow::array::{Array, ArrayRef, UInt32Array};
+use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
 use datafusion::arrow::compute::take;
 use datafusion::arrow::datatypes::DataType;
 
+use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::array_of;
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
@@ -17,13 +18,16 @@ type Result<T> = std::result::Result<T, Reason>;
 const PRIVATE_MAX: usize = 40;
 /// Maximum number of totals of a block in shared memory.
 const OF_BLOCK_MAX: usize = 8 << 10;
-/// Maximum number of groups.
-pub(crate) const GROUPS_MAX: usize = i32::MAX as usize;
-/// Number of groups that may be more than the rows: by values of dictionaries, and by all numbers of a range.
-const GROUPS_OF_VALUES: usize = 1 << 22;
-const GROUPS_OF_RANGES: usize = 1 << 20;
+/// Number of combinations of values for each row, above which groups are in a hash table.
+const GROUPS_OF_ROW: u64 = 4;
+/// Number of combinations below which they are not, with any number of rows: of values of dictionaries, and of all
+/// numbers of a range.
+const GROUPS_OF_VALUES: u64 = 1 << 22;
+const GROUPS_OF_RANGES: u64 = 1 << 20;
+/// Number of slots that a hash table has at most at first.
+const SLOTS_FIRST: u64 = 1 << 24;
 /// Maximum bytes of all totals.
-const TOTALS_BYTES_MAX: usize = 16 << 30;
+const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
 /// Where the totals of a kernel are while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub(crate) enum Place {
     OfBlock,
     /// Many groups, in global memory.
     OfAll,
+    /// Groups in a hash table, in global memory.
+    Hashed,
 }
 
 impl Place {
@@ -46,6 +52,7 @@ impl Place {
             Place::Private => "Private",
             Place::OfBlock => "OfBlock",
             Place::OfAll => "OfAll",
+            Place::Hashed => "Hashed",
         }
     }
 }
@@ -86,20 +93,20 @@ impl Values {
     ///
     /// # Errors
     /// If a number is no value of the type.
-    pub(crate) fn take(&self, numbers: &UInt32Array) -> datafusion::error::Result<ArrayRef> {
+    pub(crate) fn take(&self, numbers: Vec<u64>) -> datafusion::error::Result<ArrayRef> {
         match self {
-            Values::Array(values) => Ok(take(values, numbers, None)?),
+            Values::Array(values) => Ok(take(values, &UInt64Array::from(numbers), None)?),
             Values::Range {
                 first,
                 has_null,
                 data_type,
                 ..
             } => {
-                let value = |number: &u32| match (number, has_null) {
+                let value = |number: u64| match (number, has_null) {
                     (0, true) => None,
-                    (number, _) => Some(first + i64::from(*number) - i64::from(*has_null)),
+                    (number, _) => Some(first + number.cast_signed() - i64::from(*has_null)),
                 };
-                array_of(numbers.values().iter().map(value).collect(), data_type)
+                array_of(numbers.into_iter().map(value).collect(), data_type)
             }
         }
     }
@@ -138,11 +145,15 @@ pub(crate) struct Marked {
 }
 
 /// The groups of a fragment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Groups {
     pub(crate) place: Place,
-    /// Number of groups, also of those without rows.
+    /// Number of groups, also of those without rows; of a hash table that of its slots.
     pub(crate) count: usize,
+    /// Number of combinations of the values of the keys.
+    pub(crate) combinations: u64,
+    /// Number of rows that are grouped.
+    rows: u64,
     /// The values of each key; the first key changes slowest.
     pub(crate) keys: Vec<Values>,
     /// Constants, by their index.
@@ -166,6 +177,8 @@ impl Groups {
         let mut groups = Groups {
             place: Place::Registers,
             count: 1,
+            combinations: 1,
+            rows,
             keys: Vec::new(),
             constants: Vec::new(),
             tables: Vec::new(),
@@ -174,33 +187,34 @@ impl Groups {
             let mut values = key.values.clone();
             if let Some(marked) = key.marked {
                 let (kept, table) = renumbered(values.len(), marked, marks.unwrap_or_default());
-                values = Values::Array(values.take(&kept).map_err(Reason::of)?);
+                values = Values::Array(values.take(kept).map_err(Reason::of)?);
                 groups.tables.push((marked.table, table));
             }
             let count = values.len().max(1);
             groups.constants.push((key.count, count as i128));
             groups.keys.push(values);
-            let product = groups.count.checked_mul(count);
-            groups.count = product
-                .filter(|it| *it <= GROUPS_MAX)
-                .ok_or_else(|| Reason::new(format!("more than {GROUPS_MAX} groups")))?;
+            let product = groups.combinations.checked_mul(count as u64);
+            groups.combinations = product
+                .filter(|it| *it < HASHED_KEYS_MAX)
+                .ok_or_else(|| Reason::new("groups by keys of more than 62 bits"))?;
         }
-        // Numbers in a range may all differ from those of the rows, and a total costs about as much as a row.
         let are_of_ranges = keys
             .iter()
             .any(|it| matches!(it.values, Values::Range { .. }));
-        let more = if are_of_ranges {
-            GROUPS_OF_RANGES
-        } else {
-            GROUPS_OF_VALUES
+        let more = match are_of_ranges {
+            true => GROUPS_OF_RANGES,
+            false => GROUPS_OF_VALUES,
         };
-        let bytes = groups.count.saturating_mul(8 * group_words(totals));
-        if groups.count as u64 > rows.max(more as u64) || bytes > TOTALS_BYTES_MAX {
-            return Err(Reason::new(format!(
-                "{} groups of {rows} rows",
-                groups.count
-            )));
+        let count_max = rows.saturating_mul(GROUPS_OF_ROW).max(more);
+        let bytes = groups
+            .combinations
+            .saturating_mul(8 * group_words(totals) as u64);
+        if groups.combinations > count_max.min(SLOTS_MAX) || bytes > TOTALS_BYTES_MAX {
+            groups.place = Place::Hashed;
+            groups.count = (rows / 4).clamp(SLOTS_MIN, SLOTS_FIRST).next_power_of_two() as usize;
+            return Ok(groups);
         }
+        groups.count = groups.combinations as usize;
         groups.place = match groups.count * totals.len() {
             _ if keys.is_empty() => Place::Registers,
             // Additions of each thread to its own totals take long if few rows are left.
@@ -211,28 +225,50 @@ impl Groups {
         Ok(groups)
     }
 
+    /// Returns the bytes of the totals of all groups.
+    pub(crate) fn bytes(&self, totals: &[Total]) -> usize {
+        self.count * 8 * group_words(totals)
+    }
+
+    /// Gives a hash table that was full more slots.
+    ///
+    /// # Errors
+    /// If it has enough for all rows, or would take too much memory.
+    pub(crate) fn grow(&mut self, totals: &[Total]) -> Result<()> {
+        let most = capacity(self.rows)? as usize;
+        let too_many = || Reason::new("too many groups in a hash table");
+        if self.count >= most {
+            return Err(too_many());
+        }
+        self.count = (8 * self.count).min(most);
+        let bytes = (self.bytes(totals) + 8 * self.count) as u64;
+        (bytes <= TOTALS_BYTES_MAX)
+            .then_some(())
+            .ok_or_else(too_many)
+    }
+
     /// Returns the bytes of shared memory of a block.
     pub(crate) fn shared_bytes(&self, slots: usize) -> u32 {
         let totals = (self.count * slots * 8) as u32;
         match self.place {
             Place::Private => totals * THREADS,
             Place::OfBlock => totals,
-            Place::Registers | Place::OfAll => 0,
+            Place::Registers | Place::OfAll | Place::Hashed => 0,
         }
     }
 }
 
 /// Returns the values that are marked, and the table from all numbers to those of these values.
-fn renumbered(count: usize, marked: Marked, marks: &[u32]) -> (UInt32Array, Vec<u32>) {
+fn renumbered(count: usize, marked: Marked, marks: &[u32]) -> (Vec<u64>, Vec<u32>) {
     let is_marked = |number: &usize| {
         let word = marks.get(marked.first + number / 32);
         let bit = word.is_some_and(|word| word >> (number % 32) & 1 == 1);
         bit || marked.unmatched == Some(*number)
     };
-    let kept: Vec<u32> = (0..count).filter(is_marked).map(|it| it as u32).collect();
+    let kept: Vec<u64> = (0..count).filter(is_marked).map(|it| it as u64).collect();
     let mut table = vec![0; count.max(1)];
     for (new, old) in kept.iter().enumerate() {
         table[*old as usize] = new as u32;
     }
-    (UInt32Array::from(kept), table)
+    (kept, table)
 }

@@ -1,7 +1,7 @@
 //! Joins in generated code: the rows of a join are a table by their keys, with the values that the other side needs.
 //!
-//! Keys are integers, and the table has an element for each number between the smallest and the largest. An element
-//! has a bit that tells whether there is a row, and the values of the row in as few bits as their bounds allow.
+//! Keys are integers, and the table has an element for each number between the smallest and the largest, or, if they are
+//! far apart, for each slot of a hash table. An element has a bit that tells whether there is a row, and the values of the row in as few bits as their bounds allow.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::domain::{Domain, Table};
 use crate::draft::Draft;
 use crate::expression::Code;
 use crate::fragment::over_rows;
-use crate::groups::{GROUPS_MAX, Key, Marked, Values};
+use crate::groups::{Key, Marked, Values};
 use crate::join::{Join, JoinKind};
 use crate::packed::is_number;
 use crate::reason::Reason;
@@ -32,8 +32,25 @@ const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
 /// Maximum number of elements of a table, for each row and for all.
 const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
+/// Number of slots of a hash table, a power of two.
+pub(crate) const SLOTS_MIN: u64 = 1 << 10;
+pub(crate) const SLOTS_MAX: u64 = 1 << 31;
 /// Number of elements that a table may have with any number of rows.
 const ELEMENTS_MIN: u64 = 1 << 20;
+
+/// Number of keys of which a hash table may have any.
+pub(crate) const HASHED_KEYS_MAX: u64 = 1 << 62;
+
+/// Returns the number of slots of a hash table for this many keys: at least two for each.
+///
+/// # Errors
+/// If they have no number of 31 bits.
+pub(crate) fn capacity(keys: u64) -> Result<u64> {
+    let slots = keys.saturating_mul(2).max(SLOTS_MIN);
+    let slots = slots.checked_next_power_of_two();
+    let slots = slots.filter(|it| *it <= SLOTS_MAX);
+    slots.ok_or_else(|| Reason::new(format!("{keys} keys in a hash table")))
+}
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
 #[derive(Debug, Clone, Default)]
@@ -88,8 +105,7 @@ pub(crate) type Word = u32;
 /// bits are too many, query 4.2 takes 4.2 instead of 3.3 ms.
 pub(crate) fn layout(draft: &Draft<'_>, join: &Join) -> (Vec<Place>, Vec<Word>) {
     let outs = &draft.outs;
-    let elements = draft.stored.as_ref().and_then(|it| it.dense.elements());
-    let bytes = elements.unwrap_or(u64::MAX);
+    let bytes = draft.stored.as_ref().map_or(u64::MAX, |it| it.elements);
     let is_cached = bytes > CACHED_BYTES && bytes / 8 <= CACHED_BYTES;
     let is_apart = join.is_selective() && is_cached && !outs.is_empty();
     // No number has room in a word that is full.
@@ -166,6 +182,10 @@ pub(crate) struct Index {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) dense: Dense,
+    /// Number of elements of the table.
+    pub(crate) elements: u64,
+    /// Whether the elements are those of a hash table.
+    pub(crate) is_hashed: bool,
     pub(crate) index: Index,
 }
 
@@ -386,12 +406,19 @@ impl Code<'_, '_> {
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
-        if count > GROUPS_MAX || value.kind > Kind::Large {
+        if count as u64 > HASHED_KEYS_MAX || value.kind > Kind::Large {
             return Err(other);
         }
+        // The number of NULL is before the others.
+        let kind = if count < i32::MAX as usize {
+            Kind::Small
+        } else {
+            Kind::Large
+        };
         let constant = 2 * self.draft.uses.constant(first.into())?;
         let distance = format!(
-            "static_cast<i32>(static_cast<u64>({}) - f.constants[{constant}])",
+            "static_cast<{}>(static_cast<u64>({}) - f.constants[{constant}])",
+            kind.name(),
             value.widened(Kind::Large)
         );
         let number = match &value.valid {
@@ -404,7 +431,7 @@ impl Code<'_, '_> {
             has_null: value.valid.is_some(),
             data_type,
         };
-        Ok((self.declare(Kind::Small, &number), values))
+        Ok((self.declare(kind, &number), values))
     }
 
     /// Declares the number of the value of the fragment's key of this index. The values of keys of joins are marked by
@@ -498,12 +525,18 @@ impl Code<'_, '_> {
         let dense = Dense { ranges };
         let of_rows = ELEMENTS_OF_ROW_MAX.saturating_mul(self.draft.scanned.rows);
         let elements_max = of_rows.saturating_add(ELEMENTS_MIN).min(ELEMENTS_MAX);
-        if dense.elements().is_none_or(|it| it > elements_max) {
-            return Err(Reason::new("a join whose keys are too far apart"));
-        }
+        let elements = dense.elements().filter(|it| *it < HASHED_KEYS_MAX);
+        let elements =
+            elements.ok_or_else(|| Reason::new("a join by keys of more than 62 bits"))?;
+        let is_hashed = elements > elements_max;
         let index = self.index(keys, &dense)?;
         self.draft.stored = Some(Stored {
             dense: dense.clone(),
+            elements: match is_hashed {
+                true => capacity(self.draft.scanned.rows)?,
+                false => elements,
+            },
+            is_hashed,
             index,
         });
         Ok(dense)

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::columns::{Columns, Resident};
-use crate::engine::{KernelLaunch, Launch, Memory};
+use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::groups::{Groups, Place};
 use crate::load::tables;
-use crate::program::{Compiled, group_words};
+use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::{Build, Kernel};
 
@@ -23,6 +23,8 @@ const ALIGNMENT: u64 = 256;
 pub(crate) struct Joins {
     /// Addresses of the words, in the order of the joins.
     words: Vec<u64>,
+    /// The keys of each join.
+    keys: Vec<Keys>,
     memory: Option<Memory>,
 }
 
@@ -49,12 +51,14 @@ pub(crate) fn joins_of(
         ..Launch::new(waits)
     };
     let mut end = memory.address;
-    let mut words = Vec::new();
+    let mut joins = Joins {
+        memory: Some(memory),
+        ..Joins::default()
+    };
     for build in &compiled.kernel.builds {
-        words.extend(add(&mut launch, (resident, compiled), build, &mut end)?);
+        joins.add(&mut launch, (resident, compiled), build, &mut end)?;
     }
-    let memory = Some(memory);
-    Ok((launch, Joins { words, memory }))
+    Ok((launch, joins))
 }
 
 fn area(elements: u64, bits: u32) -> u64 {
@@ -65,51 +69,106 @@ fn area(elements: u64, bits: u32) -> u64 {
 /// Returns the bytes of the table of a join and of those of its rows.
 fn bytes_of(build: &Build) -> u64 {
     let words = build.words.iter().filter(|bits| **bits > 1).chain([&1]);
-    let own: u64 = words.map(|bits| area(build.elements, *bits)).sum();
+    let words: u64 = words.map(|bits| area(build.elements, *bits)).sum();
+    let own = words.saturating_add(match build.is_hashed {
+        true => area(build.elements, u64::BITS),
+        false => 0,
+    });
     own.saturating_add(build.kernel.builds.iter().map(bytes_of).sum())
 }
 
-/// Adds the kernel of a join, behind those of its rows' joins. Returns the addresses of its words.
-fn add(
-    launch: &mut Launch,
-    of: (&[Resident], &Compiled),
-    build: &Build,
-    end: &mut u64,
-) -> Result<Vec<u64>> {
-    let mut words = Vec::new();
-    for inner in &build.kernel.builds {
-        words.extend(add(launch, of, inner, end)?);
+impl Joins {
+    /// Adds the kernel of a join to a launch, behind those of its rows' joins.
+    fn add(
+        &mut self,
+        launch: &mut Launch,
+        of: (&[Resident], &Compiled),
+        build: &Build,
+        end: &mut u64,
+    ) -> Result<()> {
+        let mut inner = Joins::default();
+        for build in &build.kernel.builds {
+            inner.add(launch, of, build, end)?;
+        }
+        let mut place = |bits| {
+            let begin = *end;
+            *end += area(build.elements, bits);
+            begin
+        };
+        let seen = place(1);
+        let own_words = build.words.iter().map(|bits| match bits {
+            // The bit that tells whether there is a row.
+            1 => seen,
+            bits => place(*bits),
+        });
+        let own_words: Vec<u64> = own_words.collect();
+        let own_keys = match build.is_hashed {
+            true => Keys {
+                address: place(u64::BITS),
+                bits: build.elements.ilog2(),
+            },
+            false => Keys::default(),
+        };
+        self.words.extend(&own_words);
+        self.keys.push(own_keys);
+        let kernel = KernelLaunch {
+            words: inner.words,
+            keys: inner.keys,
+            own_words,
+            own_keys,
+            seen,
+            ..kernel(launch, of, &build.kernel, None)?
+        };
+        launch.kernels.push(kernel);
+        Ok(())
     }
-    let mut place = |bits| {
-        let begin = *end;
-        *end += area(build.elements, bits);
-        begin
-    };
-    let seen = place(1);
-    let own_words = build.words.iter().map(|bits| match bits {
-        // The bit that tells whether there is a row.
-        1 => seen,
-        bits => place(*bits),
-    });
-    let own_words: Vec<u64> = own_words.collect();
-    let kernel = KernelLaunch {
-        words,
-        own_words: own_words.clone(),
-        seen,
-        ..kernel(launch, of, &build.kernel, None)?
-    };
-    launch.kernels.push(kernel);
-    Ok(own_words)
 }
 
-/// Returns the kernel that adds the totals, to the memory `totals` or to its results.
+/// Totals in memory of the engine, behind the keys of their groups if these are in a hash table.
+#[derive(Debug, Clone)]
+pub(crate) struct InMemory {
+    pub(crate) memory: Memory,
+    bytes: u64,
+    pub(crate) keys: Keys,
+    /// Address of the totals.
+    pub(crate) address: u64,
+}
+
+impl InMemory {
+    /// Allocates memory for the totals of groups. Columns that were used before `used` give way to them.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn new(
+        compiled: &Compiled,
+        groups: &Groups,
+        (columns, used): (&Columns, u64),
+    ) -> Result<InMemory> {
+        let is_hashed = groups.place == Place::Hashed;
+        let keys_bytes = 8 * (groups.count * usize::from(is_hashed)) as u64;
+        let bytes = keys_bytes + groups.bytes(&compiled.totals) as u64;
+        let memory = columns.allocate(bytes, used)?;
+        let mut keys = Keys::default();
+        if is_hashed {
+            (keys.address, keys.bits) = (memory.address, groups.count.ilog2());
+        }
+        Ok(InMemory {
+            address: memory.address + keys_bytes,
+            memory,
+            bytes,
+            keys,
+        })
+    }
+}
+
+/// Returns the kernel that adds the totals, to memory of the engine or to its results.
 ///
 /// # Errors
 /// If the columns of a file do not have the same rows.
 pub(crate) fn last(
     resident: &[Resident],
     (compiled, groups, joins): (&Compiled, &Groups, &Joins),
-    totals: Option<&Memory>,
+    totals: Option<&InMemory>,
     waits: bool,
 ) -> Result<Launch> {
     let mut launch = Launch {
@@ -118,11 +177,13 @@ pub(crate) fn last(
     };
     let kernel = KernelLaunch {
         words: joins.words.clone(),
+        keys: joins.keys.clone(),
+        own_keys: totals.map_or(Keys::default(), |it| it.keys),
         groups: groups.count as u32,
         totals: totals.map(|it| it.address),
         shared_bytes: groups.shared_bytes(compiled.totals.len()),
         addend_max: match groups.place {
-            Place::OfAll => 0,
+            Place::OfAll | Place::Hashed => 0,
             _ => compiled.addend_max,
         },
         ..kernel(
@@ -133,13 +194,12 @@ pub(crate) fn last(
         )?
     };
     launch.kernels.push(kernel);
-    let bytes = groups.count * 8 * group_words(&compiled.totals);
     match totals {
         Some(totals) => {
-            launch.zeroed = Some((totals.clone(), bytes as u64));
-            launch.memory.push(totals.clone());
+            launch.zeroed = Some((totals.memory.clone(), totals.bytes));
+            launch.memory.push(totals.memory.clone());
         }
-        None => launch.results_bytes = bytes,
+        None => launch.results_bytes = groups.bytes(&compiled.totals),
     }
     Ok(launch)
 }

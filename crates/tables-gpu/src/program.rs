@@ -1,6 +1,7 @@
 //! The kernels of a fragment, and what the totals of the last mean.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
@@ -9,7 +10,7 @@ use datafusion::physical_expr::expressions::CastExpr;
 use crate::draft::Draft;
 use crate::expression::Code;
 use crate::fragment::{Aggregate, Fragment};
-use crate::groups::{Groups, Key};
+use crate::groups::{Groups, Key, Place};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::selection::Selecting;
@@ -97,6 +98,8 @@ pub(crate) struct Compiled {
     pub(crate) addend_max: u128,
     /// Number of rows of the first source.
     rows: u64,
+    /// Slots that a hash table of groups needed the last time.
+    pub(crate) slots: AtomicUsize,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
 }
@@ -145,8 +148,10 @@ impl Compiled {
             // Joins leave few rows, so that most warps have none.
             lines.insert(0, "if (!is_wanted) return;".to_owned());
         }
-        lines.push(format!("const u32 group = {group};"));
+        lines.push(format!("const Totals::Key key = {group};"));
         lines.push("if (is_wanted) {".to_owned());
+        lines.push("    const u32 group = totals.group_of(f, key);".to_owned());
+        lines.push("    if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
         lines.extend(all.iter().enumerate().map(|(index, slot)| {
             let code = slot.code.replace("SLOT", &index.to_string());
             format!("    {code};")
@@ -158,6 +163,7 @@ impl Compiled {
             add,
             words: Vec::new(),
             is_unique: false,
+            is_hashed: false,
         };
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
@@ -168,6 +174,7 @@ impl Compiled {
             outputs,
             addend_max,
             rows,
+            slots: AtomicUsize::new(0),
             counting: Counting::default(),
         })
     }
@@ -177,7 +184,11 @@ impl Compiled {
     /// # Errors
     /// If there are too many.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
-        Groups::new(&self.keys, &self.totals, self.rows, marks)
+        let mut groups = Groups::new(&self.keys, &self.totals, self.rows, marks)?;
+        if groups.place == Place::Hashed {
+            groups.count = groups.count.max(self.slots.load(Ordering::Relaxed));
+        }
+        Ok(groups)
     }
 }
 
@@ -200,7 +211,7 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
 impl Slots<'_, '_> {
     /// Declares the group of a row. Returns its number, the keys, and the number of words with marks of their values.
     fn group(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<(String, Vec<Key>, usize)> {
-        let mut group = String::from("0u");
+        let mut group = String::from("0");
         let (mut all, mut mark_words) = (Vec::new(), 0);
         for key in keys.iter().enumerate() {
             let (number, key) = self.code.group_key(key, mark_words)?;
@@ -208,9 +219,9 @@ impl Slots<'_, '_> {
                 mark_words += key.values.len().div_ceil(32);
             }
             group = match all.is_empty() {
-                true => format!("static_cast<u32>({number})"),
+                true => format!("static_cast<Totals::Key>({number})"),
                 false => format!(
-                    "({group}) * static_cast<u32>(f.constants[{}]) + static_cast<u32>({number})",
+                    "({group}) * static_cast<Totals::Key>(f.constants[{}]) + static_cast<Totals::Key>({number})",
                     2 * key.count
                 ),
             };

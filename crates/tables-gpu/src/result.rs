@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
-    UInt32Array, UInt64Array,
+    UInt64Array,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
@@ -27,7 +27,7 @@ pub(crate) struct Totals<'a> {
     /// The words of groups, one group behind the other.
     words: &'a [u8],
     /// For each row of the result, which of these groups it is, and its number among all.
-    groups: Vec<(usize, usize)>,
+    groups: Vec<(usize, u64)>,
 }
 
 impl<'a> Totals<'a> {
@@ -40,7 +40,7 @@ impl<'a> Totals<'a> {
         };
         let all = 0..groups.count;
         let kept = all.filter(|group| groups.keys.is_empty() || totals.count(*group, 0) > 0);
-        totals.groups = kept.map(|group| (group, group)).collect();
+        totals.groups = kept.map(|group| (group, group as u64)).collect();
         totals
     }
 
@@ -54,16 +54,16 @@ impl<'a> Totals<'a> {
         count: usize,
     ) -> std::result::Result<Totals<'a>, Reason> {
         let (head, rest) = results.split_at(8);
-        let (numbers, words) = rest.split_at(8 * count.div_ceil(2));
-        let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |it| u32::from_le_bytes(*it));
-        if number(head) as usize != count {
+        let (numbers, words) = rest.split_at(8 * count);
+        let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |it| u64::from_le_bytes(*it));
+        if number(head) != count as u64 {
             return Err(Reason::new("groups changed while they were selected"));
         }
-        let groups = numbers.chunks(4).take(count).map(number);
+        let groups = numbers.chunks(8).map(number);
         Ok(Totals {
             layout,
             words,
-            groups: groups.map(|it| it as usize).enumerate().collect(),
+            groups: groups.enumerate().collect(),
         })
     }
 
@@ -165,12 +165,13 @@ pub(crate) fn batch(
     schema: &SchemaRef,
 ) -> Result<RecordBatch> {
     let mut columns = Vec::with_capacity(schema.fields().len());
-    let mut behind = groups.count;
+    let mut behind = groups.combinations;
     for values in &groups.keys {
-        behind /= values.len().max(1);
+        let count = values.len().max(1) as u64;
+        behind /= count;
         let numbers = totals.groups.iter();
-        let numbers = numbers.map(|(_, group)| (group / behind % values.len().max(1)) as u32);
-        columns.push(values.take(&UInt32Array::from_iter_values(numbers))?);
+        let numbers = numbers.map(|(_, group)| group / behind % count);
+        columns.push(values.take(numbers.collect())?);
     }
     // Each group is in one row, so that its states are all that there are.
     let numbers: Vec<usize> = (0..totals.groups.len()).collect();

@@ -8,7 +8,8 @@ use std::fmt::Write;
 use datafusion::logical_expr::Operator;
 use forebay_device::cuda::{Program, ProgramSpec};
 
-use crate::engine::{KernelLaunch, Launch, Memory};
+use crate::engine::{KernelLaunch, Launch};
+use crate::launches::InMemory;
 use crate::program::{Column, Output, Total, group_words};
 use crate::reason::Reason;
 use crate::source::{headers, options};
@@ -186,7 +187,7 @@ impl Selecting {
         ranks: Ranks,
         written: Option<u64>,
         groups: u32,
-        totals: &Memory,
+        totals: &InMemory,
     ) -> KernelLaunch {
         let mut constants: Vec<i128> = vec![
             ranks.first.into(),
@@ -200,6 +201,7 @@ impl Selecting {
             groups,
             shared_bytes: 4 * INTERVALS as u32,
             totals: Some(totals.address),
+            own_keys: totals.keys,
             are_groups_read: true,
             ..KernelLaunch::new(self.program.clone(), constants)
         }
@@ -210,15 +212,15 @@ impl Selecting {
         &self,
         selected: Selected,
         (groups, words): (u32, usize),
-        totals: &Memory,
+        totals: &InMemory,
         waits: bool,
     ) -> Launch {
         let count = selected.count as usize;
         let kernel = self.kernel(selected.ranks, Some(selected.count), groups, totals);
         Launch {
             kernels: vec![kernel],
-            results_bytes: 8 * (1 + count.div_ceil(2) + count * words),
-            memory: vec![totals.clone()],
+            results_bytes: 8 * (1 + count * (1 + words)),
+            memory: vec![totals.memory.clone()],
             ..Launch::new(waits)
         }
     }
@@ -226,7 +228,7 @@ impl Selecting {
 
 impl Search<'_> {
     /// Adds the kernel that counts groups to a launch.
-    pub(crate) fn count(&self, launch: &mut Launch, groups: u32, totals: &Memory) {
+    pub(crate) fn count(&self, launch: &mut Launch, groups: u32, totals: &InMemory) {
         let kernel = self.of.kernel(self.ranks, None, groups, totals);
         launch.kernels.push(kernel);
         launch.results_bytes = 4 * INTERVALS;

@@ -44,6 +44,8 @@ pub(crate) struct Build {
     pub(crate) kernel: Kernel,
     /// Number of elements of the table.
     pub(crate) elements: u64,
+    /// Whether the elements are those of a hash table.
+    pub(crate) is_hashed: bool,
     /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
     pub(crate) words: Vec<Word>,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Ending {
     pub(crate) words: Vec<Word>,
     /// Whether each element may have one row only.
     pub(crate) is_unique: bool,
+    /// Whether the elements are those of a hash table.
+    pub(crate) is_hashed: bool,
 }
 
 impl Kernel {
@@ -145,10 +149,12 @@ impl Build {
             add,
             words: words.clone(),
             is_unique: join.is_unique(),
+            is_hashed: stored.is_hashed,
         };
         Ok(Build {
             kernel: Kernel::new(draft, steps, &ending)?,
-            elements: stored.dense.elements().unwrap_or(u64::MAX),
+            elements: stored.elements,
+            is_hashed: stored.is_hashed,
             words,
         })
     }
@@ -170,6 +176,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
         device_header(),
         ("arguments.cuh".to_owned(), arguments),
         header("numbers.cuh", include_str!("kernels/numbers.cuh")),
+        header("hash.cuh", include_str!("kernels/hash.cuh")),
         header("select.cuh", include_str!("kernels/select.cuh")),
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
@@ -230,6 +237,11 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
     );
     text += &array("u32 kFirstWord", firsts);
     text += &array("u32 kWordBits", words);
+    let stored = draft.joins.iter().map(|it| it.stored.as_ref());
+    text += &array(
+        "bool kIsHashed",
+        stored.map(|it| it.is_some_and(|it| it.is_hashed)),
+    );
     text += "struct Out {\n    u32 word, shift, bits;\n};\n";
     let places = places.collect::<Vec<_>>().join(", ");
     let places = if places.is_empty() { "{}" } else { &places };
@@ -249,6 +261,7 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kSteps", steps.len()),
         ("kOwnWords", ending.words.len()),
         ("kIsUnique", ending.is_unique.into()),
+        ("kIsOwnHashed", ending.is_hashed.into()),
     ];
     for (name, value) in constants {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");

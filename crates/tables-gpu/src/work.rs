@@ -16,13 +16,12 @@ use crate::columns::{Columns, Read, Resident, files};
 use crate::engine::{Launch, Ran};
 use crate::fragment::{Fragment, Rows};
 use crate::groups::{Groups, Place};
-use crate::launches::{Joins, joins_of, last};
+use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::load;
 use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
 use crate::result::{self, Totals};
 use crate::scanned::Scanned;
-use crate::selection::Selected;
 use crate::skipped::Counting;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -82,23 +81,29 @@ impl Work {
                 self.options.waits,
             )?;
             let ran = self.run(launch, &mut figures).await?;
+            if ran.is_full() {
+                return Err(Reason::new("keys of a join that collide in a hash table"));
+            }
             let words = ran.results().as_chunks::<4>().0.iter();
             let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
             (joins, marks) = (tables, Some(words));
         }
         let groups = compiled.groups(marks.as_deref())?;
+        let are_selected = match groups.place {
+            Place::OfAll => groups.count >= self.columns.engine.selects_from(),
+            place => place == Place::Hashed,
+        };
         let of = (&*compiled, &groups);
-        let (ran, selected);
-        let totals =
-            if groups.count >= self.columns.engine.selects_from() && groups.place == Place::OfAll {
-                let search = self.selected(of, (&resident, &joins), used, &mut figures);
-                (selected, ran) = search.await?;
-                Totals::selected(&compiled.totals, ran.results(), selected.count as usize)?
-            } else {
-                let launch = last(&resident, (of.0, of.1, &joins), None, self.options.waits)?;
-                ran = self.run(launch, &mut figures).await?;
-                Totals::all(&compiled.totals, ran.results(), &groups)
-            };
+        let (ran, count);
+        let totals = if are_selected {
+            let search = self.selected(of, (&resident, &joins), used, &mut figures);
+            (count, ran) = search.await?;
+            Totals::selected(&compiled.totals, ran.results(), count)?
+        } else {
+            let launch = last(&resident, (of.0, of.1, &joins), None, self.options.waits)?;
+            ran = self.run(launch, &mut figures).await?;
+            Totals::all(&compiled.totals, ran.results(), &groups)
+        };
         let batch = result::batch((&self.fragment, of.0, of.1), &totals, &self.schema);
         let batch = batch.map_err(Reason::of)?;
         let partitions = result::partitioned(batch, &self.partitioning).map_err(Reason::of)?;
@@ -129,37 +134,44 @@ impl Work {
         Ok(ran)
     }
 
-    /// Adds the totals in memory of the engine, and returns those of the groups that are selected.
+    /// Adds the totals in memory of the engine. Returns how many groups are selected, and what the kernel that selects
+    /// them has written.
     async fn selected(
         &self,
         (compiled, groups): (&Compiled, &Groups),
         (resident, joins): (&[Resident], &Joins),
         used: u64,
         figures: &mut Figures,
-    ) -> Result<(Selected, Ran)> {
-        let (waits, words) = (self.options.waits, group_words(&compiled.totals));
-        let count = groups.count as u32;
-        // Columns that were used longest ago give way to totals.
-        let totals = self
-            .columns
-            .allocate(8 * (groups.count * words) as u64, used)?;
-        let mut search = compiled.selecting.search();
-        let mut launch = last(resident, (compiled, groups, joins), Some(&totals), waits)?;
-        let selected = loop {
-            search.count(&mut launch, count, &totals);
-            let ran = self.run(launch, figures).await?;
-            if let Some(selected) = search.found(ran.results()) {
-                break selected;
-            }
-            launch = Launch {
-                memory: vec![totals.clone()],
-                ..Launch::new(waits)
+    ) -> Result<(usize, Ran)> {
+        let waits = self.options.waits;
+        let mut groups = groups.clone();
+        'groups: loop {
+            let totals = InMemory::new(compiled, &groups, (&self.columns, used))?;
+            let count = groups.count as u32;
+            let mut search = compiled.selecting.search();
+            let mut launch = last(resident, (compiled, &groups, joins), Some(&totals), waits)?;
+            let selected = loop {
+                search.count(&mut launch, count, &totals);
+                let ran = self.run(launch, figures).await?;
+                if ran.is_full() {
+                    groups.grow(&compiled.totals)?;
+                    compiled.slots.store(groups.count, Ordering::Relaxed);
+                    continue 'groups;
+                }
+                if let Some(selected) = search.found(ran.results()) {
+                    break selected;
+                }
+                launch = Launch {
+                    memory: vec![totals.memory.clone()],
+                    ..Launch::new(waits)
+                };
             };
-        };
-        let launch = compiled
-            .selecting
-            .writing(selected, (count, words), &totals, waits);
-        Ok((selected, self.run(launch, figures).await?))
+            let words = group_words(&compiled.totals);
+            let launch = compiled
+                .selecting
+                .writing(selected, (count, words), &totals, waits);
+            return Ok((selected.count as usize, self.run(launch, figures).await?));
+        }
     }
 
     /// Returns the columns of each source, brought to the device before if the session wants that.

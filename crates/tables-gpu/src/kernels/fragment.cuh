@@ -56,6 +56,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
+            // The work is for nothing if the table of groups is full.
+            if (Totals::kMayBeFull && load_relaxed(f.flag) != 0) return;
             if (kTilesAhead > 0 && tile + kTilesAhead < last)
                 each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
             add_tile(f, columns, first < rows ? rows - first : 0, totals);

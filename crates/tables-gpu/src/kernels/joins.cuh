@@ -1,6 +1,6 @@
 // Tables of the rows of joins: read for the rows of another table, and filled.
 #pragma once
-#include "arguments.cuh"
+#include "hash.cuh"
 
 // The elements of a row in the tables of its joins.
 struct Joined {
@@ -32,6 +32,11 @@ __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool
 // Reads the element of a row in the table of a join. Returns whether there is a row; not if it is not wanted.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     constexpr u32 kFirst = kFirstWord[kJoin];
+    if constexpr (kIsHashed[kJoin]) {
+        const u32 slot = is_wanted ? slot_of(f.keys[kJoin], f.key_bits[kJoin], index) : kNoSlot;
+        is_wanted = slot != kNoSlot;
+        index = slot;
+    }
     const u64 i = is_wanted ? index : 0;
     joined.word[kFirst] = read_element<kWordBits[kFirst]>(f.words[kFirst], i, is_wanted);
     const bool is_found = is_wanted & is_matched<kJoin>(joined);
@@ -53,6 +58,8 @@ using Words = u32[kOwnWords > 0 ? kOwnWords : 1];
 
 // The table that a kernel fills, instead of totals.
 struct Table {
+    static constexpr bool kMayBeFull = false;
+
     __device__ void start(const Fragment&) {}
     __device__ void finish(const Fragment&) {}
 
@@ -79,9 +86,13 @@ struct Table {
     // Stores a row. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
+        if constexpr (kIsOwnHashed) {
+            index = put_key(f.own_keys, f.own_key_bits, index, f.flag);
+            if (index == kNoSlot) return;
+        }
         const u32 bit = 1u << index % 32;
         const u32 before = atomicOr(f.seen + index / 32, bit);
-        if (kIsUnique && (before & bit)) *f.repeated = 1;
+        if (kIsUnique && (before & bit)) *f.flag = 1;
         write<0>(f, index, words);
     }
 };

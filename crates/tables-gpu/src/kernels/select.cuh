@@ -54,13 +54,13 @@ __device__ inline void count_groups(const Fragment& f) {
 }
 
 // Writes the numbers and the totals of the groups, of which a constant tells how many there are: first how many are
-// written, then the numbers, then the totals.
+// written, then the numbers or keys, then the totals.
 __device__ inline void write_groups(const Fragment& f) {
     u32* shared = reinterpret_cast<u32*>(memory);
     u32* written = reinterpret_cast<u32*>(f.results);
     const u64 count = f.constants[6];
-    u32* numbers = reinterpret_cast<u32*>(f.results + 1);
-    u64* totals = f.results + 1 + (count + 1) / 2;
+    u64* numbers = f.results + 1;
+    u64* totals = numbers + count;
     for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
         if (threadIdx.x == 0) shared[0] = 0;
         __syncthreads();
@@ -75,7 +75,7 @@ __device__ inline void write_groups(const Fragment& f) {
         u64 to = shared[1] + static_cast<u64>(behind);
         each_group(f, tile, [&](u32 i, u32 number, const u64* group) {
             if ((kept >> i & 1) == 0 || to >= count) return;
-            numbers[to] = number;
+            numbers[to] = f.own_keys != nullptr ? f.own_keys[number] - 1 : number;
 #pragma unroll
             for (u32 word = 0; word < kGroupWords; word++) totals[to * kGroupWords + word] = group[word];
             to++;

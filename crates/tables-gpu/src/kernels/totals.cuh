@@ -1,6 +1,6 @@
 // Where the values of rows are added.
 #pragma once
-#include "numbers.cuh"
+#include "hash.cuh"
 
 // Returns a total in global memory.
 __device__ inline u64* total_of(u64* totals, u32 group, u32 s) {
@@ -29,8 +29,16 @@ __device__ inline void finish_slot(u64* totals, u32 i, u64 value) {
 
 extern __shared__ __align__(16) u64 memory[];
 
+// Groups that are numbered by the values of their keys.
+struct Numbered {
+    using Key = u32;
+    static constexpr bool kMayBeFull = false;
+
+    __device__ u32 group_of(const Fragment&, Key key) const { return key; }
+};
+
 // Totals of a thread, for one group: in registers.
-struct Registers {
+struct Registers : Numbered {
     u64 slot[kSlots];
 
     __device__ void start(const Fragment&) {
@@ -51,7 +59,7 @@ struct Registers {
 };
 
 // Totals of a thread, for few groups: in shared memory, where no other thread writes them.
-struct Private {
+struct Private : Numbered {
     __device__ u64& at(u32 group, u32 s) { return memory[(group * kSlots + s) * kThreads + threadIdx.x]; }
     __device__ void start(const Fragment& f) {
         for (u32 i = 0; i < f.groups * kSlots; i++) at(0, i) = 0;
@@ -74,7 +82,7 @@ struct Private {
 };
 
 // Totals of a block: in shared memory, where all its threads add to them.
-struct OfBlock {
+struct OfBlock : Numbered {
     __device__ void start(const Fragment& f) {
         for (u32 i = threadIdx.x; i < f.groups * kSlots; i += kThreads) memory[i] = 0;
         __syncthreads();
@@ -95,11 +103,21 @@ struct OfBlock {
 };
 
 // Totals of many groups: in global memory, where all threads add to them.
-struct OfAll {
+struct OfAll : Numbered {
     u64* totals;
 
     __device__ void start(const Fragment& f) { totals = f.totals; }
     __device__ void add(u32 group, u32 s, i64 value) { add_total(total_of(totals, group, s), kIsWide[s], value); }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(total_of(totals, group, s), value); }
     __device__ void finish(const Fragment&) {}
+};
+
+// The same, of groups that are found in a hash table of their keys.
+struct Hashed : OfAll {
+    using Key = u64;
+    static constexpr bool kMayBeFull = true;
+
+    __device__ u32 group_of(const Fragment& f, Key key) const {
+        return put_key(f.own_keys, f.own_key_bits, key, f.flag);
+    }
 };

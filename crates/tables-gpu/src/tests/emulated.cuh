@@ -65,6 +65,11 @@ inline void prefetch_line(const void* line) { static_cast<void>(*static_cast<con
 inline u32 __funnelshift_r(u32 low, u32 high, u32 shift) {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (shift & 31));
 }
+inline u64 atomicCAS(u64* to, u64 expected, u64 number) {
+    u64 before = *to;
+    if (before == expected) *to = number;
+    return before;
+}
 inline int __clzll(u64 number) { return number == 0 ? 64 : __builtin_clzll(number); }
 inline int __popc(u32 number) { return __builtin_popcount(number); }
 template <class Number> Number atomicAdd(Number* to, Number number) {

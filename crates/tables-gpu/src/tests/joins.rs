@@ -10,7 +10,7 @@ use datafusion::arrow::array::{
 use datafusion::parquet::arrow::ArrowWriter;
 
 /// Tables beside `t`: `d` and `r` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
-pub(super) const TABLES: [&str; 5] = ["d", "r", "p", "m", "e"];
+pub(super) const TABLES: [&str; 6] = ["d", "r", "p", "m", "e", "h"];
 
 /// Queries whose aggregates and joins kernels compute.
 pub(super) const QUERIES: &[&str] = &[
@@ -50,6 +50,13 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT max(weight), min(odd), max(level), count(weight), sum(small) FROM t JOIN d ON a = k WHERE label <> 'x'",
     "SELECT k * 900 + small, count(*), sum(b) FROM t LEFT JOIN d ON a = k GROUP BY 1",
     "SELECT k * 5000 + a, count(*) FROM t JOIN d ON a = k GROUP BY 1",
+    // Keys that are far apart.
+    "SELECT count(*), sum(v), max(v) FROM t JOIN h ON a * 1000000000007 = far",
+    "SELECT v, flag, count(*), count(v) FROM t LEFT JOIN h ON a * 1000000000007 = far GROUP BY 1, 2",
+    "SELECT far, count(*), sum(quantity) FROM t JOIN h ON a * 1000000000007 = far GROUP BY far",
+    "SELECT far, flag, sum(b) AS s FROM t LEFT JOIN h ON a * 1000000000007 = far GROUP BY 1, 2 ORDER BY s, 1, 2 LIMIT 5",
+    "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM h WHERE far = a * 1000000000007 AND v > 20)",
+    "SELECT sum(v), count(*) FROM t JOIN h ON a * 1000000000007 = far AND quantity = pieces JOIN d ON a = k",
     "SELECT count(*) FROM t JOIN d ON a = k
         WHERE CAST(small AS DECIMAL(38, 0)) + 99999999999999999999 > CAST(b AS DECIMAL(38, 0))",
 ];
@@ -57,6 +64,10 @@ pub(super) const QUERIES: &[&str] = &[
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("SELECT count(*) FROM t JOIN m ON a = k", "same key"),
+    (
+        "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
+        "same key",
+    ),
     (
         "SELECT count(*) FROM t WHERE a NOT IN (SELECT k FROM m)",
         "NOT IN",
@@ -74,8 +85,8 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "condition of a join",
     ),
     (
-        "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
-        "too far apart",
+        "SELECT count(*) FROM t JOIN h ON a * 1000000000007 = far AND b = far",
+        "more than 62 bits",
     ),
 ];
 
@@ -211,6 +222,21 @@ pub(super) fn write_all(folder: &Path) {
                 ),
             ),
             ("v", numbers((0..40).map(|row| Some(row % 9)).collect())),
+        ],
+    );
+    write(
+        folder,
+        "h",
+        vec![
+            (
+                "far",
+                long((-5..35).map(|row| Some(row * 1_000_000_000_007)).collect()),
+            ),
+            (
+                "v",
+                numbers((0..40).map(|row| (row % 9 != 0).then_some(row)).collect()),
+            ),
+            ("pieces", numbers((0..40).map(Some).collect())),
         ],
     );
     write(
