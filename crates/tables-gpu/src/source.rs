@@ -79,6 +79,8 @@ impl Kernel {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
+            // A search in a hash table takes more registers.
+            _ if self.builds.iter().any(|it| it.is_hashed) => 3,
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
