@@ -17,7 +17,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::fragment::is_moving;
 use crate::operator::GpuAggregateExec;
-use crate::selection::{Condition, Top};
+use crate::selection::{Condition, Selection, Top};
 
 /// Maximum number of conditions that a kernel tests, each a constant.
 const CONDITIONS_MAX: usize = 16;
@@ -47,14 +47,18 @@ fn with_input(plan: &Plan, input: Plan) -> Result<Plan> {
 /// Returns the operator below a filter with the conditions that it can test.
 fn with_conditions(filter: &FilterExec) -> Option<Plan> {
     let aggregate = filter.input().downcast_ref::<GpuAggregateExec>()?;
-    let all = split_conjunction(filter.predicate()).into_iter();
-    let conditions = all.filter_map(|it| condition(it, aggregate));
+    let all = split_conjunction(filter.predicate());
+    let count = all.len();
+    let conditions = all.into_iter().filter_map(|it| condition(it, aggregate));
     let conditions: Vec<_> = conditions.take(CONDITIONS_MAX).collect();
     if conditions.is_empty() {
         return None;
     }
-    let mut selection = aggregate.selection().clone();
-    selection.conditions.extend(conditions);
+    let selection = Selection {
+        is_filter: conditions.len() == count && filter.fetch().is_none(),
+        conditions,
+        top: None,
+    };
     Some(Arc::new(aggregate.with_selection(selection)))
 }
 
@@ -113,7 +117,8 @@ fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Pla
         let expr = &projection.expr().get(column)?.expr;
         expr.downcast_ref::<Column>()?.index()
     } else if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        if !is_tested_below(filter) {
+        let below = filter.input().downcast_ref::<GpuAggregateExec>();
+        if !below.is_some_and(|it| it.selection().is_filter) {
             return None;
         }
         match filter.projection() {
@@ -127,16 +132,4 @@ fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Pla
     };
     let input = limited(plan.children().first()?, below, top)?;
     with_input(plan, input).ok()
-}
-
-/// Returns whether the operator of a device below a filter tests all its conditions, so that each group that it returns
-/// is kept.
-fn is_tested_below(filter: &FilterExec) -> bool {
-    let Some(aggregate) = filter.input().downcast_ref::<GpuAggregateExec>() else {
-        return false;
-    };
-    let known = &aggregate.selection().conditions;
-    let mut all = split_conjunction(filter.predicate()).into_iter();
-    filter.fetch().is_none()
-        && all.all(|it| condition(it, aggregate).is_some_and(|it| known.contains(&it)))
 }

@@ -326,6 +326,10 @@ impl Columns {
     /// # Errors
     /// If there is no room.
     pub(crate) fn allocate(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
+        if bytes > self.engine.max_bytes() / 2 {
+            let text = format!("{bytes} bytes, more than half of the memory for tables");
+            return Err(Reason::new(text));
+        }
         self.engine.allocate(bytes).or_else(|_| {
             self.known.lock().free(bytes, began);
             self.engine.allocate(bytes)

@@ -110,6 +110,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the name of the device.
     fn name(&self) -> String;
 
+    /// Returns the bytes of memory that columns, tables of joins and totals may take.
+    fn max_bytes(&self) -> u64;
+
     /// Allocates free memory.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ const GROUPS_SELECTED: usize = 1 << 15;
 pub(crate) struct Gpu {
     device: Arc<Device>,
     pool: Arc<MemoryPool>,
+    max_bytes: u64,
 }
 
 impl Gpu {
@@ -50,13 +51,21 @@ impl Gpu {
             max_bytes,
         };
         let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
-        Ok(Gpu { device, pool })
+        Ok(Gpu {
+            device,
+            pool,
+            max_bytes,
+        })
     }
 }
 
 impl Engine for Gpu {
     fn name(&self) -> String {
         self.device.name().to_owned()
+    }
+
+    fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
@@ -220,6 +229,9 @@ impl Job for FragmentJob {
             return Ok(Step::Done);
         };
         if let Some(running) = self.running.take() {
+            if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
+                return Ok(Step::Done);
+            }
             let mut bytes = vec![0; self.image.len - self.image.results];
             cuda.read(
                 &self.memory,

@@ -104,7 +104,10 @@ impl Values {
             } => {
                 let value = |number: u64| match (number, has_null) {
                     (0, true) => None,
-                    (number, _) => Some(first + number.cast_signed() - i64::from(*has_null)),
+                    (number, _) => {
+                        let distance = number.cast_signed() - i64::from(*has_null);
+                        Some(first.wrapping_add(distance))
+                    }
                 };
                 array_of(numbers.into_iter().map(value).collect(), data_type)
             }
@@ -211,7 +214,9 @@ impl Groups {
             .saturating_mul(8 * group_words(totals) as u64);
         if groups.combinations > count_max.min(SLOTS_MAX) || bytes > TOTALS_BYTES_MAX {
             groups.place = Place::Hashed;
-            groups.count = (rows / 4).clamp(SLOTS_MIN, SLOTS_FIRST).next_power_of_two() as usize;
+            let first = (rows / 4).clamp(SLOTS_MIN, SLOTS_FIRST);
+            let first = first.next_power_of_two() as usize;
+            groups.count = first.min(slots_max(rows, totals));
             return Ok(groups);
         }
         groups.count = groups.combinations as usize;
@@ -235,16 +240,14 @@ impl Groups {
     /// # Errors
     /// If it has enough for all rows, or would take too much memory.
     pub(crate) fn grow(&mut self, totals: &[Total]) -> Result<()> {
-        let most = capacity(self.rows)? as usize;
-        let too_many = || Reason::new("too many groups in a hash table");
-        if self.count >= most {
-            return Err(too_many());
+        let most = slots_max(self.rows, totals);
+        match self.count < most {
+            true => {
+                self.count = (8 * self.count).min(most);
+                Ok(())
+            }
+            false => Err(Reason::new("too many groups in a hash table")),
         }
-        self.count = (8 * self.count).min(most);
-        let bytes = (self.bytes(totals) + 8 * self.count) as u64;
-        (bytes <= TOTALS_BYTES_MAX)
-            .then_some(())
-            .ok_or_else(too_many)
     }
 
     /// Returns the bytes of shared memory of a block.
@@ -256,6 +259,14 @@ impl Groups {
             Place::Registers | Place::OfAll | Place::Hashed => 0,
         }
     }
+}
+
+/// Returns the number of slots that a hash table of the groups of this many rows may have.
+fn slots_max(rows: u64, totals: &[Total]) -> usize {
+    let of_bytes = TOTALS_BYTES_MAX / (8 + 8 * group_words(totals) as u64);
+    let of_rows = capacity(rows).unwrap_or(SLOTS_MAX);
+    // A power of two, as the others are.
+    of_rows.min(1 << of_bytes.ilog2()) as usize
 }
 
 /// Returns the values that are marked, and the table from all numbers to those of these values.

@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 use crate::columns::Columns;
 use crate::fragment::Fragment;
 use crate::selection::Selection;
-use crate::work::{Outcome, Work};
+use crate::work::{OnDevice, Outcome, Work};
 
 /// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
 #[derive(Debug)]
@@ -113,7 +113,9 @@ impl GpuAggregateExec {
 impl DisplayAs for GpuAggregateExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GpuAggregateExec: device={}", self.columns.engine.name())?;
-        let Selection { conditions, top } = self.selection();
+        let Selection {
+            conditions, top, ..
+        } = self.selection();
         if !conditions.is_empty() {
             write!(f, ", conditions={}", conditions.len())?;
         }
@@ -122,7 +124,7 @@ impl DisplayAs for GpuAggregateExec {
         }
         match self.outcome.get() {
             None => Ok(()),
-            Some(Outcome::Device { figures, .. }) => write!(f, ", ran there: {figures}"),
+            Some(Outcome::Device(OnDevice { figures, .. })) => write!(f, ", ran there: {figures}"),
             Some(Outcome::Cpu(reason)) => write!(f, ", ran on the CPU: {reason}"),
         }
     }
@@ -203,9 +205,9 @@ impl ExecutionPlan for GpuAggregateExec {
         let rows = stream::once(async move {
             let outcome = outcome.get_or_init(|| work.outcome()).await;
             let rows: SendableRecordBatchStream = match outcome {
-                Outcome::Device { partitions, .. } => {
-                    let rows = partitions.get(partition).filter(|it| it.num_rows() > 0);
-                    let rows = rows.cloned().map(Ok);
+                Outcome::Device(OnDevice { partitions, .. }) => {
+                    let rows = partitions.get(partition).cloned().unwrap_or_default();
+                    let rows = rows.into_iter().map(Ok);
                     Box::pin(RecordBatchStreamAdapter::new(
                         cpu.schema(),
                         stream::iter(rows),

@@ -1,75 +1,104 @@
 //! Rows of totals.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
     UInt64Array,
 };
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::compute::{cast, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::error::Result;
+use datafusion::common::exec_err;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::Partitioning;
 use datafusion::physical_plan::metrics::Time;
 use datafusion::physical_plan::repartition::BatchPartitioner;
 
+use crate::engine::Ran;
 use crate::fragment::Fragment;
 use crate::groups::Groups;
 use crate::packed::array_of;
 use crate::program::{Column, Compiled, Output, Total, group_words};
 use crate::reason::Reason;
 
+/// Rows of a batch. Several threads make the batches of a larger result.
+const BATCH_ROWS: usize = 1 << 16;
+
+/// A group: its place among those whose totals are here, and its number among all.
+type Group = (usize, u64);
+
 /// The totals of groups.
-pub(crate) struct Totals<'a> {
+struct Totals<'a> {
     layout: &'a [Total],
     /// The words of groups, one group behind the other.
     words: &'a [u8],
-    /// For each row of the result, which of these groups it is, and its number among all.
-    groups: Vec<(usize, u64)>,
+    /// The groups that are rows of the result.
+    groups: Vec<Group>,
 }
 
-impl<'a> Totals<'a> {
-    /// Returns those of all groups that have rows; of a fragment without keys, those of its only group.
-    pub(crate) fn all(layout: &'a [Total], words: &'a [u8], groups: &Groups) -> Totals<'a> {
+/// What kernels have left.
+pub(crate) struct Found {
+    pub(crate) ran: Ran,
+    /// The number of groups that a kernel has selected; `None` if the totals of all groups are here.
+    pub(crate) selected: Option<usize>,
+}
+
+impl Found {
+    /// Checks that as many groups are here as a kernel had counted.
+    ///
+    /// # Errors
+    /// If there are more or fewer.
+    pub(crate) fn check(self) -> std::result::Result<Found, Reason> {
+        let written = u64_at(self.ran.results(), 0);
+        match self.selected {
+            Some(count) if written != count as u64 => {
+                Err(Reason::new("groups changed while they were selected"))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    fn is_small(&self) -> bool {
+        self.ran.results().len() <= 8 * BATCH_ROWS
+    }
+
+    /// Returns the totals of the groups that are selected, or of all that have rows; of a fragment without keys, those
+    /// of its only group.
+    fn totals<'a>(&'a self, layout: &'a [Total], groups: &Groups) -> Totals<'a> {
+        let results = self.ran.results();
         let mut totals = Totals {
             layout,
-            words,
+            words: results,
             groups: Vec::new(),
         };
+        if let Some(count) = self.selected {
+            // First their number, then the number of each.
+            let numbers = (0..count).map(|group| (group, u64_at(results, 1 + group)));
+            totals.groups = numbers.collect();
+            totals.words = &results[8 * (1 + count)..];
+            return totals;
+        }
         let all = 0..groups.count;
         let kept = all.filter(|group| groups.keys.is_empty() || totals.count(*group, 0) > 0);
         totals.groups = kept.map(|group| (group, group as u64)).collect();
         totals
     }
+}
 
-    /// Returns those of this many groups that a kernel has selected.
-    ///
-    /// # Errors
-    /// If there are more or fewer.
-    pub(crate) fn selected(
-        layout: &'a [Total],
-        results: &'a [u8],
-        count: usize,
-    ) -> std::result::Result<Totals<'a>, Reason> {
-        let (head, rest) = results.split_at(8);
-        let (numbers, words) = rest.split_at(8 * count);
-        let number = |bytes: &[u8]| bytes.first_chunk().map_or(0, |it| u64::from_le_bytes(*it));
-        if number(head) != count as u64 {
-            return Err(Reason::new("groups changed while they were selected"));
-        }
-        let groups = numbers.chunks(8).map(number);
-        Ok(Totals {
-            layout,
-            words,
-            groups: groups.enumerate().collect(),
-        })
-    }
+/// Returns a word of 64 bits by its index; 0 behind the last.
+fn u64_at(bytes: &[u8], index: usize) -> u64 {
+    let word = bytes.get(8 * index..).and_then(<[u8]>::first_chunk);
+    word.map_or(0, |it| u64::from_le_bytes(*it))
+}
 
+impl Totals<'_> {
     fn word(&self, group: usize, word: usize) -> u64 {
-        let bytes = &self.words[8 * (group * group_words(self.layout) + word)..];
-        bytes.first_chunk().map_or(0, |it| u64::from_le_bytes(*it))
+        u64_at(self.words, group * group_words(self.layout) + word)
     }
 
     fn sum(&self, group: usize, slot: usize) -> i128 {
@@ -86,32 +115,33 @@ impl<'a> Totals<'a> {
     }
 
     /// Returns what a function gives for each group; `None` for those without rows in a slot.
-    fn of_each<T>(&self, rows: usize, value: impl Fn(usize) -> T) -> Vec<Option<T>> {
-        let groups = self.groups.iter();
-        let values = groups.map(|(group, _)| (self.count(*group, rows) > 0).then(|| value(*group)));
-        values.collect()
+    fn of_each<T>(
+        &self,
+        groups: &[Group],
+        rows: usize,
+        value: impl Fn(usize) -> T,
+    ) -> Vec<Option<T>> {
+        let value = |group| (self.count(group, rows) > 0).then(|| value(group));
+        groups.iter().map(|(group, _)| value(*group)).collect()
     }
 
-    /// Returns a column of the result.
-    fn column(&self, column: &Column) -> Result<ArrayRef> {
+    /// Returns a column of the result, for these groups.
+    fn column(&self, column: &Column, groups: &[Group]) -> Result<ArrayRef> {
         let data_type = &column.data_type;
         // As `ordered` in `totals.cuh`.
         let plain = |number: u64| (number ^ 1 << 63).cast_signed();
         match column.output {
             Output::Count(slot) => {
-                let counts = self
-                    .groups
-                    .iter()
-                    .map(|(group, _)| self.count(*group, slot));
+                let counts = groups.iter().map(|(group, _)| self.count(*group, slot));
                 let counts = counts.map(u64::cast_signed);
                 Ok(Arc::new(Int64Array::from_iter_values(counts)))
             }
             Output::Some(slot) => {
-                let counts = self.of_each(slot, |group| self.count(group, slot));
+                let counts = self.of_each(groups, slot, |group| self.count(group, slot));
                 Ok(Arc::new(UInt64Array::from(counts)))
             }
             Output::Sum(slot, rows) => {
-                let sums = self.of_each(rows, |group| self.sum(group, slot));
+                let sums = self.of_each(groups, rows, |group| self.sum(group, slot));
                 Ok(match data_type {
                     DataType::Decimal128(precision, scale) => {
                         let sums = Decimal128Array::from(sums);
@@ -124,15 +154,15 @@ impl<'a> Totals<'a> {
                 })
             }
             Output::FloatSum(slot, rows) => {
-                let sums = self.of_each(rows, |group| self.sum(group, slot) as f64);
+                let sums = self.of_each(groups, rows, |group| self.sum(group, slot) as f64);
                 Ok(Arc::new(Float64Array::from(sums)))
             }
             Output::Max(slot, rows) => {
-                let values = self.of_each(rows, |group| plain(self.count(group, slot)));
+                let values = self.of_each(groups, rows, |group| plain(self.count(group, slot)));
                 array_of(values, data_type)
             }
             Output::Min(slot, rows) => {
-                let values = self.of_each(rows, |group| plain(!self.count(group, slot)));
+                let values = self.of_each(groups, rows, |group| plain(!self.count(group, slot)));
                 array_of(values, data_type)
             }
         }
@@ -155,51 +185,105 @@ fn finished(
     of_groups.evaluate(EmitTo::All)
 }
 
-/// Returns the rows of groups, in a schema: keys, then aggregates.
-///
-/// # Errors
-/// If they are no rows of the schema, or an aggregate has no value.
-pub(crate) fn batch(
-    (fragment, compiled, groups): (&Fragment, &Compiled, &Groups),
-    totals: &Totals<'_>,
-    schema: &SchemaRef,
-) -> Result<RecordBatch> {
-    let mut columns = Vec::with_capacity(schema.fields().len());
-    let mut behind = groups.combinations;
-    for values in &groups.keys {
-        let count = values.len().max(1) as u64;
-        behind /= count;
-        let numbers = totals.groups.iter();
-        let numbers = numbers.map(|(_, group)| group / behind % count);
-        columns.push(values.take(numbers.collect())?);
+/// What the rows of a result are made of.
+pub(crate) struct Made {
+    pub(crate) fragment: Arc<Fragment>,
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) groups: Groups,
+    /// Keys, then aggregates.
+    pub(crate) schema: SchemaRef,
+    pub(crate) partitioning: Partitioning,
+    /// Set when the statement ends.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+impl Made {
+    /// Returns the rows of each partition. A large result is made by several threads, on one for work that blocks.
+    ///
+    /// # Errors
+    /// If they are no rows of the schema, or an aggregate has no value.
+    pub(crate) async fn partitions(self, found: Found) -> Result<Vec<Vec<RecordBatch>>> {
+        if found.is_small() {
+            return self.of_all(&found);
+        }
+        let made = tokio::task::spawn_blocking(move || self.of_all(&found)).await;
+        made.map_err(|error| DataFusionError::External(error.into()))?
     }
-    // Each group is in one row, so that its states are all that there are.
-    let numbers: Vec<usize> = (0..totals.groups.len()).collect();
-    let numbers = (!compiled.keys.is_empty()).then_some(&*numbers);
-    for (aggregate, states) in fragment.aggregates.iter().zip(&compiled.outputs) {
-        let states = states.iter().map(|column| totals.column(column));
-        let states = states.collect::<Result<Vec<_>>>()?;
-        columns.push(finished(&aggregate.function, &states, numbers)?);
+
+    fn of_all(&self, found: &Found) -> Result<Vec<Vec<RecordBatch>>> {
+        let totals = found.totals(&self.compiled.totals, &self.groups);
+        let batches: Vec<&[Group]> = totals.groups.chunks(BATCH_ROWS).collect();
+        let of_thread = batches.len().div_ceil(forebay_device::cores()).max(1);
+        let made = |batches: &[&[Group]]| {
+            let made = batches.iter().map(|groups| {
+                if self.stop.load(Ordering::Relaxed) {
+                    return exec_err!("the statement was cancelled");
+                }
+                partitioned(self.batch(&totals, groups)?, &self.partitioning)
+            });
+            made.collect::<Result<Vec<_>>>()
+        };
+        let all = match batches.len() {
+            0 | 1 => made(&batches)?,
+            _ => thread::scope(|scope| {
+                let shares = batches.chunks(of_thread);
+                let threads: Vec<_> = shares.map(|share| scope.spawn(|| made(share))).collect();
+                let made = threads.into_iter().map(|thread| {
+                    let made = thread.join();
+                    made.unwrap_or_else(|panic| resume_unwind(panic))
+                });
+                let made = made.collect::<Result<Vec<_>>>();
+                made.map(|made| made.into_iter().flatten().collect())
+            })?,
+        };
+        let mut partitions = vec![Vec::new(); self.partitioning.partition_count()];
+        for batches in all {
+            for (rows, partition) in batches.into_iter().zip(&mut partitions) {
+                partition.extend((rows.num_rows() > 0).then_some(rows));
+            }
+        }
+        Ok(partitions)
     }
-    let typed = columns.iter().zip(schema.fields());
-    let typed = typed.map(|(column, field)| cast(column, field.data_type()));
-    let options = RecordBatchOptions::new().with_row_count(Some(totals.groups.len()));
-    let columns = typed.collect::<std::result::Result<_, _>>()?;
-    Ok(RecordBatch::try_new_with_options(
-        Arc::clone(schema),
-        columns,
-        &options,
-    )?)
+
+    /// Returns the rows of groups.
+    fn batch(&self, totals: &Totals<'_>, rows: &[Group]) -> Result<RecordBatch> {
+        let Made {
+            fragment,
+            compiled,
+            groups,
+            schema,
+            ..
+        } = self;
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        let mut behind = groups.combinations;
+        for values in &groups.keys {
+            let count = values.len().max(1) as u64;
+            behind /= count;
+            let numbers = rows.iter().map(|(_, group)| group / behind % count);
+            columns.push(values.take(numbers.collect())?);
+        }
+        // Each group is in one row, so that its states are all that there are.
+        let numbers: Vec<usize> = (0..rows.len()).collect();
+        let numbers = (!compiled.keys.is_empty()).then_some(&*numbers);
+        for (aggregate, states) in fragment.aggregates.iter().zip(&compiled.outputs) {
+            let states = states.iter().map(|column| totals.column(column, rows));
+            let states = states.collect::<Result<Vec<_>>>()?;
+            columns.push(finished(&aggregate.function, &states, numbers)?);
+        }
+        let typed = columns.iter().zip(schema.fields());
+        let typed = typed.map(|(column, field)| cast(column, field.data_type()));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let columns = typed.collect::<std::result::Result<_, _>>()?;
+        Ok(RecordBatch::try_new_with_options(
+            Arc::clone(schema),
+            columns,
+            &options,
+        )?)
+    }
 }
 
 /// Returns the rows of each partition.
-///
-/// # Errors
-/// If they cannot be partitioned.
-pub(crate) fn partitioned(
-    batch: RecordBatch,
-    partitioning: &Partitioning,
-) -> Result<Vec<RecordBatch>> {
+fn partitioned(batch: RecordBatch, partitioning: &Partitioning) -> Result<Vec<RecordBatch>> {
     let Partitioning::Hash(keys, count @ 2..) = partitioning else {
         return Ok(vec![batch]);
     };
@@ -207,7 +291,9 @@ pub(crate) fn partitioned(
     BatchPartitioner::new_hash_partitioner(keys.clone(), *count, Time::default())?.partition(
         batch,
         |partition, rows| {
-            partitions[partition] = rows;
+            // The rows are a part of arrays with those of all partitions. Operators above would count all of them.
+            let all = UInt64Array::from_iter_values(0..rows.num_rows() as u64);
+            partitions[partition] = take_record_batch(&rows, &all)?;
             Ok(())
         },
     )?;

@@ -9,7 +9,7 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, LimitOptions};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
@@ -111,13 +111,7 @@ fn first_step(aggregate: &AggregateExec) -> std::result::Result<&AggregateExec, 
 /// Returns the fragment of an aggregate.
 fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     let first = first_step(aggregate)?;
-    for step in [aggregate, first] {
-        // A sort is above an aggregate whose limit has an order, and takes what it needs of more rows.
-        let limit = step.limit_options();
-        if limit.is_some_and(|it| LimitOptions::descending(&it).is_none()) {
-            return Err(Reason::new("an aggregate with a limit"));
-        }
-    }
+    // Limits are hints: what needs fewer groups is above the aggregate.
     let properties = aggregate.properties();
     if properties.output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));

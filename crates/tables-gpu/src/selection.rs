@@ -47,6 +47,8 @@ pub(crate) struct Top {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     pub(crate) conditions: Vec<Condition>,
+    /// Whether these are all conditions of the filter above.
+    pub(crate) is_filter: bool,
     pub(crate) top: Option<Top>,
 }
 

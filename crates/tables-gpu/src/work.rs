@@ -20,21 +20,30 @@ use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::load;
 use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
-use crate::result::{self, Totals};
+use crate::result::{Found, Made};
 use crate::scanned::Scanned;
 use crate::skipped::Counting;
 
 type Result<T> = std::result::Result<T, Reason>;
 
+/// Maximum bytes of what kernels return.
+const RESULTS_BYTES_MAX: usize = 256 << 20;
+
 /// What computed a fragment.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Outcome {
-    Device {
-        /// The rows of each partition.
-        partitions: Vec<RecordBatch>,
-        figures: String,
-    },
+    Device(OnDevice),
     Cpu(Reason),
+}
+
+/// What a device returned.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    /// The rows of each partition.
+    pub(crate) partitions: Vec<Vec<RecordBatch>>,
+    pub(crate) figures: String,
+    /// The memory of the rows, until the plan is dropped.
+    _held: MemoryReservation,
 }
 
 /// What is needed to compute a fragment on a device.
@@ -51,19 +60,17 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) async fn outcome(&self) -> Outcome {
         match self.on_device().await {
-            Ok((partitions, figures)) => {
-                let rows = partitions.iter().map(RecordBatch::num_rows).sum();
+            Ok(device) => {
+                let rows = device.partitions.iter().flatten();
+                let rows = rows.map(RecordBatch::num_rows).sum();
                 MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
-                Outcome::Device {
-                    partitions,
-                    figures,
-                }
+                Outcome::Device(device)
             }
             Err(reason) => Outcome::Cpu(reason),
         }
     }
 
-    async fn on_device(&self) -> Result<(Vec<RecordBatch>, String)> {
+    async fn on_device(&self) -> Result<OnDevice> {
         let began = Instant::now();
         let sources = self.fragment.sources.iter();
         let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
@@ -71,7 +78,7 @@ impl Work {
         let resident = self.resident(reads.collect::<Result<_>>()?).await?;
         let stop = StopOnDrop::default();
         let compiled = self.compiled(&resident, &stop).await?;
-        let mut figures = Figures::new(&self.context);
+        let mut figures = Figures::new(&self.context, used);
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(
@@ -93,20 +100,30 @@ impl Work {
             Place::OfAll => groups.count >= self.columns.engine.selects_from(),
             place => place == Place::Hashed,
         };
-        let of = (&*compiled, &groups);
-        let (ran, count);
-        let totals = if are_selected {
-            let search = self.selected(of, (&resident, &joins), used, &mut figures);
-            (count, ran) = search.await?;
-            Totals::selected(&compiled.totals, ran.results(), count)?
+        let found = if are_selected {
+            let of = (&*compiled, &groups);
+            let found = self.selected(of, (&resident, &joins), &mut figures);
+            found.await?.check()?
         } else {
-            let launch = last(&resident, (of.0, of.1, &joins), None, self.options.waits)?;
-            ran = self.run(launch, &mut figures).await?;
-            Totals::all(&compiled.totals, ran.results(), &groups)
+            let of = (&*compiled, &groups, &joins);
+            let launch = last(&resident, of, None, self.options.waits)?;
+            Found {
+                ran: self.run(launch, &mut figures).await?,
+                selected: None,
+            }
         };
-        let batch = result::batch((&self.fragment, of.0, of.1), &totals, &self.schema);
-        let batch = batch.map_err(Reason::of)?;
-        let partitions = result::partitioned(batch, &self.partitioning).map_err(Reason::of)?;
+        let made = Made {
+            fragment: Arc::clone(&self.fragment),
+            compiled,
+            groups,
+            schema: Arc::clone(&self.schema),
+            partitioning: self.partitioning.clone(),
+            stop: Arc::clone(&stop.0),
+        };
+        let partitions = made.partitions(found).await.map_err(Reason::of)?;
+        let batches = partitions.iter().flatten();
+        let bytes = batches.map(RecordBatch::get_array_memory_size).sum();
+        figures.held.try_resize(bytes).map_err(Reason::of)?;
         let mut rows = figures.rows.to_string();
         let all: u64 = resident.iter().map(Resident::rows).sum();
         if figures.rows < all {
@@ -120,15 +137,28 @@ impl Work {
             figures.took.as_secs_f64() * 1e3,
             began.elapsed().as_secs_f64() * 1e3
         );
-        Ok((partitions, text))
+        Ok(OnDevice {
+            partitions,
+            figures: text,
+            _held: figures.held,
+        })
     }
 
     /// Runs kernels.
+    ///
+    /// # Errors
+    /// If the device cannot, or there is no room for what they return.
     async fn run(&self, launch: Launch, figures: &mut Figures) -> Result<Ran> {
         figures.add(&launch);
+        let bytes = launch.results_bytes;
+        // The thread of the device copies them, and others wait for it.
+        if bytes > RESULTS_BYTES_MAX {
+            return Err(Reason::new(format!("{bytes} bytes of groups")));
+        }
         // As bytes, as numbers, and as rows.
-        let held = figures.held.try_grow(4 * launch.results_bytes);
-        held.map_err(Reason::of)?;
+        figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
+        // Columns that were used longest ago give way to results.
+        drop(self.columns.allocate(bytes as u64, figures.used)?);
         let ran = self.columns.engine.run(launch).await?;
         figures.took += ran.took;
         Ok(ran)
@@ -140,13 +170,12 @@ impl Work {
         &self,
         (compiled, groups): (&Compiled, &Groups),
         (resident, joins): (&[Resident], &Joins),
-        used: u64,
         figures: &mut Figures,
-    ) -> Result<(usize, Ran)> {
+    ) -> Result<Found> {
         let waits = self.options.waits;
         let mut groups = groups.clone();
         'groups: loop {
-            let totals = InMemory::new(compiled, &groups, (&self.columns, used))?;
+            let totals = InMemory::new(compiled, &groups, (&self.columns, figures.used))?;
             let count = groups.count as u32;
             let mut search = compiled.selecting.search();
             let mut launch = last(resident, (compiled, &groups, joins), Some(&totals), waits)?;
@@ -154,8 +183,9 @@ impl Work {
                 search.count(&mut launch, count, &totals);
                 let ran = self.run(launch, figures).await?;
                 if ran.is_full() {
-                    groups.grow(&compiled.totals)?;
+                    let grown = groups.grow(&compiled.totals);
                     compiled.slots.store(groups.count, Ordering::Relaxed);
+                    grown?;
                     continue 'groups;
                 }
                 if let Some(selected) = search.found(ran.results()) {
@@ -170,7 +200,10 @@ impl Work {
             let launch = compiled
                 .selecting
                 .writing(selected, (count, words), &totals, waits);
-            return Ok((selected.count as usize, self.run(launch, figures).await?));
+            return Ok(Found {
+                ran: self.run(launch, figures).await?,
+                selected: Some(selected.count as usize),
+            });
         }
     }
 
@@ -240,6 +273,8 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
 struct Figures {
     /// The memory for what they return.
     held: MemoryReservation,
+    /// When the query began to use its columns.
+    used: u64,
     kernels: usize,
     columns: usize,
     /// Number of rows that they read.
@@ -248,8 +283,9 @@ struct Figures {
 }
 
 impl Figures {
-    fn new(context: &TaskContext) -> Figures {
+    fn new(context: &TaskContext, used: u64) -> Figures {
         Figures {
+            used,
             held: MemoryConsumer::new("totals").register(context.memory_pool()),
             kernels: 0,
             columns: 0,

@@ -22,13 +22,14 @@ use crate::rows::Query;
 
 /// Operators that may be above a fragment. Each has one input, so that no row is returned before the fragment has run,
 /// and is made without its state by `replace_children` and `reset_state`.
-const ABOVE: [&str; 11] = [
+const ABOVE: [&str; 12] = [
     "AggregateExec",
     "CoalescePartitionsExec",
     "CooperativeExec",
     "FilterExec",
     "GlobalLimitExec",
     "LocalLimitExec",
+    "OnCpuExec",
     "ProjectionExec",
     "RepartitionExec",
     "SortExec",

@@ -161,6 +161,10 @@ impl Engine for Shared {
         "emulated".to_owned()
     }
 
+    fn max_bytes(&self) -> u64 {
+        1 << 40
+    }
+
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
         let mut memory = self.0.memory.lock();
         let begin = memory.len().next_multiple_of(16);
