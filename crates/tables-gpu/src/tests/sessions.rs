@@ -124,6 +124,16 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         }
     }
     println!("{on_engine} of {} queries ran on the engine", queries.len());
+    // An aggregate on the CPU over one on the engine is kept too.
+    let query = "SELECT sum(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2) AS n WHERE s > 0";
+    let before = fixture.runs_again();
+    for _ in 0..3 {
+        assert_eq!(
+            rows(&mut with, query).await,
+            rows(&mut without, query).await
+        );
+    }
+    assert_eq!(fixture.runs_again() - before, 2);
     assert!(on_engine * 10 > queries.len() * 9);
 }
 
