@@ -14,6 +14,7 @@ use forebay_device::cuda::{DevicePointer, DeviceType};
 use parking_lot::Mutex;
 
 use crate::arguments::Part;
+use crate::counts::Counts;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
 use crate::packed::{Packed, Texts};
@@ -150,6 +151,7 @@ pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) written: Written,
     known: Arc<Mutex<Known>>,
+    pub(crate) counts: Counts,
     /// Held by the load that runs.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
 }
@@ -226,8 +228,21 @@ impl Columns {
         Arc::new(Columns {
             engine,
             written: Written::default(),
+            counts: Counts::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
+        })
+    }
+
+    /// Returns the number of columns that are here, and their bytes.
+    pub(crate) fn held(&self) -> (usize, u64) {
+        let known = self.known.lock();
+        let here = known.columns.values().filter_map(|it| match &it.state {
+            State::Here(column) => Some(column.bytes),
+            _ => None,
+        });
+        here.fold((0, 0), |(count, bytes), of_column| {
+            (count + 1, bytes + of_column)
         })
     }
 

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use forebay_device::{Device, OutOfMemory};
+use forebay_tables::GpuRule;
 
 mod above;
 mod arguments;
 mod columns;
+mod counts;
 mod domain;
 mod draft;
 mod engine;
@@ -49,10 +50,7 @@ mod written;
 ///
 /// # Errors
 /// [`OutOfMemory`] if the device is a host device.
-pub fn rule(
-    device: Arc<Device>,
-    max_bytes: u64,
-) -> Result<Arc<dyn PhysicalOptimizerRule + Send + Sync>, OutOfMemory> {
+pub fn rule(device: Arc<Device>, max_bytes: u64) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = columns::Freeing::default();
     let reclaim = {
         let freeing = freeing.clone();

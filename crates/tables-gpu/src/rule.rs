@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
-use forebay_tables::GpuOptions;
+use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
 
 use crate::above;
 use crate::columns::Columns;
@@ -60,6 +60,7 @@ impl PhysicalOptimizerRule for Fragments {
                     Err(DataFusionError::Plan(text))
                 }
                 Err(reason) => {
+                    self.0.counts.add_on_cpu(&reason);
                     let node = OnCpuExec::new(node, reason);
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
@@ -74,6 +75,19 @@ impl PhysicalOptimizerRule for Fragments {
 
     fn schema_check(&self) -> bool {
         true
+    }
+}
+
+impl GpuRule for Fragments {
+    fn figures(&self) -> GpuFigures {
+        let (columns, column_bytes) = self.0.held();
+        GpuFigures {
+            device: self.0.engine.name(),
+            aggregates: self.0.counts.on_device(),
+            on_cpu: self.0.counts.on_cpu(),
+            columns,
+            column_bytes,
+        }
     }
 }
 

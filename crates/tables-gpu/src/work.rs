@@ -64,9 +64,13 @@ impl Work {
                 let rows = device.partitions.iter().flatten();
                 let rows = rows.map(RecordBatch::num_rows).sum();
                 MetricBuilder::new(&self.metrics).output_rows(0).add(rows);
+                self.columns.counts.add_on_device();
                 Outcome::Device(device)
             }
-            Err(reason) => Outcome::Cpu(reason),
+            Err(reason) => {
+                self.columns.counts.add_on_cpu(&reason);
+                Outcome::Cpu(reason)
+            }
         }
     }
 
@@ -124,22 +128,9 @@ impl Work {
         let batches = partitions.iter().flatten();
         let bytes = batches.map(RecordBatch::get_array_memory_size).sum();
         figures.held.try_resize(bytes).map_err(Reason::of)?;
-        let mut rows = figures.rows.to_string();
-        let all: u64 = resident.iter().map(Resident::rows).sum();
-        if figures.rows < all {
-            // The others are in chunks of which no row counts.
-            rows = format!("{rows} of {all}");
-        }
-        let text = format!(
-            "{rows} rows of {} columns by {} in {:.3} ms, {:.3} ms with what is before and after",
-            figures.columns,
-            figures.kernels(),
-            figures.took.as_secs_f64() * 1e3,
-            began.elapsed().as_secs_f64() * 1e3
-        );
         Ok(OnDevice {
             partitions,
-            figures: text,
+            figures: figures.text(&resident, began.elapsed()),
             _held: figures.held,
         })
     }
@@ -302,11 +293,24 @@ impl Figures {
         self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
     }
 
-    fn kernels(&self) -> String {
-        match self.kernels {
+    /// Returns what `EXPLAIN ANALYZE` prints.
+    fn text(&self, resident: &[Resident], took: Duration) -> String {
+        let mut rows = self.rows.to_string();
+        let all: u64 = resident.iter().map(Resident::rows).sum();
+        if self.rows < all {
+            // The others are in chunks of which no row counts.
+            rows = format!("{rows} of {all}");
+        }
+        let kernels = match self.kernels {
             1 => "a kernel".to_owned(),
             several => format!("{several} kernels"),
-        }
+        };
+        format!(
+            "{rows} rows of {} columns by {kernels} in {:.3} ms, {:.3} ms with what is before and after",
+            self.columns,
+            self.took.as_secs_f64() * 1e3,
+            took.as_secs_f64() * 1e3
+        )
     }
 }
 

@@ -12,7 +12,6 @@ use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::optimizer::{Analyzer, AnalyzerRule};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_pg_catalog::pg_catalog::setup_pg_catalog;
@@ -26,6 +25,7 @@ use crate::catalogue::{Catalogue, PUBLIC};
 use crate::conditions::CheapConditions;
 use crate::dynamic::DynamicFilters;
 use crate::error::{Code, Result, SqlError};
+use crate::gpu::{GpuFigures, GpuRule};
 use crate::information::InformationSchema;
 use crate::managed::Place;
 use crate::memory::AccountPool;
@@ -75,8 +75,8 @@ pub struct Settings {
     pub tables: Option<PathBuf>,
     /// Tables besides those of files.
     pub source: Option<Arc<dyn Source>>,
-    /// Rules that give parts of plans to GPUs; they read [`GpuOptions`](crate::GpuOptions).
-    pub gpu_rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
+    /// Rules that give parts of plans to GPUs.
+    pub gpu_rules: Vec<Arc<dyn GpuRule>>,
     /// Files that statements may name.
     pub paths: Paths,
     /// The account from which queries take memory.
@@ -111,12 +111,16 @@ pub(crate) struct Shared {
     pub(crate) memory: Account,
     pub(crate) plans: Plans,
     pub(crate) activity: Arc<Activity>,
-    /// Whether parts of plans may be given to a GPU.
-    pub(crate) has_gpu: bool,
+    gpu_rules: Vec<Arc<dyn GpuRule>>,
     base: OnceLock<SessionState>,
 }
 
 impl Shared {
+    /// Returns whether parts of plans may be given to a GPU.
+    pub(crate) fn has_gpu(&self) -> bool {
+        !self.gpu_rules.is_empty()
+    }
+
     /// Returns the state from which those of sessions are made.
     pub(crate) fn base(&self) -> &SessionState {
         self.base.get().expect("set when the engine was opened")
@@ -147,15 +151,10 @@ impl Tables {
             plans: Plans::new(&settings.memory),
             activity: Activity::new(settings.slow_statement),
             memory: settings.memory,
-            has_gpu: !settings.gpu_rules.is_empty(),
+            gpu_rules: settings.gpu_rules,
             base: OnceLock::new(),
         });
-        let state = state(
-            &shared,
-            Arc::new(environment),
-            settings.threads,
-            settings.gpu_rules,
-        );
+        let state = state(&shared, Arc::new(environment), settings.threads);
         let state = state.map_err(io::Error::other)?;
         let is_first = shared.base.set(state).is_ok();
         debug_assert!(is_first, "only this function sets the state");
@@ -218,6 +217,12 @@ impl Tables {
     /// Returns counts since the start.
     pub fn figures(&self) -> Figures {
         self.shared.activity.figures()
+    }
+
+    /// Returns what each GPU does for queries.
+    pub fn gpu_figures(&self) -> Vec<GpuFigures> {
+        let rules = self.shared.gpu_rules.iter();
+        rules.map(|rule| rule.figures()).collect()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -292,7 +297,6 @@ fn state(
     shared: &Arc<Shared>,
     environment: Arc<RuntimeEnv>,
     threads: usize,
-    gpu_rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
 ) -> datafusion::error::Result<SessionState> {
     let limits = Limits::new(&shared.memory);
     let mut config = SessionConfig::new()
@@ -319,7 +323,10 @@ fn state(
     let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
     let rules = shared.source.iter().flat_map(|source| source.rules());
     let mut physical_rules = guards::physical_rules();
-    physical_rules.extend(gpu_rules);
+    for rule in &shared.gpu_rules {
+        let rule: Arc<dyn GpuRule> = Arc::clone(rule);
+        physical_rules.push(rule);
+    }
     let state = rules
         .fold(SessionStateBuilder::new(), |builder, rule| {
             builder.with_optimizer_rule(rule)

@@ -5,6 +5,7 @@ use std::fmt;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
 /// What a session chooses for parts of its plans on GPUs, by `forebay.gpu`, `forebay.compile` and `forebay.strict`. A
 /// rule of physical plans finds it among the extensions of the options.
@@ -18,6 +19,27 @@ pub struct GpuOptions {
     pub waits: bool,
     /// Whether a query fails if a part that was planned for the GPU is not computed there.
     pub strict: bool,
+}
+
+/// What a GPU does for queries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GpuFigures {
+    /// Name of the device.
+    pub device: String,
+    /// Number of aggregates that it has computed.
+    pub aggregates: u64,
+    /// Number of aggregates over files that the CPU computed, by the reason, the most frequent first.
+    pub on_cpu: Vec<(String, u64)>,
+    /// Number of columns of files in its memory.
+    pub columns: usize,
+    /// Their bytes.
+    pub column_bytes: u64,
+}
+
+/// A rule that gives parts of plans to a GPU. It reads [`GpuOptions`].
+pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
+    /// Returns counts since the start, and what is in the memory of the GPU.
+    fn figures(&self) -> GpuFigures;
 }
 
 /// Name of the operator of a fragment on a GPU. A plan is kept for later runs if this operator is its only source. The

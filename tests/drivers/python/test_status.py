@@ -209,6 +209,7 @@ def test_tables_and_statements_are_counted(sql):
     assert more("forebay_tables_statement_seconds") > 0
     listed = {table["name"]: table["bytes"] for table in tables_of(page)["tables"]}
     assert listed == {"people": 24, "things": 8}
+    assert tables_of(page)["gpus"] == []
 
 
 def browse(*arguments):

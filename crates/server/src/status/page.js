@@ -393,6 +393,13 @@ function drawTables(sql) {
   $("tables").replaceChildren(...(rows.length > 0 ? rows : [none("No table is declared; files can be named by their path.")]));
 }
 
+function drawGpus(sql) {
+  $("sql-gpus").hidden = sql.gpus.length === 0;
+  set("sql-gpus-about", sql.gpus.map((gpu) => [`${gpu.device}: ${count(gpu.aggregates)} aggregates`, `${count(gpu.onCpu)} on the CPU`,
+    `${count(gpu.columns)} columns, ${bytes(gpu.columnBytes)}`].join(" · ")).join("; "));
+  drawCounts("sql-reasons", Object.assign({}, ...sql.gpus.map((gpu) => gpu.reasons)), "None.");
+}
+
 function drawSql(now, before) {
   $("sql").hidden = now.tables === null;
   if (now.tables === null) return;
@@ -405,6 +412,7 @@ function drawSql(now, before) {
   drawRunning(sql);
   drawSlow(now);
   drawTables(sql);
+  drawGpus(sql);
 }
 
 function draw() {

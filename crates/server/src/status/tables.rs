@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_tables::{Ending, RunningStatement, SlowStatement, TableStatus, Tables as Engine};
+use forebay_tables::{
+    Ending, GpuFigures, RunningStatement, SlowStatement, TableStatus, Tables as Engine,
+};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -55,6 +57,8 @@ impl Tables {
             .collect();
         let slow = engine.slow();
         let slow: Vec<Value> = slow.iter().map(|it| of_slow(it, shows_texts)).collect();
+        let gpus = engine.gpu_figures();
+        let gpus: Vec<Value> = gpus.iter().map(|it| of_gpu(it, shows_texts)).collect();
         let (tables, left_out) = self.listed(engine).await;
         json!({
             "sessions": figures.sessions,
@@ -65,6 +69,7 @@ impl Tables {
             "plansFound": figures.plans_found,
             "plansMade": figures.plans_made,
             "plansRunAgain": figures.plans_run_again,
+            "gpus": gpus,
             "running": running,
             "slowStatements": slow,
             "tables": tables,
@@ -136,7 +141,47 @@ impl Tables {
         plans.sample(&[("plan", "made")], figures.plans_made);
         plans.sample(&[("plan", "found")], figures.plans_found);
         plans.sample(&[("plan", "run_again")], figures.plans_run_again);
+        let gpus = engine.gpu_figures();
+        let help = "Aggregates of SQL over files by what computed them, a GPU or the CPU.";
+        let mut aggregates = page.counter("forebay_tables_aggregates_total", help);
+        for gpu in &gpus {
+            aggregates.sample(&[("device", &gpu.device)], gpu.aggregates);
+            let on_cpu: u64 = gpu.on_cpu.iter().map(|(_, count)| count).sum();
+            aggregates.sample(&[("device", "cpu")], on_cpu);
+        }
+        let help = "Columns of files in the memory of a GPU.";
+        let mut columns = page.gauge("forebay_tables_gpu_columns", help);
+        for gpu in &gpus {
+            columns.sample(&[("device", &gpu.device)], gpu.columns);
+        }
+        let help = "Bytes of these columns.";
+        let mut bytes = page.gauge("forebay_tables_gpu_column_bytes", help);
+        for gpu in &gpus {
+            bytes.sample(&[("device", &gpu.device)], gpu.column_bytes);
+        }
     }
+}
+
+/// Reasons name columns, as texts of statements do.
+fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
+    let on_cpu: u64 = gpu.on_cpu.iter().map(|(_, count)| count).sum();
+    let reasons: serde_json::Map<String, Value> = match shows_texts {
+        true => gpu
+            .on_cpu
+            .iter()
+            .cloned()
+            .map(|(reason, count)| (reason, count.into()))
+            .collect(),
+        false => serde_json::Map::new(),
+    };
+    json!({
+        "device": gpu.device,
+        "aggregates": gpu.aggregates,
+        "onCpu": on_cpu,
+        "reasons": reasons,
+        "columns": gpu.columns,
+        "columnBytes": gpu.column_bytes,
+    })
 }
 
 fn of_running(statement: &RunningStatement, shows_texts: bool) -> Value {

@@ -134,6 +134,14 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         );
     }
     assert_eq!(fixture.runs_again() - before, 2);
+    let figures = fixture.tables.gpu_figures().remove(0);
+    assert!(figures.aggregates >= 3 * on_engine as u64, "{figures:?}");
+    assert!(
+        figures.columns > 0 && figures.column_bytes > 0,
+        "{figures:?}"
+    );
+    let reason = "GpuAggregateExec is below".to_owned();
+    assert!(figures.on_cpu.contains(&(reason, 1)), "{figures:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
 

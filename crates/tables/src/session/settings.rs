@@ -39,7 +39,7 @@ impl Session {
         let is = |texts: &[&str], text: &str| texts.iter().any(|it| it.eq_ignore_ascii_case(text));
         let asks = is(&["forebay.gpu", "forebay.strict"], name)
             && is(&["on", "true", "yes", "1", "t", "y"], value);
-        match asks && !self.tables.shared().has_gpu {
+        match asks && !self.tables.shared().has_gpu() {
             false => Ok(()),
             true => {
                 let message = format!("{name} cannot be {value}: this process has no GPU");

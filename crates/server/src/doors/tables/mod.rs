@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use forebay_device::DeviceKind;
 use forebay_documents::{ClientContext, Documents, Rights};
-use forebay_tables::{Paths, Settings as TableSettings, Source, Tables};
+use forebay_tables::{GpuRule, Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_flight::Door as Flight;
 use forebay_tables_postgres::Door as Postgres;
@@ -305,7 +304,7 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
 }
 
 /// Returns the rule that gives parts of plans to the first GPU; none without a GPU.
-fn gpu_rules(documents: &Documents) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+fn gpu_rules(documents: &Documents) -> Vec<Arc<dyn GpuRule>> {
     let devices = documents.devices().list().into_iter();
     let mut gpus = devices.filter(|device| device.kind() == DeviceKind::Cuda);
     let rule = gpus.next().and_then(|gpu| {

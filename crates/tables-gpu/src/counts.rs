@@ -1,0 +1,67 @@
+//! How many aggregates were computed on the device, and why others were not.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::reason::Reason;
+
+/// Maximum number of reasons that are counted apart, and of their characters.
+const REASONS_MAX: usize = 32;
+const REASON_CHARACTERS: usize = 160;
+/// What further reasons are counted as.
+const OTHERS: &str = "other reasons";
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    on_device: AtomicU64,
+    on_cpu: Mutex<HashMap<String, u64>>,
+}
+
+impl Counts {
+    pub(crate) fn add_on_device(&self) {
+        self.on_device.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_on_cpu(&self, reason: &Reason) {
+        let text: String = reason.to_string().chars().take(REASON_CHARACTERS).collect();
+        let mut on_cpu = self.on_cpu.lock();
+        let has_room = on_cpu.len() < REASONS_MAX || on_cpu.contains_key(&text);
+        let text = if has_room { text } else { OTHERS.to_owned() };
+        *on_cpu.entry(text).or_default() += 1;
+    }
+
+    pub(crate) fn on_device(&self) -> u64 {
+        self.on_device.load(Ordering::Relaxed)
+    }
+
+    /// Returns the aggregates that the CPU computed, by the reason, the most frequent first.
+    pub(crate) fn on_cpu(&self) -> Vec<(String, u64)> {
+        let mut on_cpu: Vec<_> = self.on_cpu.lock().clone().into_iter().collect();
+        on_cpu.sort_by(|(one, of_one), (other, of_other)| {
+            of_other.cmp(of_one).then_with(|| one.cmp(other))
+        });
+        on_cpu
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_counted_and_bounded() {
+        let counts = Counts::default();
+        for reason in 0..2 * REASONS_MAX {
+            counts.add_on_cpu(&Reason::new(format!("reason {reason}")));
+        }
+        counts.add_on_cpu(&Reason::new("reason 0"));
+        counts.add_on_cpu(&Reason::new("x".repeat(1 << 20)));
+        let on_cpu = counts.on_cpu();
+        assert_eq!(on_cpu.len(), REASONS_MAX + 1);
+        assert_eq!(on_cpu[0], (OTHERS.to_owned(), REASONS_MAX as u64 + 1));
+        assert_eq!(on_cpu[1], ("reason 0".to_owned(), 2));
+    }
+}
