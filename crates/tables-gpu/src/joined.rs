@@ -1,7 +1,8 @@
 //! Joins in generated code: the rows of a join are a table by their keys, with the values that the other side needs.
 //!
-//! Keys are integers, and the table has an element for each number between the smallest and the largest, or, if they are
-//! far apart, for each slot of a hash table. An element has a bit that tells whether there is a row, and the values of the row in as few bits as their bounds allow.
+//! Keys are integers, and the table has an element for each number between the smallest and the largest, or, if they
+//! are far apart, for each slot of a hash table. An element has a bit that tells whether there is a row, and the values
+//! of the row in as few bits as their bounds allow.
 
 use std::sync::Arc;
 

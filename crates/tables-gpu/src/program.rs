@@ -302,8 +302,7 @@ impl Slots<'_, '_> {
                 Ok(vec![count, column(Output::Sum(sum, rows), 1)])
             }
             ("avg", [DataType::UInt64, DataType::Float64]) if is_float => {
-                let largest = self.largest(&value);
-                if largest >= FLOAT_MAX {
+                if self.largest(&value) >= FLOAT_MAX {
                     return Err(Reason::new("an average of integers may be rounded"));
                 }
                 let sum = self.sum(&value, kept.as_deref());
@@ -311,15 +310,13 @@ impl Slots<'_, '_> {
                 Ok(vec![count, column(Output::FloatSum(sum, rows), 1)])
             }
             ("min", [_]) => {
-                let slot = self.slot(
-                    kept.as_deref(),
-                    format!("~ordered({large})"),
-                    Added::Maximum,
-                );
+                let value = format!("~ordered({large})");
+                let slot = self.slot(kept.as_deref(), value, Added::Maximum);
                 Ok(vec![column(Output::Min(slot, rows), 0)])
             }
             ("max", [_]) => {
-                let slot = self.slot(kept.as_deref(), format!("ordered({large})"), Added::Maximum);
+                let value = format!("ordered({large})");
+                let slot = self.slot(kept.as_deref(), value, Added::Maximum);
                 Ok(vec![column(Output::Max(slot, rows), 0)])
             }
             _ => Err(Reason::new(format!("{name} of {argument}"))),

@@ -7,8 +7,8 @@ constexpr u32 kGroupsOfThread = 8, kIntervals = 4096;
 
 extern __shared__ __align__(16) u64 memory[];
 
-// Returns a number below 2^31 that orders as `value` does, which has at most 127 bits; large values that are nearly equal
-// have the same one.
+// Returns a number below 2^31 that orders as `value` does, which has at most 127 bits; large values that are nearly
+// equal have the same one.
 __device__ inline u32 rank_of(i128 value) {
     const u128 magnitude = static_cast<u128>(value < 0 ? -value : value);
     const u64 high = static_cast<u64>(magnitude >> 64), low = static_cast<u64>(magnitude);
