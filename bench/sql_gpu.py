@@ -42,6 +42,8 @@ TPCH = {
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
 LONG = {"by part", "large orders"}
+# Numbers of sums of queries whose kernels are new.
+FIRST_CALLS = range(1, 6)
 SSB = {f"ssb {number}": query for number, query in ssb_queries.QUERIES.items()}
 # What DuckDB keeps in memory.
 COLUMNS = {
@@ -103,6 +105,32 @@ def device_times(client, query, rounds):
     return times
 
 
+def first_calls(client, measured):
+    """Measures queries whose kernels were never compiled, on the CPU and then in the background, and the call behind."""
+    on_cpu, first, second = [], [], []
+    client.execute("SET forebay.strict = off")
+    for sums in FIRST_CALLS:
+        # Another number of sums is another kernel.
+        more = "".join(f", sum(l_quantity * {factor})" for factor in range(2, 2 + sums))
+        query = TPCH["q6"].replace(" AS revenue", more)
+        for setting, times in (("gpu = off", on_cpu), ("gpu = on", first)):
+            client.execute(f"SET forebay.{setting}")
+            client.execute("SET forebay.compile = background")
+            began = time.perf_counter()
+            answer = client.execute(query).fetchall()
+            times.append((time.perf_counter() - began) * 1e3)
+            if setting == "gpu = off":
+                on_cpu_answer = answer
+        began = time.perf_counter()
+        again = client.execute(query).fetchall()
+        second.append((time.perf_counter() - began) * 1e3)
+        if not answer == again == on_cpu_answer:
+            sys.exit(f"first-call: answers differ: {answer} {again} {on_cpu_answer}")
+    measured("first-call", "forebay, CPU", "client_ms", on_cpu)
+    measured("first-call", "forebay, GPU, first call", "client_ms", first)
+    measured("first-call", "forebay, GPU, second call", "client_ms", second)
+
+
 def main(forebay, folder, rounds="15", *cases):
     rounds = int(rounds)
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
@@ -150,6 +178,9 @@ def main(forebay, folder, rounds="15", *cases):
             if on_gpu != on_cpu or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
+        if not is_ssb and (not cases or "first-call" in cases):
+            client.execute(TPCH["q6"]).fetchall()
+            first_calls(client, measured)
         if is_ssb and not cases:
             for (engine, metric), of_queries in sums.items():
                 totals = [sum(column) for column in zip(*of_queries)]
