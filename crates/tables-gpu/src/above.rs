@@ -55,7 +55,7 @@ fn with_conditions(filter: &FilterExec) -> Option<Plan> {
         return None;
     }
     let selection = Selection {
-        is_filter: conditions.len() == count && filter.fetch().is_none(),
+        is_complete: conditions.len() == count && filter.fetch().is_none(),
         conditions,
         top: None,
     };
@@ -118,7 +118,7 @@ fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Pla
         expr.downcast_ref::<Column>()?.index()
     } else if let Some(filter) = plan.downcast_ref::<FilterExec>() {
         let below = filter.input().downcast_ref::<GpuAggregateExec>();
-        if !below.is_some_and(|it| it.selection().is_filter) {
+        if !below.is_some_and(|it| it.selection().is_complete) {
             return None;
         }
         match filter.projection() {

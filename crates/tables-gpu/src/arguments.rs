@@ -69,13 +69,13 @@ kernel_arguments! {
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],
         /// The keys of the hash table that the kernel fills, or of that of the groups that it reads; 0 before.
         pub(crate) own_keys: DevicePointerMut<u64>,
-        /// Of each such table, the logarithm of the number of keys for which there is room.
+        /// Of each such table, the binary logarithm of the number of slots.
         pub(crate) key_bits: [u32; JOINS_MAX],
         /// The same of the kernel's own table.
         pub(crate) own_key_bits: u32,
         /// Not used.
         pub(crate) padding: u32,
-        /// Number of tiles of all chunks.
+        /// Number of tiles of all chunks, or of all groups.
         pub(crate) tiles: u64,
         /// Number of chunks.
         pub(crate) chunk_count: u32,

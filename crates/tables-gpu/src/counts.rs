@@ -37,7 +37,7 @@ impl Counts {
         self.on_device.load(Ordering::Relaxed)
     }
 
-    /// Returns the aggregates that the CPU computed, by the reason, the most frequent first.
+    /// Returns the aggregates that the device did not compute, by the reason, the most frequent first.
     pub(crate) fn on_cpu(&self) -> Vec<(String, u64)> {
         let mut on_cpu: Vec<_> = self.on_cpu.lock().clone().into_iter().collect();
         on_cpu.sort_by(|(one, of_one), (other, of_other)| {

@@ -31,11 +31,11 @@ pub(crate) struct Memory {
 pub(crate) struct Keys {
     /// Address of the first; 0 if the table is none.
     pub(crate) address: u64,
-    /// Logarithm of the number of keys for which there is room.
+    /// Binary logarithm of the number of slots.
     pub(crate) bits: u32,
 }
 
-/// A kernel over the chunks of a source.
+/// A kernel over the chunks of a source, or over the totals of groups.
 #[derive(Debug)]
 pub(crate) struct KernelLaunch {
     pub(crate) program: Program,
@@ -94,12 +94,12 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Returns totals, marks or groups.
+    /// Returns totals, marks, counts of groups, or groups.
     pub(crate) fn results(&self) -> &[u8] {
         &self.bytes[ALIGNMENT..]
     }
 
-    /// Returns whether a hash table had no room for all keys, so that the results are none.
+    /// Returns whether a hash table had no room for all keys, so that the results are incomplete.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes[0] != 0
     }

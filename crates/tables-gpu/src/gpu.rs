@@ -22,8 +22,8 @@ use crate::reason::Reason;
 /// Maximum bytes of a copy to the device.
 const COPY_BYTES: usize = 4 << 20;
 
-/// Number of groups from which on the GPU selects them. To read and to combine as many takes a millisecond, another
-/// launch a tenth of it.
+/// Number of groups from which on the GPU selects them. To read and to finish fewer takes less time than to count and
+/// to write them.
 const GROUPS_SELECTED: usize = 1 << 15;
 
 /// A GPU, and the tenant that its columns are.

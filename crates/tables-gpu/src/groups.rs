@@ -170,7 +170,7 @@ impl Groups {
     /// rows of joins, if there are any.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn new(
         keys: &[Key],
         totals: &[Total],

@@ -45,7 +45,7 @@ pub(crate) const HASHED_KEYS_MAX: u64 = 1 << 62;
 /// Returns the number of slots of a hash table for this many keys: at least two for each.
 ///
 /// # Errors
-/// If they have no number of 31 bits.
+/// If more than 2^31 slots are needed.
 pub(crate) fn capacity(keys: u64) -> Result<u64> {
     let slots = keys.saturating_mul(2).max(SLOTS_MIN);
     let slots = slots.checked_next_power_of_two();

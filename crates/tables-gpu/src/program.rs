@@ -82,7 +82,7 @@ pub(crate) struct Column {
 /// The kernels of a fragment.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    /// The last kernel, which adds the totals. Those that fill the tables of its joins run before.
+    /// The kernel that adds the totals. Those that fill the tables of its joins run before.
     pub(crate) kernel: Kernel,
     /// The keys of the groups; the first changes slowest.
     pub(crate) keys: Vec<Key>,
@@ -182,7 +182,7 @@ impl Compiled {
     /// Returns the groups, from the marks of the kernels that store rows of joins.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = Groups::new(&self.keys, &self.totals, self.rows, marks)?;
         if groups.place == Place::Hashed {

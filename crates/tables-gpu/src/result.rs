@@ -128,7 +128,7 @@ impl Totals<'_> {
     /// Returns a column of the result, for these groups.
     fn column(&self, column: &Column, groups: &[Group]) -> Result<ArrayRef> {
         let data_type = &column.data_type;
-        // As `ordered` in `totals.cuh`.
+        // As in `numbers.cuh`.
         let plain = |number: u64| (number ^ 1 << 63).cast_signed();
         match column.output {
             Output::Count(slot) => {
@@ -198,7 +198,8 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Returns the rows of each partition. A large result is made by several threads, on one for work that blocks.
+    /// Returns the rows of each partition. Several threads make a large result, while one for work that blocks waits
+    /// for them.
     ///
     /// # Errors
     /// If they are no rows of the schema, or an aggregate has no value.

@@ -23,6 +23,9 @@ const BITS_OF_COUNT: u32 = 12;
 /// Groups that may be selected besides those that are wanted, before they are counted in smaller intervals.
 const MORE_MAX: u64 = 1 << 10;
 
+/// Constants in front of the numbers of conditions, as in `select.cuh`.
+const CONSTANTS: usize = 5;
+
 /// A condition on an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Condition {
@@ -47,8 +50,8 @@ pub(crate) struct Top {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     pub(crate) conditions: Vec<Condition>,
-    /// Whether these are all conditions of the filter above.
-    pub(crate) is_filter: bool,
+    /// Whether these are all conditions of the filter above, which has no limit.
+    pub(crate) is_complete: bool,
     pub(crate) top: Option<Top>,
 }
 
@@ -137,7 +140,7 @@ impl Selecting {
                 Operator::GtEq => ">=",
                 other => return Err(Reason::new(format!("groups cannot be selected by {other}"))),
             };
-            let constant = 2 * (5 + numbers.len());
+            let constant = 2 * (CONSTANTS + numbers.len());
             let _ = write!(
                 selected,
                 " && {is_some} && static_cast<i128>({value}) {sign} wide_constant(f.constants[{constant}], f.constants[{}])",
@@ -191,14 +194,14 @@ impl Selecting {
         groups: u32,
         totals: &InMemory,
     ) -> KernelLaunch {
-        let mut constants: Vec<i128> = vec![
+        let first: [i128; CONSTANTS] = [
             ranks.first.into(),
             ranks.end.into(),
             ranks.shift.into(),
             written.unwrap_or(0).into(),
             written.is_some().into(),
         ];
-        constants.extend(&self.numbers);
+        let constants = first.iter().chain(&self.numbers).copied().collect();
         KernelLaunch {
             groups,
             shared_bytes: 4 * INTERVALS as u32,
@@ -209,7 +212,7 @@ impl Selecting {
         }
     }
 
-    /// Returns the kernel that writes the groups that are selected, of as many groups with totals of as many words.
+    /// Returns the launch that writes the groups that are selected, of as many groups with totals of as many words.
     pub(crate) fn writing(
         &self,
         selected: Selected,

@@ -1,4 +1,4 @@
-//! What sessions choose for parts of plans on GPUs.
+//! Rules that give parts of plans to GPUs: what sessions choose, and what the rules report.
 
 use std::any::Any;
 use std::fmt;
@@ -28,7 +28,8 @@ pub struct GpuFigures {
     pub device: String,
     /// Number of aggregates that it has computed.
     pub aggregates: u64,
-    /// Number of aggregates over files that the CPU computed, by the reason, the most frequent first.
+    /// Number of aggregates over files that the GPU was not given when a query was planned, or gave up in a run, by the
+    /// reason, the most frequent first.
     pub on_cpu: Vec<(String, u64)>,
     /// Number of columns of files in its memory.
     pub columns: usize,

@@ -39,8 +39,8 @@ impl Tables {
         }
     }
 
-    /// Returns the status as a JSON object; `null` without an engine. Texts of statements are for clients of this
-    /// machine.
+    /// Returns the status as a JSON object; `null` without an engine. Texts of statements, and reasons, which
+    /// name columns, are for clients of this machine.
     pub async fn json(&self, shows_texts: bool) -> Value {
         let Some(engine) = &self.engine else {
             return Value::Null;
@@ -146,8 +146,9 @@ impl Tables {
         let mut aggregates = page.counter("forebay_tables_aggregates_total", help);
         for gpu in &gpus {
             aggregates.sample(&[("device", &gpu.device)], gpu.aggregates);
-            let on_cpu: u64 = gpu.on_cpu.iter().map(|(_, count)| count).sum();
-            aggregates.sample(&[("device", "cpu")], on_cpu);
+        }
+        if !gpus.is_empty() {
+            aggregates.sample(&[("device", "cpu")], gpus.iter().map(on_cpu).sum::<u64>());
         }
         let help = "Columns of files in the memory of a GPU.";
         let mut columns = page.gauge("forebay_tables_gpu_columns", help);
@@ -162,9 +163,12 @@ impl Tables {
     }
 }
 
-/// Reasons name columns, as texts of statements do.
+/// Returns the number of aggregates that a GPU did not compute.
+fn on_cpu(gpu: &GpuFigures) -> u64 {
+    gpu.on_cpu.iter().map(|(_, count)| count).sum()
+}
+
 fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
-    let on_cpu: u64 = gpu.on_cpu.iter().map(|(_, count)| count).sum();
     let reasons: serde_json::Map<String, Value> = match shows_texts {
         true => gpu
             .on_cpu
@@ -177,7 +181,7 @@ fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
     json!({
         "device": gpu.device,
         "aggregates": gpu.aggregates,
-        "onCpu": on_cpu,
+        "onCpu": on_cpu(gpu),
         "reasons": reasons,
         "columns": gpu.columns,
         "columnBytes": gpu.column_bytes,

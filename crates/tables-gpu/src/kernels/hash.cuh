@@ -1,4 +1,4 @@
-// Hash tables of keys: an array of 2^`bits` keys plus one, 0 where there is none, with linear probing.
+// Hash tables with linear probing: 2^`bits` slots, each with a key plus one, or 0 if it is empty.
 #pragma once
 #include "numbers.cuh"
 
@@ -14,7 +14,7 @@ __device__ inline u32 first_slot(u64 key, u32 bits) {
     return static_cast<u32>(key >> (64 - bits));
 }
 
-// Returns the slot of a key of a table that nothing changes meanwhile.
+// Returns the slot of a key of a table that nothing changes meanwhile; `kNoSlot` if it has none.
 __device__ inline u32 slot_of(const u64* keys, u32 bits, u64 key) {
     u32 slot = first_slot(key, bits);
     for (u32 probe = 0; probe < kProbes; probe++) {
@@ -26,7 +26,8 @@ __device__ inline u32 slot_of(const u64* keys, u32 bits, u64 key) {
     return kNoSlot;
 }
 
-// Returns the slot of a key, in which it is put if it has none. If the table is full, sets a flag to 2.
+// Returns the slot of a key, in which it is put if it has none. If the table is full, sets the flag to 2
+// and returns `kNoSlot`.
 __device__ inline u32 put_key(u64* keys, u32 bits, u64 key, u32* flag) {
     u32 slot = first_slot(key, bits);
     for (u32 probe = 0; probe < kProbes; probe++) {

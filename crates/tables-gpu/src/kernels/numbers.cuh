@@ -1,4 +1,4 @@
-// Names of signed integers.
+// Signed integers, and numbers of 64 bits that order as they do.
 #pragma once
 #include "arguments.cuh"
 

@@ -18,8 +18,10 @@ __device__ inline u32 rank_of(i128 value) {
     return value < 0 ? (1u << 30) - 1 - rank : (1u << 30) + rank;
 }
 
-// Returns whether a group is selected and its rank is in the range that the constants give: the first rank, and the
-// first behind the last.
+// Words of the constants: 0 the first rank, 2 the first behind the last, 4 the logarithm of an interval, 6 the number
+// of groups to write, 8 whether to write; from 10 on the numbers of conditions.
+
+// Returns whether a group is selected and its rank is in the range of the constants.
 __device__ inline bool is_wanted(const Fragment& f, const u64* group) {
     if (!is_selected(f, group)) return false;
     const u64 rank = rank_of_group(group);
