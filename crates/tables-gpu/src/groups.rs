@@ -20,7 +20,7 @@ const PRIVATE_MAX: usize = 40;
 const OF_BLOCK_MAX: usize = 8 << 10;
 /// Number of combinations of values for each row, above which groups are in a hash table.
 const GROUPS_OF_ROW: u64 = 4;
-/// Number of combinations below which they are not, with any number of rows: of values of dictionaries, and of all
+/// Number of combinations up to which they are not, with any number of rows: of values alone, and if a key is by all
 /// numbers of a range.
 const GROUPS_OF_VALUES: u64 = 1 << 22;
 const GROUPS_OF_RANGES: u64 = 1 << 20;
@@ -166,7 +166,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys over these rows, with this many totals each, from the marks of the kernels that store
+    /// Returns the groups of keys over this many rows, with these totals each, from the marks of the kernels that store
     /// rows of joins, if there are any.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ impl Groups {
     /// Gives a hash table that was full more slots.
     ///
     /// # Errors
-    /// If it has enough for all rows, or would take too much memory.
+    /// If it has as many as all rows need, or as there is memory for.
     pub(crate) fn grow(&mut self, totals: &[Total]) -> Result<()> {
         let most = slots_max(self.rows, totals);
         match self.count < most {
