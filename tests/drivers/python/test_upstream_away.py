@@ -2,9 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 
+import bson
 import pymongo
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure
@@ -77,6 +80,38 @@ def test_an_upstream_that_is_about_to_stop_is_away_for_new_clients(tmp_path):
                 assert found(other["exclusive"].names) == 10
     proxy.stop()
     upstream.stop()
+
+
+def test_a_hello_is_answered_although_the_upstream_goes_away_meanwhile(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+
+    def goes_away(command):
+        if "hello" in command and is_last.is_set():
+            between.drain()
+            between.close_connections()
+        return False
+
+    is_last = threading.Event()
+    between = RefusingStore(upstream.address, goes_away)
+    proxy = start_forebay("--memory", "--upstream", between.uri, "--upstream-serve-stale")
+    host, port = proxy.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        assert hello(client)["ok"] == 1
+        is_last.set()
+        # A driver that loses a connection during a hello drops its other connections, and the permissions with them.
+        assert hello(client)["ok"] == 1
+    proxy.stop()
+    upstream.stop()
+
+
+def hello(client):
+    """Sends a hello on a socket and returns the reply."""
+    header = RefusingStore.HEADER
+    body = bytes(5) + bson.encode({"hello": 1, "$db": "admin"})
+    client.sendall(header.pack(header.size + len(body), 1, 0, RefusingStore.OP_MSG) + body)
+    with client.makefile("rb") as replies:
+        length, *_ = header.unpack(replies.read(header.size))
+        return bson.decode(replies.read(length - header.size)[5:])
 
 
 def test_an_upstream_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):

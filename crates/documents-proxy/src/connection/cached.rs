@@ -635,8 +635,8 @@ impl Connection {
         message: &OpMsg,
         request_id: i32,
     ) -> Result<Option<Bytes>, FrameError> {
-        self.send(&message.encode(request_id, 0)).await?;
-        self.receive(request_id).await
+        self.send_and_receive(&message.encode(request_id, 0), request_id)
+            .await
     }
 
     /// Runs a command that the proxy issues by itself, with the client's rights. Its request id is one that the client

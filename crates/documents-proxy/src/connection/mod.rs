@@ -441,24 +441,22 @@ impl Connection {
         hello: &[u8],
         request_id: i32,
     ) -> Result<Option<Bytes>, FrameError> {
-        self.send(hello).await?;
         let documents = self.proxy.documents.clone();
         self.may_be_cut_off = self.replicas.serve_stale;
         let reply = tokio::select! {
-            reply = self.receive(request_id) => reply,
-            () = documents.stopping() => Ok(None),
+            reply = self.send_and_receive(hello, request_id) => reply,
+            () = documents.stopping() => return Ok(None),
         };
         self.may_be_cut_off = false;
         match reply {
+            Ok(Some(reply)) => Ok(Some(reply)),
             Err(FrameError::Expired) => {
                 self.is_cut_off = true;
                 Ok(None)
             }
-            Ok(None) if self.replicas.is_away() => {
-                self.cut_off_if_away().await;
-                Ok(None)
-            }
-            reply => reply,
+            // The client keeps its connection. A driver that loses one during a hello drops all its others too.
+            _ if self.cut_off_if_away().await => Ok(None),
+            ended => ended,
         }
     }
 
@@ -472,6 +470,16 @@ impl Connection {
         let reply = OpReply { flags, document }.encode(request_id, response_to);
         self.answer(reply.into(), None).await?;
         Ok(Next::Request)
+    }
+
+    /// Sends a message and returns the reply; `None` if the upstream or the client has closed its connection.
+    async fn send_and_receive(
+        &mut self,
+        message: &[u8],
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(message).await?;
+        self.receive(request_id).await
     }
 
     /// Receives the upstream's reply to the message with this id; `None` if the upstream or the client closed its
