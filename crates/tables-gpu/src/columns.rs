@@ -10,10 +10,13 @@ use std::sync::atomic::AtomicBool;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::utils::collect_columns;
 use forebay_device::cuda::{DevicePointer, DeviceType};
 use parking_lot::Mutex;
 
 use crate::arguments::Part;
+use crate::computed::Refused;
 use crate::counts::Counts;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
@@ -49,6 +52,8 @@ pub(crate) struct ColumnKey {
     pub(crate) file: FileKey,
     name: String,
     data_type: DataType,
+    /// What is computed of it.
+    computed: Option<Arc<dyn PhysicalExpr>>,
 }
 
 /// Rows of a column in memory of the engine.
@@ -248,11 +253,14 @@ impl Columns {
 
     /// Returns the key of a column of a file.
     pub(crate) fn key(file: &FileKey, source: &Source, column: usize) -> ColumnKey {
-        let field = source.schema().field(column);
+        let computed = source.computed(column);
+        let read = computed.map(collect_columns).into_iter().flatten().next();
+        let field = source.schema().field(read.map_or(column, |it| it.index()));
         ColumnKey {
             file: file.clone(),
             name: field.name().clone(),
             data_type: field.data_type().clone(),
+            computed: computed.cloned(),
         }
     }
 
@@ -261,7 +269,7 @@ impl Columns {
     ///
     /// # Errors
     /// If a column cannot be here.
-    pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Reason> {
+    pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Refused> {
         let mut known = self.known.lock();
         known.uses += 1;
         if known.columns.len() > COLUMNS_MAX {
@@ -270,12 +278,18 @@ impl Columns {
         }
         let mut all = Vec::new();
         let (mut is_missing, mut is_often_read) = (false, true);
-        for (source, files) in reads {
+        for (index, (source, files)) in reads.iter().enumerate() {
             let mut resident = Vec::new();
             for (file, _) in files {
                 let mut of_file = HashMap::new();
                 for column in &source.columns {
-                    match known.use_column(Columns::key(file, source, *column))? {
+                    let used = known.use_column(Columns::key(file, source, *column));
+                    let used = used.map_err(|reason| Refused {
+                        source: index,
+                        column: *column,
+                        reason,
+                    });
+                    match used? {
                         Ok(here) => drop(of_file.insert(*column, here)),
                         Err(reads) => {
                             is_missing = true;
@@ -486,7 +500,7 @@ impl Resident {
         }
         Ok(Scanned {
             schema: Arc::clone(&rows.schema),
-            width: rows.width(),
+            joined: rows.joined(),
             facts: Some(facts),
             rows: count,
             stop: Arc::clone(stop),

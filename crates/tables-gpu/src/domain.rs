@@ -75,7 +75,7 @@ impl Domain {
             return Err(Reason::new(format!("{expr} differs from row to row")));
         }
         let column = column.index();
-        if column >= scanned.width {
+        if scanned.joined.contains(&column) {
             return Err(Reason::new(format!("{expr} is of a join")));
         }
         let data_type = scanned.data_type(column);

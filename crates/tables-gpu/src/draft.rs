@@ -54,7 +54,8 @@ impl<'a> Draft<'a> {
     /// Returns the join that a column is of; `None` for columns of the table.
     fn join_of_column(&self, column: usize) -> Option<usize> {
         let behind = |join: &crate::join::Join| join.first <= column;
-        self.rows.joins.iter().rposition(behind)
+        let join = self.rows.joins.iter().rposition(behind);
+        join.filter(|_| self.rows.joined().contains(&column))
     }
 
     /// Returns the join that all columns of an expression are of; `None` if there is none.

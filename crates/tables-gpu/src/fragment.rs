@@ -1,6 +1,7 @@
 //! The part of a plan that kernels compute: aggregates over rows of a scan, of its joins, that conditions keep.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
@@ -31,8 +32,11 @@ pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) scan: FileScanConfig,
-    /// Indexes of the columns in the table, in order.
+    /// Indexes of the columns in the rows, in order: those of the table, then those that are computed of them.
     pub(crate) columns: Vec<usize>,
+    /// Index of the first column that is computed.
+    first_computed: usize,
+    computed: Exprs,
 }
 
 impl Source {
@@ -40,18 +44,43 @@ impl Source {
     pub(crate) fn schema(&self) -> &SchemaRef {
         self.scan.file_source.table_schema().table_schema()
     }
+
+    /// Returns the expression that a column is computed by, over the columns of the table; `None` if it is one of
+    /// these.
+    pub(crate) fn computed(&self, column: usize) -> Option<&Arc<dyn PhysicalExpr>> {
+        let index = column.checked_sub(self.first_computed)?;
+        self.computed.get(index)
+    }
+
+    /// Returns a column as an expression over those of the table.
+    pub(crate) fn expr(&self, column: usize) -> Arc<dyn PhysicalExpr> {
+        match self.computed(column) {
+            Some(expr) => Arc::clone(expr),
+            None => Arc::new(Column::new(self.schema().field(column).name(), column)),
+        }
+    }
+
+    /// Returns the name of a column.
+    pub(crate) fn name(&self, column: usize) -> String {
+        match self.computed(column) {
+            Some(expr) => expr.to_string(),
+            None => self.schema().field(column).name().clone(),
+        }
+    }
 }
 
 /// Rows of a scan, and of the joins with other rows.
 ///
-/// Expressions over these rows have the columns of the table, and behind them those of each join.
+/// Expressions over these rows have the columns of the table, behind them those of each join, and then those that are
+/// computed while the table is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     pub(crate) scan: FileScanConfig,
     /// Index of what is read in the sources of the fragment.
     pub(crate) source: usize,
-    /// The columns of the table, then those of each join.
     pub(crate) schema: SchemaRef,
+    /// The columns that are computed, over those of the table.
+    pub(crate) computed: Exprs,
     /// What the operator returns.
     pub(crate) columns: Exprs,
     /// Conditions that all hold for a row that counts.
@@ -90,7 +119,7 @@ impl Fragment {
         if !groups.is_single() || groups.has_grouping_set() {
             return Err(Reason::new("grouping sets"));
         }
-        let mut rows = rows(aggregate.input())?;
+        let rows = rows(aggregate.input())?;
         let keys = groups.expr().iter();
         let keys = keys.map(|(key, _)| over_rows(key, &rows.columns));
         let keys = keys.collect::<Result<Exprs>>()?;
@@ -108,19 +137,24 @@ impl Fragment {
                 filter: filter.transpose()?,
             })
         });
-        let aggregates = aggregates.collect::<Result<Vec<_>>>()?;
-        let of_aggregates = aggregates.iter();
-        let of_aggregates = of_aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
-        let used = columns(keys.iter().chain(of_aggregates));
-        let mut sources = Vec::new();
-        rows.number(used, &mut sources);
-        Ok(Fragment {
+        let mut fragment = Fragment {
+            aggregates: aggregates.collect::<Result<_>>()?,
             rows,
             keys,
-            aggregates,
-            sources,
+            sources: Vec::new(),
             selection: Selection::default(),
-        })
+        };
+        fragment.number();
+        Ok(fragment)
+    }
+
+    /// Numbers the sources.
+    pub(crate) fn number(&mut self) {
+        let of_aggregates = self.aggregates.iter();
+        let of_aggregates = of_aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
+        let used = columns(self.keys.iter().chain(of_aggregates));
+        self.sources.clear();
+        self.rows.number(used, &mut self.sources);
     }
 }
 
@@ -139,6 +173,11 @@ impl Rows {
             .table_schema()
             .fields()
             .len()
+    }
+
+    /// Returns the indexes of the columns of joins.
+    pub(crate) fn joined(&self) -> Range<usize> {
+        self.width()..self.schema.fields().len() - self.computed.len()
     }
 
     /// Returns the bytes of the files.
@@ -177,9 +216,13 @@ impl Rows {
         used.extend(columns(self.filters.iter()));
         used.extend(columns(self.joins.iter().flat_map(|join| &join.keys)));
         self.source = sources.len();
+        let joined = self.joined();
+        let own = used.iter().filter(|column| !joined.contains(column));
         sources.push(Arc::new(Source {
             scan: self.scan.clone(),
-            columns: used.range(..self.width()).copied().collect(),
+            columns: own.copied().collect(),
+            first_computed: joined.end,
+            computed: self.computed.clone(),
         }));
         for join in &mut self.joins {
             let end = join.first + join.rows.columns.len();
@@ -280,6 +323,7 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         scan: scan.clone(),
         source: 0,
         schema: Arc::clone(schema),
+        computed: Vec::new(),
         columns,
         filters: Vec::new(),
         joins: Vec::new(),

@@ -14,6 +14,7 @@ use forebay_tables::GpuRule;
 mod above;
 mod arguments;
 mod columns;
+mod computed;
 mod counts;
 mod domain;
 mod draft;

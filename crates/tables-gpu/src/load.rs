@@ -1,15 +1,19 @@
 //! Reads columns of files, packs them, and brings them to the engine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column as PhysicalColumn;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
@@ -79,7 +83,7 @@ async fn load_file(
             Ok(())
         }
         Err(Failed::Column(index, reason)) => {
-            let name = source.schema().field(missing[index]).name();
+            let name = source.name(missing[index]);
             let reason = Reason::new(format!("the column {name}: {reason}"));
             columns.refuse(keys[index].clone(), reason.clone());
             Err(reason)
@@ -128,11 +132,20 @@ async fn of_file(
             decoded = decoded.with_parquet_file_reader_factory(Arc::clone(reader));
         }
     }
+    let wanted: Vec<_> = wanted.iter().map(|it| source.expr(*it)).collect();
+    let read: BTreeSet<usize> = wanted
+        .iter()
+        .flat_map(collect_columns)
+        .map(|it| it.index())
+        .collect();
+    let read: Vec<usize> = read.into_iter().collect();
+    let wanted = wanted.into_iter().map(|it| over_projected(it, &read));
+    let wanted: Arc<[_]> = wanted.collect::<Result<_, _>>().map_err(failed)?;
     let scan = FileScanConfigBuilder::from(source.scan.clone())
         .with_source(Arc::new(decoded))
         .with_file_groups(groups.collect())
         .with_preserve_order(true)
-        .with_projection_indices(Some(wanted.to_vec()))
+        .with_projection_indices(Some(read))
         .map_err(failed)?
         .build();
     let scan: Arc<dyn ExecutionPlan> = DataSourceExec::from_data_source(scan);
@@ -140,7 +153,11 @@ async fn of_file(
     let tasks = (0..ranges as usize).map(|range| {
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (shared, context) = (shared.clone(), Arc::clone(context));
-        let task = async move { of_range(&columns, &scan, (range, began), &shared, context).await };
+        let wanted = Arc::clone(&wanted);
+        let task = async move {
+            let of = (&scan, &*wanted, range);
+            of_range(&columns, of, began, &shared, context).await
+        };
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
@@ -160,11 +177,28 @@ async fn of_file(
     Ok(stored)
 }
 
+/// Returns an expression over the columns of a table as one over those of these indexes alone.
+fn over_projected(
+    expr: Arc<dyn PhysicalExpr>,
+    read: &[usize],
+) -> datafusion::error::Result<Arc<dyn PhysicalExpr>> {
+    let moved = expr.transform_up(|node| {
+        Ok(match node.downcast_ref::<PhysicalColumn>() {
+            Some(column) => {
+                let place = read.partition_point(|it| *it < column.index());
+                Transformed::yes(Arc::new(PhysicalColumn::new(column.name(), place)) as _)
+            }
+            None => Transformed::no(node),
+        })
+    });
+    moved.data()
+}
+
 /// Reads a range of a file.
 async fn of_range(
     columns: &Columns,
-    scan: &Arc<dyn ExecutionPlan>,
-    (range, began): (usize, u64),
+    (scan, wanted, range): (&Arc<dyn ExecutionPlan>, &[Arc<dyn PhysicalExpr>], usize),
+    began: u64,
     shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
@@ -181,9 +215,12 @@ async fn of_range(
             let packed = packers.first().map_or(0, Packer::rows);
             let taken = (CHUNK_ROWS - packed).min(batch.num_rows());
             let head = batch.slice(0, taken);
-            for (index, values) in head.columns().iter().enumerate() {
-                let pushed = packers[index].push(values, &shared[index].texts);
-                pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
+            for (index, expr) in wanted.iter().enumerate() {
+                let refused = |reason| Failed::Column(index, reason);
+                let values = expr.evaluate(&head).and_then(|it| it.into_array(taken));
+                let values = values.map_err(|error| refused(Reason::of(error)))?;
+                let pushed = packers[index].push(&values, &shared[index].texts);
+                pushed.map_err(|error| refused(Reason::of(error)))?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {

@@ -139,8 +139,7 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
     while let Some(of) = rows.pop() {
-        let scanned = Scanned::assumed(Arc::clone(&of.schema), of.width());
-        assumed[of.source] = Some(scanned);
+        assumed[of.source] = Some(Scanned::assumed(of));
         rows.extend(of.joins.iter().map(|join| &join.rows));
     }
     for source in &fragment.sources {

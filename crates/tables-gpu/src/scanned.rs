@@ -1,12 +1,14 @@
 //! What is known of the columns that a scan reads.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
+use crate::fragment::Rows;
 use crate::packed::Texts;
 
 /// What is known of one column in all files of a scan.
@@ -24,11 +26,11 @@ pub(crate) struct Facts {
 /// The columns of a scan.
 #[derive(Debug, Clone)]
 pub(crate) struct Scanned {
-    /// The columns of the rows: those of the table, then those of joins.
+    /// The columns of the rows.
     pub(crate) schema: SchemaRef,
-    /// Number of columns of the table.
-    pub(crate) width: usize,
-    /// What is known of the columns that are read, by their index in the table; `None` while nothing is known.
+    /// Indexes of those of joins.
+    pub(crate) joined: Range<usize>,
+    /// What is known of the columns that are read, by their index in the rows; `None` while nothing is known.
     pub(crate) facts: Option<HashMap<usize, Facts>>,
     /// Number of rows of all files.
     pub(crate) rows: u64,
@@ -38,10 +40,10 @@ pub(crate) struct Scanned {
 
 impl Scanned {
     /// Returns what a plan is checked with before its files are read: small numbers and no texts.
-    pub(crate) fn assumed(schema: SchemaRef, width: usize) -> Scanned {
+    pub(crate) fn assumed(rows: &Rows) -> Scanned {
         Scanned {
-            schema,
-            width,
+            schema: Arc::clone(&rows.schema),
+            joined: rows.joined(),
             facts: None,
             rows: 1,
             stop: Arc::default(),

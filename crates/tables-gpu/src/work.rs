@@ -13,6 +13,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 use forebay_tables::GpuOptions;
 
 use crate::columns::{Columns, Read, Resident, files};
+use crate::computed::Refused;
 use crate::engine::{Launch, Ran};
 use crate::fragment::{Fragment, Rows};
 use crate::groups::{Groups, Place};
@@ -76,12 +77,16 @@ impl Work {
 
     async fn on_device(&self) -> Result<OnDevice> {
         let began = Instant::now();
-        let sources = self.fragment.sources.iter();
-        let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
         let used = self.columns.now();
-        let resident = self.resident(reads.collect::<Result<_>>()?).await?;
+        let mut fragment = Arc::clone(&self.fragment);
+        let resident = loop {
+            match self.resident(&fragment).await? {
+                Ok(resident) => break resident,
+                Err(refused) => fragment = Arc::new(fragment.without(&refused)?),
+            }
+        };
         let stop = StopOnDrop::default();
-        let compiled = self.compiled(&resident, &stop).await?;
+        let compiled = self.compiled(&fragment, &resident, &stop).await?;
         let mut figures = Figures::new(&self.context, used);
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
@@ -117,7 +122,7 @@ impl Work {
             }
         };
         let made = Made {
-            fragment: Arc::clone(&self.fragment),
+            fragment,
             compiled,
             groups,
             schema: Arc::clone(&self.schema),
@@ -198,14 +203,22 @@ impl Work {
         }
     }
 
-    /// Returns the columns of each source, brought to the device before if the session wants that.
-    async fn resident(&self, reads: Vec<Read>) -> Result<Vec<Resident>> {
+    /// Returns the columns of each source, brought to the device before if the session wants that; or one of them that
+    /// cannot be there.
+    async fn resident(
+        &self,
+        fragment: &Fragment,
+    ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
+        let sources = fragment.sources.iter();
+        let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
+        let reads: Vec<Read> = reads.collect::<Result<_>>()?;
         if !self.options.loads && !Columns::are_worth_it(&reads) {
             return Err(Reason::new("its files are small"));
         }
-        let is_often_read = match self.columns.resident(&reads)? {
-            Ok(resident) => return Ok(resident),
-            Err(is_often_read) => is_often_read,
+        let is_often_read = match self.columns.resident(&reads) {
+            Ok(Ok(resident)) => return Ok(Ok(resident)),
+            Ok(Err(is_often_read)) => is_often_read,
+            Err(refused) => return Ok(Err(refused)),
         };
         let load = |loading| {
             let columns = Arc::clone(&self.columns);
@@ -213,9 +226,15 @@ impl Work {
         };
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {
-            load(loading.lock_owned().await).await?;
-            let loaded = self.columns.resident(&reads)?;
-            return loaded.map_err(|_| Reason::new("there is no room for its columns"));
+            let loaded = load(loading.lock_owned().await).await;
+            return match self.columns.resident(&reads) {
+                Err(refused) => Ok(Err(refused)),
+                Ok(resident) => {
+                    loaded?;
+                    let resident = resident.map(Ok);
+                    resident.map_err(|_| Reason::new("there is no room for its columns"))
+                }
+            };
         }
         // If another load runs, a later query brings the columns there.
         if is_often_read && let Ok(loading) = loading.try_lock_owned() {
@@ -231,13 +250,18 @@ impl Work {
 
     /// Returns the kernels. They are written on a thread for work that blocks: expressions are computed for all values
     /// of a column.
-    async fn compiled(&self, resident: &[Resident], stop: &StopOnDrop) -> Result<Arc<Compiled>> {
+    async fn compiled(
+        &self,
+        fragment: &Arc<Fragment>,
+        resident: &[Resident],
+        stop: &StopOnDrop,
+    ) -> Result<Arc<Compiled>> {
         let kept = &self.columns.written;
         if let Some(compiled) = kept.get(&self.fragment, resident) {
             return Ok(compiled);
         }
-        let scanned = scanned(&self.fragment.rows, resident, &stop.0)?;
-        let (fragment, columns) = (Arc::clone(&self.fragment), resident.to_vec());
+        let scanned = scanned(&fragment.rows, resident, &stop.0)?;
+        let (fragment, columns) = (Arc::clone(fragment), resident.to_vec());
         let work = move || {
             let mut compiled = Compiled::new(&fragment, &scanned)?;
             compiled.counting = Counting::new(&fragment, &columns);

@@ -92,7 +92,11 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
     let days = of.days.iter().map(|it| *it as i32);
     let tiny = of.a.iter().map(|it| *it as i8);
     let ratio = of.a.iter().map(|it| *it as f64 / 3.0);
-    let columns: [(&str, ArrayRef); 14] = [
+    let notes = (0..rows).map(|row| {
+        let note = format!("{} or {}", of.cents[row], of.choice[row] % 100);
+        (!of.is_null(row, 12)).then_some(note)
+    });
+    let columns: [(&str, ArrayRef); 15] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -105,6 +109,7 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ),
         ("flag", Arc::new(StringArray::from_iter_values(flags))),
         ("name", Arc::new(names.collect::<StringArray>())),
+        ("note", Arc::new(notes.collect::<StringArray>())),
         ("ok", Arc::new(ok.collect::<BooleanArray>())),
         ("wide", decimals(&of.wide, 0)),
         ("tiny", Arc::new(Int8Array::from_iter_values(tiny))),

@@ -81,6 +81,14 @@ const QUERIES: &[&str] = &[
     "SELECT quantity - a, flag, min(a), max(b) FROM t WHERE ok GROUP BY 1, 2",
     "SELECT day, count(*) FROM t GROUP BY day ORDER BY 2 DESC, 1 LIMIT 5",
     "SELECT max(a), flag FROM t GROUP BY flag ORDER BY 1 DESC, 2 LIMIT 1",
+    // A text with many values.
+    "SELECT count(*) FROM t WHERE note LIKE '%7%3%'",
+    "SELECT flag, count(*), sum(price) FROM t WHERE note NOT LIKE '%1_%2%' AND a > 2 GROUP BY flag",
+    "SELECT substr(note, 1, 1), count(*) FROM t WHERE substr(note, 2, 1) IN ('1', '4', '8') GROUP BY 1",
+    "SELECT length(note), count(*) FILTER (WHERE regexp_like(note, '[5-8]$')) FROM t WHERE note IS NOT NULL OR a < 3
+        GROUP BY 1",
+    "SELECT count(*) FROM t JOIN d ON a = k WHERE note LIKE '%9' OR label = 'x'",
+    "SELECT note LIKE '1%', sum(CASE WHEN note > '5' THEN b ELSE 0 END) FROM t WHERE b < 2000 GROUP BY 1",
     // Groups of keys that are far apart.
     "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
     "SELECT b, flag, max(wide), avg(price) FROM t GROUP BY 1, 2 ORDER BY 3 DESC NULLS LAST, 1, 2 LIMIT 9",
