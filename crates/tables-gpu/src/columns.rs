@@ -255,7 +255,8 @@ impl Columns {
     pub(crate) fn key(file: &FileKey, source: &Source, column: usize) -> ColumnKey {
         let computed = source.computed(column);
         let read = computed.map(collect_columns).into_iter().flatten().next();
-        let field = source.schema().field(read.map_or(column, |it| it.index()));
+        let schema = source.schema();
+        let field = schema.field(read.map_or(column, |it| it.index()));
         ColumnKey {
             file: file.clone(),
             name: field.name().clone(),

@@ -52,16 +52,18 @@ impl Rows {
     /// `over` are those over these rows.
     fn compute(&mut self, refused: &Refused, over: Vec<&mut Arc<dyn PhysicalExpr>>) -> Result<()> {
         if self.source != refused.source {
-            let joins = self.joins.iter_mut();
-            let mut computed = joins.map(|join| {
-                join.rows
-                    .compute(refused, join.keys_of_rows.iter_mut().collect())
+            return self.joins.iter_mut().try_for_each(|join| {
+                let differ = join.differ.iter_mut().map(|(_, other)| other);
+                let over = join.keys_of_rows.iter_mut().chain(differ);
+                join.rows.compute(refused, over.collect())
             });
-            return computed.try_for_each(|it| it);
         }
         let mut schema = Arc::clone(&self.schema);
         let mut computed = std::mem::take(&mut self.computed);
-        let keys = self.joins.iter_mut().flat_map(|join| &mut join.keys);
+        let keys = self.joins.iter_mut().flat_map(|join| {
+            let differ = join.differ.iter_mut().map(|(own, _)| own);
+            join.keys.iter_mut().chain(differ)
+        });
         let own = self.filters.iter_mut().chain(&mut self.columns);
         for expr in own.chain(keys).chain(over) {
             let replaced = Arc::clone(expr).transform_down(|node| {

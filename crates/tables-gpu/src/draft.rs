@@ -67,8 +67,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns the joins that expressions have columns of.
-    fn joins_of(&self, exprs: &[Arc<dyn PhysicalExpr>]) -> Vec<usize> {
-        let columns = exprs.iter().flat_map(collect_columns);
+    fn joins_of<'e>(
+        &self,
+        exprs: impl IntoIterator<Item = &'e Arc<dyn PhysicalExpr>>,
+    ) -> Vec<usize> {
+        let columns = exprs.into_iter().flat_map(collect_columns);
         columns
             .filter_map(|it| self.join_of_column(it.index()))
             .collect()
@@ -86,7 +89,7 @@ impl<'a> Draft<'a> {
         while !left.is_empty() {
             // The keys of a join are of joins before it in the plan, so that one is always ready.
             let ready = left.iter().copied().filter(|join| {
-                let needed = self.joins_of(&joins[*join].keys);
+                let needed = self.joins_of(joins[*join].own());
                 needed.iter().all(|it| order.contains(it))
             });
             let Some(next) = ready.min_by_key(cost) else {
@@ -111,7 +114,7 @@ impl<'a> Draft<'a> {
             let known = &order[..step];
             let ready: Vec<_> = filters
                 .extract_if(.., |filter| {
-                    let needed = self.joins_of(std::slice::from_ref(filter));
+                    let needed = self.joins_of([&*filter]);
                     needed.iter().all(|it| known.contains(it))
                 })
                 .collect();

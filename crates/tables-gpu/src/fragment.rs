@@ -28,10 +28,28 @@ use crate::selection::Selection;
 type Result<T> = std::result::Result<T, Reason>;
 pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
 
-/// The columns that a fragment reads of one scan.
+/// Where rows are from.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    Files(Box<FileScanConfig>),
+    /// The rows that a plan returns, and why kernels do not compute the plan with what is above it.
+    Plan(Arc<dyn ExecutionPlan>, Reason),
+}
+
+impl Origin {
+    /// Returns the columns of the table, or of the plan.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        match self {
+            Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().table_schema()),
+            Origin::Plan(plan, _) => plan.schema(),
+        }
+    }
+}
+
+/// The columns that a fragment reads of one origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
-    pub(crate) scan: FileScanConfig,
+    pub(crate) origin: Origin,
     /// Indexes of the columns in the rows, in order: those of the table, then those that are computed of them.
     pub(crate) columns: Vec<usize>,
     /// Index of the first column that is computed.
@@ -40,9 +58,9 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Returns the columns of the table.
-    pub(crate) fn schema(&self) -> &SchemaRef {
-        self.scan.file_source.table_schema().table_schema()
+    /// Returns the columns of the table, or of the plan.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        self.origin.schema()
     }
 
     /// Returns the expression that a column is computed by, over the columns of the table; `None` if it is one of
@@ -69,13 +87,13 @@ impl Source {
     }
 }
 
-/// Rows of a scan, and of the joins with other rows.
+/// Rows of a table, or that a plan returns, and of the joins with other rows.
 ///
 /// Expressions over these rows have the columns of the table, behind them those of each join, and then those that are
 /// computed while the table is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
-    pub(crate) scan: FileScanConfig,
+    pub(crate) origin: Origin,
     /// Index of what is read in the sources of the fragment.
     pub(crate) source: usize,
     pub(crate) schema: SchemaRef,
@@ -120,6 +138,9 @@ impl Fragment {
             return Err(Reason::new("grouping sets"));
         }
         let rows = rows(aggregate.input())?;
+        if let Origin::Plan(_, reason) = &rows.origin {
+            return Err(reason.clone());
+        }
         let keys = groups.expr().iter();
         let keys = keys.map(|(key, _)| over_rows(key, &rows.columns));
         let keys = keys.collect::<Result<Exprs>>()?;
@@ -167,12 +188,7 @@ fn columns<'a>(exprs: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>) -> BTreeS
 impl Rows {
     /// Returns the number of columns of the table.
     pub(crate) fn width(&self) -> usize {
-        self.scan
-            .file_source
-            .table_schema()
-            .table_schema()
-            .fields()
-            .len()
+        self.origin.schema().fields().len()
     }
 
     /// Returns the indexes of the columns of joins.
@@ -182,7 +198,10 @@ impl Rows {
 
     /// Returns the bytes of the files.
     pub(crate) fn bytes(&self) -> u64 {
-        let files = self.scan.file_groups.iter().flat_map(|group| group.iter());
+        let Origin::Files(scan) = &self.origin else {
+            return 0;
+        };
+        let files = scan.file_groups.iter().flat_map(|group| group.iter());
         let bytes = files.map(|file| match &file.range {
             Some(range) => (range.end - range.start).unsigned_abs(),
             None => file.object_meta.size,
@@ -214,12 +233,12 @@ impl Rows {
     /// Numbers the sources: of these rows, whose columns are used, and of the joins.
     fn number(&mut self, mut used: BTreeSet<usize>, sources: &mut Vec<Arc<Source>>) {
         used.extend(columns(self.filters.iter()));
-        used.extend(columns(self.joins.iter().flat_map(|join| &join.keys)));
+        used.extend(columns(self.joins.iter().flat_map(Join::own)));
         self.source = sources.len();
         let joined = self.joined();
         let own = used.iter().filter(|column| !joined.contains(column));
         sources.push(Arc::new(Source {
-            scan: self.scan.clone(),
+            origin: self.origin.clone(),
             columns: own.copied().collect(),
             first_computed: joined.end,
             computed: self.computed.clone(),
@@ -228,7 +247,7 @@ impl Rows {
             let end = join.first + join.rows.columns.len();
             let of_join = used.range(join.first..end);
             let of_join = of_join.map(|column| &join.rows.columns[column - join.first]);
-            let used = columns(of_join.chain(&join.keys_of_rows));
+            let used = columns(of_join.chain(join.of_rows()));
             join.rows.number(used, sources);
         }
     }
@@ -288,6 +307,22 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     of_scan(scan)
 }
 
+/// Returns the rows that a plan returns.
+pub(crate) fn of_plan(plan: &Arc<dyn ExecutionPlan>, reason: Reason) -> Rows {
+    let schema = plan.schema();
+    let columns = schema.fields().iter().enumerate();
+    let columns = columns.map(|(index, field)| Arc::new(Column::new(field.name(), index)) as _);
+    Rows {
+        columns: columns.collect(),
+        origin: Origin::Plan(Arc::clone(plan), reason),
+        source: 0,
+        schema,
+        computed: Vec::new(),
+        filters: Vec::new(),
+        joins: Vec::new(),
+    }
+}
+
 /// Returns whether an operator returns all rows of its input, in other partitions.
 pub(crate) fn is_moving(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let is_all = plan.is::<CoalescePartitionsExec>() && plan.fetch().is_none();
@@ -320,7 +355,7 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         }
     };
     Ok(Rows {
-        scan: scan.clone(),
+        origin: Origin::Files(Box::new(scan.clone())),
         source: 0,
         schema: Arc::clone(schema),
         computed: Vec::new(),

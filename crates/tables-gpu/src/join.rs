@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinSide, JoinType, NullEquality};
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 
-use crate::fragment::{Exprs, Rows, over_rows, rows};
+use crate::fragment::{Exprs, Origin, Rows, is_moving, of_plan, over_rows, rows};
+use crate::operator::GpuAggregateExec;
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -36,6 +42,11 @@ pub(crate) struct Join {
     pub(crate) rows: Rows,
     /// The keys of the other rows, over their columns.
     pub(crate) keys_of_rows: Exprs,
+    /// Of semi and anti joins: two numbers that differ for a match, the first over the rows that are joined, the second
+    /// over the other rows.
+    pub(crate) differ: Option<(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)>,
+    /// Whether it is `NOT IN`, for which a NULL is a key that may be equal to any.
+    pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
     pub(crate) first: usize,
 }
@@ -46,18 +57,30 @@ impl Join {
         matches!(self.kind, JoinKind::Inner | JoinKind::Outer)
     }
 
+    /// Returns the expressions over the rows that are joined.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
+        self.keys
+            .iter()
+            .chain(self.differ.iter().map(|(own, _)| own))
+    }
+
+    /// Returns the expressions over the other rows.
+    pub(crate) fn of_rows(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
+        let differ = self.differ.iter().map(|(_, other)| other);
+        self.keys_of_rows.iter().chain(differ)
+    }
+
     /// Returns whether the join seems to leave out many rows.
     pub(crate) fn is_selective(&self) -> bool {
         self.kind != JoinKind::Outer
-            && (!self.rows.filters.is_empty() || self.rows.joins.iter().any(Join::is_selective))
+            && (!self.rows.filters.is_empty()
+                || matches!(self.rows.origin, Origin::Plan(..))
+                || self.rows.joins.iter().any(Join::is_selective))
     }
 }
 
 /// Returns which rows a join keeps, and whether they are those of its left side.
 fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)> {
-    if join.null_aware {
-        return Err(Reason::new("NOT IN of a query"));
-    }
     if join.null_equality() != NullEquality::NullEqualsNothing {
         return Err(Reason::new("a join whose NULLs are equal"));
     }
@@ -74,11 +97,83 @@ fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)
         JoinType::RightAnti => (JoinKind::Anti, false),
         other => return Err(Reason::new(format!("a join of type {other}"))),
     };
-    if join.filter().is_some() && kind != JoinKind::Inner {
+    if join.filter().is_some() && kind == JoinKind::Outer {
         let text = format!("a condition of a join of type {}", join.join_type());
         return Err(Reason::new(text));
     }
     Ok((kind, is_left))
+}
+
+/// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate.
+fn is_unique(plan: &Arc<dyn ExecutionPlan>, keys: &Exprs) -> bool {
+    if is_moving(plan) {
+        return is_unique(plan.children()[0], keys);
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>()
+        && filter.projection().is_none()
+    {
+        return is_unique(filter.input(), keys);
+    }
+    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let exprs = projection.expr().iter();
+        let exprs: Exprs = exprs.map(|it| Arc::clone(&it.expr)).collect();
+        let keys = keys.iter().map(|key| over_rows(key, &exprs));
+        let keys = keys.collect::<Result<Exprs>>();
+        return keys.is_ok_and(|keys| is_unique(projection.input(), &keys));
+    }
+    let aggregate = plan.downcast_ref::<GpuAggregateExec>();
+    aggregate.is_some_and(|it| {
+        let columns = keys.iter().filter_map(|key| key.downcast_ref::<Column>());
+        let columns: Vec<usize> = columns.map(Column::index).collect();
+        (0..it.keys()).all(|key| columns.contains(&key))
+    })
+}
+
+/// Returns what differs for a match of a semi or anti join: what the rows that are kept have, and the others.
+fn differ(
+    join: &HashJoinExec,
+    is_left: bool,
+    (kept, other): (&Rows, &Rows),
+) -> Result<Option<(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)>> {
+    let Some(filter) = join.filter() else {
+        return Ok(None);
+    };
+    let refused = || {
+        let text = format!("a condition of a join of type {}", join.join_type());
+        Reason::new(text)
+    };
+    let differs = filter.expression().downcast_ref::<BinaryExpr>();
+    let differs = differs.filter(|it| *it.op() == Operator::NotEq);
+    let differs = differs.ok_or_else(refused)?;
+    // Whether each column of a side of the condition is of the rows that are kept, and what it is.
+    let of_side = |expr: &Arc<dyn PhysicalExpr>| {
+        let columns = collect_columns(expr);
+        let of_kept = columns.iter().map(|column| {
+            let side = filter.column_indices()[column.index()].side;
+            (side == JoinSide::Left) == is_left
+        });
+        let of_kept: Vec<bool> = of_kept.collect();
+        let is_kept = *of_kept.first().ok_or_else(refused)?;
+        if of_kept.iter().any(|it| *it != is_kept) {
+            return Err(refused());
+        }
+        let rows = if is_kept { kept } else { other };
+        let moved = Arc::clone(expr).transform_up(|node| {
+            Ok(match node.downcast_ref::<Column>() {
+                Some(column) => {
+                    let index = filter.column_indices()[column.index()].index;
+                    Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)
+                }
+                None => Transformed::no(node),
+            })
+        });
+        let moved = moved.data().map_err(Reason::of)?;
+        Ok((is_kept, over_rows(&moved, &rows.columns)?))
+    };
+    match (of_side(differs.left())?, of_side(differs.right())?) {
+        ((true, own), (false, other)) | ((false, other), (true, own)) => Ok(Some((own, other))),
+        _ => Err(refused()),
+    }
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
@@ -87,7 +182,9 @@ fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)
 /// # Errors
 /// Why kernels cannot compute the join.
 pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
-    let (left, right) = (rows(join.left())?, rows(join.right())?);
+    // What kernels cannot compute returns its rows first.
+    let side = |plan| rows(plan).unwrap_or_else(|reason| of_plan(plan, reason));
+    let (left, right) = (side(join.left()), side(join.right()));
     let (kind, is_left) = kind_of(join, left.bytes() > right.bytes())?;
     let (mut kept, other) = if is_left {
         (left, right)
@@ -104,6 +201,16 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys.push(over_rows(key, &kept.columns)?);
         keys_of_rows.push(over_rows(key_of_rows, &other.columns)?);
     }
+    if let Origin::Plan(plan, reason) = &other.origin
+        && matches!(kind, JoinKind::Inner | JoinKind::Outer)
+        && !is_unique(plan, &keys_of_rows)
+    {
+        return Err(reason.clone());
+    }
+    let differ = match kind {
+        JoinKind::Semi | JoinKind::Anti => differ(join, is_left, (&kept, &other))?,
+        JoinKind::Inner | JoinKind::Outer => None,
+    };
     let first = kept.widen(&other, kind == JoinKind::Outer)?;
     let columns = (first..).zip(&other.columns);
     let of_other: Exprs = columns
@@ -114,6 +221,8 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys,
         rows: other,
         keys_of_rows,
+        differ,
+        is_null_aware: join.null_aware,
         first,
     });
     let of_kept = std::mem::take(&mut kept.columns);
@@ -122,7 +231,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     } else {
         [of_other, of_kept]
     };
-    if let Some(filter) = join.filter() {
+    if let Some(filter) = join.filter().filter(|_| kind == JoinKind::Inner) {
         let columns = filter.column_indices().iter().map(|it| match it.side {
             JoinSide::Left => Arc::clone(&sides[0][it.index]),
             _ => Arc::clone(&sides[1][it.index]),

@@ -73,6 +73,8 @@ pub(crate) struct Out {
     /// The number, of 64 bits.
     text: String,
     bits: u32,
+    /// Whether it is a word that tells the number that all rows of the key have, plus one, or that they have several.
+    pub(crate) is_of_all: bool,
 }
 
 /// An expression over the rows of a join, in its table.
@@ -333,7 +335,11 @@ impl Code<'_, '_> {
     }
 
     fn out(&mut self, text: String, bits: u32) -> usize {
-        let out = Out { text, bits };
+        let out = Out {
+            text,
+            bits,
+            is_of_all: false,
+        };
         let known = self.draft.outs.iter().position(|it| *it == out);
         known.unwrap_or_else(|| {
             self.draft.outs.push(out);
@@ -501,11 +507,97 @@ impl Code<'_, '_> {
         let conditions = conditions.join(" & ");
         let text = format!("look_up<{join}>(f, joined, {}, {conditions})", index.text);
         let found = self.declare(Kind::Bool, &text);
+        let found = match &of.differ {
+            Some((own, other)) => self.differs(join, found, (own, other))?,
+            None => found,
+        };
+        if of.is_null_aware {
+            self.check_null_aware(join, keys, keys_of_rows)?;
+        }
         Ok(match kind {
             JoinKind::Inner | JoinKind::Semi => Some(found),
             JoinKind::Anti => Some(format!("!{found}")),
             JoinKind::Outer => None,
         })
+    }
+
+    /// Checks that no key is NULL, so that `NOT IN` is `NOT EXISTS`.
+    fn check_null_aware(
+        &mut self,
+        join: usize,
+        keys: &[Arc<dyn PhysicalExpr>],
+        keys_of_rows: &[Arc<dyn PhysicalExpr>],
+    ) -> Result<()> {
+        for (own, other) in keys.iter().zip(keys_of_rows) {
+            let other = self.stored(join, |code| code.value(other))?;
+            if self.value(own)?.valid.is_some() || other.valid.is_some() {
+                return Err(Reason::new("NOT IN of a query with NULL"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Declares whether a row that has other rows with its key has one with another number.
+    fn differs(
+        &mut self,
+        join: usize,
+        found: String,
+        (own, other): (&Arc<dyn PhysicalExpr>, &Arc<dyn PhysicalExpr>),
+    ) -> Result<String> {
+        let rows = &self.draft.rows.joins[join].rows;
+        let (data_type, of_rows) = (self.data_type(own)?, other.data_type(&rows.schema));
+        if of_rows.map_err(Reason::of)? != data_type {
+            return Err(Reason::new(format!(
+                "{own} and {other} are not compared on GPUs"
+            )));
+        }
+        let (number, min, max) = self.stored(join, |code| code.of_all(other))?;
+        let own = self.value(own)?;
+        if own.kind > Kind::Large {
+            return Err(Reason::new("numbers of more than 64 bits"));
+        }
+        let first = 2 * self.draft.uses.constant(min)?;
+        // Distances modulo the type are equal only if they are.
+        let distances = (own.min.min(min) - min, own.max.max(max) - min);
+        let (kind, unsigned) = match Kind::of(distances.0, distances.1) {
+            Some(Kind::Small) => (own.kind, "u32"),
+            _ => (Kind::Large, "u64"),
+        };
+        let word = format!("static_cast<{unsigned}>(out<{join}, {number}>(joined))");
+        let distance = format!(
+            "static_cast<{unsigned}>({}) - static_cast<{unsigned}>(f.constants[{first}])",
+            own.widened(kind)
+        );
+        let differs = format!("{found} & (({word} == kSeveral) | ({distance} + 1 != {word}))");
+        let differs = self.declare(Kind::Bool, &differs);
+        let differs = self.all(&[Some(&differs), own.valid.as_ref()]);
+        Ok(differs.unwrap_or_default())
+    }
+
+    /// Puts the number that all rows of a key have into the table of these rows. Returns its index, and the smallest
+    /// and the largest number.
+    fn of_all(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(usize, i128, i128)> {
+        let value = self.value(expr)?;
+        // One word is left for several numbers, and one for none.
+        if value.kind > Kind::Large || value.max - value.min >= i128::from(u32::MAX - 2) {
+            return Err(Reason::new(format!(
+                "{expr} with numbers that are far apart"
+            )));
+        }
+        let first = 2 * self.draft.uses.constant(value.min)?;
+        let text = format!(
+            "(static_cast<u64>({}) - f.constants[{first}] + 1)",
+            value.widened(Kind::Large)
+        );
+        if let Some(stored) = &mut self.draft.stored {
+            stored.index.conditions.extend(value.valid);
+        }
+        self.draft.outs.push(Out {
+            text,
+            bits: u32::BITS,
+            is_of_all: true,
+        });
+        Ok((self.draft.outs.len() - 1, value.min, value.max))
     }
 
     /// Declares where a row of a join is stored. Returns where the keys of all rows lie.

@@ -4,10 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use datafusion::arrow::array::RecordBatch;
+use datafusion::common::exec_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::listing::{FileRange, PartitionedFile};
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, ParquetSource,
+};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
@@ -15,19 +19,22 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use datafusion::physical_plan::execution_plan::{execute_stream, reset_plan_states};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::columns::{Chunk, Column, Columns, FileKey, Read};
+use crate::columns::{Chunk, Column, Columns, FileKey, Read, Resident};
 use crate::domain::Table;
-use crate::fragment::Source;
+use crate::fragment::{Origin, Source};
 use crate::packed::{CHUNK_ROWS, Packer, Texts};
 use crate::reason::Reason;
 use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
+/// Maximum number of rows of a plan.
+const PLAN_ROWS_MAX: usize = 16 << 20;
 
 /// What the tasks that read a column of a file share.
 #[derive(Debug, Default)]
@@ -53,17 +60,60 @@ pub(crate) async fn load(
 ) -> Result<(), Reason> {
     let began = columns.now();
     for (source, files) in &reads {
-        for (file, partitioned) in files {
-            load_file(&columns, source, (file, partitioned), (began, &context)).await?;
+        let Origin::Files(scan) = &source.origin else {
+            continue;
+        };
+        for file in files {
+            load_file(&columns, (source, scan), file, (began, &context)).await?;
         }
     }
     Ok(())
 }
 
+/// Brings the rows of a plan to the engine.
+///
+/// # Errors
+/// If the plan fails, or there is no room.
+pub(crate) async fn load_plan(
+    columns: &Columns,
+    plan: &Arc<dyn ExecutionPlan>,
+    source: &Source,
+    (began, context): (u64, &Arc<TaskContext>),
+) -> Result<Resident, Reason> {
+    // It may run again on the CPU.
+    let plan = reset_plan_states(Arc::clone(plan)).map_err(Reason::of)?;
+    let rows = execute_stream(plan, Arc::clone(context)).map_err(Reason::of)?;
+    let mut count = 0;
+    let rows = rows.map(move |batch| {
+        let batch = batch?;
+        count += batch.num_rows();
+        match count > PLAN_ROWS_MAX {
+            true => exec_err!("more than {PLAN_ROWS_MAX} rows for a join"),
+            false => Ok(batch),
+        }
+    });
+    let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
+    let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
+    let read = stored(columns, rows.boxed(), &wanted, began, (&shared, context)).await;
+    let read = read.and_then(|read| Ok(vec![read]));
+    let loaded = match read {
+        Ok(read) => of_chunks(columns, read, shared, began).await,
+        Err(failed) => Err(failed),
+    };
+    let loaded = loaded.map_err(|failed| match failed {
+        Failed::Column(_, reason) | Failed::Load(reason) => reason,
+    })?;
+    let loaded = loaded.into_iter().map(Arc::new);
+    let columns = source.columns.iter().copied().zip(loaded);
+    Ok(Resident {
+        files: vec![columns.collect()],
+    })
+}
+
 async fn load_file(
     columns: &Arc<Columns>,
-    source: &Source,
-    (file, partitioned): (&FileKey, &PartitionedFile),
+    (source, scan): (&Source, &FileScanConfig),
+    (file, partitioned): &(FileKey, PartitionedFile),
     (began, context): (u64, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
     let mut missing = source.columns.clone();
@@ -75,7 +125,8 @@ async fn load_file(
         .iter()
         .map(|it| Columns::key(file, source, *it))
         .collect();
-    let read = of_file(columns, partitioned, source, (&missing, began), context).await;
+    let of = (source, scan, partitioned);
+    let read = of_file(columns, of, (&missing, began), context).await;
     match read {
         Ok(read) => {
             let keyed = keys.into_iter().zip(read);
@@ -109,8 +160,7 @@ fn failed(error: impl std::fmt::Display) -> Failed {
 /// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read.
 async fn of_file(
     columns: &Arc<Columns>,
-    file: &PartitionedFile,
-    source: &Source,
+    (source, scan, file): (&Source, &FileScanConfig, &PartitionedFile),
     (wanted, began): (&[usize], u64),
     context: &Arc<TaskContext>,
 ) -> Result<Vec<Column>, Failed> {
@@ -124,7 +174,7 @@ async fn of_file(
         });
         FileGroup::new(vec![part])
     });
-    let original = &source.scan.file_source;
+    let original = &scan.file_source;
     let mut decoded = ParquetSource::new(original.table_schema().clone());
     if let Some(original) = original.downcast_ref::<ParquetSource>() {
         decoded = decoded.with_table_parquet_options(original.table_parquet_options().clone());
@@ -141,7 +191,7 @@ async fn of_file(
     let read: Vec<usize> = read.into_iter().collect();
     let wanted = wanted.into_iter().map(|it| over_projected(it, &read));
     let wanted: Arc<[_]> = wanted.collect::<Result<_, _>>().map_err(failed)?;
-    let scan = FileScanConfigBuilder::from(source.scan.clone())
+    let scan = FileScanConfigBuilder::from(scan.clone())
         .with_source(Arc::new(decoded))
         .with_file_groups(groups.collect())
         .with_preserve_order(true)
@@ -161,7 +211,17 @@ async fn of_file(
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
-    let mut read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
+    let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
+    of_chunks(columns, read, shared, began).await
+}
+
+/// Returns the columns of chunks.
+async fn of_chunks(
+    columns: &Columns,
+    mut read: Vec<OfRange>,
+    shared: Vec<Arc<OfColumn>>,
+    began: u64,
+) -> Result<Vec<Column>, Failed> {
     let all = shared.into_iter().enumerate().map(|(index, of_column)| {
         let chunks = read
             .iter_mut()
@@ -202,11 +262,23 @@ async fn of_range(
     shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
+    let rows = scan.execute(range, Arc::clone(&context));
+    let rows = rows.map_err(failed)?;
+    stored(columns, rows, wanted, began, (shared, &context)).await
+}
+
+/// Packs rows and stores them.
+async fn stored(
+    columns: &Columns,
+    mut rows: impl Stream<Item = datafusion::error::Result<RecordBatch>> + Unpin,
+    wanted: &[Arc<dyn PhysicalExpr>],
+    began: u64,
+    (shared, context): (&[Arc<OfColumn>], &Arc<TaskContext>),
+) -> Result<OfRange, Failed> {
     let memory = MemoryConsumer::new("columns for a device").register(context.memory_pool());
     // A number and whether there is one; then the same packed.
     let held = CHUNK_ROWS * shared.len() * 2 * (size_of::<i64>() + 1);
     memory.try_grow(held).map_err(failed)?;
-    let mut rows = scan.execute(range, context).map_err(failed)?;
     let mut packers: Vec<Packer> = shared.iter().map(|_| Packer::default()).collect();
     let mut stored: OfRange = shared.iter().map(|_| Vec::new()).collect();
     while let Some(batch) = rows.next().await {

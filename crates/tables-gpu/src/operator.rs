@@ -57,6 +57,11 @@ impl GpuAggregateExec {
         }
     }
 
+    /// Returns the number of keys of the groups, which are the first columns of the result.
+    pub(crate) fn keys(&self) -> usize {
+        self.fragment.keys.len()
+    }
+
     /// Returns what the plan above keeps of the groups.
     pub(crate) fn selection(&self) -> &Selection {
         &self.fragment.selection

@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 /// Maximum number of rows of a chunk.
 pub(crate) const CHUNK_ROWS: usize = 1 << 18;
 /// Maximum number of different texts of a column in a file.
-const TEXTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 16 };
+const TEXTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 /// Maximum bytes of these texts.
-const TEXT_BYTES_MAX: usize = 8 << 20;
+const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
 pub(crate) const TILE_ROWS: usize = 2048;
 /// Threads of a warp.

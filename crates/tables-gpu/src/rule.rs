@@ -15,7 +15,7 @@ use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
 
 use crate::above;
 use crate::columns::Columns;
-use crate::fragment::{Fragment, Source, is_moving};
+use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuAggregateExec;
 use crate::packed::is_packable;
@@ -160,11 +160,14 @@ fn is_by_columns(partitioning: &Partitioning) -> bool {
 
 /// Checks that the columns of a source can be kept on a device.
 fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
-    let in_file = source.scan.file_source.table_schema().file_schema();
+    let (schema, mut in_file) = (source.schema(), usize::MAX);
+    if let Origin::Files(scan) = &source.origin {
+        in_file = scan.file_source.table_schema().file_schema().fields().len();
+    }
     for column in &source.columns {
-        let field = source.schema().field(*column);
+        let field = schema.field(*column);
         // The values of partitions are those of a scan: the same file may have another one in the next.
-        if *column >= in_file.fields().len() {
+        if *column >= in_file {
             let text = format!("the column {} is not in the files", field.name());
             return Err(Reason::new(text));
         }

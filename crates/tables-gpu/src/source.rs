@@ -46,6 +46,8 @@ pub(crate) struct Build {
     pub(crate) elements: u64,
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
+    /// Whether a word of an element is compared with a number.
+    has_word_of_all: bool,
     /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
     pub(crate) words: Vec<Word>,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Ending {
     pub(crate) add: Function,
     /// Words of an element that is stored.
     pub(crate) words: Vec<Word>,
+    /// Index of the word with the number that all rows of an element have.
+    pub(crate) word_of_all: Option<usize>,
     /// Whether each element may have one row only.
     pub(crate) is_unique: bool,
     /// Whether the elements are those of a hash table.
@@ -79,7 +83,8 @@ impl Kernel {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
-            // A search in a hash table takes more registers.
+            // What is compared, and a search in a hash table, take more registers.
+            _ if self.builds.iter().any(|it| it.has_word_of_all) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,
@@ -131,6 +136,7 @@ impl Build {
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
+        let word_of_all = draft.outs.iter().position(|it| it.is_of_all);
         let mut add = std::mem::take(&mut draft.store);
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions);
@@ -150,6 +156,7 @@ impl Build {
             totals: Vec::new(),
             add,
             words: words.clone(),
+            word_of_all: word_of_all.map(|index| places[index].word),
             is_unique: join.is_unique(),
             is_hashed: stored.is_hashed,
         };
@@ -157,6 +164,7 @@ impl Build {
             kernel: Kernel::new(draft, steps, &ending)?,
             elements: stored.elements,
             is_hashed: stored.is_hashed,
+            has_word_of_all: word_of_all.is_some(),
             words,
         })
     }
@@ -262,6 +270,10 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kGroupWords", group_words(&ending.totals)),
         ("kSteps", steps.len()),
         ("kOwnWords", ending.words.len()),
+        (
+            "kWordOfAll",
+            ending.word_of_all.unwrap_or(ending.words.len()),
+        ),
         ("kIsUnique", ending.is_unique.into()),
         ("kIsOwnHashed", ending.is_hashed.into()),
     ];

@@ -15,10 +15,10 @@ use forebay_tables::GpuOptions;
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::engine::{Launch, Ran};
-use crate::fragment::{Fragment, Rows};
+use crate::fragment::{Fragment, Origin, Rows};
 use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, Joins, joins_of, last};
-use crate::load::load;
+use crate::load::{load, load_plan};
 use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
 use crate::result::{Found, Made};
@@ -79,12 +79,18 @@ impl Work {
         let began = Instant::now();
         let used = self.columns.now();
         let mut fragment = Arc::clone(&self.fragment);
-        let resident = loop {
+        let mut resident = loop {
             match self.resident(&fragment).await? {
                 Ok(resident) => break resident,
                 Err(refused) => fragment = Arc::new(fragment.without(&refused)?),
             }
         };
+        for (source, resident) in fragment.sources.iter().zip(&mut resident) {
+            if let Origin::Plan(plan, _) = &source.origin {
+                let with = (used, &self.context);
+                *resident = load_plan(&self.columns, plan, source, with).await?;
+            }
+        }
         let stop = StopOnDrop::default();
         let compiled = self.compiled(&fragment, &resident, &stop).await?;
         let mut figures = Figures::new(&self.context, used);
@@ -210,7 +216,13 @@ impl Work {
         fragment: &Fragment,
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
         let sources = fragment.sources.iter();
-        let reads = sources.map(|source| Ok((Arc::clone(source), files(&source.scan)?)));
+        let reads = sources.map(|source| {
+            let files = match &source.origin {
+                Origin::Files(scan) => files(scan)?,
+                Origin::Plan(..) => Vec::new(),
+            };
+            Ok((Arc::clone(source), files))
+        });
         let reads: Vec<Read> = reads.collect::<Result<_>>()?;
         if !self.options.loads && !Columns::are_worth_it(&reads) {
             return Err(Reason::new("its files are small"));

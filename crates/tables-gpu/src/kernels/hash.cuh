@@ -32,7 +32,7 @@ __device__ inline u32 put_key(u64* keys, u32 bits, u64 key, u32* flag) {
     u32 slot = first_slot(key, bits);
     for (u32 probe = 0; probe < kProbes; probe++) {
         u64 known = *static_cast<const volatile u64*>(keys + slot);
-        if (known == 0) known = atomicCAS(keys + slot, 0ull, key + 1);
+        if (known == 0) known = atomicCAS(keys + slot, u64{0}, key + 1);
         if (known == 0 || known == key + 1) return slot;
         slot = (slot + 1) & ((1u << bits) - 1);
     }

@@ -65,8 +65,8 @@ inline void prefetch_line(const void* line) { static_cast<void>(*static_cast<con
 inline u32 __funnelshift_r(u32 low, u32 high, u32 shift) {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (shift & 31));
 }
-inline u64 atomicCAS(u64* to, u64 expected, u64 number) {
-    u64 before = *to;
+template <class Number> Number atomicCAS(Number* to, Number expected, Number number) {
+    Number before = *to;
     if (before == expected) *to = number;
     return before;
 }

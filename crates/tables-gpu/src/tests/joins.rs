@@ -50,6 +50,20 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT max(weight), min(odd), max(level), count(weight), sum(small) FROM t JOIN d ON a = k WHERE label <> 'x'",
     "SELECT k * 900 + small, count(*), sum(b) FROM t LEFT JOIN d ON a = k GROUP BY 1",
     "SELECT k * 5000 + a, count(*) FROM t JOIN d ON a = k GROUP BY 1",
+    "SELECT count(*), sum(b) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity)",
+    "SELECT flag, count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity - 20 AND v < 6)
+        AND NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND quantity - 25 <> v AND v > 2) GROUP BY flag",
+    "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.odd = quantity AND d.small <> b)",
+    "SELECT count(*) FROM t WHERE quantity NOT IN (SELECT pieces FROM h)",
+    // Joins with the rows of other plans.
+    "SELECT count(*), sum(c) FROM t JOIN (SELECT k, sum(v) AS s, count(*) AS c FROM m GROUP BY k) AS g ON a = g.k
+        WHERE quantity < 2 * s",
+    "SELECT flag, sum(price * c), max(top) FROM t JOIN (SELECT one, two, count(*) AS c, max(cost) AS top FROM p GROUP BY 1, 2)
+        AS g ON a = one AND quantity = two GROUP BY flag",
+    "SELECT flag, count(*) FROM t WHERE quantity IN (SELECT v FROM m GROUP BY v HAVING count(*) > 4) GROUP BY flag",
+    "SELECT label, count(*) FROM t JOIN d ON a = k WHERE quantity IN (SELECT m.v FROM m JOIN h ON m.v > h.v) GROUP BY label",
+    "SELECT count(*), count(c) FROM t LEFT JOIN (SELECT k, count(*) AS c FROM m WHERE v > 70 GROUP BY k) AS g ON a = g.k",
+    "SELECT n, count(*) FROM t JOIN (SELECT k, max(v) AS n FROM m GROUP BY k) AS g ON a = g.k GROUP BY n",
     // Keys that are far apart.
     "SELECT count(*), sum(v), max(v) FROM t JOIN h ON a * 1000000000007 = far",
     "SELECT v, flag, count(*), count(v) FROM t LEFT JOIN h ON a * 1000000000007 = far GROUP BY 1, 2",
@@ -71,6 +85,10 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     (
         "SELECT count(*) FROM t WHERE a NOT IN (SELECT k FROM m)",
         "NOT IN",
+    ),
+    (
+        "SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity)",
+        "condition of a join",
     ),
     (
         "SELECT count(*) FROM t FULL JOIN d ON a = k",
