@@ -173,9 +173,17 @@ impl Domain {
         &self,
         expr: &Arc<dyn PhysicalExpr>,
     ) -> std::result::Result<(Table, ArrayRef), Reason> {
-        let results = self.results(expr).map_err(Reason::of)?;
         // No row has the word of NULL if the column has none.
         let skipped = usize::from(!self.has_nulls);
+        if let [values] = self.values.as_slice()
+            && expr.is::<Column>()
+        {
+            // They differ already.
+            let words = (0..values.len()).map(|word| word.saturating_sub(skipped) as u32);
+            let kept = values.slice(skipped, values.len() - skipped);
+            return Ok((self.table(vec![words.collect()]), kept));
+        }
+        let results = self.results(expr).map_err(Reason::of)?;
         let results: Vec<_> = results
             .iter()
             .map(|it| it.slice(skipped, it.len() - skipped))

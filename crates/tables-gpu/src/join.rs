@@ -9,13 +9,11 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
-use datafusion::physical_plan::projection::ProjectionExec;
 
-use crate::fragment::{Exprs, Origin, Rows, is_moving, of_plan, over_rows, rows};
-use crate::operator::GpuAggregateExec;
+use crate::fragment::{Exprs, Origin, Rows, of_plan, over_rows, rows};
 use crate::reason::Reason;
+use crate::reduced::{is_unique, reduced};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -104,31 +102,6 @@ fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)
     Ok((kind, is_left))
 }
 
-/// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate.
-fn is_unique(plan: &Arc<dyn ExecutionPlan>, keys: &Exprs) -> bool {
-    if is_moving(plan) {
-        return is_unique(plan.children()[0], keys);
-    }
-    if let Some(filter) = plan.downcast_ref::<FilterExec>()
-        && filter.projection().is_none()
-    {
-        return is_unique(filter.input(), keys);
-    }
-    if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-        let exprs = projection.expr().iter();
-        let exprs: Exprs = exprs.map(|it| Arc::clone(&it.expr)).collect();
-        let keys = keys.iter().map(|key| over_rows(key, &exprs));
-        let keys = keys.collect::<Result<Exprs>>();
-        return keys.is_ok_and(|keys| is_unique(projection.input(), &keys));
-    }
-    let aggregate = plan.downcast_ref::<GpuAggregateExec>();
-    aggregate.is_some_and(|it| {
-        let columns = keys.iter().filter_map(|key| key.downcast_ref::<Column>());
-        let columns: Vec<usize> = columns.map(Column::index).collect();
-        (0..it.keys()).all(|key| columns.contains(&key))
-    })
-}
-
 /// Returns what differs for a match of a semi or anti join: what the rows that are kept have, and the others.
 fn differ(
     join: &HashJoinExec,
@@ -186,7 +159,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     let side = |plan| rows(plan).unwrap_or_else(|reason| of_plan(plan, reason));
     let (left, right) = (side(join.left()), side(join.right()));
     let (kind, is_left) = kind_of(join, left.bytes() > right.bytes())?;
-    let (mut kept, other) = if is_left {
+    let (mut kept, mut other) = if is_left {
         (left, right)
     } else {
         (right, left)
@@ -201,11 +174,20 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys.push(over_rows(key, &kept.columns)?);
         keys_of_rows.push(over_rows(key_of_rows, &other.columns)?);
     }
-    if let Origin::Plan(plan, reason) = &other.origin
-        && matches!(kind, JoinKind::Inner | JoinKind::Outer)
-        && !is_unique(plan, &keys_of_rows)
-    {
-        return Err(reason.clone());
+    let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
+    let mut kind = kind;
+    if let Origin::Plan(plan, reason) = &mut other.origin {
+        let is_unique = is_unique(plan, &keys_of_rows);
+        if has_other && !is_unique {
+            return Err(reason.clone());
+        }
+        if kind == JoinKind::Semi && is_unique && join.filter().is_some() {
+            // The columns of the one row are known, which the condition may have.
+            kind = JoinKind::Inner;
+        }
+        if let Some(reduced) = reduced(plan, &kept, &keys, &keys_of_rows) {
+            *plan = reduced;
+        }
     }
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti => differ(join, is_left, (&kept, &other))?,
@@ -239,7 +221,6 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         kept.columns = columns.collect();
         kept.keep(filter.expression())?;
     }
-    let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     let returned: Vec<Arc<dyn PhysicalExpr>> = match has_other {
         true => sides.concat(),
         false => sides[usize::from(!is_left)].clone(),

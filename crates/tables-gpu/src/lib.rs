@@ -34,6 +34,7 @@ mod operator;
 mod packed;
 mod program;
 mod reason;
+mod reduced;
 mod result;
 mod rule;
 mod scanned;

@@ -57,9 +57,16 @@ impl GpuAggregateExec {
         }
     }
 
-    /// Returns the number of keys of the groups, which are the first columns of the result.
-    pub(crate) fn keys(&self) -> usize {
-        self.fragment.keys.len()
+    pub(crate) fn fragment(&self) -> &Fragment {
+        &self.fragment
+    }
+
+    /// Returns the operator with another fragment for the device.
+    pub(crate) fn with_fragment(&self, fragment: Fragment) -> GpuAggregateExec {
+        GpuAggregateExec {
+            fragment: Arc::new(fragment),
+            ..self.renewed()
+        }
     }
 
     /// Returns what the plan above keeps of the groups.
@@ -71,10 +78,7 @@ impl GpuAggregateExec {
     pub(crate) fn with_selection(&self, selection: Selection) -> GpuAggregateExec {
         let mut fragment = Fragment::clone(&self.fragment);
         fragment.selection = selection;
-        GpuAggregateExec {
-            fragment: Arc::new(fragment),
-            ..self.renewed()
-        }
+        self.with_fragment(fragment)
     }
 
     /// Returns the index of the aggregate that is a column of the result, if the totals of a group order as its values

@@ -136,6 +136,15 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
         return Err(Reason::new("rows that are partitioned"));
     }
     let fragment = Fragment::of(first)?;
+    check(&fragment)?;
+    Ok(fragment)
+}
+
+/// Checks that kernels can compute a fragment, if the numbers of its columns are small.
+///
+/// # Errors
+/// Why they cannot.
+pub(crate) fn check(fragment: &Fragment) -> std::result::Result<(), Reason> {
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
     while let Some(of) = rows.pop() {
@@ -146,8 +155,8 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
         check_columns(source)?;
     }
     let assumed: Vec<_> = assumed.into_iter().flatten().collect();
-    Compiled::new(&fragment, &assumed)?;
-    Ok(fragment)
+    Compiled::new(fragment, &assumed)?;
+    Ok(())
 }
 
 /// Returns whether rows are partitioned by columns that are still there.

@@ -26,6 +26,8 @@ const WIDTHS_DIFFER: u32 = 99;
 pub(crate) struct Kernel {
     /// The source without its head, which depends on the place of the totals.
     source: String,
+    /// Whether chunks of a column have numbers of different bits.
+    do_widths_differ: bool,
     /// Index of the source that it reads.
     pub(crate) of_source: usize,
     /// Indexes of the columns in the table, in the order of the kernel's parts.
@@ -83,9 +85,10 @@ impl Kernel {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
-            // What is compared, and a search in a hash table, take more registers.
+            // What is compared, a search in a hash table, and widths that are not known take more registers.
             _ if self.builds.iter().any(|it| it.has_word_of_all) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,
+            _ if !self.builds.is_empty() && self.do_widths_differ => 3,
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
@@ -113,7 +116,9 @@ impl Kernel {
     pub(crate) fn new(draft: Draft<'_>, steps: Vec<Function>, ending: &Ending) -> Result<Kernel> {
         let source = source(&draft, &steps, ending)?;
         let builds = draft.joins.into_iter().zip(&draft.rows.joins);
+        let mut columns = draft.uses.columns.iter();
         Ok(Kernel {
+            do_widths_differ: columns.any(|it| draft.scanned.width_of(*it).is_none()),
             source,
             of_source: draft.rows.source,
             columns: draft.uses.columns,

@@ -12,8 +12,8 @@ use crate::source::Kernel;
 
 /// Maximum number of fragments whose kernels are kept.
 const FRAGMENTS_MAX: usize = 64;
-/// Maximum bytes of the tables over values and of the keys of a fragment whose kernels are kept.
-const BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of the tables over values and of the keys of all these fragments.
+const BYTES_MAX: usize = 64 << 20;
 
 /// The kernels of the fragments that ran last, the latest at the end.
 #[derive(Debug, Default)]
@@ -25,6 +25,7 @@ struct Kernels {
     /// The columns for which they were written. Their memory is free to go.
     columns: Vec<Weak<Column>>,
     compiled: Arc<Compiled>,
+    bytes: usize,
 }
 
 impl Kernels {
@@ -66,18 +67,21 @@ impl Written {
     ) {
         let keys = compiled.keys.iter();
         let keys: usize = keys.map(|it| it.values.bytes()).sum();
-        if keys + bytes_of(&compiled.kernel) > BYTES_MAX {
+        let bytes = keys + bytes_of(&compiled.kernel);
+        if bytes > BYTES_MAX / 2 {
             return;
         }
         let mut all = self.0.lock();
         all.retain(|it| it.fragment.strong_count() > 0 && !it.are_of(fragment));
-        if all.len() >= FRAGMENTS_MAX {
-            all.remove(0);
+        let mut held: usize = all.iter().map(|it| it.bytes).sum();
+        while all.len() >= FRAGMENTS_MAX || held + bytes > BYTES_MAX {
+            held -= all.remove(0).bytes;
         }
         all.push(Kernels {
             fragment: Arc::downgrade(fragment),
             columns: columns(resident),
             compiled: Arc::clone(compiled),
+            bytes,
         });
     }
 }

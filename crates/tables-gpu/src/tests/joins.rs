@@ -60,6 +60,12 @@ pub(super) const QUERIES: &[&str] = &[
         WHERE quantity < 2 * s",
     "SELECT flag, sum(price * c), max(top) FROM t JOIN (SELECT one, two, count(*) AS c, max(cost) AS top FROM p GROUP BY 1, 2)
         AS g ON a = one AND quantity = two GROUP BY flag",
+    "SELECT count(*), sum(b) FROM t JOIN d ON a = k
+        WHERE label = 'x' AND quantity < (SELECT sum(o.quantity) / 40 FROM t AS o WHERE o.a = d.k)",
+    "SELECT flag, sum(s) FROM t JOIN d ON a = k JOIN (SELECT a AS g, tiny AS h, sum(quantity) AS s FROM t WHERE b > 0
+        GROUP BY 1, 2 HAVING count(*) > 1) AS i ON g = a AND h = tiny WHERE label <> 'x' GROUP BY flag",
+    "SELECT count(*), count(s) FROM t JOIN d ON a = k LEFT JOIN (SELECT a AS g, sum(b) AS s FROM t GROUP BY 1) AS i ON g = k
+        WHERE label IS NOT NULL",
     "SELECT flag, count(*) FROM t WHERE quantity IN (SELECT v FROM m GROUP BY v HAVING count(*) > 4) GROUP BY flag",
     "SELECT label, count(*) FROM t JOIN d ON a = k WHERE quantity IN (SELECT m.v FROM m JOIN h ON m.v > h.v) GROUP BY label",
     "SELECT count(*), count(c) FROM t LEFT JOIN (SELECT k, count(*) AS c FROM m WHERE v > 70 GROUP BY k) AS g ON a = g.k",
