@@ -2,7 +2,8 @@
 
 The folder, in which the file `small.parquet` of a million rows is written, is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
 lines as in `bench/record/`: the time of the kernels on the device, and the time that a client sees, with the GPU, without
-it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ.
+it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
+queries of TPC-H, whatever part of them runs on the GPU.
 """
 
 import datetime
@@ -20,6 +21,7 @@ import psycopg
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/drivers/python"))
 import ssb_queries
+import tpch_queries
 
 TPCH = {
     "q6": """SELECT sum(l_extendedprice * l_discount) AS revenue FROM lineitem
@@ -131,6 +133,27 @@ def first_calls(client, measured):
     measured("first-call", "forebay, GPU, second call", "client_ms", second)
 
 
+def tpch_hot(client, duck, measured, rounds):
+    """Measures the 22 queries of TPC-H. Returns whether all answers are the same."""
+    are_same = True
+    client.execute("SET forebay.strict = off")
+    for number, query in tpch_queries.QUERIES.items():
+        case, query = f"tpch-hot {number}", query.strip().rstrip(";")
+        client.execute("SET forebay.gpu = on")
+        client.execute(query).fetchall()
+        times, on_gpu = timed(lambda: client.execute(query).fetchall(), rounds)
+        measured(case, "forebay, GPU", "client_ms", times)
+        client.execute("SET forebay.gpu = off")
+        times, on_cpu = timed(lambda: client.execute(query).fetchall(), 2)
+        measured(case, "forebay, CPU", "client_ms", times)
+        times, in_duck = timed(lambda: duck.execute(query).fetchall(), rounds)
+        measured(case, "duckdb " + duckdb.__version__, "client_ms", times)
+        if on_gpu != on_cpu or not are_alike(on_gpu, in_duck):
+            print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
+            are_same = False
+    return are_same
+
+
 def main(forebay, folder, rounds="15", *cases):
     rounds = int(rounds)
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
@@ -138,6 +161,9 @@ def main(forebay, folder, rounds="15", *cases):
     is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
     fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH | SMALL)
     tables = [fact, "customer", "supplier", "part", "date"] if is_ssb else [fact]
+    is_hot = cases == ("tpch-hot",)
+    if is_hot:
+        tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     sums, failed = {}, False
     duck = duckdb.connect()
     small = f"{folder}/small.parquet"
@@ -148,7 +174,8 @@ def main(forebay, folder, rounds="15", *cases):
         server, client = server_of(forebay, folder, data)
         began = time.perf_counter()
         for table in tables:
-            duck.execute(f"CREATE TABLE {table} AS SELECT {COLUMNS[table]} FROM '{folder}/{table}.parquet'")
+            columns = "*" if is_hot else COLUMNS[table]
+            duck.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM '{folder}/{table}.parquet'")
         print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
         for setting in ("gpu = on", "compile = wait", "strict = on"):
@@ -181,10 +208,16 @@ def main(forebay, folder, rounds="15", *cases):
         if not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
-        if is_ssb and not cases:
+        if is_hot:
+            failed = not tpch_hot(client, duck, measured, rounds)
+        if is_hot or is_ssb and not cases:
+            name = "tpch-hot, 22 queries" if is_hot else "ssb, 13 queries"
             for (engine, metric), of_queries in sums.items():
                 totals = [sum(column) for column in zip(*of_queries)]
-                line("ssb, 13 queries, total", engine, metric, totals, count, device)
+                line(f"{name}, total", engine, metric, totals, count, device)
+                if is_hot:
+                    means = [statistics.geometric_mean(column) for column in zip(*of_queries)]
+                    line(f"{name}, geometric mean", engine, metric, means, count, device)
         client.close()
         server.stdin.close()
         server.wait(30)

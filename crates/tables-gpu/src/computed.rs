@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::{Field, Schema};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::logical_expr::Volatility;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::fragment::{Fragment, Rows};
@@ -101,5 +102,15 @@ fn is_of(expr: &Arc<dyn PhysicalExpr>, column: usize) -> bool {
     let columns = collect_columns(expr);
     let mut columns = columns.iter().map(Column::index);
     let is_alone = columns.next() == Some(column) && columns.next().is_none();
-    is_alone && !expr.is::<Column>() && !is_volatile(expr)
+    is_alone && !expr.is::<Column>() && is_immutable(expr)
+}
+
+/// Returns whether an expression has the same value for the same row in every session.
+fn is_immutable(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    let is_function = |node: &Arc<dyn PhysicalExpr>| {
+        let call = node.downcast_ref::<ScalarFunctionExpr>();
+        let volatility = call.map(|it| it.fun().signature().volatility);
+        Ok(volatility.is_some_and(|it| it != Volatility::Immutable))
+    };
+    !is_volatile(expr) && expr.exists(is_function).is_ok_and(|it| !it)
 }

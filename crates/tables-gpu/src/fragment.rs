@@ -196,6 +196,12 @@ impl Rows {
         self.width()..self.schema.fields().len() - self.computed.len()
     }
 
+    /// Returns whether some of the rows are those that a plan returns.
+    pub(crate) fn has_plan(&self) -> bool {
+        let mut joins = self.joins.iter();
+        matches!(self.origin, Origin::Plan(..)) || joins.any(|join| join.rows.has_plan())
+    }
+
     /// Returns the bytes of the files.
     pub(crate) fn bytes(&self) -> u64 {
         let Origin::Files(scan) = &self.origin else {

@@ -176,8 +176,11 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     }
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     let mut kind = kind;
+    let width = other.width();
     if let Origin::Plan(plan, reason) = &mut other.origin {
-        let is_unique = is_unique(plan, &keys_of_rows);
+        let columns = keys_of_rows.iter().flat_map(collect_columns);
+        let is_of_plan = columns.map(|it| it.index()).all(|it| it < width);
+        let is_unique = is_of_plan && is_unique(plan, &keys_of_rows);
         if has_other && !is_unique {
             return Err(reason.clone());
         }
@@ -185,7 +188,11 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
             // The columns of the one row are known, which the condition may have.
             kind = JoinKind::Inner;
         }
-        if let Some(reduced) = reduced(plan, &kept, &keys, &keys_of_rows) {
+        // `NOT IN` also depends on groups that no row has.
+        if is_of_plan
+            && !join.null_aware
+            && let Some(reduced) = reduced(plan, &kept, &keys, &keys_of_rows)
+        {
             *plan = reduced;
         }
     }

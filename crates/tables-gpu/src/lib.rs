@@ -15,6 +15,7 @@ mod above;
 mod arguments;
 mod columns;
 mod computed;
+mod constants;
 mod counts;
 mod domain;
 mod draft;

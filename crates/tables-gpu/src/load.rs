@@ -13,13 +13,14 @@ use datafusion::datasource::physical_plan::{
     FileGroup, FileScanConfig, FileScanConfigBuilder, ParquetSource,
 };
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column as PhysicalColumn;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::execution_plan::{execute_stream, reset_plan_states};
+use datafusion::physical_plan::execute_stream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
@@ -80,9 +81,7 @@ pub(crate) async fn load_plan(
     source: &Source,
     (began, context): (u64, &Arc<TaskContext>),
 ) -> Result<Resident, Reason> {
-    // It may run again on the CPU.
-    let plan = reset_plan_states(Arc::clone(plan)).map_err(Reason::of)?;
-    let rows = execute_stream(plan, Arc::clone(context)).map_err(Reason::of)?;
+    let rows = execute_stream(Arc::clone(plan), Arc::clone(context)).map_err(Reason::of)?;
     let mut count = 0;
     let rows = rows.map(move |batch| {
         let batch = batch?;
@@ -288,11 +287,14 @@ async fn stored(
             let taken = (CHUNK_ROWS - packed).min(batch.num_rows());
             let head = batch.slice(0, taken);
             for (index, expr) in wanted.iter().enumerate() {
-                let refused = |reason| Failed::Column(index, reason);
                 let values = expr.evaluate(&head).and_then(|it| it.into_array(taken));
-                let values = values.map_err(|error| refused(Reason::of(error)))?;
+                let values = values.map_err(|error| match error.find_root() {
+                    // There may be memory later.
+                    DataFusionError::ResourcesExhausted(_) => failed(error),
+                    _ => Failed::Column(index, Reason::of(error)),
+                })?;
                 let pushed = packers[index].push(&values, &shared[index].texts);
-                pushed.map_err(|error| refused(Reason::of(error)))?;
+                pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -19,7 +21,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OnceCell;
 
 use crate::columns::Columns;
-use crate::fragment::Fragment;
+use crate::fragment::{Fragment, Origin};
 use crate::selection::Selection;
 use crate::work::{OnDevice, Outcome, Work};
 
@@ -27,6 +29,8 @@ use crate::work::{OnDevice, Outcome, Work};
 #[derive(Debug)]
 pub(crate) struct GpuAggregateExec {
     cpu: Arc<dyn ExecutionPlan>,
+    /// The plans whose rows are joined, in the order of their sources.
+    plans: Vec<Arc<dyn ExecutionPlan>>,
     fragment: Arc<Fragment>,
     columns: Arc<Columns>,
     options: GpuOptions,
@@ -39,14 +43,25 @@ pub(crate) struct GpuAggregateExec {
 }
 
 impl GpuAggregateExec {
+    /// Returns the operator of a fragment, for a plan without those of other operators.
+    ///
+    /// # Errors
+    /// If a plan whose rows are joined cannot be made again.
     pub(crate) fn new(
         cpu: Arc<dyn ExecutionPlan>,
         fragment: Arc<Fragment>,
         columns: Arc<Columns>,
         options: GpuOptions,
-    ) -> GpuAggregateExec {
-        GpuAggregateExec {
+    ) -> Result<GpuAggregateExec> {
+        let sources = fragment.sources.iter();
+        let plans = sources.filter_map(|source| match &source.origin {
+            Origin::Plan(plan, _) => Some(Arc::clone(plan)),
+            Origin::Files(_) => None,
+        });
+        Ok(GpuAggregateExec {
             properties: Arc::clone(cpu.properties()),
+            // The CPU may run the same.
+            plans: plans.map(reset_plan_states).collect::<Result<_>>()?,
             cpu,
             fragment,
             columns,
@@ -54,7 +69,7 @@ impl GpuAggregateExec {
             is_kept: false,
             outcome: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
-        }
+        })
     }
 
     pub(crate) fn fragment(&self) -> &Fragment {
@@ -95,6 +110,7 @@ impl GpuAggregateExec {
     fn renewed(&self) -> GpuAggregateExec {
         GpuAggregateExec {
             cpu: Arc::clone(&self.cpu),
+            plans: self.plans.clone(),
             fragment: Arc::clone(&self.fragment),
             columns: Arc::clone(&self.columns),
             options: self.options.clone(),
@@ -105,10 +121,21 @@ impl GpuAggregateExec {
         }
     }
 
+    /// Returns the operator of a plan that is kept; `None` if the CPU reads tables for it.
+    fn kept(&self) -> Option<GpuAggregateExec> {
+        let plans = self.plans.iter().map(kept);
+        Some(GpuAggregateExec {
+            plans: plans.collect::<Option<_>>()?,
+            is_kept: true,
+            ..self.renewed()
+        })
+    }
+
     /// Returns what computes the fragment on the device.
     fn work(&self, context: Arc<TaskContext>) -> Work {
         Work {
             schema: self.cpu.schema(),
+            plans: self.plans.clone(),
             partitioning: self.properties.partitioning.clone(),
             fragment: Arc::clone(&self.fragment),
             columns: Arc::clone(&self.columns),
@@ -117,6 +144,21 @@ impl GpuAggregateExec {
             context,
         }
     }
+}
+
+/// Returns a plan that is kept; `None` if the CPU reads tables for it. Filters that operators have given to its scans in
+/// one run are not right in another.
+fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    if let Some(operator) = plan.downcast_ref::<GpuAggregateExec>() {
+        return Some(Arc::new(operator.kept()?));
+    }
+    let children = plan.children();
+    if children.is_empty() {
+        return None;
+    }
+    let children = children.into_iter().map(kept).collect::<Option<_>>()?;
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+    Arc::clone(plan).replace_children(children, options).ok()
 }
 
 impl DisplayAs for GpuAggregateExec {
@@ -149,7 +191,7 @@ impl ExecutionPlan for GpuAggregateExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.cpu]
+        std::iter::once(&self.cpu).chain(&self.plans).collect()
     }
 
     fn apply_expressions(
@@ -164,14 +206,18 @@ impl ExecutionPlan for GpuAggregateExec {
         mut children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let cpu = children.pop();
-        let cpu = cpu.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
-        Ok(Arc::new(GpuAggregateExec::new(
+        if children.len() != 1 + self.plans.len() {
+            return internal_err!("{} inputs", children.len());
+        }
+        let plans = children.split_off(1);
+        let cpu = children.swap_remove(0);
+        Ok(Arc::new(GpuAggregateExec {
+            properties: Arc::clone(cpu.properties()),
             cpu,
-            Arc::clone(&self.fragment),
-            Arc::clone(&self.columns),
-            self.options.clone(),
-        )))
+            plans,
+            is_kept: false,
+            ..self.renewed()
+        }))
     }
 
     fn with_new_children(
@@ -183,7 +229,11 @@ impl ExecutionPlan for GpuAggregateExec {
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(self.renewed()))
+        let plans = self.plans.iter().cloned().map(reset_plan_states);
+        Ok(Arc::new(GpuAggregateExec {
+            plans: plans.collect::<Result<_>>()?,
+            ..self.renewed()
+        }))
     }
 
     /// With one partition, returns the operator of a plan that is kept.
@@ -192,13 +242,13 @@ impl ExecutionPlan for GpuAggregateExec {
         partitions: usize,
         _config: &ConfigOptions,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        Ok((partitions == 1).then(|| {
+        let kept = (partitions == 1).then(|| self.kept()).flatten();
+        Ok(kept.map(|kept| {
             let alone = Partitioning::UnknownPartitioning(1);
             let properties = PlanProperties::clone(&self.properties).with_partitioning(alone);
             Arc::new(GpuAggregateExec {
-                is_kept: true,
                 properties: Arc::new(properties),
-                ..self.renewed()
+                ..kept
             }) as _
         }))
     }

@@ -16,8 +16,8 @@ use crate::rule::check;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Returns the operator of groups that a plan returns, with the expressions over its columns that `exprs` are; `None`
-/// if the plan does more than to filter, move and compute.
+/// Returns the operator of groups that a plan returns, with the expressions over its columns that `exprs` are, which are
+/// over those of the plan; `None` if the plan does more than to filter, move and compute.
 fn of_groups<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregateExec, Exprs)> {
     if let Some(groups) = plan.downcast_ref::<GpuAggregateExec>() {
         return Some((groups, exprs.clone()));
@@ -91,7 +91,8 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let of_join = index.and_then(|it| join.rows.columns.get(it));
     let is_of_key = are_same(own, key) || of_join.is_some_and(|it| are_same(it, of_rows));
     let leaves_out = matches!(join.kind, JoinKind::Inner | JoinKind::Semi) && join.is_selective();
-    leaves_out && is_of_key && join.differ.is_none()
+    // A plan that ran twice could return other rows.
+    leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan()
 }
 
 fn are_same(one: &Arc<dyn PhysicalExpr>, other: &Arc<dyn PhysicalExpr>) -> bool {

@@ -15,6 +15,7 @@ use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
 
 use crate::above;
 use crate::columns::Columns;
+use crate::constants;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuAggregateExec;
@@ -50,7 +51,7 @@ impl PhysicalOptimizerRule for Fragments {
                 Ok(fragment) => {
                     let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
                     let options = options.clone();
-                    let node = GpuAggregateExec::new(node, fragment, columns, options);
+                    let node = GpuAggregateExec::new(node, fragment, columns, options)?;
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
                 // Those of catalogues are not the device's.
@@ -145,6 +146,8 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
 /// # Errors
 /// Why they cannot.
 pub(crate) fn check(fragment: &Fragment) -> std::result::Result<(), Reason> {
+    let constant = fragment.with_constants(constants::assumed)?;
+    let fragment = constant.as_ref().unwrap_or(fragment);
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
     while let Some(of) = rows.pop() {

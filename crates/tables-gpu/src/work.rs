@@ -8,12 +8,13 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::physical_plan::Partitioning;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
+use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
+use crate::constants;
 use crate::engine::{Launch, Ran};
 use crate::fragment::{Fragment, Origin, Rows};
 use crate::groups::{Groups, Place};
@@ -50,6 +51,8 @@ pub(crate) struct OnDevice {
 /// What is needed to compute a fragment on a device.
 pub(crate) struct Work {
     pub(crate) schema: SchemaRef,
+    /// The plans whose rows are joined, in the order of their sources.
+    pub(crate) plans: Vec<Arc<dyn ExecutionPlan>>,
     pub(crate) partitioning: Partitioning,
     pub(crate) fragment: Arc<Fragment>,
     pub(crate) columns: Arc<Columns>,
@@ -78,21 +81,25 @@ impl Work {
     async fn on_device(&self) -> Result<OnDevice> {
         let began = Instant::now();
         let used = self.columns.now();
-        let mut fragment = Arc::clone(&self.fragment);
+        let constant = self.fragment.with_constants(constants::value)?;
+        let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
+        let mut fragment = Arc::clone(&original);
         let mut resident = loop {
             match self.resident(&fragment).await? {
                 Ok(resident) => break resident,
                 Err(refused) => fragment = Arc::new(fragment.without(&refused)?),
             }
         };
-        for (source, resident) in fragment.sources.iter().zip(&mut resident) {
-            if let Origin::Plan(plan, _) = &source.origin {
-                let with = (used, &self.context);
-                *resident = load_plan(&self.columns, plan, source, with).await?;
-            }
+        let sources = fragment.sources.iter().zip(&mut resident);
+        let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
+        for ((source, resident), plan) in of_plans.zip(&self.plans) {
+            let with = (used, &self.context);
+            *resident = load_plan(&self.columns, plan, source, with).await?;
         }
         let stop = StopOnDrop::default();
-        let compiled = self.compiled(&fragment, &resident, &stop).await?;
+        let compiled = self
+            .compiled((&original, &fragment), &resident, &stop)
+            .await?;
         let mut figures = Figures::new(&self.context, used);
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
@@ -264,12 +271,12 @@ impl Work {
     /// of a column.
     async fn compiled(
         &self,
-        fragment: &Arc<Fragment>,
+        (original, fragment): (&Arc<Fragment>, &Arc<Fragment>),
         resident: &[Resident],
         stop: &StopOnDrop,
     ) -> Result<Arc<Compiled>> {
         let kept = &self.columns.written;
-        if let Some(compiled) = kept.get(&self.fragment, resident) {
+        if let Some(compiled) = kept.get(original, resident) {
             return Ok(compiled);
         }
         let scanned = scanned(&fragment.rows, resident, &stop.0)?;
@@ -281,7 +288,7 @@ impl Work {
         };
         let compiled = tokio::task::spawn_blocking(work).await;
         let compiled = compiled.map_err(Reason::of)??;
-        kept.put(&self.fragment, resident, &compiled);
+        kept.put(original, resident, &compiled);
         Ok(compiled)
     }
 }

@@ -17,14 +17,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// connections open forever.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A loss of the upstream.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Loss {
-    at: Instant,
-    /// Last time when a client found the upstream away.
-    seen: Instant,
-}
-
 /// Guard: while it exists, one client counts as connected to the upstream.
 #[derive(Debug)]
 pub struct Registered(#[expect(dead_code, reason = "held only to be counted")] Arc<()>);
@@ -37,14 +29,17 @@ impl Replicas {
 
     /// Returns when the upstream was lost; `None` unless the upstream is known to be unreachable.
     pub fn lost_at(&self) -> Option<Instant> {
-        self.loss.borrow().map(|loss| loss.at)
+        *self.lost_at.borrow()
     }
 
     /// Waits until the upstream is known to be unreachable.
     pub async fn wait_away(&self) {
         // Never an error: `self` owns the sender.
-        let mut loss = self.loss.subscribe();
-        let _ = loss.wait_for(Option::is_some).await;
+        let _ = self
+            .lost_at
+            .subscribe()
+            .wait_for(|lost_at| lost_at.is_some())
+            .await;
     }
 
     /// Starts a task that pings the upstream until the replicas are dropped. If the upstream hangs, its connections
@@ -124,10 +119,9 @@ impl Replicas {
     /// Marks the upstream as away, logs why, and retries until it can be reached. Then reloads all replicas that do not
     /// follow change streams, because the upstream's documents may have changed.
     pub fn mark_away(self: &Arc<Self>, why: &dyn Display) {
-        let seen = Instant::now();
-        let is_new = self.loss.send_if_modified(|loss| {
-            let is_new = loss.is_none();
-            loss.get_or_insert(Loss { at: seen, seen }).seen = seen;
+        let is_new = self.lost_at.send_if_modified(|lost_at| {
+            let is_new = lost_at.is_none();
+            lost_at.get_or_insert_with(Instant::now);
             is_new
         });
         if !is_new {
@@ -136,33 +130,18 @@ impl Replicas {
         tracing::warn!(upstream = %self.upstream, %why, "the upstream cannot be reached");
         let replicas = Arc::clone(self);
         tokio::spawn(async move {
-            while !replicas.came_back().await {
+            while !replicas.is_back().await {
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
             tracing::info!("the upstream can be reached again");
-        });
-    }
-
-    /// Ends the loss if the upstream can be reached again. Returns whether it has ended.
-    async fn came_back(self: &Arc<Self>) -> bool {
-        let asked = Instant::now();
-        if !self.is_back().await {
-            return false;
-        }
-        self.forget_public();
-        if self.exclusive {
-            let incarnation = self.ask_incarnation().await.unwrap_or(None);
-            *self.incarnation.lock() = incarnation;
-            self.reload_all("the upstream was away");
-        }
-        // The upstream may have gone away again after it answered. A client that saw this counts on the loss.
-        self.loss.send_if_modified(|loss| {
-            let is_over = loss.is_some_and(|loss| loss.seen < asked);
-            if is_over {
-                *loss = None;
+            replicas.forget_public();
+            if replicas.exclusive {
+                let incarnation = replicas.ask_incarnation().await.unwrap_or(None);
+                *replicas.incarnation.lock() = incarnation;
+                replicas.reload_all("the upstream was away");
             }
-            is_over
-        })
+            replicas.lost_at.send_replace(None);
+        });
     }
 
     /// Returns whether the upstream answers both on a new connection and on a connection of the proxy's driver.

@@ -39,7 +39,6 @@ use mongodb::options::{ClientOptions, ReadConcern};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
-use availability::Loss;
 use incarnation::Incarnation;
 use reply::message;
 
@@ -97,8 +96,9 @@ pub struct Replicas {
     pub compare_percent: u8,
     /// Whether complete copies may answer while the upstream cannot be reached.
     pub serve_stale: bool,
-    /// `None` while the upstream can be reached. Otherwise a task retries until the upstream answers.
-    loss: watch::Sender<Option<Loss>>,
+    /// When the upstream became unreachable; `None` while it can be reached. A task then retries until the upstream
+    /// answers.
+    lost_at: watch::Sender<Option<Instant>>,
     /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
     /// The last check of whether the upstream hangs: when it ended, and its result.
@@ -161,7 +161,7 @@ impl Replicas {
             file: settings.file,
             compare_percent: settings.compare_percent,
             serve_stale: settings.serve_stale,
-            loss: watch::Sender::new(None),
+            lost_at: watch::Sender::new(None),
             is_checking: AtomicBool::new(false),
             checked: AsyncMutex::default(),
             clients: AsyncMutex::default(),

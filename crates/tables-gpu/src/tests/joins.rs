@@ -55,6 +55,10 @@ pub(super) const QUERIES: &[&str] = &[
         AND NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND quantity - 25 <> v AND v > 2) GROUP BY flag",
     "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.odd = quantity AND d.small <> b)",
     "SELECT count(*) FROM t WHERE quantity NOT IN (SELECT pieces FROM h)",
+    // Scalar subqueries.
+    "SELECT count(*), sum(a) FROM t WHERE b > (SELECT min(v) FROM m)",
+    "SELECT flag, sum(b) FROM t JOIN d ON a = k AND weight < (SELECT max(far) FROM h) GROUP BY flag",
+    "SELECT count(*), sum(a) FROM t WHERE a > (SELECT max(v) FROM m WHERE v > 100) OR ok",
     // Joins with the rows of other plans.
     "SELECT count(*), sum(c) FROM t JOIN (SELECT k, sum(v) AS s, count(*) AS c FROM m GROUP BY k) AS g ON a = g.k
         WHERE quantity < 2 * s",
@@ -66,6 +70,11 @@ pub(super) const QUERIES: &[&str] = &[
         GROUP BY 1, 2 HAVING count(*) > 1) AS i ON g = a AND h = tiny WHERE label <> 'x' GROUP BY flag",
     "SELECT count(*), count(s) FROM t JOIN d ON a = k LEFT JOIN (SELECT a AS g, sum(b) AS s FROM t GROUP BY 1) AS i ON g = k
         WHERE label IS NOT NULL",
+    "SELECT count(*), sum(c) FROM (SELECT k, count(*) AS c FROM m GROUP BY k) AS one JOIN d ON one.k = d.k JOIN t ON t.a = d.k",
+    "SELECT count(*) FROM (SELECT k, count(*) AS c FROM m GROUP BY k) AS one
+        JOIN (SELECT k, sum(v) AS s FROM m GROUP BY k) AS other ON one.k = other.k JOIN t ON t.a = other.k",
+    "SELECT count(*) FROM (SELECT k, count(*) AS c FROM m GROUP BY k) AS one
+        JOIN (SELECT k, sum(v) AS s FROM m GROUP BY k) AS other ON one.k = other.k JOIN t ON t.a = one.k",
     "SELECT flag, count(*) FROM t WHERE quantity IN (SELECT v FROM m GROUP BY v HAVING count(*) > 4) GROUP BY flag",
     "SELECT label, count(*) FROM t JOIN d ON a = k WHERE quantity IN (SELECT m.v FROM m JOIN h ON m.v > h.v) GROUP BY label",
     "SELECT count(*), count(c) FROM t LEFT JOIN (SELECT k, count(*) AS c FROM m WHERE v > 70 GROUP BY k) AS g ON a = g.k",
@@ -90,6 +99,11 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "SELECT count(*) FROM t WHERE a NOT IN (SELECT k FROM m)",
+        "NOT IN",
+    ),
+    (
+        "SELECT count(*) FROM t JOIN d ON a = d.k
+            WHERE label = 'x' AND quantity NOT IN (SELECT m.k FROM m GROUP BY m.k)",
         "NOT IN",
     ),
     (

@@ -1,0 +1,77 @@
+//! Scalar subqueries, whose values are constants once they have run.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::error::Result;
+use datafusion::logical_expr::ColumnarValue;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Literal;
+use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
+use datafusion::scalar::ScalarValue;
+
+use crate::fragment::{Fragment, Rows};
+use crate::reason::Reason;
+
+/// Returns the value of a scalar subquery.
+///
+/// # Errors
+/// If it has not run.
+pub(crate) fn value(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
+    let no_rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
+    match subquery.evaluate(&no_rows)? {
+        ColumnarValue::Scalar(value) => Ok(value),
+        ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
+    }
+}
+
+/// Returns what a plan is checked with before its scalar subqueries run.
+pub(crate) fn assumed(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
+    ScalarValue::try_new_null(&subquery.data_type(&Schema::empty())?)
+}
+
+impl Fragment {
+    /// Returns the fragment with constants instead of scalar subqueries; `None` if it has none.
+    ///
+    /// # Errors
+    /// If there is no value.
+    pub(crate) fn with_constants(
+        &self,
+        value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,
+    ) -> std::result::Result<Option<Fragment>, Reason> {
+        let mut fragment = self.clone();
+        let of_aggregates = fragment.aggregates.iter_mut();
+        let of_aggregates =
+            of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
+        let mut all: Vec<_> = fragment.keys.iter_mut().chain(of_aggregates).collect();
+        add_all(&mut fragment.rows, &mut all);
+        let mut has_some = false;
+        for expr in all {
+            let replaced = Arc::clone(expr).transform_up(|node| {
+                Ok(match node.is::<ScalarSubqueryExpr>() {
+                    true => Transformed::yes(Arc::new(Literal::new(value(&node)?)) as _),
+                    false => Transformed::no(node),
+                })
+            });
+            let replaced = replaced.map_err(Reason::of)?;
+            has_some |= replaced.transformed;
+            *expr = replaced.data;
+        }
+        fragment.number();
+        Ok(has_some.then_some(fragment))
+    }
+}
+
+/// Adds all expressions of rows and their joins.
+fn add_all<'a>(rows: &'a mut Rows, all: &mut Vec<&'a mut Arc<dyn PhysicalExpr>>) {
+    all.extend(rows.filters.iter_mut().chain(&mut rows.columns));
+    for join in &mut rows.joins {
+        let differ = join.differ.iter_mut();
+        let differ = differ.flat_map(|(own, other)| [own, other]);
+        let keys = join.keys.iter_mut().chain(&mut join.keys_of_rows);
+        all.extend(keys.chain(differ));
+        add_all(&mut join.rows, all);
+    }
+}
