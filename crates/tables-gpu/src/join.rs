@@ -16,6 +16,7 @@ use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
 
 type Result<T> = std::result::Result<T, Reason>;
+type Pair = (Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>);
 
 /// Which rows a join keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) struct Join {
     pub(crate) keys_of_rows: Exprs,
     /// Of semi and anti joins: two numbers that differ for a match, the first over the rows that are joined, the second
     /// over the other rows.
-    pub(crate) differ: Option<(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)>,
+    pub(crate) differ: Option<Pair>,
     /// Whether it is `NOT IN`, for which a NULL is a key that may be equal to any.
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
@@ -107,7 +108,7 @@ fn differ(
     join: &HashJoinExec,
     is_left: bool,
     (kept, other): (&Rows, &Rows),
-) -> Result<Option<(Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>)>> {
+) -> Result<Option<Pair>> {
     let Some(filter) = join.filter() else {
         return Ok(None);
     };

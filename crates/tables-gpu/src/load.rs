@@ -94,9 +94,8 @@ pub(crate) async fn load_plan(
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
     let read = stored(columns, rows.boxed(), &wanted, began, (&shared, context)).await;
-    let read = read.and_then(|read| Ok(vec![read]));
     let loaded = match read {
-        Ok(read) => of_chunks(columns, read, shared, began).await,
+        Ok(read) => of_chunks(columns, vec![read], shared, began).await,
         Err(failed) => Err(failed),
     };
     let loaded = loaded.map_err(|failed| match failed {
