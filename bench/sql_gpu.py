@@ -72,7 +72,7 @@ def line(case, engine, metric, values, rows_count, device):
         "bench": "sql-gpu", "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
         "median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values),
         "expect": rows_count, "commit": COMMIT, "date": datetime.datetime.now(datetime.UTC).strftime("%FT%TZ"),
-        "command": "python3 bench/sql_gpu.py forebay FOLDER",
+        "command": " ".join(["python3 bench/sql_gpu.py forebay FOLDER", *sys.argv[3:]]),
     }), flush=True)
 
 

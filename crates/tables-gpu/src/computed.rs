@@ -28,11 +28,11 @@ pub(crate) struct Refused {
 }
 
 impl Fragment {
-    /// Returns the fragment without a column: what expressions compute of it alone are columns instead.
+    /// Returns the fragment that does not read a column: each expression over it alone is a computed column.
     ///
     /// # Errors
     /// Why the column cannot be on the device, if the fragment needs the column itself.
-    pub(crate) fn without(&self, refused: &Refused) -> Result<Fragment> {
+    pub(crate) fn without_column(&self, refused: &Refused) -> Result<Fragment> {
         let mut fragment = self.clone();
         let of_aggregates = fragment.aggregates.iter_mut();
         let of_aggregates =
@@ -100,17 +100,16 @@ impl Rows {
 /// Returns whether an expression computes something of this column alone.
 fn is_of(expr: &Arc<dyn PhysicalExpr>, column: usize) -> bool {
     let columns = collect_columns(expr);
-    let mut columns = columns.iter().map(Column::index);
-    let is_alone = columns.next() == Some(column) && columns.next().is_none();
+    let is_alone = columns.iter().map(Column::index).eq([column]);
     is_alone && !expr.is::<Column>() && is_immutable(expr)
 }
 
 /// Returns whether an expression has the same value for the same row in every session.
 fn is_immutable(expr: &Arc<dyn PhysicalExpr>) -> bool {
-    let is_function = |node: &Arc<dyn PhysicalExpr>| {
+    let may_vary = |node: &Arc<dyn PhysicalExpr>| {
         let call = node.downcast_ref::<ScalarFunctionExpr>();
         let volatility = call.map(|it| it.fun().signature().volatility);
         Ok(volatility.is_some_and(|it| it != Volatility::Immutable))
     };
-    !is_volatile(expr) && expr.exists(is_function).is_ok_and(|it| !it)
+    !is_volatile(expr) && expr.exists(may_vary).is_ok_and(|it| !it)
 }

@@ -27,8 +27,8 @@ pub(crate) fn value(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
     }
 }
 
-/// Returns what a plan is checked with before its scalar subqueries run.
-pub(crate) fn assumed(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
+/// Returns NULL of the type of a scalar subquery, with which a plan is checked before it has run.
+pub(crate) fn null_of(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
     ScalarValue::try_new_null(&subquery.data_type(&Schema::empty())?)
 }
 
@@ -36,7 +36,7 @@ impl Fragment {
     /// Returns the fragment with constants instead of scalar subqueries; `None` if it has none.
     ///
     /// # Errors
-    /// If there is no value.
+    /// If `value` fails.
     pub(crate) fn with_constants(
         &self,
         value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,

@@ -178,7 +178,7 @@ impl Domain {
         if let [values] = self.values.as_slice()
             && expr.is::<Column>()
         {
-            // They differ already.
+            // The values of a column are different.
             let words = (0..values.len()).map(|word| word.saturating_sub(skipped) as u32);
             let kept = values.slice(skipped, values.len() - skipped);
             return Ok((self.table(vec![words.collect()]), kept));

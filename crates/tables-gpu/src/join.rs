@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinSide, JoinType, NullEquality};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
@@ -113,41 +112,73 @@ fn differ(
         return Ok(None);
     };
     let refused = || {
-        let text = format!("a condition of a join of type {}", join.join_type());
+        let text = format!(
+            "a condition of a join of type {} other than <>",
+            join.join_type()
+        );
         Reason::new(text)
     };
     let differs = filter.expression().downcast_ref::<BinaryExpr>();
     let differs = differs.filter(|it| *it.op() == Operator::NotEq);
     let differs = differs.ok_or_else(refused)?;
-    // Whether each column of a side of the condition is of the rows that are kept, and what it is.
+    let is_of_kept = |side: JoinSide| (side == JoinSide::Left) == is_left;
+    let columns = filter.column_indices().iter().map(|it| {
+        let rows = if is_of_kept(it.side) { kept } else { other };
+        Arc::clone(&rows.columns[it.index])
+    });
+    let columns: Exprs = columns.collect();
+    // Whether a side of the condition is of the rows that are kept, and what it is.
     let of_side = |expr: &Arc<dyn PhysicalExpr>| {
-        let columns = collect_columns(expr);
-        let of_kept = columns.iter().map(|column| {
-            let side = filter.column_indices()[column.index()].side;
-            (side == JoinSide::Left) == is_left
-        });
-        let of_kept: Vec<bool> = of_kept.collect();
-        let is_kept = *of_kept.first().ok_or_else(refused)?;
-        if of_kept.iter().any(|it| *it != is_kept) {
-            return Err(refused());
+        let own = collect_columns(expr);
+        let mut of_kept = own
+            .iter()
+            .map(|column| is_of_kept(filter.column_indices()[column.index()].side));
+        let is_kept = of_kept.next().ok_or_else(refused)?;
+        match of_kept.all(|it| it == is_kept) {
+            true => Ok((is_kept, over_rows(expr, &columns)?)),
+            false => Err(refused()),
         }
-        let rows = if is_kept { kept } else { other };
-        let moved = Arc::clone(expr).transform_up(|node| {
-            Ok(match node.downcast_ref::<Column>() {
-                Some(column) => {
-                    let index = filter.column_indices()[column.index()].index;
-                    Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)
-                }
-                None => Transformed::no(node),
-            })
-        });
-        let moved = moved.data().map_err(Reason::of)?;
-        Ok((is_kept, over_rows(&moved, &rows.columns)?))
     };
     match (of_side(differs.left())?, of_side(differs.right())?) {
         ((true, own), (false, other)) | ((false, other), (true, own)) => Ok(Some((own, other))),
         _ => Err(refused()),
     }
+}
+
+/// Prepares a join for other rows that a plan returns: leaves out groups that no row that is kept can have. Returns
+/// which rows the join keeps.
+///
+/// # Errors
+/// Why kernels cannot compute the plan, if it may return several rows for a key and only one is allowed.
+fn with_plan(
+    join: &HashJoinExec,
+    kind: JoinKind,
+    (kept, other): (&Rows, &mut Rows),
+    (keys, keys_of_rows): (&Exprs, &Exprs),
+) -> Result<JoinKind> {
+    let width = other.width();
+    let Origin::Plan(plan, reason) = &mut other.origin else {
+        return Ok(kind);
+    };
+    // Others are of joins of its rows.
+    let columns = keys_of_rows.iter().flat_map(collect_columns);
+    let are_of_plan = columns.map(|it| it.index()).all(|it| it < width);
+    let is_unique = are_of_plan && is_unique(plan, keys_of_rows);
+    if matches!(kind, JoinKind::Inner | JoinKind::Outer) && !is_unique {
+        return Err(reason.clone());
+    }
+    // `NOT IN` also depends on groups that no row has.
+    if are_of_plan
+        && !join.null_aware
+        && let Some(reduced) = reduced(plan, kept, keys, keys_of_rows)
+    {
+        *plan = reduced;
+    }
+    Ok(match kind {
+        // There is one row for a key, so that the condition can read its columns.
+        JoinKind::Semi if is_unique && join.filter().is_some() => JoinKind::Inner,
+        kind => kind,
+    })
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
@@ -156,7 +187,7 @@ fn differ(
 /// # Errors
 /// Why kernels cannot compute the join.
 pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
-    // What kernels cannot compute returns its rows first.
+    // A side that kernels cannot compute runs first, as a plan.
     let side = |plan| rows(plan).unwrap_or_else(|reason| of_plan(plan, reason));
     let (left, right) = (side(join.left()), side(join.right()));
     let (kind, is_left) = kind_of(join, left.bytes() > right.bytes())?;
@@ -176,27 +207,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys_of_rows.push(over_rows(key_of_rows, &other.columns)?);
     }
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
-    let mut kind = kind;
-    let width = other.width();
-    if let Origin::Plan(plan, reason) = &mut other.origin {
-        let columns = keys_of_rows.iter().flat_map(collect_columns);
-        let is_of_plan = columns.map(|it| it.index()).all(|it| it < width);
-        let is_unique = is_of_plan && is_unique(plan, &keys_of_rows);
-        if has_other && !is_unique {
-            return Err(reason.clone());
-        }
-        if kind == JoinKind::Semi && is_unique && join.filter().is_some() {
-            // The columns of the one row are known, which the condition may have.
-            kind = JoinKind::Inner;
-        }
-        // `NOT IN` also depends on groups that no row has.
-        if is_of_plan
-            && !join.null_aware
-            && let Some(reduced) = reduced(plan, &kept, &keys, &keys_of_rows)
-        {
-            *plan = reduced;
-        }
-    }
+    let kind = with_plan(join, kind, (&kept, &mut other), (&keys, &keys_of_rows))?;
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti => differ(join, is_left, (&kept, &other))?,
         JoinKind::Inner | JoinKind::Outer => None,

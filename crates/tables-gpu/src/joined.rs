@@ -73,8 +73,8 @@ pub(crate) struct Out {
     /// The number, of 64 bits.
     text: String,
     bits: u32,
-    /// Whether it is a word that tells the number that all rows of the key have, plus one, or that they have several.
-    pub(crate) is_of_all: bool,
+    /// Whether it is a common word, as `joins.cuh` tells.
+    pub(crate) is_common: bool,
 }
 
 /// An expression over the rows of a join, in its table.
@@ -338,7 +338,7 @@ impl Code<'_, '_> {
         let out = Out {
             text,
             bits,
-            is_of_all: false,
+            is_common: false,
         };
         let known = self.draft.outs.iter().position(|it| *it == out);
         known.unwrap_or_else(|| {
@@ -551,13 +551,13 @@ impl Code<'_, '_> {
                 "{own} and {other} are not compared on GPUs"
             )));
         }
-        let (number, min, max) = self.stored(join, |code| code.of_all(other))?;
+        let (number, min, max) = self.stored(join, |code| code.store_common(other))?;
         let own = self.value(own)?;
         if own.kind > Kind::Large {
             return Err(Reason::new("numbers of more than 64 bits"));
         }
         let first = 2 * self.draft.uses.constant(min)?;
-        // Distances modulo the type are equal only if they are.
+        // Distances modulo the type are equal only if the numbers are.
         let distances = (own.min.min(min) - min, own.max.max(max) - min);
         let (kind, unsigned) = match Kind::of(distances.0, distances.1) {
             Some(Kind::Small) => (own.kind, "u32"),
@@ -568,17 +568,18 @@ impl Code<'_, '_> {
             "static_cast<{unsigned}>({}) - static_cast<{unsigned}>(f.constants[{first}])",
             own.widened(kind)
         );
-        let differs = format!("{found} & (({word} == kSeveral) | ({distance} + 1 != {word}))");
+        let differs =
+            format!("{found} & (({word} == kDifferentNumbers) | ({distance} + 1 != {word}))");
         let differs = self.declare(Kind::Bool, &differs);
-        let differs = self.all(&[Some(&differs), own.valid.as_ref()]);
-        Ok(differs.unwrap_or_default())
+        let both = self.all(&[Some(&differs), own.valid.as_ref()]);
+        Ok(both.unwrap_or(differs))
     }
 
     /// Puts the number that all rows of a key have into the table of these rows. Returns its index, and the smallest
     /// and the largest number.
-    fn of_all(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(usize, i128, i128)> {
+    fn store_common(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(usize, i128, i128)> {
         let value = self.value(expr)?;
-        // One word is left for several numbers, and one for none.
+        // Two words are no numbers.
         if value.kind > Kind::Large || value.max - value.min >= i128::from(u32::MAX - 2) {
             return Err(Reason::new(format!(
                 "{expr} with numbers that are far apart"
@@ -595,7 +596,7 @@ impl Code<'_, '_> {
         self.draft.outs.push(Out {
             text,
             bits: u32::BITS,
-            is_of_all: true,
+            is_common: true,
         });
         Ok((self.draft.outs.len() - 1, value.min, value.max))
     }

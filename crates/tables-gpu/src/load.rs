@@ -34,7 +34,7 @@ use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
-/// Maximum number of rows of a plan.
+/// Maximum number of rows of a plan that is joined.
 const PLAN_ROWS_MAX: usize = 16 << 20;
 
 /// What the tasks that read a column of a file share.
@@ -87,7 +87,7 @@ pub(crate) async fn load_plan(
         let batch = batch?;
         count += batch.num_rows();
         match count > PLAN_ROWS_MAX {
-            true => exec_err!("more than {PLAN_ROWS_MAX} rows for a join"),
+            true => exec_err!("the plan of a join returned more than {PLAN_ROWS_MAX} rows"),
             false => Ok(batch),
         }
     });

@@ -43,10 +43,10 @@ pub(crate) struct GpuAggregateExec {
 }
 
 impl GpuAggregateExec {
-    /// Returns the operator of a fragment, for a plan without those of other operators.
+    /// Returns the operator that computes a fragment instead of an operator of the CPU.
     ///
     /// # Errors
-    /// If a plan whose rows are joined cannot be made again.
+    /// If the state of a plan whose rows are joined cannot be reset.
     pub(crate) fn new(
         cpu: Arc<dyn ExecutionPlan>,
         fragment: Arc<Fragment>,
@@ -60,7 +60,7 @@ impl GpuAggregateExec {
         });
         Ok(GpuAggregateExec {
             properties: Arc::clone(cpu.properties()),
-            // The CPU may run the same.
+            // They are also below the operator of the CPU, which may run.
             plans: plans.map(reset_plan_states).collect::<Result<_>>()?,
             cpu,
             fragment,
@@ -146,8 +146,8 @@ impl GpuAggregateExec {
     }
 }
 
-/// Returns a plan that is kept; `None` if the CPU reads tables for it. Filters that operators have given to its scans in
-/// one run are not right in another.
+/// Returns a plan that is kept; `None` if the CPU reads tables for it. The dynamic filters of its scans would be those
+/// of an earlier run.
 fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     if let Some(operator) = plan.downcast_ref::<GpuAggregateExec>() {
         return Some(Arc::new(operator.kept()?));

@@ -162,7 +162,7 @@ impl Compiled {
             totals: totals.clone(),
             add,
             words: Vec::new(),
-            word_of_all: None,
+            common_word: None,
             is_unique: false,
             is_hashed: false,
         };

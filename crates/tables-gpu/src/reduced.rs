@@ -16,9 +16,9 @@ use crate::rule::check;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Returns the operator of groups that a plan returns, with the expressions over its columns that `exprs` are, which are
-/// over those of the plan; `None` if the plan does more than to filter, move and compute.
-fn of_groups<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregateExec, Exprs)> {
+/// Returns the aggregate of a GPU below a plan, and expressions over the columns of the plan as those over its columns;
+/// `None` if other operators than filters, projections and those that move rows are between.
+fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregateExec, Exprs)> {
     if let Some(groups) = plan.downcast_ref::<GpuAggregateExec>() {
         return Some((groups, exprs.clone()));
     }
@@ -35,38 +35,39 @@ fn of_groups<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregateExec,
         let columns = kept.map(|it| Arc::new(Column::new(schema.field(*it).name(), *it)) as _);
         columns.collect()
     } else if is_moving(plan) {
-        return of_groups(below, exprs);
+        return aggregate_below(below, exprs);
     } else {
         return None;
     };
     let exprs = exprs.iter().map(|expr| over_rows(expr, &columns));
     let exprs = exprs.collect::<Result<Exprs, Reason>>().ok()?;
-    of_groups(below, &exprs)
+    aggregate_below(below, &exprs)
 }
 
 /// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate.
 pub(crate) fn is_unique(plan: &Plan, keys: &Exprs) -> bool {
-    of_groups(plan, keys).is_some_and(|(groups, keys)| {
+    aggregate_below(plan, keys).is_some_and(|(aggregate, keys)| {
         let columns: Vec<_> = keys.iter().filter_map(column).collect();
-        let mut of_groups = 0..groups.fragment().keys.len();
+        let mut of_groups = 0..aggregate.fragment().keys.len();
         of_groups.all(|key| columns.contains(&key))
     })
 }
 
-/// Returns a plan of groups without those that no row has which is kept: the rows have the keys `keys` of the groups
-/// `of_groups`, and joins before that leave out rows by one of them.
+/// Returns a plan whose aggregate leaves out groups that no row that is kept can have: it gets a semi join with the
+/// rows of a join that leaves out rows by the same key. `keys` are the keys over the rows that are kept, `of_plan` those
+/// over the columns of the plan. `None` if there is no such join.
 pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -> Option<Plan> {
-    let (groups, of_groups) = of_groups(plan, of_plan)?;
-    let mut fragment = Fragment::clone(groups.fragment());
+    let (aggregate, of_aggregate) = aggregate_below(plan, of_plan)?;
+    let mut fragment = Fragment::clone(aggregate.fragment());
     let mut is_reduced = false;
-    for (key, of_groups) in keys.iter().zip(&of_groups) {
-        let of_groups = column(of_groups).and_then(|index| fragment.keys.get(index).cloned());
+    for (key, of_aggregate) in keys.iter().zip(&of_aggregate) {
+        let group_key = column(of_aggregate).and_then(|index| fragment.keys.get(index).cloned());
         let join = kept.joins.iter().find(|join| leaves_out(join, key));
-        if let (Some(of_groups), Some(join)) = (of_groups, join) {
+        if let (Some(group_key), Some(join)) = (group_key, join) {
             let first = fragment.rows.widen(&join.rows, false).ok()?;
             fragment.rows.joins.push(Join {
                 kind: JoinKind::Semi,
-                keys: vec![of_groups],
+                keys: vec![group_key],
                 first,
                 ..join.clone()
             });
@@ -77,8 +78,7 @@ pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -
     if !is_reduced || check(&fragment).is_err() {
         return None;
     }
-    let groups: Plan = Arc::new(groups.with_fragment(fragment));
-    above(plan, groups)
+    with_aggregate(plan, Arc::new(aggregate.with_fragment(fragment)))
 }
 
 /// Returns whether a join leaves out rows by the value of an expression alone.
@@ -86,7 +86,7 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let ([own], [of_rows]) = (join.keys.as_slice(), join.keys_of_rows.as_slice()) else {
         return false;
     };
-    // The join has the same value as a column.
+    // A column of the join that is its key is equal.
     let index = column(key).and_then(|it| it.checked_sub(join.first));
     let of_join = index.and_then(|it| join.rows.columns.get(it));
     let is_of_key = are_same(own, key) || of_join.is_some_and(|it| are_same(it, of_rows));
@@ -106,12 +106,12 @@ fn column(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
     expr.downcast_ref::<Column>().map(Column::index)
 }
 
-/// Returns a plan with another operator of groups below.
-fn above(plan: &Plan, groups: Plan) -> Option<Plan> {
+/// Returns a plan with another aggregate below.
+fn with_aggregate(plan: &Plan, aggregate: Plan) -> Option<Plan> {
     if plan.is::<GpuAggregateExec>() {
-        return Some(groups);
+        return Some(aggregate);
     }
-    let input = above(plan.children()[0], groups)?;
+    let input = with_aggregate(plan.children()[0], aggregate)?;
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
     Arc::clone(plan).replace_children(vec![input], options).ok()
 }

@@ -146,7 +146,7 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
 /// # Errors
 /// Why they cannot.
 pub(crate) fn check(fragment: &Fragment) -> std::result::Result<(), Reason> {
-    let constant = fragment.with_constants(constants::assumed)?;
+    let constant = fragment.with_constants(constants::null_of)?;
     let fragment = constant.as_ref().unwrap_or(fragment);
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
@@ -172,10 +172,11 @@ fn is_by_columns(partitioning: &Partitioning) -> bool {
 
 /// Checks that the columns of a source can be kept on a device.
 fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
-    let (schema, mut in_file) = (source.schema(), usize::MAX);
-    if let Origin::Files(scan) = &source.origin {
-        in_file = scan.file_source.table_schema().file_schema().fields().len();
-    }
+    let schema = source.schema();
+    let in_file = match &source.origin {
+        Origin::Files(scan) => scan.file_source.table_schema().file_schema().fields().len(),
+        Origin::Plan(..) => usize::MAX,
+    };
     for column in &source.columns {
         let field = schema.field(*column);
         // The values of partitions are those of a scan: the same file may have another one in the next.

@@ -49,7 +49,7 @@ pub(crate) struct Build {
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
     /// Whether a word of an element is compared with a number.
-    has_word_of_all: bool,
+    has_common_word: bool,
     /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
     pub(crate) words: Vec<Word>,
 }
@@ -61,8 +61,8 @@ pub(crate) struct Ending {
     pub(crate) add: Function,
     /// Words of an element that is stored.
     pub(crate) words: Vec<Word>,
-    /// Index of the word with the number that all rows of an element have.
-    pub(crate) word_of_all: Option<usize>,
+    /// Index of the common word of an element, as `joins.cuh` tells.
+    pub(crate) common_word: Option<usize>,
     /// Whether each element may have one row only.
     pub(crate) is_unique: bool,
     /// Whether the elements are those of a hash table.
@@ -86,7 +86,7 @@ impl Kernel {
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
             // What is compared, a search in a hash table, and widths that are not known take more registers.
-            _ if self.builds.iter().any(|it| it.has_word_of_all) => 2,
+            _ if self.builds.iter().any(|it| it.has_common_word) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,
             _ if !self.builds.is_empty() && self.do_widths_differ => 3,
             _ if !self.builds.is_empty() => 4,
@@ -141,7 +141,7 @@ impl Build {
         if words.len() > OWN_WORDS_MAX {
             return Err(Reason::new("a join with many columns"));
         }
-        let word_of_all = draft.outs.iter().position(|it| it.is_of_all);
+        let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions);
@@ -161,7 +161,7 @@ impl Build {
             totals: Vec::new(),
             add,
             words: words.clone(),
-            word_of_all: word_of_all.map(|index| places[index].word),
+            common_word: common_word.map(|index| places[index].word),
             is_unique: join.is_unique(),
             is_hashed: stored.is_hashed,
         };
@@ -169,7 +169,7 @@ impl Build {
             kernel: Kernel::new(draft, steps, &ending)?,
             elements: stored.elements,
             is_hashed: stored.is_hashed,
-            has_word_of_all: word_of_all.is_some(),
+            has_common_word: common_word.is_some(),
             words,
         })
     }
@@ -276,8 +276,8 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ("kSteps", steps.len()),
         ("kOwnWords", ending.words.len()),
         (
-            "kWordOfAll",
-            ending.word_of_all.unwrap_or(ending.words.len()),
+            "kCommonWord",
+            ending.common_word.unwrap_or(ending.words.len()),
         ),
         ("kIsUnique", ending.is_unique.into()),
         ("kIsOwnHashed", ending.is_hashed.into()),

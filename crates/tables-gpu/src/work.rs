@@ -83,19 +83,7 @@ impl Work {
         let used = self.columns.now();
         let constant = self.fragment.with_constants(constants::value)?;
         let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
-        let mut fragment = Arc::clone(&original);
-        let mut resident = loop {
-            match self.resident(&fragment).await? {
-                Ok(resident) => break resident,
-                Err(refused) => fragment = Arc::new(fragment.without(&refused)?),
-            }
-        };
-        let sources = fragment.sources.iter().zip(&mut resident);
-        let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
-        for ((source, resident), plan) in of_plans.zip(&self.plans) {
-            let with = (used, &self.context);
-            *resident = load_plan(&self.columns, plan, source, with).await?;
-        }
+        let (fragment, resident) = self.loaded(&original, used).await?;
         let stop = StopOnDrop::default();
         let compiled = self
             .compiled((&original, &fragment), &resident, &stop)
@@ -151,6 +139,29 @@ impl Work {
             figures: figures.text(&resident, began.elapsed()),
             _held: figures.held,
         })
+    }
+
+    /// Returns the fragment as the device can compute it, and its columns there: those of tables, and those of plans,
+    /// which run for it.
+    async fn loaded(
+        &self,
+        original: &Arc<Fragment>,
+        used: u64,
+    ) -> Result<(Arc<Fragment>, Vec<Resident>)> {
+        let mut fragment = Arc::clone(original);
+        let mut resident = loop {
+            match self.resident(&fragment).await? {
+                Ok(resident) => break resident,
+                Err(refused) => fragment = Arc::new(fragment.without_column(&refused)?),
+            }
+        };
+        let sources = fragment.sources.iter().zip(&mut resident);
+        let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
+        for ((source, resident), plan) in of_plans.zip(&self.plans) {
+            let with = (used, &self.context);
+            *resident = load_plan(&self.columns, plan, source, with).await?;
+        }
+        Ok((fragment, resident))
     }
 
     /// Runs kernels.

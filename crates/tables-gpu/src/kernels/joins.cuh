@@ -56,8 +56,9 @@ template <u32 kJoin, u32 kNumber> __device__ inline u64 out(const Joined& joined
 // The words of an element that a kernel stores.
 using Words = u32[kOwnWords > 0 ? kOwnWords : 1];
 
-// Instead of the number that all rows of a key have: they have several.
-constexpr u32 kSeveral = 0xFFFFFFFF;
+// A common word is 0 for a key without rows, this if its rows have different numbers, and otherwise their number above
+// the smallest plus one.
+constexpr u32 kDifferentNumbers = 0xFFFFFFFF;
 
 // The table that a kernel fills, instead of totals.
 struct Table {
@@ -69,10 +70,10 @@ struct Table {
     template <u32 kWord> __device__ void write(const Fragment& f, u64 index, const Words& words) {
         if constexpr (kWord < kOwnWords) {
             constexpr u32 kBits = kOwnBits[kWord];
-            if constexpr (kWord == kWordOfAll) {
+            if constexpr (kWord == kCommonWord) {
                 u32* word = reinterpret_cast<u32*>(f.own_words[kWord]) + index;
                 const u32 before = atomicCAS(word, 0u, words[kWord]);
-                if (before != 0 && before != words[kWord]) *static_cast<volatile u32*>(word) = kSeveral;
+                if (before != 0 && before != words[kWord]) *static_cast<volatile u32*>(word) = kDifferentNumbers;
             } else if constexpr (kBits == 32) reinterpret_cast<u32*>(f.own_words[kWord])[index] = words[kWord];
             if constexpr (kBits == 16)
                 reinterpret_cast<u16*>(f.own_words[kWord])[index] = static_cast<u16>(words[kWord]);
