@@ -54,8 +54,9 @@ pub(crate) fn is_unique(plan: &Plan, keys: &Exprs) -> bool {
 }
 
 /// Returns a plan whose aggregate leaves out groups that no row that is kept can have: it gets a semi join with the
-/// rows of a join that leaves out rows by the same key. `keys` are the keys over the rows that are kept, `of_plan` those
-/// over the columns of the plan. `None` if there is no such join.
+/// rows of a join that leaves out rows by the same key. `None` if there is no such join.
+///
+/// `keys` are the keys over the rows that are kept, `of_plan` those over the columns of the plan.
 pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -> Option<Plan> {
     let (aggregate, of_aggregate) = aggregate_below(plan, of_plan)?;
     let mut fragment = Fragment::clone(aggregate.fragment());
