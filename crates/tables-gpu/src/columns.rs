@@ -32,6 +32,8 @@ const READS_WITHOUT_ROOM: i32 = 100;
 
 /// Number of columns above which those that are not here are forgotten.
 const COLUMNS_MAX: usize = 1 << 16;
+/// Maximum bytes in host memory of the texts of all columns.
+const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
 /// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
 /// about a millisecond, in which the CPU reads smaller files.
 const BYTES_MIN: u64 = 4 << 20;
@@ -124,6 +126,29 @@ impl Known {
                 Ok(Err(*reads))
             }
         }
+    }
+
+    /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room.
+    fn free_texts(&mut self, but: &ColumnKey) {
+        let with_texts = self
+            .columns
+            .iter()
+            .filter_map(|(key, entry)| match &entry.state {
+                State::Here(column) => Some((entry.used, column.texts.host_bytes(), key)),
+                _ => None,
+            });
+        let mut here: Vec<_> = with_texts.filter(|(_, bytes, _)| *bytes > 0).collect();
+        here.sort_by_key(|(used, ..)| *used);
+        let mut held: usize = here.iter().map(|(_, bytes, _)| bytes).sum();
+        let mut freed = Vec::new();
+        for (_, bytes, key) in here.into_iter().filter(|(.., key)| *key != but) {
+            if held <= TEXTS_BYTES_MAX {
+                break;
+            }
+            held -= bytes;
+            freed.push(key.clone());
+        }
+        freed.iter().for_each(|key| drop(self.columns.remove(key)));
     }
 
     /// Forgets the columns that were used longest ago, before `end`, until their bytes are at least this many.
@@ -388,7 +413,8 @@ impl Columns {
     }
 
     pub(crate) fn put(&self, key: ColumnKey, column: Column) {
-        self.settle(key, State::Here(Arc::new(column)));
+        self.settle(key.clone(), State::Here(Arc::new(column)));
+        self.known.lock().free_texts(&key);
     }
 
     pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {
@@ -506,5 +532,62 @@ impl Resident {
             rows: count,
             stop: Arc::clone(stop),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::array::{ArrayRef, StringArray};
+
+    use super::*;
+    use crate::packed::Packer;
+
+    fn key(name: &str) -> ColumnKey {
+        ColumnKey {
+            file: FileKey {
+                store: String::new(),
+                path: String::new(),
+                bytes: 0,
+                modified: None,
+                tag: None,
+                version: None,
+            },
+            name: name.to_owned(),
+            data_type: DataType::Utf8,
+            computed: None,
+        }
+    }
+
+    /// Returns a column with texts of these bytes.
+    fn column(bytes: usize) -> State {
+        let texts = Mutex::<Texts>::default();
+        let values: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(bytes)]));
+        let pushed = Packer::default().push(&values, &texts);
+        pushed.expect("few texts");
+        let column = Column::new(Vec::new(), Arc::new(texts.into_inner()));
+        State::Here(Arc::new(column))
+    }
+
+    #[test]
+    fn columns_whose_texts_were_used_longest_ago_are_forgotten() {
+        let mut known = Known::default();
+        let sizes = [
+            ("one", 0),
+            ("two", 200_000),
+            ("three", 200_000),
+            ("four", 1),
+        ];
+        for (used, (name, bytes)) in sizes.into_iter().enumerate() {
+            let (state, used) = (column(bytes), used as u64);
+            known.columns.insert(key(name), Entry { state, used });
+        }
+        known.free_texts(&key("four"));
+        assert_eq!(known.columns.len(), 4);
+        let (state, used) = (column(300_000), 0);
+        known.columns.insert(key("five"), Entry { state, used });
+        known.free_texts(&key("five"));
+        let mut left: Vec<_> = known.columns.keys().map(|it| it.name.as_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["five", "four", "three"]);
     }
 }

@@ -101,6 +101,11 @@ impl Texts {
         self.texts.len()
     }
 
+    /// Returns about the bytes in host memory: each text twice, with its number.
+    pub(crate) fn host_bytes(&self) -> usize {
+        2 * self.bytes + self.texts.len() * 2 * size_of::<(Box<str>, i64)>()
+    }
+
     /// Returns a NULL and the texts behind it.
     pub(crate) fn array(&self) -> StringArray {
         let texts = self.texts.iter().map(|text| Some(&**text));
