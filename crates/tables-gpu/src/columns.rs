@@ -130,16 +130,17 @@ impl Known {
 
     /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room.
     fn free_texts(&mut self, but: &ColumnKey) {
-        let with_texts = self
-            .columns
-            .iter()
-            .filter_map(|(key, entry)| match &entry.state {
-                State::Here(column) => Some((entry.used, column.texts.host_bytes(), key)),
-                _ => None,
-            });
-        let mut here: Vec<_> = with_texts.filter(|(_, bytes, _)| *bytes > 0).collect();
+        let here = self.columns.iter();
+        let here = here.filter_map(|(key, entry)| match &entry.state {
+            State::Here(column) => Some((entry.used, column.texts.host_bytes(), key)),
+            _ => None,
+        });
+        let mut held: usize = here.clone().map(|(_, bytes, _)| bytes).sum();
+        if held <= TEXTS_BYTES_MAX {
+            return;
+        }
+        let mut here: Vec<_> = here.filter(|(_, bytes, _)| *bytes > 0).collect();
         here.sort_by_key(|(used, ..)| *used);
-        let mut held: usize = here.iter().map(|(_, bytes, _)| bytes).sum();
         let mut freed = Vec::new();
         for (_, bytes, key) in here.into_iter().filter(|(.., key)| *key != but) {
             if held <= TEXTS_BYTES_MAX {
@@ -413,8 +414,11 @@ impl Columns {
     }
 
     pub(crate) fn put(&self, key: ColumnKey, column: Column) {
+        let has_texts = column.texts.count() > 0;
         self.settle(key.clone(), State::Here(Arc::new(column)));
-        self.known.lock().free_texts(&key);
+        if has_texts {
+            self.known.lock().free_texts(&key);
+        }
     }
 
     pub(crate) fn refuse(&self, key: ColumnKey, reason: Reason) {

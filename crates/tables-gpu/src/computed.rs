@@ -34,11 +34,8 @@ impl Fragment {
     /// Why the column cannot be on the device, if the fragment needs the column itself.
     pub(crate) fn without_column(&self, refused: &Refused) -> Result<Fragment> {
         let mut fragment = self.clone();
-        let of_aggregates = fragment.aggregates.iter_mut();
-        let of_aggregates =
-            of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
-        let over = fragment.keys.iter_mut().chain(of_aggregates);
-        fragment.rows.compute(refused, over.collect())?;
+        let (rows, over) = fragment.parts_mut();
+        rows.compute(refused, over)?;
         fragment.number();
         let source = &fragment.sources[refused.source];
         match source.columns.contains(&refused.column) {

@@ -42,11 +42,8 @@ impl Fragment {
         value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,
     ) -> std::result::Result<Option<Fragment>, Reason> {
         let mut fragment = self.clone();
-        let of_aggregates = fragment.aggregates.iter_mut();
-        let of_aggregates =
-            of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
-        let mut all: Vec<_> = fragment.keys.iter_mut().chain(of_aggregates).collect();
-        add_all(&mut fragment.rows, &mut all);
+        let (rows, mut all) = fragment.parts_mut();
+        add_all(rows, &mut all);
         let mut has_some = false;
         for expr in all {
             let replaced = Arc::clone(expr).transform_up(|node| {
@@ -59,8 +56,10 @@ impl Fragment {
             has_some |= replaced.transformed;
             *expr = replaced.data;
         }
-        fragment.number();
-        Ok(has_some.then_some(fragment))
+        Ok(has_some.then(|| {
+            fragment.number();
+            fragment
+        }))
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
 /// Where rows are from.
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
-    Files(Box<FileScanConfig>),
+    Files(Arc<FileScanConfig>),
     /// The rows that a plan returns, and why kernels do not compute the plan with what is above it.
     Plan(Arc<dyn ExecutionPlan>, Reason),
 }
@@ -167,6 +167,15 @@ impl Fragment {
         };
         fragment.number();
         Ok(fragment)
+    }
+
+    /// Returns the rows, and the expressions over them: the keys, and those of the aggregates.
+    pub(crate) fn parts_mut(&mut self) -> (&mut Rows, Vec<&mut Arc<dyn PhysicalExpr>>) {
+        let of_aggregates = self.aggregates.iter_mut();
+        let of_aggregates =
+            of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
+        let over = self.keys.iter_mut().chain(of_aggregates);
+        (&mut self.rows, over.collect())
     }
 
     /// Numbers the sources.
@@ -361,7 +370,7 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         }
     };
     Ok(Rows {
-        origin: Origin::Files(Box::new(scan.clone())),
+        origin: Origin::Files(Arc::new(scan.clone())),
         source: 0,
         schema: Arc::clone(schema),
         computed: Vec::new(),
