@@ -10,6 +10,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
 use datafusion::physical_expr::utils::split_conjunction;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
@@ -17,6 +18,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::fragment::is_moving;
 use crate::operator::GpuAggregateExec;
+use crate::reduced::with_fewer_groups;
 use crate::selection::{Condition, Selection, Top};
 
 /// Maximum number of conditions that a kernel tests, each a constant.
@@ -24,24 +26,27 @@ const CONDITIONS_MAX: usize = 16;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Tells the operator of a device below a filter or a limited sort which groups are kept. The filter and the sort stay.
+/// Tells the operators of a device below a filter, a limited sort or a join which groups are kept. What is above them
+/// stays.
 pub(crate) fn selected(plan: Plan) -> Result<Transformed<Plan>> {
-    let input = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        with_conditions(filter)
+    let inputs = if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        with_conditions(filter).map(|input| vec![input])
     } else if let Some(sort) = plan.downcast_ref::<SortExec>() {
-        with_top(sort)
+        with_top(sort).map(|input| vec![input])
+    } else if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        with_fewer_groups(join).map(Vec::from)
     } else {
         None
     };
-    match input {
-        Some(input) => Ok(Transformed::yes(with_input(&plan, input)?)),
+    match inputs {
+        Some(inputs) => Ok(Transformed::yes(with_inputs(&plan, inputs)?)),
         None => Ok(Transformed::no(plan)),
     }
 }
 
-fn with_input(plan: &Plan, input: Plan) -> Result<Plan> {
+fn with_inputs(plan: &Plan, inputs: Vec<Plan>) -> Result<Plan> {
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
-    Arc::clone(plan).replace_children(vec![input], options)
+    Arc::clone(plan).replace_children(inputs, options)
 }
 
 /// Returns the operator below a filter with the conditions that it can test.
@@ -131,5 +136,5 @@ fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Pla
         return None;
     };
     let input = limited(plan.children().first()?, below, top)?;
-    with_input(plan, input).ok()
+    with_inputs(plan, vec![input]).ok()
 }

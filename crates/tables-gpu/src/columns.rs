@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use datafusion::arrow::array::{Array, StringArray};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
@@ -68,6 +69,8 @@ pub(crate) struct Chunk {
     pub(crate) range: Option<(i64, i64)>,
     width: u32,
     bytes: u64,
+    /// In host memory, the texts of the rows, if the numbers are those of the rows in the file.
+    pub(crate) texts: Option<StringArray>,
 }
 
 /// A column of a file in memory of the engine.
@@ -132,7 +135,7 @@ impl Known {
     fn free_texts(&mut self, but: &ColumnKey) {
         let here = self.columns.iter();
         let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) => Some((entry.used, column.texts.host_bytes(), key)),
+            State::Here(column) => Some((entry.used, column.host_bytes(), key)),
             _ => None,
         });
         let mut held: usize = here.clone().map(|(_, bytes, _)| bytes).sum();
@@ -367,6 +370,7 @@ impl Columns {
             width: packed.width,
             bytes,
             memory,
+            texts: packed.texts,
         })
     }
 
@@ -398,10 +402,18 @@ impl Columns {
     /// If there is no room, or the device fails.
     pub(crate) async fn column(
         &self,
-        chunks: Vec<Chunk>,
+        mut chunks: Vec<Chunk>,
         texts: Arc<Texts>,
         began: u64,
     ) -> Result<Column, Reason> {
+        let mut first = 0;
+        for chunk in &mut chunks {
+            let rows = i64::from(chunk.rows);
+            if chunk.texts.is_some() {
+                chunk.range = Some((first, first + rows - 1));
+            }
+            first += rows;
+        }
         let parts: Vec<Part> = chunks.iter().map(Chunk::part).collect();
         let bytes = DeviceType::bytes_of(&parts);
         let words = bytes.as_chunks::<4>().0.iter();
@@ -414,7 +426,7 @@ impl Columns {
     }
 
     pub(crate) fn put(&self, key: ColumnKey, column: Column) {
-        let has_texts = column.texts.count() > 0;
+        let has_texts = column.host_bytes() > 0;
         self.settle(key.clone(), State::Here(Arc::new(column)));
         if has_texts {
             self.known.lock().free_texts(&key);
@@ -441,6 +453,23 @@ impl Column {
     /// Returns the address of the parts of all chunks.
     pub(crate) fn parts(&self) -> DevicePointer<Part> {
         DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.rows)).sum()
+    }
+
+    /// Returns whether the numbers are those of the rows in the file.
+    pub(crate) fn has_texts_of_rows(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.texts.is_some())
+    }
+
+    /// Returns the bytes of its texts in host memory.
+    fn host_bytes(&self) -> usize {
+        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
+        let texts: usize = texts.map(Array::get_array_memory_size).sum();
+        self.texts.host_bytes() + texts
     }
 
     fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
@@ -509,8 +538,7 @@ impl Resident {
     /// Returns the number of rows.
     pub(crate) fn rows(&self) -> u64 {
         let columns = self.files.iter().filter_map(|it| it.values().next());
-        let chunks = columns.flat_map(|column| &column.chunks);
-        chunks.map(|chunk| u64::from(chunk.rows)).sum()
+        columns.map(|column| column.rows()).sum()
     }
 
     /// Returns what is known of the columns.
@@ -524,7 +552,7 @@ impl Resident {
             for (index, column) in columns {
                 let known = facts.entry(*index).or_default();
                 known.has_nulls |= column.has_nulls;
-                known.texts.push(Arc::clone(&column.texts));
+                known.files.push(Arc::clone(column));
                 known.range = joined(known.range, column.range);
                 known.widths.push(column.width);
             }
@@ -541,7 +569,7 @@ impl Resident {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::{ArrayRef, StringArray};
+    use datafusion::arrow::array::ArrayRef;
 
     use super::*;
     use crate::packed::Packer;

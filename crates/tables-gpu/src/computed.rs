@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::datatypes::{Field, Schema};
+use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::Volatility;
 use datafusion::physical_expr::expressions::Column;
@@ -11,8 +11,9 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::fragment::{Fragment, Rows};
-use crate::packed::is_packable;
+use crate::fragment::{Exprs, Fragment, Rows};
+use crate::of_row::TextOfRow;
+use crate::packed::{is_packable, is_text};
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -36,6 +37,12 @@ impl Fragment {
         let mut fragment = self.clone();
         let (rows, over) = fragment.parts_mut();
         rows.compute(refused, over)?;
+        for (index, is_determined) in fragment.determined().into_iter().enumerate() {
+            if is_determined {
+                let key = &mut fragment.keys[index];
+                fragment.rows.use_rows(key, refused)?;
+            }
+        }
         fragment.number();
         let source = &fragment.sources[refused.source];
         match source.columns.contains(&refused.column) {
@@ -68,30 +75,62 @@ impl Rows {
                 if !is_of(&node, refused.column) || !is_packable(&node.data_type(&schema)?) {
                     return Ok(Transformed::no(node));
                 }
-                let first = schema.fields().len() - computed.len();
-                let known = computed.iter().position(|it| it == &node);
-                let index = known.unwrap_or(computed.len());
-                if known.is_none() {
-                    let field = node.return_field(&schema)?;
-                    let field = Field::clone(&field).with_name(node.to_string());
-                    let fields = schema.fields().iter().cloned();
-                    schema = Arc::new(Schema::new(
-                        fields.chain([Arc::new(field)]).collect::<Vec<_>>(),
-                    ));
-                    computed.push(Arc::clone(&node));
-                }
-                let column = Column::new(&node.to_string(), first + index);
-                Ok(Transformed::new(
-                    Arc::new(column) as _,
-                    true,
-                    TreeNodeRecursion::Jump,
-                ))
+                let column = column_of(node, (&mut schema, &mut computed))?;
+                Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
             });
             *expr = replaced.data().map_err(Reason::of)?;
         }
         (self.schema, self.computed) = (schema, computed);
         Ok(())
     }
+
+    /// Uses the texts of rows for a key that other keys determine, if it is a text column that a device cannot keep:
+    /// groups are not numbered by it, so that the row of each group is enough.
+    fn use_rows(&mut self, key: &mut Arc<dyn PhysicalExpr>, refused: &Refused) -> Result<()> {
+        let Some(column) = key.downcast_ref::<Column>() else {
+            return Ok(());
+        };
+        let index = column.index();
+        for join in &mut self.joins {
+            let place = index.checked_sub(join.first);
+            let mut of_rows = std::mem::take(&mut join.rows.columns);
+            let of_row = place.and_then(|it| of_rows.get_mut(it));
+            let used = of_row.map(|it| join.rows.use_rows(it, refused));
+            join.rows.columns = of_rows;
+            if let Some(used) = used {
+                return used;
+            }
+        }
+        let is_refused = self.source == refused.source && index == refused.column;
+        // A computed column is not computed again.
+        let is_text = index < self.width() && is_text(self.schema.field(index).data_type());
+        if is_refused && is_text {
+            let of_row = Arc::new(TextOfRow::new(Arc::clone(key)));
+            let with = (&mut self.schema, &mut self.computed);
+            *key = column_of(of_row, with).map_err(Reason::of)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the column that an expression is computed as, a new one unless there is one of the same.
+fn column_of(
+    expr: Arc<dyn PhysicalExpr>,
+    (schema, computed): (&mut SchemaRef, &mut Exprs),
+) -> datafusion::error::Result<Arc<dyn PhysicalExpr>> {
+    let first = schema.fields().len() - computed.len();
+    let known = computed.iter().position(|it| it == &expr);
+    let index = known.unwrap_or(computed.len());
+    let name = expr.to_string();
+    if known.is_none() {
+        let field = expr.return_field(schema)?;
+        let field = Field::clone(&field).with_name(&name);
+        let fields = schema.fields().iter().cloned();
+        let fields: Vec<_> = fields.chain([Arc::new(field)]).collect();
+        *schema = Arc::new(Schema::new(fields));
+        computed.push(expr);
+    }
+    Ok(Arc::new(Column::new(&name, first + index)))
 }
 
 /// Returns whether an expression computes something of this column alone.

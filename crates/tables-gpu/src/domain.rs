@@ -80,7 +80,8 @@ impl Domain {
         }
         let data_type = scanned.data_type(column);
         if is_text(&data_type) {
-            if scanned.texts_count(column) > ALL_VALUES_MAX {
+            let are_of_rows = scanned.texts_of_rows(column).is_some();
+            if are_of_rows || scanned.texts_count(column) > ALL_VALUES_MAX {
                 let name = scanned.name(column);
                 return Err(Reason::new(format!("{name} has too many different values")));
             }

@@ -30,6 +30,8 @@ pub(crate) struct Draft<'a> {
     /// Numbers of values of keys that are marked for each row that is stored, and the constants that are the first
     /// words of their marks.
     pub(crate) marks: Vec<(String, usize)>,
+    /// The column that kernels read for the numbers of rows, if they do.
+    pub(crate) of_rows: Option<usize>,
     /// The expressions that `outs` are.
     pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
 }
@@ -47,6 +49,7 @@ impl<'a> Draft<'a> {
             store: Function::default(),
             outs: Vec::new(),
             marks: Vec::new(),
+            of_rows: None,
             requested: HashMap::new(),
         }
     }

@@ -149,7 +149,7 @@ impl<'k, 'a> Code<'k, 'a> {
     }
 
     /// Declares the number of this row in a column: the value, or the number of the text.
-    fn number(&mut self, column: usize) -> Result<Value> {
+    pub(crate) fn number(&mut self, column: usize) -> Result<Value> {
         let (min, max) = self.draft.scanned.range(column).unwrap_or((0, 0));
         let has_nulls = self.draft.scanned.has_nulls(column);
         let column = self.draft.uses.column(column)?;
@@ -541,6 +541,11 @@ impl<'k, 'a> Code<'k, 'a> {
 
     fn is_null(&mut self, inner: &Arc<dyn PhysicalExpr>, is_null: bool) -> Result<Value> {
         let valid = match (inner.downcast_ref::<Column>(), self.draft.join_of(inner)) {
+            // The rows of texts that are NULL have numbers, too.
+            (Some(column), None) if self.draft.scanned.texts_of_rows(column.index()).is_some() => {
+                let text = format!("{inner} has too many different values");
+                return Err(Reason::new(text));
+            }
             // Of any type.
             (Some(column), None) => self.number(column.index())?.valid,
             _ => self.value(inner)?.valid,

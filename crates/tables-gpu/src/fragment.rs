@@ -268,6 +268,25 @@ impl Rows {
     }
 }
 
+/// Returns the index of the column that an expression is.
+pub(crate) fn column_of(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+    expr.downcast_ref::<Column>().map(Column::index)
+}
+
+/// Returns an expression whose columns are all behind `first` as one over the columns from there on.
+pub(crate) fn shifted(expr: &Arc<dyn PhysicalExpr>, first: usize) -> Result<Arc<dyn PhysicalExpr>> {
+    let shifted = Arc::clone(expr).transform_up(|node| {
+        Ok(match node.downcast_ref::<Column>() {
+            Some(column) => {
+                let index = column.index() - first;
+                Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)
+            }
+            None => Transformed::no(node),
+        })
+    });
+    shifted.data().map_err(Reason::of)
+}
+
 /// Returns an expression over the columns of an operator as one over those of its rows.
 pub(crate) fn over_rows(
     expr: &Arc<dyn PhysicalExpr>,

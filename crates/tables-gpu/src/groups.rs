@@ -3,10 +3,14 @@
 //! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
 //! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered again.
 
-use datafusion::arrow::array::{Array, ArrayRef, UInt64Array};
-use datafusion::arrow::compute::take;
-use datafusion::arrow::datatypes::DataType;
+use std::sync::{Arc, Weak};
 
+use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array};
+use datafusion::arrow::compute::{interleave, take};
+use datafusion::arrow::datatypes::DataType;
+use datafusion::common::exec_err;
+
+use crate::columns::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::array_of;
 use crate::program::{THREADS, Total, group_words};
@@ -57,6 +61,69 @@ impl Place {
     }
 }
 
+/// The texts of the rows of files, by the numbers of the rows.
+#[derive(Debug, Clone)]
+pub(crate) struct Texts {
+    /// The column in each file. It is free to go; a query that reads it holds it.
+    columns: Vec<Weak<Column>>,
+    /// The number of the first row of each file.
+    firsts: Vec<u64>,
+    rows: u64,
+    data_type: DataType,
+}
+
+impl Texts {
+    /// Returns the texts of a column of files.
+    pub(crate) fn new(files: &[Arc<Column>], data_type: DataType) -> Texts {
+        let mut rows = 0;
+        let firsts = files.iter().map(|file| {
+            let first = rows;
+            rows += file.rows();
+            first
+        });
+        Texts {
+            firsts: firsts.collect(),
+            rows,
+            columns: files.iter().map(Arc::downgrade).collect(),
+            data_type,
+        }
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Returns the number of the first row of each file.
+    pub(crate) fn firsts(&self) -> &[u64] {
+        &self.firsts
+    }
+
+    fn take(&self, numbers: &[u64]) -> datafusion::error::Result<ArrayRef> {
+        let columns: Option<Vec<_>> = self.columns.iter().map(Weak::upgrade).collect();
+        let Some(columns) = columns else {
+            return exec_err!("texts are not in memory any more");
+        };
+        // The number of the first row of each chunk, and its texts.
+        let (mut firsts, mut texts) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        for chunk in columns.iter().flat_map(|column| &column.chunks) {
+            firsts.push(first);
+            texts.extend(chunk.texts.as_ref().map(|it| it as &dyn Array));
+            first += u64::from(chunk.rows);
+        }
+        let places = numbers.iter().map(|number| {
+            let chunk = firsts.partition_point(|first| first <= number) - 1;
+            (chunk, (number - firsts[chunk]) as usize)
+        });
+        let places: Vec<_> = places.collect();
+        match texts.is_empty() {
+            true => Ok(new_empty_array(&self.data_type)),
+            false => Ok(interleave(&texts, &places)?),
+        }
+    }
+}
+
 /// The values of a key, by their numbers.
 #[derive(Debug, Clone)]
 pub(crate) enum Values {
@@ -68,6 +135,8 @@ pub(crate) enum Values {
         has_null: bool,
         data_type: DataType,
     },
+    /// The texts of all rows.
+    Rows(Texts),
 }
 
 impl Values {
@@ -78,6 +147,7 @@ impl Values {
             Values::Range {
                 count, has_null, ..
             } => count + usize::from(*has_null),
+            Values::Rows(texts) => texts.rows() as usize,
         }
     }
 
@@ -85,7 +155,7 @@ impl Values {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Values::Array(values) => values.get_array_memory_size(),
-            Values::Range { .. } => 0,
+            Values::Range { .. } | Values::Rows(_) => 0,
         }
     }
 
@@ -111,6 +181,7 @@ impl Values {
                 };
                 array_of(numbers.into_iter().map(value).collect(), data_type)
             }
+            Values::Rows(texts) => texts.take(&numbers),
         }
     }
 }

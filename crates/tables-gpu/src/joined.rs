@@ -6,23 +6,18 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, Scalar};
-use datafusion::arrow::compute::concat;
-use datafusion::arrow::compute::kernels::cmp::eq;
-use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::datatypes::Schema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::scalar::ScalarValue;
 
-use crate::domain::{Domain, Table};
 use crate::draft::Draft;
 use crate::expression::Code;
-use crate::fragment::over_rows;
-use crate::groups::{Key, Marked, Values};
+use crate::fragment::{over_rows, shifted};
 use crate::join::{Join, JoinKind};
-use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, condition};
 
@@ -162,17 +157,6 @@ pub(crate) fn words_of(outs: &[Out], places: &[Place], count: usize) -> Vec<Stri
     words.iter().map(|parts| parts.join(" | ")).collect()
 }
 
-/// A key of groups over columns of a join.
-struct KeyOfJoin {
-    /// The number of its value, in the code of the rows that are joined.
-    number: String,
-    /// The same in the code that stores a row of the join.
-    stored: String,
-    values: ArrayRef,
-    /// The number for rows without a match.
-    unmatched: Option<usize>,
-}
-
 /// The element of a row in a table, in generated code.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -194,7 +178,7 @@ pub(crate) struct Stored {
 
 impl Code<'_, '_> {
     /// Runs a function with the code that stores a row of a join.
-    fn stored<T>(
+    pub(crate) fn stored<T>(
         &mut self,
         join: usize,
         with: impl FnOnce(&mut Code<'_, '_>) -> Result<T>,
@@ -209,32 +193,23 @@ impl Code<'_, '_> {
     }
 
     /// Returns an expression over columns of a join as one over its rows.
-    fn over_join(
+    pub(crate) fn over_join(
         &self,
         join: usize,
         expr: &Arc<dyn PhysicalExpr>,
     ) -> Result<Arc<dyn PhysicalExpr>> {
         let of = &self.draft.rows.joins[join];
-        let moved = Arc::clone(expr).transform_up(|node| {
-            Ok(match node.downcast_ref::<Column>() {
-                Some(column) => {
-                    let index = column.index() - of.first;
-                    Transformed::yes(Arc::new(Column::new(column.name(), index)) as _)
-                }
-                None => Transformed::no(node),
-            })
-        });
-        over_rows(&moved.data().map_err(Reason::of)?, &of.rows.columns)
+        over_rows(&shifted(expr, of.first)?, &of.rows.columns)
     }
 
     /// Declares whether a row has a match; `None` if all rows that come so far have one.
-    fn matched(&mut self, join: usize) -> Option<String> {
+    pub(crate) fn matched(&mut self, join: usize) -> Option<String> {
         let is_outer = self.draft.rows.joins[join].kind == JoinKind::Outer;
         is_outer.then(|| self.declare(Kind::Bool, &format!("is_matched<{join}>(joined)")))
     }
 
     /// Returns the value of an expression of a join for rows without a match, of which all columns are NULL.
-    fn unmatched(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<ArrayRef> {
+    pub(crate) fn unmatched(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<ArrayRef> {
         if is_volatile(expr) {
             return Err(Reason::new(format!("{expr} differs from row to row")));
         }
@@ -334,7 +309,7 @@ impl Code<'_, '_> {
         Ok(out)
     }
 
-    fn out(&mut self, text: String, bits: u32) -> usize {
+    pub(crate) fn out(&mut self, text: String, bits: u32) -> usize {
         let out = Out {
             text,
             bits,
@@ -345,145 +320,6 @@ impl Code<'_, '_> {
             self.draft.outs.push(out);
             self.draft.outs.len() - 1
         })
-    }
-
-    /// Declares the number of the value of a key of groups. Returns it and the different values by number.
-    ///
-    /// # Errors
-    /// Why kernels cannot compute it.
-    fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, ArrayRef)> {
-        if let Some(join) = self.draft.join_of(expr) {
-            let key = self.key_of_join(join, expr)?;
-            return Ok((key.number, key.values));
-        }
-        let domain = Domain::of(expr, self.draft.scanned)?;
-        let (table, values) = domain.keys(expr)?;
-        Ok((self.looked_up(&domain, table)?, values))
-    }
-
-    fn key_of_join(&mut self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<KeyOfJoin> {
-        let of_row = self.over_join(join, expr)?;
-        let (stored, out, values) = self.stored(join, |code| {
-            let (text, values) = code.key(&of_row)?;
-            let bits = u32::BITS - (values.len().max(1) as u32 - 1).leading_zeros();
-            let wide = format!("static_cast<u64>({text})");
-            Ok((text, (bits > 0).then(|| code.out(wide, bits)), values))
-        })?;
-        let number = match out {
-            Some(out) => format!("static_cast<i32>(out<{join}, {out}>(joined))"),
-            None => "0".to_owned(),
-        };
-        let Some(matched) = self.matched(join) else {
-            return Ok(KeyOfJoin {
-                number: self.declare(Kind::Small, &number),
-                stored,
-                values,
-                unmatched: None,
-            });
-        };
-        let (values, unmatched) = with(&values, self.unmatched(expr)?)?;
-        let number = format!("{matched} ? {number} : {unmatched}");
-        Ok(KeyOfJoin {
-            number: self.declare(Kind::Small, &number),
-            stored,
-            values,
-            unmatched: Some(unmatched),
-        })
-    }
-
-    /// Declares the number of an integer key among all numbers between the smallest and the largest. Returns it and the
-    /// values by number.
-    ///
-    /// # Errors
-    /// The reason `other` if the key is no integer or there are too many numbers.
-    fn key_of_range(
-        &mut self,
-        expr: &Arc<dyn PhysicalExpr>,
-        other: Reason,
-    ) -> Result<(String, Values)> {
-        let data_type = expr.data_type(&self.draft.scanned.schema);
-        let is_integer = |it: &DataType| is_number(it) && *it != DataType::Boolean;
-        let Some(data_type) = data_type.ok().filter(is_integer) else {
-            return Err(other);
-        };
-        let Ok(value) = self.value(expr) else {
-            return Err(other);
-        };
-        let count = usize::try_from(value.max - value.min + 1);
-        let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
-            return Err(other);
-        };
-        if count as u64 > HASHED_KEYS_MAX || value.kind > Kind::Large {
-            return Err(other);
-        }
-        // The number of NULL is before the others.
-        let kind = if count < i32::MAX as usize {
-            Kind::Small
-        } else {
-            Kind::Large
-        };
-        let constant = 2 * self.draft.uses.constant(first.into())?;
-        let distance = format!(
-            "static_cast<{}>(static_cast<u64>({}) - f.constants[{constant}])",
-            kind.name(),
-            value.widened(Kind::Large)
-        );
-        let number = match &value.valid {
-            Some(valid) => format!("{valid} ? {distance} + 1 : 0"),
-            None => distance,
-        };
-        let values = Values::Range {
-            first,
-            count,
-            has_null: value.valid.is_some(),
-            data_type,
-        };
-        Ok((self.declare(kind, &number), values))
-    }
-
-    /// Declares the number of the value of the fragment's key of this index. The values of keys of joins are marked by
-    /// the bits from the word `first` on.
-    ///
-    /// # Errors
-    /// Why kernels cannot compute it.
-    pub(crate) fn group_key(
-        &mut self,
-        (index, expr): (usize, &Arc<dyn PhysicalExpr>),
-        first: usize,
-    ) -> Result<(String, Key)> {
-        let count = self.draft.uses.constant(0)?;
-        let Some(join) = self.draft.join_of(expr) else {
-            let (number, values) = match self.key(expr) {
-                Ok((number, values)) => (number, Values::Array(values)),
-                Err(reason) => self.key_of_range(expr, reason)?,
-            };
-            return Ok((number, Key::new(values, count)));
-        };
-        let of_join = match self.key_of_join(join, expr) {
-            Ok(of_join) => of_join,
-            Err(reason) => {
-                let (number, values) = self.key_of_range(expr, reason)?;
-                return Ok((number, Key::new(values, count)));
-            }
-        };
-        let draft = &mut self.draft.joins[join];
-        let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
-        draft.marks.push(mark);
-        let table = self.draft.uses.table(Table::Key(index))?;
-        let new = format!(
-            "static_cast<i32>(read_word(c.table[{table}] + {}, is_wanted))",
-            of_join.number
-        );
-        let key = Key {
-            values: Values::Array(of_join.values),
-            count,
-            marked: Some(Marked {
-                first,
-                table,
-                unmatched: of_join.unmatched,
-            }),
-        };
-        Ok((self.declare(Kind::Small, &new), key))
     }
 
     /// Declares whether a row is kept by a join; `None` if all are. Afterwards the values of the join can be read.
@@ -692,20 +528,4 @@ impl Code<'_, '_> {
             conditions,
         })
     }
-}
-
-/// Returns different values with another one among them, and its index.
-fn with(values: &ArrayRef, another: ArrayRef) -> Result<(ArrayRef, usize)> {
-    let known = match another.is_null(0) {
-        true => (0..values.len()).find(|index| values.is_null(*index)),
-        false => {
-            let are_equal = eq(values, &Scalar::new(&another)).map_err(Reason::of)?;
-            are_equal.iter().position(|it| it == Some(true))
-        }
-    };
-    if let Some(known) = known {
-        return Ok((Arc::clone(values), known));
-    }
-    let all = concat(&[values.as_ref(), another.as_ref()]).map_err(Reason::of)?;
-    Ok((all, values.len()))
 }

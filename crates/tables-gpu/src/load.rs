@@ -28,6 +28,7 @@ use tokio::sync::OwnedMutexGuard;
 use crate::columns::{Chunk, Column, Columns, FileKey, Read, Resident};
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
+use crate::of_row::TextOfRow;
 use crate::packed::{CHUNK_ROWS, Packer, Texts};
 use crate::reason::Reason;
 use crate::source::Kernel;
@@ -292,7 +293,10 @@ async fn stored(
                     DataFusionError::ResourcesExhausted(_) => failed(error),
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
-                let pushed = packers[index].push(&values, &shared[index].texts);
+                let pushed = match expr.is::<TextOfRow>() {
+                    true => packers[index].push_rows(&values),
+                    false => packers[index].push(&values, &shared[index].texts),
+                };
                 pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
             }
             batch = batch.slice(taken, batch.num_rows() - taken);

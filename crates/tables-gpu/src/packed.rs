@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray,
 };
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Int8Type, Int16Type, Int32Type,
     Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
@@ -22,6 +22,8 @@ pub(crate) const CHUNK_ROWS: usize = 1 << 18;
 const TEXTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 /// Maximum bytes of these texts.
 const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Maximum bytes of the texts of all rows of a chunk.
+const TEXT_BYTES_OF_CHUNK_MAX: usize = 256 << 20;
 /// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
 pub(crate) const TILE_ROWS: usize = 2048;
 /// Threads of a warp.
@@ -40,6 +42,8 @@ pub(crate) enum Unpackable {
     Wide,
     #[error("more than {TEXTS_MAX} different texts, or {} MiB of them", TEXT_BYTES_MAX >> 20)]
     Texts,
+    #[error("more than {} MiB of texts in {CHUNK_ROWS} rows", TEXT_BYTES_OF_CHUNK_MAX >> 20)]
+    LongTexts,
 }
 
 /// Returns whether values of a type can be packed.
@@ -121,10 +125,12 @@ pub(crate) struct Packer {
     has_nulls: bool,
     /// The texts that this packer has seen, so that it seldom waits for the others of the file.
     known: HashMap<Box<str>, i64>,
+    /// The texts of the rows, whose numbers are those of the rows.
+    of_rows: Vec<StringArray>,
 }
 
 /// Packed rows of one column.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Packed {
     /// The numbers, and the bits that tell which rows have a value, if some have none.
     ///
@@ -140,6 +146,8 @@ pub(crate) struct Packed {
     pub(crate) range: Option<(i64, i64)>,
     /// Bits of a number, a multiple of four.
     pub(crate) width: u32,
+    /// The texts of the rows, if the numbers are those of the rows, from 0 on.
+    pub(crate) texts: Option<StringArray>,
 }
 
 impl Packer {
@@ -246,12 +254,35 @@ impl Packer {
         Ok(())
     }
 
+    /// Appends texts. The number of each is that of its row.
+    ///
+    /// # Errors
+    /// If they are no texts, or are too many bytes.
+    pub(crate) fn push_rows(&mut self, values: &ArrayRef) -> Result<(), Unpackable> {
+        let unpackable = |_| Unpackable::Type(values.data_type().clone());
+        let texts = cast(values, &DataType::Utf8).map_err(unpackable)?;
+        let texts = texts.as_string::<i32>();
+        let held: usize = self.of_rows.iter().map(|it| it.value_data().len()).sum();
+        let first = self.numbers.len() as i64;
+        self.numbers.extend(first..first + texts.len() as i64);
+        self.valid.resize(self.numbers.len(), true);
+        if held + texts.value_data().len() > TEXT_BYTES_OF_CHUNK_MAX {
+            return Err(Unpackable::LongTexts);
+        }
+        self.of_rows.push(texts.clone());
+        Ok(())
+    }
+
     /// Packs the rows so far, and forgets them. Numbers have at least as many bits as `width` tells, which is raised
     /// to what these rows need: chunks whose numbers have the same bits are read faster.
     pub(crate) fn pack(&mut self, width: &AtomicU32) -> Packed {
         let numbers = std::mem::take(&mut self.numbers);
         let valid = std::mem::take(&mut self.valid);
         let has_nulls = std::mem::take(&mut self.has_nulls);
+        let of_rows = std::mem::take(&mut self.of_rows);
+        let of_rows: Vec<&dyn Array> = of_rows.iter().map(|it| it as _).collect();
+        // Fewer bytes than offsets can tell.
+        let texts = concat(&of_rows).ok().map(|it| it.as_string().clone());
         let values = numbers.iter().zip(&valid);
         let present = values.filter_map(|(number, valid)| valid.then_some(*number));
         let range = present.fold(None, |range: Option<(i64, i64)>, value| {
@@ -278,6 +309,7 @@ impl Packer {
             rows: numbers.len(),
             range,
             width,
+            texts,
         }
     }
 }

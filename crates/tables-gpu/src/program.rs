@@ -1,5 +1,6 @@
 //! The kernels of a fragment, and what the totals of the last mean.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,8 +10,8 @@ use datafusion::physical_expr::expressions::CastExpr;
 
 use crate::draft::Draft;
 use crate::expression::Code;
-use crate::fragment::{Aggregate, Fragment};
-use crate::groups::{Groups, Key, Place};
+use crate::fragment::{Aggregate, Exprs, Fragment};
+use crate::groups::{Groups, Key, Place, Values};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::selection::Selecting;
@@ -79,13 +80,23 @@ pub(crate) struct Column {
     pub(crate) data_type: DataType,
 }
 
+/// A key of groups that other keys determine.
+#[derive(Debug)]
+pub(crate) struct Determined {
+    pub(crate) values: Values,
+    /// The slot that is the number of its value.
+    pub(crate) slot: usize,
+}
+
 /// The kernels of a fragment.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     /// The kernel that adds the totals. Those that fill the tables of its joins run before.
     pub(crate) kernel: Kernel,
-    /// The keys of the groups; the first changes slowest.
+    /// The keys of the groups that no other keys determine; the first changes slowest.
     pub(crate) keys: Vec<Key>,
+    /// The others, by their index among all keys.
+    pub(crate) determined: HashMap<usize, Determined>,
     /// Number of words with marks of values of keys.
     pub(crate) mark_words: usize,
     /// The totals of a group. The first is its number of rows.
@@ -136,8 +147,10 @@ impl Compiled {
             addend_max: 0,
             rows,
         };
-        let (group, keys, mark_words) = slots.group(&fragment.keys)?;
+        let are_determined = fragment.determined();
+        let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
+        let determined = slots.determined(&fragment.keys, &are_determined)?;
         let aggregates = fragment.aggregates.iter();
         let outputs = aggregates.map(|it| slots.aggregate(it));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
@@ -169,6 +182,7 @@ impl Compiled {
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
             keys,
+            determined,
             mark_words,
             selecting: Selecting::new(&fragment.selection, &outputs, &totals)?,
             totals,
@@ -210,11 +224,17 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
 }
 
 impl Slots<'_, '_> {
-    /// Declares the group of a row. Returns its number, the keys, and the number of words with marks of their values.
-    fn group(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<(String, Vec<Key>, usize)> {
+    /// Declares the group of a row. Returns its number, the keys that no others determine, and the number of words with
+    /// marks of their values.
+    fn group(
+        &mut self,
+        keys: &Exprs,
+        are_determined: &[bool],
+    ) -> Result<(String, Vec<Key>, usize)> {
         let mut group = String::from("0");
         let (mut all, mut mark_words) = (Vec::new(), 0);
-        for key in keys.iter().enumerate() {
+        let keys = keys.iter().enumerate();
+        for key in keys.filter(|(index, _)| !are_determined[*index]) {
             let (number, key) = self.code.group_key(key, mark_words)?;
             if key.marked.is_some() {
                 mark_words += key.values.len().div_ceil(32);
@@ -229,6 +249,23 @@ impl Slots<'_, '_> {
             all.push(key);
         }
         Ok((group, all, mark_words))
+    }
+
+    /// Returns the keys that other keys determine. All rows of a group have the same number of each.
+    fn determined(
+        &mut self,
+        keys: &Exprs,
+        are_determined: &[bool],
+    ) -> Result<HashMap<usize, Determined>> {
+        let keys = keys.iter().enumerate();
+        let keys = keys.filter(|(index, _)| are_determined[*index]);
+        let determined = keys.map(|(index, key)| {
+            let (number, values) = self.code.determined_key(key)?;
+            let number = format!("static_cast<u64>({number})");
+            let slot = self.slot(None, number, Added::Maximum);
+            Ok((index, Determined { values, slot }))
+        });
+        determined.collect()
     }
 
     /// Returns the slot of a total, a new one unless there is one of the same code.

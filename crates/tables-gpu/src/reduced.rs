@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use datafusion::common::{JoinType, NullEquality};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::fragment::{Exprs, Fragment, Rows, is_moving, over_rows};
+use crate::fragment::{Exprs, Fragment, Rows, column_of, is_moving, over_rows, rows};
 use crate::join::{Join, JoinKind};
 use crate::operator::GpuAggregateExec;
 use crate::reason::Reason;
@@ -47,7 +49,7 @@ fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregat
 /// Returns whether a plan surely returns at most one row for values of these expressions: the groups of an aggregate.
 pub(crate) fn is_unique(plan: &Plan, keys: &Exprs) -> bool {
     aggregate_below(plan, keys).is_some_and(|(aggregate, keys)| {
-        let columns: Vec<_> = keys.iter().filter_map(column).collect();
+        let columns: Vec<_> = keys.iter().filter_map(column_of).collect();
         let mut of_groups = 0..aggregate.fragment().keys.len();
         of_groups.all(|key| columns.contains(&key))
     })
@@ -62,9 +64,14 @@ pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -
     let mut fragment = Fragment::clone(aggregate.fragment());
     let mut is_reduced = false;
     for (key, of_aggregate) in keys.iter().zip(&of_aggregate) {
-        let group_key = column(of_aggregate).and_then(|index| fragment.keys.get(index).cloned());
+        let group_key = column_of(of_aggregate).and_then(|index| fragment.keys.get(index).cloned());
         let join = kept.joins.iter().find(|join| leaves_out(join, key));
         if let (Some(group_key), Some(join)) = (group_key, join) {
+            // A join of the CPU may be one of a larger fragment, too.
+            let mut known = fragment.rows.joins.iter();
+            if known.any(|it| is_semi_join(it, &group_key, join)) {
+                continue;
+            }
             let first = fragment.rows.widen(&join.rows, false).ok()?;
             fragment.rows.joins.push(Join {
                 kind: JoinKind::Semi,
@@ -82,13 +89,50 @@ pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -
     with_aggregate(plan, Arc::new(aggregate.with_fragment(fragment)))
 }
 
+/// Returns a join of the CPU whose aggregates leave out groups that no row of the other side can have; `None` if they
+/// leave out none.
+pub(crate) fn with_fewer_groups(join: &HashJoinExec) -> Option<[Plan; 2]> {
+    if join.null_equality() != NullEquality::NullEqualsNothing || join.null_aware {
+        return None;
+    }
+    // Whether rows without a match are left out, of each side.
+    let of_sides = match join.join_type() {
+        JoinType::Inner => [true, true],
+        JoinType::LeftSemi | JoinType::RightSemi => [true, true],
+        JoinType::Left | JoinType::LeftAnti => [false, true],
+        JoinType::Right | JoinType::RightAnti => [true, false],
+        _ => return None,
+    };
+    let sides = [join.left(), join.right()];
+    let keys = [0, 1].map(|side| {
+        let keys = join.on().iter().map(|(left, right)| [left, right][side]);
+        keys.cloned().collect::<Exprs>()
+    });
+    let less = [0, 1].map(|side| {
+        let kept = of_sides[side]
+            .then(|| rows(sides[1 - side]).ok())
+            .flatten()?;
+        let of_kept = keys[1 - side].iter();
+        let of_kept = of_kept.map(|key| over_rows(key, &kept.columns));
+        let of_kept = of_kept.collect::<Result<Exprs, Reason>>().ok()?;
+        reduced(sides[side], &kept, &of_kept, &keys[side])
+    });
+    if less.iter().all(Option::is_none) {
+        return None;
+    }
+    let [left, right] = less;
+    let left = left.unwrap_or_else(|| Arc::clone(sides[0]));
+    let right = right.unwrap_or_else(|| Arc::clone(sides[1]));
+    Some([left, right])
+}
+
 /// Returns whether a join leaves out rows by the value of an expression alone.
 fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let ([own], [of_rows]) = (join.keys.as_slice(), join.keys_of_rows.as_slice()) else {
         return false;
     };
     // A column of the join that is its key is equal.
-    let index = column(key).and_then(|it| it.checked_sub(join.first));
+    let index = column_of(key).and_then(|it| it.checked_sub(join.first));
     let of_join = index.and_then(|it| join.rows.columns.get(it));
     let is_of_key = are_same(own, key) || of_join.is_some_and(|it| are_same(it, of_rows));
     let leaves_out = matches!(join.kind, JoinKind::Inner | JoinKind::Semi) && join.is_selective();
@@ -96,15 +140,21 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan()
 }
 
+/// Returns whether a join is the semi join by a key with the rows of another join.
+fn is_semi_join(known: &Join, key: &Arc<dyn PhysicalExpr>, join: &Join) -> bool {
+    known.kind == JoinKind::Semi
+        && known.keys.as_slice() == std::slice::from_ref(key)
+        && known.keys_of_rows == join.keys_of_rows
+        && known.rows.filters == join.rows.filters
+        && known.rows.joins.len() == join.rows.joins.len()
+        && known.rows.bytes() == join.rows.bytes()
+}
+
 fn are_same(one: &Arc<dyn PhysicalExpr>, other: &Arc<dyn PhysicalExpr>) -> bool {
-    match (column(one), column(other)) {
+    match (column_of(one), column_of(other)) {
         (Some(one), Some(other)) => one == other,
         _ => one == other,
     }
-}
-
-fn column(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
-    expr.downcast_ref::<Column>().map(Column::index)
 }
 
 /// Returns a plan with another aggregate below.

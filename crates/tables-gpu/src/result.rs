@@ -11,7 +11,7 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::compute::{cast, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::common::exec_err;
+use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
@@ -21,9 +21,9 @@ use datafusion::physical_plan::repartition::BatchPartitioner;
 
 use crate::engine::Ran;
 use crate::fragment::Fragment;
-use crate::groups::Groups;
+use crate::groups::{Groups, Values};
 use crate::packed::array_of;
-use crate::program::{Column, Compiled, Output, Total, group_words};
+use crate::program::{Column, Compiled, Determined, Output, Total, group_words};
 use crate::reason::Reason;
 
 /// Rows of a batch. Several threads make the batches of a larger result.
@@ -257,11 +257,23 @@ impl Made {
         } = self;
         let mut columns = Vec::with_capacity(schema.fields().len());
         let mut behind = groups.combinations;
-        for values in &groups.keys {
-            let count = values.len().max(1) as u64;
-            behind /= count;
-            let numbers = rows.iter().map(|(_, group)| group / behind % count);
-            columns.push(values.take(numbers.collect())?);
+        let mut numbered = groups.keys.iter();
+        for key in 0..fragment.keys.len() {
+            let (values, numbers): (&Values, Vec<u64>) = match compiled.determined.get(&key) {
+                Some(Determined { values, slot }) => {
+                    let numbers = rows.iter().map(|(group, _)| totals.count(*group, *slot));
+                    (values, numbers.collect())
+                }
+                None => {
+                    let values = numbered.next();
+                    let values = values.ok_or_else(|| internal_datafusion_err!("key {key}"))?;
+                    let count = values.len().max(1) as u64;
+                    behind /= count;
+                    let numbers = rows.iter().map(|(_, group)| group / behind % count);
+                    (values, numbers.collect())
+                }
+            };
+            columns.push(values.take(numbers)?);
         }
         // Each group is in one row, so that its states are all that there are.
         let numbers: Vec<usize> = (0..rows.len()).collect();

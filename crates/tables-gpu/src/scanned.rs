@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicBool;
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
+use crate::columns::Column;
 use crate::fragment::Rows;
-use crate::packed::Texts;
+use crate::groups::Texts;
 
 /// What is known of one column in all files of a scan.
 #[derive(Debug, Clone, Default)]
@@ -19,8 +20,8 @@ pub(crate) struct Facts {
     pub(crate) has_nulls: bool,
     /// For each file, the bits of a packed number, if all its chunks have the same.
     pub(crate) widths: Vec<Option<u32>>,
-    /// The texts of each file.
-    pub(crate) texts: Vec<Arc<Texts>>,
+    /// The column in each file.
+    pub(crate) files: Vec<Arc<Column>>,
 }
 
 /// The columns of a scan.
@@ -83,14 +84,23 @@ impl Scanned {
 
     /// Returns the number of texts of a column in all files together.
     pub(crate) fn texts_count(&self, column: usize) -> usize {
-        let texts = self.facts(column).into_iter().flat_map(|it| &it.texts);
-        texts.map(|it| it.count()).sum()
+        let files = self.facts(column).into_iter().flat_map(|it| &it.files);
+        files.map(|it| it.texts.count()).sum()
     }
 
     /// Returns NULL and the texts of a column, for each file.
     pub(crate) fn texts(&self, column: usize) -> impl Iterator<Item = ArrayRef> {
-        let known = self.facts(column).map(|it| it.texts.clone());
+        let known = self.facts(column).map(|it| it.files.clone());
         let known = known.unwrap_or_else(|| vec![Arc::default()]);
-        known.into_iter().map(|it| Arc::new(it.array()) as ArrayRef)
+        known
+            .into_iter()
+            .map(|it| Arc::new(it.texts.array()) as ArrayRef)
+    }
+
+    /// Returns the texts of a column whose numbers are those of its rows.
+    pub(crate) fn texts_of_rows(&self, column: usize) -> Option<Texts> {
+        let facts = self.facts(column)?;
+        let are_of_rows = facts.files.iter().any(|it| it.has_texts_of_rows());
+        are_of_rows.then(|| Texts::new(&facts.files, self.data_type(column)))
     }
 }

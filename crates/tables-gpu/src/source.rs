@@ -88,6 +88,7 @@ impl Kernel {
             // What is compared, a search in a hash table, and widths that are not known take more registers.
             _ if self.builds.iter().any(|it| it.has_common_word) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,
+            _ if !self.builds.is_empty() && self.do_widths_differ && self.columns.len() > 3 => 2,
             _ if !self.builds.is_empty() && self.do_widths_differ => 3,
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,

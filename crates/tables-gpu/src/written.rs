@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use crate::columns::{Column, Resident};
 use crate::domain::Table;
 use crate::fragment::Fragment;
+use crate::groups::Values;
 use crate::program::Compiled;
 use crate::source::Kernel;
 
@@ -65,8 +66,9 @@ impl Written {
         resident: &[Resident],
         compiled: &Arc<Compiled>,
     ) {
-        let keys = compiled.keys.iter();
-        let keys: usize = keys.map(|it| it.values.bytes()).sum();
+        let determined = compiled.determined.values().map(|it| &it.values);
+        let keys = compiled.keys.iter().map(|it| &it.values);
+        let keys: usize = keys.chain(determined).map(Values::bytes).sum();
         let bytes = keys + bytes_of(&compiled.kernel);
         if bytes > BYTES_MAX / 2 {
             return;

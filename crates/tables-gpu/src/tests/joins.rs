@@ -9,8 +9,9 @@ use datafusion::arrow::array::{
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
-/// Tables beside `t`: `d` and `r` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
-pub(super) const TABLES: [&str; 6] = ["d", "r", "p", "m", "e", "h"];
+/// Tables beside `t`: `d`, `r` and `w` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
+/// Each `remark` of `w` is another text.
+pub(super) const TABLES: [&str; 7] = ["d", "r", "w", "p", "m", "e", "h"];
 
 /// Queries whose aggregates and joins kernels compute.
 pub(super) const QUERIES: &[&str] = &[
@@ -79,6 +80,20 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT label, count(*) FROM t JOIN d ON a = k WHERE quantity IN (SELECT m.v FROM m JOIN h ON m.v > h.v) GROUP BY label",
     "SELECT count(*), count(c) FROM t LEFT JOIN (SELECT k, count(*) AS c FROM m WHERE v > 70 GROUP BY k) AS g ON a = g.k",
     "SELECT n, count(*) FROM t JOIN (SELECT k, max(v) AS n FROM m GROUP BY k) AS g ON a = g.k GROUP BY n",
+    // Groups that a join of the CPU leaves out.
+    "SELECT v, g.a, s FROM m JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = m.k
+        WHERE m.k IN (SELECT k FROM d WHERE label = 'x')",
+    "SELECT m.v, label, s FROM m JOIN d ON m.k = d.k LEFT JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = d.k
+        WHERE label <> 'y'",
+    "SELECT v FROM m WHERE m.k IN (SELECT k FROM d WHERE label = 'x') AND NOT EXISTS
+        (SELECT 1 FROM (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g WHERE g.a = m.k AND s > 0)",
+    // Keys that others determine.
+    "SELECT a, label, sum(b) FROM t JOIN d ON a = k GROUP BY 1, 2",
+    "SELECT k, label, level, title, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2, 3, 4",
+    "SELECT title, label, k, flag, max(b) FROM t JOIN (SELECT * FROM d LEFT JOIN (SELECT r AS s, title FROM r) ON r = s)
+        ON a = k GROUP BY 1, 2, 3, 4",
+    "SELECT two, one, cost, count(*) FROM t JOIN p ON a = one AND quantity = two GROUP BY 1, 2, 3",
+    "SELECT label, upper(label), k + 1, k, count(*) FROM t LEFT JOIN d ON a = k GROUP BY 1, 2, 3, 4",
     // Keys that are far apart.
     "SELECT count(*), sum(v), max(v) FROM t JOIN h ON a * 1000000000007 = far",
     "SELECT v, flag, count(*), count(v) FROM t LEFT JOIN h ON a * 1000000000007 = far GROUP BY 1, 2",
@@ -88,6 +103,18 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT sum(v), count(*) FROM t JOIN h ON a * 1000000000007 = far AND quantity = pieces JOIN d ON a = k",
     "SELECT count(*) FROM t JOIN d ON a = k
         WHERE CAST(small AS DECIMAL(38, 0)) + 99999999999999999999 > CAST(b AS DECIMAL(38, 0))",
+];
+
+/// The same, if `t` is larger than `w`.
+pub(super) const OF_LARGE: &[&str] = &[
+    "SELECT k, weight, label, level, title, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2, 3, 4, 5",
+    "SELECT id, remark, score, count(*), sum(quantity) FROM t JOIN w ON b = id GROUP BY 1, 2, 3",
+    "SELECT remark, title, same, b, min(price) FROM t JOIN w ON b = id JOIN r ON w.r = r.r WHERE remark LIKE '%1%'
+        GROUP BY 1, 2, 3, 4",
+    "SELECT remark, flag, id, day, sum(price) AS s FROM t JOIN w ON b = id GROUP BY 1, 2, 3, 4
+        ORDER BY s DESC, id, flag LIMIT 5",
+    "SELECT remark, label, s FROM (SELECT id, remark, label, sum(quantity) AS s FROM t JOIN w ON b = id JOIN d ON w.r = d.k
+        GROUP BY 1, 2, 3) WHERE s > 20",
 ];
 
 /// Queries that the CPU computes, and a part of the reason.
@@ -109,6 +136,14 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     (
         "SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity)",
         "condition of a join",
+    ),
+    (
+        "SELECT remark, count(*) FROM t JOIN w ON b = id GROUP BY 1",
+        "different texts",
+    ),
+    (
+        "SELECT id, remark, count(remark) FROM t JOIN w ON b = id GROUP BY 1, 2",
+        "too many different values",
     ),
     (
         "SELECT count(*) FROM t FULL JOIN d ON a = k",
@@ -235,9 +270,34 @@ fn of_pairs() -> Columns {
     ]
 }
 
+/// Returns the columns of `w`.
+fn of_remarks() -> Columns {
+    let remarks = (0..2400).map(|row| (row % 13 != 1).then(|| format!("{row} is {}", row * row)));
+    let remarks: StringArray = remarks.collect();
+    let same = remarks.clone();
+    vec![
+        ("id", long((0..2400).map(|row| Some(1200 - row)).collect())),
+        ("remark", Arc::new(remarks)),
+        ("same", Arc::new(same)),
+        (
+            "score",
+            long(
+                (0..2400)
+                    .map(|row| (row % 7 != 2).then_some(row * 31))
+                    .collect(),
+            ),
+        ),
+        (
+            "r",
+            numbers((0..2400).map(|row| Some(row % 5 + 9)).collect()),
+        ),
+    ]
+}
+
 /// Writes the tables.
 pub(super) fn write_all(folder: &Path) {
     write(folder, "d", of_keys());
+    write(folder, "w", of_remarks());
     write(
         folder,
         "r",

@@ -1,0 +1,225 @@
+//! Keys of groups in generated code: the number of a key's value in a row, and the values by number.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, Scalar};
+use datafusion::arrow::compute::concat;
+use datafusion::arrow::compute::kernels::cmp::eq;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+
+use crate::domain::{Domain, Table};
+use crate::expression::Code;
+use crate::groups::{Key, Marked, Texts, Values};
+use crate::joined::HASHED_KEYS_MAX;
+use crate::packed::is_number;
+use crate::reason::Reason;
+use crate::value::Kind;
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// A key of groups over columns of a join.
+struct KeyOfJoin {
+    /// The number of its value, in the code of the rows that are joined.
+    number: String,
+    /// The same in the code that stores a row of the join.
+    stored: String,
+    values: Values,
+    /// The number for rows without a match.
+    unmatched: Option<usize>,
+}
+
+impl Code<'_, '_> {
+    /// Declares the number of the value of the fragment's key of this index. The values of keys of joins are marked by
+    /// the bits from the word `first` on.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn group_key(
+        &mut self,
+        (index, expr): (usize, &Arc<dyn PhysicalExpr>),
+        first: usize,
+    ) -> Result<(String, Key)> {
+        let count = self.draft.uses.constant(0)?;
+        let Some(join) = self.draft.join_of(expr) else {
+            let (number, values) = match self.key(expr) {
+                Ok(numbered) => numbered,
+                Err(reason) => self.key_of_range(expr, reason)?,
+            };
+            return Ok((number, Key::new(values, count)));
+        };
+        let of_join = match self.key_of_join(join, expr) {
+            Ok(of_join) => of_join,
+            Err(reason) => {
+                let (number, values) = self.key_of_range(expr, reason)?;
+                return Ok((number, Key::new(values, count)));
+            }
+        };
+        let draft = &mut self.draft.joins[join];
+        let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
+        draft.marks.push(mark);
+        let table = self.draft.uses.table(Table::Key(index))?;
+        let new = format!(
+            "static_cast<i32>(read_word(c.table[{table}] + {}, is_wanted))",
+            of_join.number
+        );
+        let key = Key {
+            values: of_join.values,
+            count,
+            marked: Some(Marked {
+                first,
+                table,
+                unmatched: of_join.unmatched,
+            }),
+        };
+        Ok((self.declare(Kind::Small, &new), key))
+    }
+
+    /// Declares the number of the value of a key that other keys determine.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn determined_key(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> Result<(String, Values)> {
+        // Numbers need no table.
+        let of_range = self.key_of_range(expr, Reason::new(""));
+        of_range.or_else(|_| self.key(expr))
+    }
+
+    /// Declares the number of the value of a key of groups. Returns it and the different values by number.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<(String, Values)> {
+        if let Some(join) = self.draft.join_of(expr) {
+            let key = self.key_of_join(join, expr)?;
+            return Ok((key.number, key.values));
+        }
+        if let Some(column) = expr.downcast_ref::<Column>()
+            && let Some(texts) = self.draft.scanned.texts_of_rows(column.index())
+        {
+            return self.key_of_row(column.index(), texts);
+        }
+        let domain = Domain::of(expr, self.draft.scanned)?;
+        let (table, values) = domain.keys(expr)?;
+        Ok((self.looked_up(&domain, table)?, Values::Array(values)))
+    }
+
+    /// Declares the number of a row, which is that of its text.
+    fn key_of_row(&mut self, column: usize, texts: Texts) -> Result<(String, Values)> {
+        if texts.rows() > i32::MAX as u64 {
+            return Err(Reason::new("texts of more than 2^31 rows"));
+        }
+        // These columns all have the numbers of rows, of which kernels read one.
+        let column = *self.draft.of_rows.get_or_insert(column);
+        let mut number = self.number(column)?.text;
+        if let [_, _, ..] = texts.firsts() {
+            let firsts = texts.firsts().iter().map(|first| vec![*first as u32]);
+            let table = self.draft.uses.table(Table::File(firsts.collect()))?;
+            number = format!("{number} + static_cast<i32>(read_word(c.table[{table}], is_wanted))");
+        }
+        Ok((self.declare(Kind::Small, &number), Values::Rows(texts)))
+    }
+
+    fn key_of_join(&mut self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<KeyOfJoin> {
+        let of_row = self.over_join(join, expr)?;
+        let (stored, out, values) = self.stored(join, |code| {
+            let (text, values) = code.key(&of_row)?;
+            let bits = u32::BITS - (values.len().max(1) as u32 - 1).leading_zeros();
+            let wide = format!("static_cast<u64>({text})");
+            Ok((text, (bits > 0).then(|| code.out(wide, bits)), values))
+        })?;
+        let number = match out {
+            Some(out) => format!("static_cast<i32>(out<{join}, {out}>(joined))"),
+            None => "0".to_owned(),
+        };
+        let Some(matched) = self.matched(join) else {
+            return Ok(KeyOfJoin {
+                number: self.declare(Kind::Small, &number),
+                stored,
+                values,
+                unmatched: None,
+            });
+        };
+        let Values::Array(values) = values else {
+            return Err(Reason::new(format!("{expr} of rows without a match")));
+        };
+        let (values, unmatched) = with(&values, self.unmatched(expr)?)?;
+        let number = format!("{matched} ? {number} : {unmatched}");
+        Ok(KeyOfJoin {
+            number: self.declare(Kind::Small, &number),
+            stored,
+            values: Values::Array(values),
+            unmatched: Some(unmatched),
+        })
+    }
+
+    /// Declares the number of an integer key among all numbers between the smallest and the largest. Returns it and the
+    /// values by number.
+    ///
+    /// # Errors
+    /// The reason `other` if the key is no integer or there are too many numbers.
+    fn key_of_range(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        other: Reason,
+    ) -> Result<(String, Values)> {
+        let data_type = expr.data_type(&self.draft.scanned.schema);
+        let is_integer = |it: &DataType| is_number(it) && *it != DataType::Boolean;
+        let Some(data_type) = data_type.ok().filter(is_integer) else {
+            return Err(other);
+        };
+        let Ok(value) = self.value(expr) else {
+            return Err(other);
+        };
+        let count = usize::try_from(value.max - value.min + 1);
+        let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
+            return Err(other);
+        };
+        if count as u64 > HASHED_KEYS_MAX || value.kind > Kind::Large {
+            return Err(other);
+        }
+        // The number of NULL is before the others.
+        let kind = if count < i32::MAX as usize {
+            Kind::Small
+        } else {
+            Kind::Large
+        };
+        let constant = 2 * self.draft.uses.constant(first.into())?;
+        let distance = format!(
+            "static_cast<{}>(static_cast<u64>({}) - f.constants[{constant}])",
+            kind.name(),
+            value.widened(Kind::Large)
+        );
+        let number = match &value.valid {
+            Some(valid) => format!("{valid} ? {distance} + 1 : 0"),
+            None => distance,
+        };
+        let values = Values::Range {
+            first,
+            count,
+            has_null: value.valid.is_some(),
+            data_type,
+        };
+        Ok((self.declare(kind, &number), values))
+    }
+}
+
+/// Returns different values with another one among them, and its index.
+fn with(values: &ArrayRef, another: ArrayRef) -> Result<(ArrayRef, usize)> {
+    let known = match another.is_null(0) {
+        true => (0..values.len()).find(|index| values.is_null(*index)),
+        false => {
+            let are_equal = eq(values, &Scalar::new(&another)).map_err(Reason::of)?;
+            are_equal.iter().position(|it| it == Some(true))
+        }
+    };
+    if let Some(known) = known {
+        return Ok((Arc::clone(values), known));
+    }
+    let all = concat(&[values.as_ref(), another.as_ref()]).map_err(Reason::of)?;
+    Ok((all, values.len()))
+}
