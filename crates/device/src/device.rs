@@ -357,6 +357,14 @@ impl Device {
         self.gpu.as_ref()?.pool.take_ring(slots, bytes)
     }
 
+    /// Allocates a pool of pinned memory beside the device's own; it is freed when the last handle and the last buffer
+    /// are dropped. Blocks while the host writes zeros, about 0.2 s for a GiB on an H100's host. Returns `None` if the
+    /// driver has no memory, or the device is a host device.
+    pub fn pinned_pool(&self, bytes: u64) -> Option<Arc<PinnedPool>> {
+        let context = Arc::clone(&self.gpu.as_ref()?.context);
+        PinnedPool::create(context, bytes).ok().map(Arc::new)
+    }
+
     /// Pins (page-locks) memory of this process until the result is dropped, so that copies between it and the device
     /// run at full speed. Blocks: pinning runs at about 20 GB/s on an H100's host.
     ///

@@ -31,6 +31,13 @@ const READS: i32 = 2;
 /// Reads of a column for which there was no room, before it is tried again.
 const READS_WITHOUT_ROOM: i32 = 100;
 
+/// Reads of a column in memory of the host, after which it is brought to the device, and again after as many.
+const READS_ON_HOST: u64 = 8;
+/// Uses of columns within which one was used lately.
+const USES_LATELY: u64 = 1_000;
+/// Part of the memory for tables that columns leave to totals and tables of joins.
+const PART_OF_TOTALS: u64 = 8;
+
 /// Number of columns above which those that are not here are forgotten.
 const COLUMNS_MAX: usize = 1 << 16;
 /// Maximum bytes in host memory of the texts of all columns.
@@ -60,7 +67,7 @@ pub(crate) struct ColumnKey {
 }
 
 /// Rows of a column in memory of the engine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Chunk {
     pub(crate) rows: u32,
     memory: Memory,
@@ -84,8 +91,28 @@ pub(crate) struct Column {
     width: Option<u32>,
     has_nulls: bool,
     pub(crate) texts: Arc<Texts>,
-    /// Bytes in memory of the engine.
-    bytes: u64,
+    /// Bytes in memory of the engine, and in memory of the host that its kernels read.
+    pub(crate) bytes: Bytes,
+}
+
+/// Bytes by the place where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) device: u64,
+    pub(crate) host: u64,
+}
+
+impl Bytes {
+    pub(crate) fn of(chunks: &[Chunk]) -> Bytes {
+        let mut all = Bytes::default();
+        for chunk in chunks {
+            match chunk.memory.is_on_host {
+                true => all.host += chunk.bytes,
+                false => all.device += chunk.bytes,
+            }
+        }
+        all
+    }
 }
 
 #[derive(Debug)]
@@ -101,6 +128,15 @@ struct Entry {
     state: State,
     /// Time of the last use, counted in uses.
     used: u64,
+    /// Number of uses since it is here.
+    reads: u64,
+}
+
+impl Entry {
+    fn new(state: State, used: u64) -> Entry {
+        let reads = 0;
+        Entry { state, used, reads }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -116,11 +152,12 @@ impl Known {
     /// If it cannot be here.
     fn use_column(&mut self, key: ColumnKey) -> Result<Result<Arc<Column>, i32>, Reason> {
         let used = self.uses;
-        let entry = self.columns.entry(key).or_insert(Entry {
-            state: State::Away(0),
-            used,
-        });
+        let entry = self
+            .columns
+            .entry(key)
+            .or_insert_with(|| Entry::new(State::Away(0), used));
         entry.used = used;
+        entry.reads += 1;
         match &mut entry.state {
             State::Here(here) => Ok(Ok(Arc::clone(here))),
             State::Refused(reason) => Err(reason.clone()),
@@ -128,6 +165,18 @@ impl Known {
                 *reads += 1;
                 Ok(Err(*reads))
             }
+        }
+    }
+
+    /// Returns a column that is in memory of the host and is read often.
+    fn often_on_host(&self, key: &ColumnKey) -> Option<Arc<Column>> {
+        let entry = self.columns.get(key)?;
+        match &entry.state {
+            State::Here(column) if column.bytes.host > 0 => {
+                let is_often = entry.reads > 0 && entry.reads % READS_ON_HOST == 0;
+                is_often.then(|| Arc::clone(column))
+            }
+            _ => None,
         }
     }
 
@@ -155,14 +204,14 @@ impl Known {
         freed.iter().for_each(|key| drop(self.columns.remove(key)));
     }
 
-    /// Forgets the columns that were used longest ago, before `end`, until their bytes are at least this many.
-    fn free(&mut self, bytes: u64, end: u64) {
+    /// Forgets the columns that were used longest ago, before `end`, until their bytes in a place are at least this many.
+    fn free(&mut self, bytes: u64, end: u64, place: impl Fn(Bytes) -> u64) {
         let mut here: Vec<_> = self
             .columns
             .iter()
             .filter_map(|(key, entry)| match &entry.state {
-                State::Here(column) if entry.used < end => {
-                    Some((entry.used, column.bytes, key.clone()))
+                State::Here(column) if entry.used < end && place(column.bytes) > 0 => {
+                    Some((entry.used, place(column.bytes), key.clone()))
                 }
                 _ => None,
             })
@@ -207,7 +256,7 @@ impl Freeing {
     /// Frees at least this many bytes of the columns that were used longest ago. Those that a query uses are freed when
     /// it ends.
     pub(crate) fn free(&self, bytes: u64) {
-        self.0.lock().free(bytes, u64::MAX);
+        self.0.lock().free(bytes, u64::MAX, |it| it.device);
     }
 }
 
@@ -269,14 +318,16 @@ impl Columns {
     }
 
     /// Returns the number of columns that are here, and their bytes.
-    pub(crate) fn held(&self) -> (usize, u64) {
+    pub(crate) fn held(&self) -> (usize, Bytes) {
         let known = self.known.lock();
         let here = known.columns.values().filter_map(|it| match &it.state {
             State::Here(column) => Some(column.bytes),
             _ => None,
         });
-        here.fold((0, 0), |(count, bytes), of_column| {
-            (count + 1, bytes + of_column)
+        here.fold((0, Bytes::default()), |(count, all), of_column| {
+            let device = all.device + of_column.device;
+            let host = all.host + of_column.host;
+            (count + 1, Bytes { device, host })
         })
     }
 
@@ -355,23 +406,90 @@ impl Columns {
         self.known.lock().uses
     }
 
-    /// Copies packed rows to the engine. If there is no room, frees columns that were used longest ago, but none that
-    /// were used since `began`.
+    /// Copies packed rows to the engine, or, if there is no room, to memory of the host that it reads. If there is none
+    /// either, frees columns that were used longest ago, but none that were used since `began`.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
     pub(crate) async fn store(&self, packed: Packed, began: u64) -> Result<Chunk, Reason> {
-        let bytes = packed.words.len() as u64 * 4;
-        let memory = self.copied(packed.words, began).await?;
         Ok(Chunk {
             rows: packed.rows as u32,
             valid: packed.valid,
             range: packed.range,
             width: packed.width,
-            bytes,
-            memory,
+            bytes: packed.words.len() as u64 * 4,
+            memory: self.placed(packed.words, began).await?,
             texts: packed.texts,
         })
+    }
+
+    async fn placed(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
+        let bytes = words.len() as u64 * 4;
+        // Columns on the device that were used lately stay there.
+        let stale = began.saturating_sub(USES_LATELY);
+        let has_room =
+            || self.engine.free_bytes() >= bytes + self.engine.max_bytes() / PART_OF_TOTALS;
+        if !has_room() {
+            self.known.lock().free(bytes, stale, |it| it.device);
+        }
+        if has_room()
+            && let Ok(memory) = self.engine.allocate(bytes)
+        {
+            self.engine.write(words, &memory).await?;
+            return Ok(memory);
+        }
+        if let Ok(memory) = self.engine.write_host(words.clone()).await {
+            return Ok(memory);
+        }
+        self.known.lock().free(bytes, began, |it| it.host);
+        match self.engine.write_host(words.clone()).await {
+            Ok(memory) => Ok(memory),
+            Err(_) => self.copied(words, began).await,
+        }
+    }
+
+    /// Brings a column from memory of the host to that of the device, if it has room.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    async fn raised(&self, column: &Column, began: u64) -> Result<Column, Reason> {
+        let mut chunks = Vec::new();
+        for chunk in &column.chunks {
+            let mut raised = chunk.clone();
+            if let Some(words) = self.engine.read_host(&chunk.memory) {
+                raised.memory = self.placed(words, began).await?;
+                if raised.memory.is_on_host {
+                    return Err(Reason::new("the device has no room"));
+                }
+            }
+            chunks.push(raised);
+        }
+        self.column(chunks, Arc::clone(&column.texts), began).await
+    }
+
+    /// Brings columns that are often read from memory of the host to that of the device, if it has room.
+    pub(crate) async fn raise(&self, reads: &[Read], began: u64) {
+        let columns = reads.iter().flat_map(|(source, files)| {
+            let of_file = |(file, _): &(FileKey, _)| {
+                let columns = source.columns.iter();
+                columns
+                    .map(|column| Columns::key(file, source, *column))
+                    .collect::<Vec<_>>()
+            };
+            files.iter().flat_map(of_file)
+        });
+        for key in columns {
+            let Some(column) = self.known.lock().often_on_host(&key) else {
+                continue;
+            };
+            match self.raised(&column, began).await {
+                Ok(raised) => self.put(key, raised),
+                Err(reason) => {
+                    tracing::debug!(%reason, "columns stay in memory of the host");
+                    return;
+                }
+            }
+        }
     }
 
     async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
@@ -391,7 +509,7 @@ impl Columns {
             return Err(Reason::new(text));
         }
         self.engine.allocate(bytes).or_else(|_| {
-            self.known.lock().free(bytes, began);
+            self.known.lock().free(bytes, began, |it| it.device);
             self.engine.allocate(bytes)
         })
     }
@@ -445,7 +563,7 @@ impl Columns {
     fn settle(&self, key: ColumnKey, state: State) {
         let mut known = self.known.lock();
         let used = known.uses;
-        known.columns.insert(key, Entry { state, used });
+        known.columns.insert(key, Entry::new(state, used));
     }
 }
 
@@ -481,7 +599,7 @@ impl Column {
                 .fold(None, |range, it| joined(range, it.range)),
             width: width.filter(|first| widths.all(|width| width == *first)),
             has_nulls: chunks.iter().any(Chunk::has_nulls),
-            bytes: chunks.iter().map(|chunk| chunk.bytes).sum(),
+            bytes: Bytes::of(&chunks),
             chunks,
             parts: None,
             texts,
@@ -611,12 +729,12 @@ mod tests {
         ];
         for (used, (name, bytes)) in sizes.into_iter().enumerate() {
             let (state, used) = (column(bytes), used as u64);
-            known.columns.insert(key(name), Entry { state, used });
+            known.columns.insert(key(name), Entry::new(state, used));
         }
         known.free_texts(&key("four"));
         assert_eq!(known.columns.len(), 4);
         let (state, used) = (column(300_000), 0);
-        known.columns.insert(key("five"), Entry { state, used });
+        known.columns.insert(key("five"), Entry::new(state, used));
         known.free_texts(&key("five"));
         let mut left: Vec<_> = known.columns.keys().map(|it| it.name.as_str()).collect();
         left.sort_unstable();

@@ -22,6 +22,8 @@ const ALIGNMENT: usize = 256;
 pub(crate) struct Memory {
     /// Address of the first word for kernels.
     pub(crate) address: u64,
+    /// Whether it is memory of the host.
+    pub(crate) is_on_host: bool,
     /// What keeps the memory.
     pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
@@ -91,6 +93,8 @@ pub(crate) struct Ran {
     bytes: Vec<u8>,
     /// Time of the kernels on the device.
     pub(crate) took: Duration,
+    /// Time that the compiler took for them, while they waited.
+    pub(crate) compiled: Duration,
 }
 
 impl Ran {
@@ -118,6 +122,18 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// # Errors
     /// If too little is free.
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason>;
+
+    /// Returns how many bytes may be allocated.
+    fn free_bytes(&self) -> u64;
+
+    /// Copies words to memory of the host that kernels read.
+    ///
+    /// # Errors
+    /// If too little is free.
+    fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>>;
+
+    /// Returns the words of memory of the host; `None` if the memory is the device's.
+    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>>;
 
     /// Copies words to memory of their size.
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>>;
@@ -168,14 +184,21 @@ impl Image {
         }
     }
 
-    /// Returns what kernels returned, from the bytes of the results.
+    /// Returns what kernels returned, from the bytes of the results, with the times of the kernels and of the compiler.
     ///
     /// # Errors
     /// If rows of a join were repeated.
-    pub(crate) fn ran(bytes: Vec<u8>, took: Duration) -> Result<Ran, Reason> {
+    pub(crate) fn ran(
+        bytes: Vec<u8>,
+        (took, compiled): (Duration, Duration),
+    ) -> Result<Ran, Reason> {
         match bytes[0] {
             1 => Err(Reason::new("several rows of a join have the same key")),
-            _ => Ok(Ran { bytes, took }),
+            _ => Ok(Ran {
+                bytes,
+                took,
+                compiled,
+            }),
         }
     }
 }

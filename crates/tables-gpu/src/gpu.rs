@@ -1,21 +1,23 @@
 //! Kernels on a GPU.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DeviceView, Event, Fill, PinnedPart, Priority, Stream, Transfer,
+    Cuda, DeviceMemory, DeviceView, Event, Fill, Pinned, PinnedPart, Priority, Stream, Transfer,
     TransferJob,
 };
 use forebay_device::{
     Class, Device, DeviceContext, Job, JobError, JobFailure, MemoryPool, OutOfMemory, PoolOptions,
     Step,
 };
+use forebay_memory::Share;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use crate::engine::{Engine, Image, Launch, Memory, Ran};
+use crate::host::Host;
 use crate::program::THREADS;
 use crate::reason::Reason;
 
@@ -32,10 +34,11 @@ pub(crate) struct Gpu {
     device: Arc<Device>,
     pool: Arc<MemoryPool>,
     max_bytes: u64,
+    host: Arc<Host>,
 }
 
 impl Gpu {
-    /// Opens the tenant of a device, with at most `max_bytes` of its memory. When other tenants need memory, `reclaim`
+    /// Opens the tenant of a device, with at most `max_bytes` of its memory, and pinned memory of the host. When other tenants need memory, `reclaim`
     /// is asked to release some.
     ///
     /// # Errors
@@ -43,6 +46,7 @@ impl Gpu {
     pub(crate) fn open(
         device: Arc<Device>,
         max_bytes: u64,
+        host: Share,
         reclaim: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Gpu, OutOfMemory> {
         let options = PoolOptions {
@@ -52,6 +56,7 @@ impl Gpu {
         };
         let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
         Ok(Gpu {
+            host: Arc::new(Host::new(Arc::clone(&device), host)),
             device,
             pool,
             max_bytes,
@@ -72,8 +77,33 @@ impl Engine for Gpu {
         let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
         Ok(Memory {
             address: memory.address(),
+            is_on_host: false,
             held: Arc::new(memory),
         })
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.max_bytes.saturating_sub(self.pool.used_bytes())
+    }
+
+    fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let host = Arc::clone(&self.host);
+        async move {
+            let stored = tokio::task::spawn_blocking(move || host.store(&words));
+            let pinned = stored.await.map_err(Reason::of)??;
+            Ok(Memory {
+                address: pinned.device_pointer::<u32>().address(),
+                is_on_host: true,
+                held: Arc::new(pinned),
+            })
+        }
+        .boxed()
+    }
+
+    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>> {
+        let pinned = memory.held.downcast_ref::<Pinned>()?;
+        let words = pinned.as_chunks::<4>().0.iter();
+        Some(words.map(|it| u32::from_le_bytes(*it)).collect())
     }
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
@@ -102,6 +132,8 @@ impl Engine for Gpu {
                 image,
                 memory: Arc::new(memory),
                 reply: Some(reply),
+                compiling: None,
+                compiled: Duration::ZERO,
                 running: None,
             };
             self.device.submit(Box::new(job)).map_err(Reason::of)
@@ -161,6 +193,9 @@ pub(crate) struct FragmentJob {
     image: Image,
     memory: Arc<DeviceMemory>,
     reply: Option<oneshot::Sender<Result<Ran, Reason>>>,
+    /// When the job began to wait for the compiler.
+    compiling: Option<Instant>,
+    compiled: Duration,
     running: Option<Running>,
 }
 
@@ -241,7 +276,7 @@ impl Job for FragmentJob {
             )?;
             let ms = running.ended.elapsed_ms(&running.began)?;
             let took = Duration::from_secs_f64(f64::from(ms) / 1e3);
-            self.reply(Image::ran(bytes, took));
+            self.reply(Image::ran(bytes, (took, self.compiled)));
             return Ok(Step::Done);
         }
         let mut compiling = None;
@@ -251,11 +286,13 @@ impl Job for FragmentJob {
         }
         if let Some(compiling) = compiling {
             if self.launch.waits {
+                self.compiling.get_or_insert_with(Instant::now);
                 return Ok(Step::wait_for(compiling));
             }
             self.reply(Err(Reason::new("its kernels are being compiled")));
             return Ok(Step::Done);
         }
+        self.compiled = self.compiling.map_or(Duration::ZERO, |it| it.elapsed());
         if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
             return Ok(Step::Done);
         }

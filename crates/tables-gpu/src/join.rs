@@ -213,10 +213,16 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         JoinKind::Inner | JoinKind::Outer => None,
     };
     let first = kept.widen(&other, kind == JoinKind::Outer)?;
-    let columns = (first..).zip(&other.columns);
-    let of_other: Exprs = columns
-        .map(|(index, _)| Arc::new(Column::new(kept.schema.field(index).name(), index)) as _)
-        .collect();
+    let columns = (first..).zip(&other.columns).map(|(index, column)| {
+        // A key of a match is that of the row, so that the table of the join need not have it.
+        let mut of_keys = keys.iter().zip(&keys_of_rows);
+        let own = of_keys.find(|(own, of_rows)| *of_rows == column && own.is::<Column>());
+        match own.filter(|_| kind == JoinKind::Inner) {
+            Some((own, _)) => Arc::clone(own),
+            None => Arc::new(Column::new(kept.schema.field(index).name(), index)),
+        }
+    });
+    let of_other: Exprs = columns.collect();
     kept.joins.push(Join {
         kind,
         keys,

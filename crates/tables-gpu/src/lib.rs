@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use forebay_device::{Device, OutOfMemory};
+use forebay_memory::Account;
 use forebay_tables::GpuRule;
 
 mod above;
@@ -25,6 +26,7 @@ mod expression;
 mod fragment;
 mod gpu;
 mod groups;
+mod host;
 mod join;
 mod joined;
 mod keys;
@@ -53,17 +55,21 @@ mod work;
 mod written;
 
 /// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
-/// when others need it.
+/// when others need it. Columns without room there are in pinned memory of the host, which is a share of `host`.
 ///
 /// # Errors
 /// [`OutOfMemory`] if the device is a host device.
-pub fn rule(device: Arc<Device>, max_bytes: u64) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
+pub fn rule(
+    device: Arc<Device>,
+    max_bytes: u64,
+    host: &Account,
+) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = columns::Freeing::default();
     let reclaim = {
         let freeing = freeing.clone();
         move |bytes| freeing.free(bytes)
     };
-    let gpu = gpu::Gpu::open(device, max_bytes, reclaim)?;
+    let gpu = gpu::Gpu::open(device, max_bytes, host.share(), reclaim)?;
     let columns = columns::Columns::new(Arc::new(gpu), &freeing);
     Ok(Arc::new(rule::Fragments(columns)))
 }

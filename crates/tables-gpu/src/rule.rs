@@ -81,13 +81,14 @@ impl PhysicalOptimizerRule for Fragments {
 
 impl GpuRule for Fragments {
     fn figures(&self) -> GpuFigures {
-        let (columns, column_bytes) = self.0.held();
+        let (columns, bytes) = self.0.held();
         GpuFigures {
             device: self.0.engine.name(),
             aggregates: self.0.counts.on_device(),
             on_cpu: self.0.counts.on_cpu(),
             columns,
-            column_bytes,
+            column_bytes: bytes.device,
+            host_bytes: bytes.host,
         }
     }
 }

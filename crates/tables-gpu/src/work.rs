@@ -12,7 +12,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
-use crate::columns::{Columns, Read, Resident, files};
+use crate::columns::{Bytes, Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{Launch, Ran};
@@ -181,6 +181,7 @@ impl Work {
         drop(self.columns.allocate(bytes as u64, figures.used)?);
         let ran = self.columns.engine.run(launch).await?;
         figures.took += ran.took;
+        figures.compiled += ran.compiled;
         Ok(ran)
     }
 
@@ -246,7 +247,10 @@ impl Work {
             return Err(Reason::new("its files are small"));
         }
         let is_often_read = match self.columns.resident(&reads) {
-            Ok(Ok(resident)) => return Ok(Ok(resident)),
+            Ok(Ok(resident)) => {
+                self.raise(reads, &resident);
+                return Ok(Ok(resident));
+            }
             Ok(Err(is_often_read)) => is_often_read,
             Err(refused) => return Ok(Err(refused)),
         };
@@ -276,6 +280,23 @@ impl Work {
             });
         }
         Err(Reason::new("its columns are not in device memory yet"))
+    }
+
+    /// Brings columns that are often read from memory of the host to that of the device, while the query runs.
+    fn raise(&self, reads: Vec<Read>, resident: &[Resident]) {
+        let mut columns = resident
+            .iter()
+            .flat_map(|it| &it.files)
+            .flat_map(|it| it.values());
+        if columns.any(|column| column.bytes.host > 0)
+            && let Ok(loading) = Arc::clone(&self.columns.loading).try_lock_owned()
+        {
+            let columns = Arc::clone(&self.columns);
+            tokio::spawn(async move {
+                columns.raise(&reads, columns.now()).await;
+                drop(loading);
+            });
+        }
     }
 
     /// Returns the kernels. They are written on a thread for work that blocks: expressions are computed for all values
@@ -324,7 +345,10 @@ struct Figures {
     columns: usize,
     /// Number of rows that they read.
     rows: u64,
+    /// Bytes of these columns.
+    bytes: Bytes,
     took: Duration,
+    compiled: Duration,
 }
 
 impl Figures {
@@ -335,7 +359,9 @@ impl Figures {
             kernels: 0,
             columns: 0,
             rows: 0,
+            bytes: Bytes::default(),
             took: Duration::ZERO,
+            compiled: Duration::ZERO,
         }
     }
 
@@ -345,6 +371,10 @@ impl Figures {
         self.columns += columns.sum::<usize>();
         let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
         self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
+        for column in &launch.held {
+            self.bytes.device += column.bytes.device;
+            self.bytes.host += column.bytes.host;
+        }
     }
 
     /// Returns what `EXPLAIN ANALYZE` prints.
@@ -359,12 +389,21 @@ impl Figures {
             1 => "a kernel".to_owned(),
             several => format!("{several} kernels"),
         };
-        format!(
-            "{rows} rows of {} columns by {kernels} in {:.3} ms, {:.3} ms with what is before and after",
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let mut text = format!(
+            "{rows} rows of {} columns, {:.1} MB on the device",
             self.columns,
-            self.took.as_secs_f64() * 1e3,
-            took.as_secs_f64() * 1e3
-        )
+            megabytes(self.bytes.device),
+        );
+        if self.bytes.host > 0 {
+            text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
+        }
+        let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
+        if !self.compiled.is_zero() {
+            text += &format!(", compiled in {:.0} ms", ms(self.compiled));
+        }
+        text + &format!(", {:.3} ms with what is before and after", ms(took))
     }
 }
 

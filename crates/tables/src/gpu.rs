@@ -31,10 +31,12 @@ pub struct GpuFigures {
     /// Number of aggregates over files that the GPU was not given when a query was planned, or gave up in a run, by the
     /// reason, the most frequent first.
     pub on_cpu: Vec<(String, u64)>,
-    /// Number of columns of files in its memory.
+    /// Number of columns of files in its memory, or in memory of the host that it reads.
     pub columns: usize,
-    /// Their bytes.
+    /// Their bytes in its memory.
     pub column_bytes: u64,
+    /// Their bytes in memory of the host.
+    pub host_bytes: u64,
 }
 
 /// A rule that gives parts of plans to a GPU. It reads [`GpuOptions`].

@@ -52,7 +52,7 @@ pub use managed::{Managed, ManagedError, Place};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use part::{Divisible, Part};
-pub use pinned::Pinned;
+pub use pinned::{Pinned, PinnedPool};
 pub use registration::{
     HostMemory, HostMemoryMut, HostRegistration, RegisterError, RegisteredPart,
 };
@@ -63,4 +63,3 @@ pub use transfer::{Destination, Fill, PinnedPart, Source, Transfer, TransferJob}
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;
 pub(crate) use pages::has_several_nodes;
-pub(crate) use pinned::PinnedPool;

@@ -116,9 +116,9 @@ impl Drop for DriverAllocation {
     }
 }
 
-/// The pinned memory of a device, shared by loaders. Its size is fixed at start.
+/// Pinned memory of a fixed size. That of a device is shared by loaders.
 #[derive(Debug)]
-pub(crate) struct PinnedPool {
+pub struct PinnedPool {
     context: Arc<Context>,
     allocation: HostAllocation,
     bytes: u64,
@@ -153,6 +153,12 @@ impl PinnedPool {
     /// Takes a buffer; blocks until there is room. Returns `None` if the pool is closed or smaller than `bytes`.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
         self.take_ring(1, bytes)?.pop()
+    }
+
+    /// Takes a buffer if there is room.
+    pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
+        let range = self.state.lock().ranges.take(bytes.max(1) as u64)?;
+        Some(self.give_out(range, bytes))
     }
 
     /// Takes a ring of `slots` buffers, all in one step; blocks until there is room. Returns `None` if the pool is

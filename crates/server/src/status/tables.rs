@@ -150,15 +150,17 @@ impl Tables {
         if !gpus.is_empty() {
             aggregates.sample(&[("device", "cpu")], gpus.iter().map(on_cpu).sum::<u64>());
         }
-        let help = "Columns of files in the memory of a GPU.";
+        let help = "Columns of files that a GPU reads in its memory or in that of the host.";
         let mut columns = page.gauge("forebay_tables_gpu_columns", help);
         for gpu in &gpus {
             columns.sample(&[("device", &gpu.device)], gpu.columns);
         }
-        let help = "Bytes of these columns.";
+        let help = "Bytes of these columns in the memory of the GPU, and in that of the host.";
         let mut bytes = page.gauge("forebay_tables_gpu_column_bytes", help);
         for gpu in &gpus {
-            bytes.sample(&[("device", &gpu.device)], gpu.column_bytes);
+            let place = |place| [("device", gpu.device.as_str()), ("place", place)];
+            bytes.sample(&place("device"), gpu.column_bytes);
+            bytes.sample(&place("host"), gpu.host_bytes);
         }
     }
 }
@@ -185,6 +187,7 @@ fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
         "reasons": reasons,
         "columns": gpu.columns,
         "columnBytes": gpu.column_bytes,
+        "hostBytes": gpu.host_bytes,
     })
 }
 

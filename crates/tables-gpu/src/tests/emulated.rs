@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use forebay_device::cuda::{DeviceType, ProgramSpec};
 use futures_util::FutureExt;
@@ -43,6 +44,8 @@ pub(super) fn has_compiler() -> bool {
 pub(super) struct Emulated {
     folder: TempDir,
     memory: Mutex<Vec<u8>>,
+    /// What the engine tells of its free memory, for columns. There is room for everything.
+    pub(super) free_bytes: AtomicU64,
     /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, (PathBuf, ProgramSpec)>>,
 }
@@ -64,8 +67,20 @@ impl Emulated {
         Arc::new(Emulated {
             folder,
             memory: Mutex::default(),
+            free_bytes: AtomicU64::new(u64::MAX),
             kernels: Mutex::default(),
         })
+    }
+
+    fn allocate(&self, bytes: u64, is_on_host: bool) -> Memory {
+        let mut memory = self.memory.lock();
+        let begin = memory.len().next_multiple_of(16);
+        memory.resize(begin + bytes as usize, 0);
+        Memory {
+            address: BASE + (HEAD + begin) as u64,
+            is_on_host,
+            held: Arc::new(bytes),
+        }
     }
 
     /// Runs the compiler.
@@ -148,7 +163,8 @@ impl Emulated {
         let mut all = self.memory.lock();
         let kept = all.len();
         all.copy_from_slice(&memory[HEAD..HEAD + kept]);
-        Image::ran(memory.split_off(begin + image.results), began.elapsed())
+        let times = (began.elapsed(), Duration::ZERO);
+        Image::ran(memory.split_off(begin + image.results), times)
     }
 }
 
@@ -166,13 +182,31 @@ impl Engine for Shared {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        let mut memory = self.0.memory.lock();
-        let begin = memory.len().next_multiple_of(16);
-        memory.resize(begin + bytes as usize, 0);
-        Ok(Memory {
-            address: BASE + (HEAD + begin) as u64,
-            held: Arc::new(()),
-        })
+        Ok(self.0.allocate(bytes, false))
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.0.free_bytes.load(Ordering::Relaxed)
+    }
+
+    fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
+        let memory = self.0.allocate(words.len() as u64 * 4, true);
+        let written = self.write(words, &memory);
+        async move { written.await.map(|()| memory) }.boxed()
+    }
+
+    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>> {
+        let bytes = memory
+            .held
+            .downcast_ref::<u64>()
+            .filter(|_| memory.is_on_host)?;
+        let begin = (memory.address - BASE) as usize - HEAD;
+        let all = self.0.memory.lock();
+        let words = all[begin..begin + *bytes as usize]
+            .as_chunks::<4>()
+            .0
+            .iter();
+        Some(words.map(|it| u32::from_le_bytes(*it)).collect())
     }
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {

@@ -13,6 +13,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 use forebay_device::{DeviceOptions, Devices};
+use forebay_memory::Share;
 use forebay_tables::GpuOptions;
 use tempfile::TempDir;
 
@@ -607,14 +608,14 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         Sizes(&[2047, 2048, 2049]),
         Sizes(&[600_000, 1, 262_145]),
     ] {
-        let gpu = Gpu::open(Arc::clone(&device), 1 << 30, |_| ()).expect("room");
+        let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
         let fixture = Fixture::new(Arc::new(gpu), sizes).await;
         fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
         if sizes.0[0] > 2000 {
             fixture.compare(joins::OF_LARGE).await;
         }
     }
-    let gpu = Gpu::open(Arc::clone(&device), 1 << 30, |_| ()).expect("room");
+    let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
     let fixture = Fixture::new(Arc::new(gpu), Sizes(&[20_000, 700])).await;
     compare_random(&fixture, 100).await;
     drop(fixture);

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
@@ -21,6 +22,7 @@ struct Fixture {
     folder: TempDir,
     tables: Arc<Tables>,
     freeing: Freeing,
+    emulated: Arc<Emulated>,
 }
 
 impl Fixture {
@@ -30,7 +32,8 @@ impl Fixture {
         write(&files.join("t"), sizes);
         joins::write_all(&files);
         let freeing = Freeing::default();
-        let columns = Columns::new(Arc::new(Shared(Emulated::new())), &freeing);
+        let emulated = Emulated::new();
+        let columns = Columns::new(Arc::new(Shared(Arc::clone(&emulated))), &freeing);
         let tables = Tables::open(Settings {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
@@ -47,6 +50,7 @@ impl Fixture {
             folder,
             tables: tables.expect("an engine"),
             freeing,
+            emulated,
         }
     }
 
@@ -296,6 +300,53 @@ async fn recursive_queries_and_time_zones() {
     for _ in 0..2 {
         assert_eq!(rows(&mut session, query).await, wanted);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_without_room_on_the_device_are_read_from_the_host() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[700, 1]));
+    fixture.emulated.free_bytes.store(0, Ordering::Relaxed);
+    let mut session = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    let queries = [
+        "SELECT flag, sum(quantity), max(wide) FROM t GROUP BY flag",
+        "SELECT label, count(*), sum(price) FROM t JOIN d ON a = k GROUP BY label",
+    ];
+    let mut same_rows = async |session: &mut Session| {
+        for query in queries {
+            let wanted = rows(&mut without, query).await;
+            assert!(wanted.is_ok());
+            assert_eq!(rows(session, query).await, wanted, "{query}");
+        }
+    };
+    let bytes = || {
+        let figures = fixture.tables.gpu_figures().remove(0);
+        (figures.column_bytes, figures.host_bytes)
+    };
+    same_rows(&mut session).await;
+    let (on_device, on_host) = bytes();
+    assert!(on_device == 0 && on_host > 0);
+    let explain = format!("EXPLAIN ANALYZE {}", queries[1]);
+    let plan = rows(&mut session, &explain)
+        .await
+        .expect("a plan")
+        .join("\n");
+    assert!(plan.contains("0.0 MB on the device and "), "{plan}");
+    // When there is room, the columns that are read often are brought to the device.
+    fixture
+        .emulated
+        .free_bytes
+        .store(u64::MAX, Ordering::Relaxed);
+    let began = Instant::now();
+    while bytes().1 > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", bytes());
+        same_rows(&mut session).await;
+    }
+    assert_eq!(bytes(), (on_host, 0));
+    same_rows(&mut session).await;
 }
 
 /// A dropped table leaves no file, also if a kept plan read it.

@@ -11,6 +11,7 @@ use std::thread::available_parallelism;
 use anyhow::{Context, Result, bail};
 use forebay_device::DeviceKind;
 use forebay_documents::{ClientContext, Documents, Rights};
+use forebay_memory::Account;
 use forebay_tables::{GpuRule, Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_flight::Door as Flight;
@@ -33,7 +34,8 @@ use crate::status;
 const DATABASE: &str = "forebay";
 /// Folder in the data directory for the definitions of tables. `tables` is the name of the folder of documents.
 pub const FOLDER: &str = "sql";
-/// Part of the process's memory that SQL queries may take unless a setting tells another: a quarter.
+/// Part of the process's memory that SQL queries may take unless a setting tells another, and columns that GPUs read:
+/// a quarter.
 const MEMORY_PART: u64 = 4;
 
 /// The tables server; nothing unless the settings have an address for it.
@@ -287,13 +289,18 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
         0 => limit_bytes / MEMORY_PART,
         bytes => bytes,
     };
+    let of_gpus = match settings.tables_gpu_host_bytes_max {
+        0 => limit_bytes / MEMORY_PART,
+        bytes => bytes,
+    };
+    let host = memory.below(of_gpus);
     let listed = settings.tables_paths.split(',').map(str::trim);
     let listed = listed.filter(|path| !path.is_empty()).map(PathBuf::from);
     Tables::open(TableSettings {
         folder: (!settings.memory).then(|| settings.data.join(FOLDER)),
         tables: settings.tables.clone(),
         source: collections(settings, documents),
-        gpu_rules: gpu_rules(documents),
+        gpu_rules: gpu_rules(settings, documents, &host),
         paths: Paths::Inside(settings.tables.clone().into_iter().chain(listed).collect()),
         memory: memory.clone(),
         memory_bytes_max: usize::try_from(of_queries).unwrap_or(usize::MAX),
@@ -303,13 +310,17 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
     })
 }
 
-/// Returns the rule that gives parts of plans to the first GPU; none without a GPU.
-fn gpu_rules(documents: &Documents) -> Vec<Arc<dyn GpuRule>> {
+/// Returns the rule that gives parts of plans to the first GPU; none without a GPU. `host` is the memory of the host
+/// for its columns.
+fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<Arc<dyn GpuRule>> {
     let devices = documents.devices().list().into_iter();
     let mut gpus = devices.filter(|device| device.kind() == DeviceKind::Cuda);
     let rule = gpus.next().and_then(|gpu| {
-        let bytes = gpu.memory_budget_bytes();
-        forebay_tables_gpu::rule(gpu, bytes).ok()
+        let bytes = match settings.tables_gpu_bytes_max {
+            0 => gpu.memory_budget_bytes(),
+            bytes => bytes,
+        };
+        forebay_tables_gpu::rule(gpu, bytes, host).ok()
     });
     rule.into_iter().collect()
 }
