@@ -3,7 +3,8 @@
 The folder, in which the file `small.parquet` of a million rows is written, is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
 lines as in `bench/record/`: the time of the kernels on the device, and the time that a client sees, with the GPU, without
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
-queries of TPC-H, whatever part of them runs on the GPU.
+queries of TPC-H, whatever part of them runs on the GPU. The case `scan-pinned`, alone, is a scan of columns for which the
+GPU has no room, in pinned memory of the host.
 """
 
 import datetime
@@ -85,9 +86,9 @@ def timed(run, rounds):
     return times, rows(answer)
 
 
-def server_of(forebay, folder, data):
+def server_of(forebay, folder, data, *settings):
     command = [forebay, "serve", "--data", data, "--devices", "cuda:0", "--tables", folder, "--until-stdin-ends"]
-    command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0"]
+    command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0", *settings]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for text in server.stdout:
         if found := re.search(r"postgres\S*://\S+", text):
@@ -133,6 +134,22 @@ def first_calls(client, measured):
     measured("first-call", "forebay, GPU, second call", "client_ms", second)
 
 
+def scan_pinned(client, query, measured, case, rounds):
+    """Measures a scan of columns in memory of the host: kernels, and the bytes there for each second of them."""
+    milliseconds, rates = [], []
+    for _ in range(rounds):
+        plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
+        found = re.search(r"([\d.]+) MB on the device and ([\d.]+) MB on the host, by a kernel in ([\d.]+) ms", plan)
+        if not found:
+            sys.exit(plan)
+        on_device, on_host, ms = map(float, found.groups())
+        milliseconds.append(ms)
+        rates.append(on_host / ms)
+    print(f"# {case}: {on_device} MB on the device, {on_host} MB on the host", file=sys.stderr)
+    measured(case, "forebay, GPU", "device_ms", milliseconds)
+    measured(case, "forebay, GPU", "gb_s", rates)
+
+
 def tpch_hot(client, duck, measured, rounds):
     """Measures the 22 queries of TPC-H. Returns whether all answers are the same."""
     are_same = True
@@ -161,7 +178,9 @@ def main(forebay, folder, rounds="15", *cases):
     is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
     fact, queries = ("lineorder", SSB) if is_ssb else ("lineitem", TPCH | SMALL)
     tables = [fact, "customer", "supplier", "part", "date"] if is_ssb else [fact]
-    is_hot = cases == ("tpch-hot",)
+    is_hot, is_pinned = cases == ("tpch-hot",), cases == ("scan-pinned",)
+    # Room for totals, and none for columns of this size.
+    settings = ["--tables-gpu-bytes-max", "64MiB", "--tables-gpu-host-bytes-max", "32GiB"] if is_pinned else []
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     sums, failed = {}, False
@@ -171,7 +190,7 @@ def main(forebay, folder, rounds="15", *cases):
         duck.execute(f"CREATE TABLE small AS SELECT l_quantity FROM '{folder}/lineitem.parquet' LIMIT 1000000")
         duck.execute(f"COPY small TO '{small}'")
     with tempfile.TemporaryDirectory() as data:
-        server, client = server_of(forebay, folder, data)
+        server, client = server_of(forebay, folder, data, *settings)
         began = time.perf_counter()
         for table in tables:
             columns = "*" if is_hot else COLUMNS[table]
@@ -186,15 +205,19 @@ def main(forebay, folder, rounds="15", *cases):
             sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
 
         for case, query in queries.items():
-            if cases and case not in cases:
+            if cases and case not in cases and not (is_pinned and case in ("q6", "ssb 1.1")):
                 continue
             query = query.strip().rstrip(";")
             began = time.perf_counter()
             client.execute(query).fetchall()
             print(f"# {case}: first run {time.perf_counter() - began:.2f} s", file=sys.stderr, flush=True)
             times, on_gpu = timed(lambda: client.execute(query).fetchall(), rounds)
+            if is_pinned:
+                case = f"scan-pinned, {case}"
+                scan_pinned(client, query, measured, case, rounds)
+            else:
+                measured(case, "forebay, GPU", "device_ms", device_times(client, query, rounds))
             measured(case, "forebay, GPU", "client_ms", times)
-            measured(case, "forebay, GPU", "device_ms", device_times(client, query, rounds))
             client.execute("SET forebay.gpu = off")
             of_cpu = 1 if case in LONG else 2 if is_ssb else 3
             times, on_cpu = timed(lambda: client.execute(query).fetchall(), of_cpu)
