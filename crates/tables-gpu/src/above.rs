@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 use datafusion::scalar::ScalarValue;
 
 use crate::fragment::is_moving;
-use crate::operator::GpuAggregateExec;
+use crate::operator::GpuFragmentExec;
 use crate::reduced::with_fewer_groups;
 use crate::selection::{Condition, Selection, Top};
 
@@ -51,7 +51,7 @@ fn with_inputs(plan: &Plan, inputs: Vec<Plan>) -> Result<Plan> {
 
 /// Returns the operator below a filter with the conditions that it can test.
 fn with_conditions(filter: &FilterExec) -> Option<Plan> {
-    let aggregate = filter.input().downcast_ref::<GpuAggregateExec>()?;
+    let aggregate = filter.input().downcast_ref::<GpuFragmentExec>()?;
     let all = split_conjunction(filter.predicate());
     let count = all.len();
     let conditions = all.into_iter().filter_map(|it| condition(it, aggregate));
@@ -68,7 +68,7 @@ fn with_conditions(filter: &FilterExec) -> Option<Plan> {
 }
 
 /// Returns a comparison of an aggregate with a number.
-fn condition(expr: &Arc<dyn PhysicalExpr>, of: &GpuAggregateExec) -> Option<Condition> {
+fn condition(expr: &Arc<dyn PhysicalExpr>, of: &GpuFragmentExec) -> Option<Condition> {
     let binary = expr.downcast_ref::<BinaryExpr>()?;
     let (column, literal, operator) = match binary.left().downcast_ref::<Column>() {
         Some(column) => (column, binary.right(), *binary.op()),
@@ -113,7 +113,7 @@ fn with_top(sort: &SortExec) -> Option<Plan> {
 
 /// Returns a plan whose operator of a device returns the first groups by a column of the plan.
 fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Plan> {
-    if let Some(aggregate) = plan.downcast_ref::<GpuAggregateExec>() {
+    if let Some(aggregate) = plan.downcast_ref::<GpuFragmentExec>() {
         let mut selection = aggregate.selection().clone();
         selection.top = Some(top(aggregate.aggregate_of(column)?));
         return Some(Arc::new(aggregate.with_selection(selection)));
@@ -122,7 +122,7 @@ fn limited(plan: &Plan, column: usize, top: &dyn Fn(usize) -> Top) -> Option<Pla
         let expr = &projection.expr().get(column)?.expr;
         expr.downcast_ref::<Column>()?.index()
     } else if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        let below = filter.input().downcast_ref::<GpuAggregateExec>();
+        let below = filter.input().downcast_ref::<GpuFragmentExec>();
         if !below.is_some_and(|it| it.selection().is_complete) {
             return None;
         }

@@ -424,23 +424,14 @@ impl Columns {
     }
 
     async fn placed(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
-        let bytes = words.len() as u64 * 4;
-        // Columns on the device that were used lately stay there.
-        let stale = began.saturating_sub(USES_LATELY);
-        let has_room =
-            || self.engine.free_bytes() >= bytes + self.engine.max_bytes() / PART_OF_TOTALS;
-        if !has_room() {
-            self.known.lock().free(bytes, stale, |it| it.device);
-        }
-        if has_room()
-            && let Ok(memory) = self.engine.allocate(bytes)
-        {
+        if let Some(memory) = self.room_of_column(words.len() as u64 * 4, began) {
             self.engine.write(words, &memory).await?;
             return Ok(memory);
         }
         if let Ok(memory) = self.engine.write_host(words.clone()).await {
             return Ok(memory);
         }
+        let bytes = words.len() as u64 * 4;
         self.known.lock().free(bytes, began, |it| it.host);
         match self.engine.write_host(words.clone()).await {
             Ok(memory) => Ok(memory),
@@ -448,21 +439,30 @@ impl Columns {
         }
     }
 
+    /// Allocates memory of the device for a part of a column, if it has room. Columns that were used lately stay there.
+    fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
+        let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
+        if self.engine.free_bytes() < wanted {
+            let stale = began.saturating_sub(USES_LATELY);
+            self.known.lock().free(bytes, stale, |it| it.device);
+        }
+        let has_room = self.engine.free_bytes() >= wanted;
+        has_room.then(|| self.engine.allocate(bytes).ok()).flatten()
+    }
+
     /// Brings a column from memory of the host to that of the device, if it has room.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
     async fn raised(&self, column: &Column, began: u64) -> Result<Column, Reason> {
-        let mut chunks = Vec::new();
-        for chunk in &column.chunks {
-            let mut raised = chunk.clone();
+        let mut chunks = column.chunks.clone();
+        for chunk in &mut chunks {
             if let Some(words) = self.engine.read_host(&chunk.memory) {
-                raised.memory = self.placed(words, began).await?;
-                if raised.memory.is_on_host {
-                    return Err(Reason::new("the device has no room"));
-                }
+                let memory = self.room_of_column(words.len() as u64 * 4, began);
+                let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
+                self.engine.write(words, &memory).await?;
+                chunk.memory = memory;
             }
-            chunks.push(raised);
         }
         self.column(chunks, Arc::clone(&column.texts), began).await
     }

@@ -11,7 +11,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::fragment::{Exprs, Fragment, Rows};
+use crate::fragment::{Exprs, Fragment, Origin, Rows};
 use crate::of_row::TextOfRow;
 use crate::packed::{is_packable, is_text};
 use crate::reason::Reason;
@@ -40,7 +40,8 @@ impl Fragment {
         for (index, is_determined) in fragment.determined().into_iter().enumerate() {
             if is_determined {
                 let key = &mut fragment.keys[index];
-                fragment.rows.use_rows(key, refused)?;
+                let refused = |source, column| (source, column) == (refused.source, refused.column);
+                fragment.rows.use_rows(key, &refused)?;
             }
         }
         fragment.number();
@@ -52,7 +53,45 @@ impl Fragment {
     }
 }
 
+impl Fragment {
+    /// Uses the texts of rows for keys that others determine, if several are columns of the same table: the number of
+    /// its row tells all of them.
+    ///
+    /// # Errors
+    /// If a type is not known.
+    pub(crate) fn share_rows(&mut self) -> Result<()> {
+        let determined = self.determined();
+        let mut texts = Vec::new();
+        for (key, _) in self.keys.iter().zip(&determined).filter(|(_, it)| **it) {
+            texts.extend(self.rows.text_of_join(key));
+        }
+        let is_shared = |source, column| {
+            let of_source = texts.iter().filter(|(of, _)| *of == source);
+            texts.contains(&(source, column)) && of_source.count() > 1
+        };
+        for (key, _) in self.keys.iter_mut().zip(&determined).filter(|(_, it)| **it) {
+            self.rows.use_rows(key, &is_shared)?;
+        }
+        self.number();
+        Ok(())
+    }
+}
+
 impl Rows {
+    /// Returns the source and the column of a text of a join.
+    fn text_of_join(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<(usize, usize)> {
+        let column = crate::fragment::column_of(expr)?;
+        self.joins.iter().find_map(|join| {
+            let of_row = join.rows.columns.get(column.checked_sub(join.first)?)?;
+            join.rows.text_of_join(of_row).or_else(|| {
+                let column = crate::fragment::column_of(of_row)?;
+                let is_own = column < join.rows.width();
+                let is_text = is_own && is_text(join.rows.schema.field(column).data_type());
+                is_text.then_some((join.rows.source, column))
+            })
+        })
+    }
+
     /// Makes columns of what is computed of one that a device cannot keep, in all expressions over rows of its source.
     /// `over` are those over these rows.
     fn compute(&mut self, refused: &Refused, over: Vec<&mut Arc<dyn PhysicalExpr>>) -> Result<()> {
@@ -84,9 +123,13 @@ impl Rows {
         Ok(())
     }
 
-    /// Uses the texts of rows for a key that other keys determine, if it is a text column that a device cannot keep:
-    /// groups are not numbered by it, so that the row of each group is enough.
-    fn use_rows(&mut self, key: &mut Arc<dyn PhysicalExpr>, refused: &Refused) -> Result<()> {
+    /// Uses the texts of rows for a key that other keys determine, if it is a text column of files that is wanted so, by
+    /// its source and its index: groups are not numbered by it, so that a row of each group is enough.
+    fn use_rows(
+        &mut self,
+        key: &mut Arc<dyn PhysicalExpr>,
+        is_wanted: &dyn Fn(usize, usize) -> bool,
+    ) -> Result<()> {
         let Some(column) = key.downcast_ref::<Column>() else {
             return Ok(());
         };
@@ -95,16 +138,16 @@ impl Rows {
             let place = index.checked_sub(join.first);
             let mut of_rows = std::mem::take(&mut join.rows.columns);
             let of_row = place.and_then(|it| of_rows.get_mut(it));
-            let used = of_row.map(|it| join.rows.use_rows(it, refused));
+            let used = of_row.map(|it| join.rows.use_rows(it, is_wanted));
             join.rows.columns = of_rows;
             if let Some(used) = used {
                 return used;
             }
         }
-        let is_refused = self.source == refused.source && index == refused.column;
         // A computed column is not computed again.
         let is_text = index < self.width() && is_text(self.schema.field(index).data_type());
-        if is_refused && is_text {
+        let is_of_files = matches!(self.origin, Origin::Files(_));
+        if is_text && is_of_files && is_wanted(self.source, index) {
             let of_row = Arc::new(TextOfRow::new(Arc::clone(key)));
             let with = (&mut self.schema, &mut self.computed);
             *key = column_of(of_row, with).map_err(Reason::of)?;

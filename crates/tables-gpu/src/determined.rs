@@ -13,8 +13,12 @@ use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
 
 impl Fragment {
-    /// Returns whether each key is determined by those that are not. Kernels check that joins have one row for a key.
+    /// Returns whether each key is determined by those that are not, or by the row if each is returned. Kernels check
+    /// that joins have one row for a key.
     pub(crate) fn determined(&self) -> Vec<bool> {
+        if self.is_listed {
+            return vec![true; self.keys.len()];
+        }
         let is_text = |key: &usize| {
             let data_type = self.keys[*key].data_type(&self.rows.schema);
             data_type.is_ok_and(|it| is_text(&it))

@@ -125,6 +125,8 @@ pub(crate) struct Fragment {
     pub(crate) sources: Vec<Arc<Source>>,
     /// What the plan above keeps of the groups.
     pub(crate) selection: Selection,
+    /// Whether each row is returned, with the keys as its columns, instead of groups.
+    pub(crate) is_listed: bool,
 }
 
 impl Fragment {
@@ -164,8 +166,35 @@ impl Fragment {
             keys,
             sources: Vec::new(),
             selection: Selection::default(),
+            is_listed: false,
         };
         fragment.number();
+        fragment.share_rows()?;
+        Ok(fragment)
+    }
+
+    /// Returns the fragment whose rows are those of an operator above joins.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn of_rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Fragment> {
+        let rows = rows(plan)?;
+        if let Origin::Plan(_, reason) = &rows.origin {
+            return Err(reason.clone());
+        }
+        if rows.joins.is_empty() {
+            return Err(Reason::new("rows of one table"));
+        }
+        let mut fragment = Fragment {
+            keys: rows.columns.clone(),
+            rows,
+            aggregates: Vec::new(),
+            sources: Vec::new(),
+            selection: Selection::default(),
+            is_listed: true,
+        };
+        fragment.number();
+        fragment.share_rows()?;
         Ok(fragment)
     }
 

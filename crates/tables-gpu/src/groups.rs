@@ -30,6 +30,13 @@ const GROUPS_OF_VALUES: u64 = 1 << 22;
 const GROUPS_OF_RANGES: u64 = 1 << 20;
 /// Number of slots that a hash table has at most at first.
 const SLOTS_FIRST: u64 = 1 << 24;
+/// Number of rows for which a list has room at first.
+const LISTED_MIN: u64 = 1 << 10;
+const LISTED_FIRST: u64 = 1 << 20;
+/// Maximum bytes of a list: more rows are the CPU's.
+const LISTED_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 128 << 20 };
+/// Why they are.
+const TOO_MANY_ROWS: &str = "too many rows are returned";
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
@@ -46,6 +53,8 @@ pub(crate) enum Place {
     OfAll,
     /// Groups in a hash table, in global memory.
     Hashed,
+    /// A group for each row, in global memory.
+    Listed,
 }
 
 impl Place {
@@ -57,6 +66,7 @@ impl Place {
             Place::OfBlock => "OfBlock",
             Place::OfAll => "OfAll",
             Place::Hashed => "Hashed",
+            Place::Listed => "Listed",
         }
     }
 }
@@ -301,23 +311,43 @@ impl Groups {
         Ok(groups)
     }
 
+    /// Returns a group for each of at most `rows` rows.
+    pub(crate) fn listed(totals: &[Total], rows: u64) -> Groups {
+        let first = (rows / 64).clamp(LISTED_MIN, LISTED_FIRST);
+        Groups {
+            place: Place::Listed,
+            count: first.min(listed_max(rows, totals)) as usize,
+            combinations: 1,
+            rows,
+            keys: Vec::new(),
+            constants: Vec::new(),
+            tables: Vec::new(),
+        }
+    }
+
     /// Returns the bytes of the totals of all groups.
     pub(crate) fn bytes(&self, totals: &[Total]) -> usize {
         self.count * 8 * group_words(totals)
     }
 
-    /// Gives a hash table that was full more slots.
+    /// Gives a hash table or a list that was full more slots.
     ///
     /// # Errors
     /// If it has as many as all rows need, or as there is memory for.
     pub(crate) fn grow(&mut self, totals: &[Total]) -> Result<()> {
-        let most = slots_max(self.rows, totals);
+        let (most, reason) = match self.place {
+            Place::Listed => (listed_max(self.rows, totals) as usize, TOO_MANY_ROWS),
+            _ => (
+                slots_max(self.rows, totals),
+                "too many groups in a hash table",
+            ),
+        };
         match self.count < most {
             true => {
                 self.count = (8 * self.count).min(most);
                 Ok(())
             }
-            false => Err(Reason::new("too many groups in a hash table")),
+            false => Err(Reason::new(reason)),
         }
     }
 
@@ -327,9 +357,15 @@ impl Groups {
         match self.place {
             Place::Private => totals * THREADS,
             Place::OfBlock => totals,
-            Place::Registers | Place::OfAll | Place::Hashed => 0,
+            Place::Registers | Place::OfAll | Place::Hashed | Place::Listed => 0,
         }
     }
+}
+
+/// Returns the number of rows that are returned at most, of this many.
+fn listed_max(rows: u64, totals: &[Total]) -> u64 {
+    let of_bytes = LISTED_BYTES_MAX / (8 + 8 * group_words(totals) as u64);
+    rows.clamp(1, of_bytes)
 }
 
 /// Returns the number of slots that a hash table of the groups of this many rows may have.

@@ -130,6 +130,8 @@ pub(crate) struct InMemory {
     pub(crate) memory: Memory,
     bytes: u64,
     pub(crate) keys: Keys,
+    /// Address of the number of rows of a list.
+    counter: u64,
     /// Address of the totals.
     pub(crate) address: u64,
 }
@@ -145,7 +147,11 @@ impl InMemory {
         (columns, used): (&Columns, u64),
     ) -> Result<InMemory> {
         let is_hashed = groups.place == Place::Hashed;
-        let keys_bytes = 8 * (groups.count * usize::from(is_hashed)) as u64;
+        let keys_bytes = match groups.place {
+            Place::Hashed => 8 * groups.count as u64,
+            Place::Listed => ALIGNMENT,
+            _ => 0,
+        };
         let bytes = keys_bytes + groups.bytes(&compiled.totals) as u64;
         let memory = columns.allocate(bytes, used)?;
         let mut keys = Keys::default();
@@ -154,6 +160,7 @@ impl InMemory {
         }
         Ok(InMemory {
             address: memory.address + keys_bytes,
+            counter: memory.address,
             memory,
             bytes,
             keys,
@@ -179,11 +186,12 @@ pub(crate) fn last(
         words: joins.words.clone(),
         keys: joins.keys.clone(),
         own_keys: totals.map_or(Keys::default(), |it| it.keys),
+        seen: totals.map_or(0, |it| it.counter),
         groups: groups.count as u32,
         totals: totals.map(|it| it.address),
         shared_bytes: groups.shared_bytes(compiled.totals.len()),
         addend_max: match groups.place {
-            Place::OfAll | Place::Hashed => 0,
+            Place::OfAll | Place::Hashed | Place::Listed => 0,
             _ => compiled.addend_max,
         },
         ..kernel(

@@ -27,7 +27,7 @@ use crate::work::{OnDevice, Outcome, Work};
 
 /// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
 #[derive(Debug)]
-pub(crate) struct GpuAggregateExec {
+pub(crate) struct GpuFragmentExec {
     cpu: Arc<dyn ExecutionPlan>,
     /// The plans whose rows are joined, in the order of their sources.
     plans: Vec<Arc<dyn ExecutionPlan>>,
@@ -42,7 +42,7 @@ pub(crate) struct GpuAggregateExec {
     properties: Arc<PlanProperties>,
 }
 
-impl GpuAggregateExec {
+impl GpuFragmentExec {
     /// Returns the operator that computes a fragment instead of an operator of the CPU.
     ///
     /// # Errors
@@ -52,13 +52,13 @@ impl GpuAggregateExec {
         fragment: Arc<Fragment>,
         columns: Arc<Columns>,
         options: GpuOptions,
-    ) -> Result<GpuAggregateExec> {
+    ) -> Result<GpuFragmentExec> {
         let sources = fragment.sources.iter();
         let plans = sources.filter_map(|source| match &source.origin {
             Origin::Plan(plan, _) => Some(Arc::clone(plan)),
             Origin::Files(_) => None,
         });
-        Ok(GpuAggregateExec {
+        Ok(GpuFragmentExec {
             properties: Arc::clone(cpu.properties()),
             // They are also below the operator of the CPU, which may run.
             plans: plans.map(reset_plan_states).collect::<Result<_>>()?,
@@ -77,8 +77,8 @@ impl GpuAggregateExec {
     }
 
     /// Returns the operator with another fragment for the device.
-    pub(crate) fn with_fragment(&self, fragment: Fragment) -> GpuAggregateExec {
-        GpuAggregateExec {
+    pub(crate) fn with_fragment(&self, fragment: Fragment) -> GpuFragmentExec {
+        GpuFragmentExec {
             fragment: Arc::new(fragment),
             ..self.renewed()
         }
@@ -90,7 +90,7 @@ impl GpuAggregateExec {
     }
 
     /// Returns the operator, which returns at least the groups that are selected.
-    pub(crate) fn with_selection(&self, selection: Selection) -> GpuAggregateExec {
+    pub(crate) fn with_selection(&self, selection: Selection) -> GpuFragmentExec {
         let mut fragment = Fragment::clone(&self.fragment);
         fragment.selection = selection;
         self.with_fragment(fragment)
@@ -107,8 +107,8 @@ impl GpuAggregateExec {
     }
 
     /// Returns the operator without what a run has made.
-    fn renewed(&self) -> GpuAggregateExec {
-        GpuAggregateExec {
+    fn renewed(&self) -> GpuFragmentExec {
+        GpuFragmentExec {
             cpu: Arc::clone(&self.cpu),
             plans: self.plans.clone(),
             fragment: Arc::clone(&self.fragment),
@@ -122,9 +122,9 @@ impl GpuAggregateExec {
     }
 
     /// Returns the operator of a plan that is kept; `None` if the CPU reads tables for it.
-    fn kept(&self) -> Option<GpuAggregateExec> {
+    fn kept(&self) -> Option<GpuFragmentExec> {
         let plans = self.plans.iter().map(kept);
-        Some(GpuAggregateExec {
+        Some(GpuFragmentExec {
             plans: plans.collect::<Option<_>>()?,
             is_kept: true,
             ..self.renewed()
@@ -149,7 +149,7 @@ impl GpuAggregateExec {
 /// Returns a plan that is kept; `None` if the CPU reads tables for it. The dynamic filters of its scans would be those
 /// of an earlier run.
 fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
-    if let Some(operator) = plan.downcast_ref::<GpuAggregateExec>() {
+    if let Some(operator) = plan.downcast_ref::<GpuFragmentExec>() {
         return Some(Arc::new(operator.kept()?));
     }
     let children = plan.children();
@@ -161,9 +161,9 @@ fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
     Arc::clone(plan).replace_children(children, options).ok()
 }
 
-impl DisplayAs for GpuAggregateExec {
+impl DisplayAs for GpuFragmentExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GpuAggregateExec: device={}", self.columns.engine.name())?;
+        write!(f, "GpuFragmentExec: device={}", self.columns.engine.name())?;
         let Selection {
             conditions, top, ..
         } = self.selection();
@@ -181,7 +181,7 @@ impl DisplayAs for GpuAggregateExec {
     }
 }
 
-impl ExecutionPlan for GpuAggregateExec {
+impl ExecutionPlan for GpuFragmentExec {
     fn name(&self) -> &str {
         GPU_OPERATOR
     }
@@ -211,7 +211,7 @@ impl ExecutionPlan for GpuAggregateExec {
         }
         let plans = children.split_off(1);
         let cpu = children.swap_remove(0);
-        Ok(Arc::new(GpuAggregateExec {
+        Ok(Arc::new(GpuFragmentExec {
             properties: Arc::clone(cpu.properties()),
             cpu,
             plans,
@@ -230,7 +230,7 @@ impl ExecutionPlan for GpuAggregateExec {
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         let plans = self.plans.iter().cloned().map(reset_plan_states);
-        Ok(Arc::new(GpuAggregateExec {
+        Ok(Arc::new(GpuFragmentExec {
             plans: plans.collect::<Result<_>>()?,
             ..self.renewed()
         }))
@@ -246,7 +246,7 @@ impl ExecutionPlan for GpuAggregateExec {
         Ok(kept.map(|kept| {
             let alone = Partitioning::UnknownPartitioning(1);
             let properties = PlanProperties::clone(&self.properties).with_partitioning(alone);
-            Arc::new(GpuAggregateExec {
+            Arc::new(GpuFragmentExec {
                 properties: Arc::new(properties),
                 ..kept
             }) as _

@@ -109,7 +109,9 @@ pub(crate) struct Compiled {
     pub(crate) addend_max: u128,
     /// Number of rows of the first source.
     rows: u64,
-    /// Slots that a hash table of groups needed the last time.
+    /// Whether each row is returned.
+    is_listed: bool,
+    /// Slots that a hash table of groups, or a list of rows, needed the last time.
     pub(crate) slots: AtomicUsize,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
@@ -189,6 +191,7 @@ impl Compiled {
             outputs,
             addend_max,
             rows,
+            is_listed: fragment.is_listed,
             slots: AtomicUsize::new(0),
             counting: Counting::default(),
         })
@@ -199,8 +202,11 @@ impl Compiled {
     /// # Errors
     /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
-        let mut groups = Groups::new(&self.keys, &self.totals, self.rows, marks)?;
-        if groups.place == Place::Hashed {
+        let mut groups = match self.is_listed {
+            true => Groups::listed(&self.totals, self.rows),
+            false => Groups::new(&self.keys, &self.totals, self.rows, marks)?,
+        };
+        if groups.place == Place::Hashed || self.is_listed {
             groups.count = groups.count.max(self.slots.load(Ordering::Relaxed));
         }
         Ok(groups)

@@ -12,7 +12,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 
 use crate::fragment::{Exprs, Fragment, Rows, column_of, is_moving, over_rows, rows};
 use crate::join::{Join, JoinKind};
-use crate::operator::GpuAggregateExec;
+use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
 use crate::rule::check;
 
@@ -20,9 +20,9 @@ type Plan = Arc<dyn ExecutionPlan>;
 
 /// Returns the aggregate of a GPU below a plan, and expressions over the columns of the plan as those over its columns;
 /// `None` if other operators than filters, projections and those that move rows are between.
-fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuAggregateExec, Exprs)> {
-    if let Some(groups) = plan.downcast_ref::<GpuAggregateExec>() {
-        return Some((groups, exprs.clone()));
+fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuFragmentExec, Exprs)> {
+    if let Some(groups) = plan.downcast_ref::<GpuFragmentExec>() {
+        return (!groups.fragment().is_listed).then(|| (groups, exprs.clone()));
     }
     let below = plan.children().first().copied()?;
     let columns: Exprs = if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
@@ -159,7 +159,7 @@ fn are_same(one: &Arc<dyn PhysicalExpr>, other: &Arc<dyn PhysicalExpr>) -> bool 
 
 /// Returns a plan with another aggregate below.
 fn with_aggregate(plan: &Plan, aggregate: Plan) -> Option<Plan> {
-    if plan.is::<GpuAggregateExec>() {
+    if plan.is::<GpuFragmentExec>() {
         return Some(aggregate);
     }
     let input = with_aggregate(plan.children()[0], aggregate)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -10,6 +10,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
 
@@ -18,13 +20,14 @@ use crate::columns::Columns;
 use crate::constants;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
-use crate::operator::GpuAggregateExec;
+use crate::operator::GpuFragmentExec;
 use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 
-/// Puts an operator of a device above each aggregate that the device can compute.
+/// Puts an operator of a device above each aggregate that the device can compute, and above joins whose rows no
+/// aggregate reads.
 #[derive(Debug)]
 pub(crate) struct Fragments(pub(crate) Arc<Columns>);
 
@@ -39,7 +42,7 @@ impl PhysicalOptimizerRule for Fragments {
         if !options.is_on {
             return Ok(plan);
         }
-        plan.transform_up(|node| {
+        let plan = plan.transform_up(|node| {
             let Some(aggregate) = node.downcast_ref::<AggregateExec>() else {
                 return above::selected(node);
             };
@@ -51,7 +54,7 @@ impl PhysicalOptimizerRule for Fragments {
                 Ok(fragment) => {
                     let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
                     let options = options.clone();
-                    let node = GpuAggregateExec::new(node, fragment, columns, options)?;
+                    let node = GpuFragmentExec::new(node, fragment, columns, options)?;
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
                 // Those of catalogues are not the device's.
@@ -66,8 +69,8 @@ impl PhysicalOptimizerRule for Fragments {
                     Ok(Transformed::yes(Arc::new(node) as _))
                 }
             }
-        })
-        .data()
+        });
+        self.with_lists(plan.data()?, &options)
     }
 
     fn name(&self) -> &str {
@@ -76,6 +79,36 @@ impl PhysicalOptimizerRule for Fragments {
 
     fn schema_check(&self) -> bool {
         true
+    }
+}
+
+impl Fragments {
+    /// Puts an operator of a device above joins whose rows no aggregate reads.
+    fn with_lists(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        options: &GpuOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let listed = plan.transform_down(|node| {
+            let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
+            // Others with a limit end early.
+            let has_limit = node.fetch().is_some() && !is_sort;
+            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit {
+                return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
+            }
+            let Ok(fragment) = listed(&node) else {
+                let below = match node.is::<AggregateExec>() {
+                    true => TreeNodeRecursion::Jump,
+                    false => TreeNodeRecursion::Continue,
+                };
+                return Ok(Transformed::new(node, false, below));
+            };
+            let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
+            let node = GpuFragmentExec::new(node, fragment, columns, options.clone())?;
+            let node: Arc<dyn ExecutionPlan> = Arc::new(node);
+            Ok(Transformed::new(node, true, TreeNodeRecursion::Jump))
+        });
+        listed.data()
     }
 }
 
@@ -142,6 +175,24 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     Ok(fragment)
 }
 
+/// Returns the fragment of the rows of joins.
+fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+    if plan.properties().output_ordering().is_some() {
+        return Err(Reason::new("rows that are sorted"));
+    }
+    let partitioning = &plan.properties().partitioning;
+    let is_any = matches!(
+        partitioning,
+        Partitioning::UnknownPartitioning(_) | Partitioning::RoundRobinBatch(_)
+    );
+    if !is_any && !is_by_columns(partitioning) {
+        return Err(Reason::new("rows that are partitioned"));
+    }
+    let fragment = Fragment::of_rows(plan)?;
+    check(&fragment)?;
+    Ok(fragment)
+}
+
 /// Checks that kernels can compute a fragment, if the numbers of its columns are small.
 ///
 /// # Errors
@@ -178,7 +229,9 @@ fn check_columns(source: &Source) -> std::result::Result<(), Reason> {
         Origin::Files(scan) => scan.file_source.table_schema().file_schema().fields().len(),
         Origin::Plan(..) => usize::MAX,
     };
-    for column in &source.columns {
+    // What is computed is of a type that can be kept.
+    let of_files = source.columns.iter();
+    for column in of_files.filter(|it| source.computed(**it).is_none()) {
         let field = schema.field(*column);
         // The values of partitions are those of a scan: the same file may have another one in the next.
         if *column >= in_file {

@@ -108,7 +108,7 @@ impl Work {
         let groups = compiled.groups(marks.as_deref())?;
         let are_selected = match groups.place {
             Place::OfAll => groups.count >= self.columns.engine.selects_from(),
-            place => place == Place::Hashed,
+            place => matches!(place, Place::Hashed | Place::Listed),
         };
         let found = if are_selected {
             let of = (&*compiled, &groups);

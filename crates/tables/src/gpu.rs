@@ -50,7 +50,7 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
 /// partition returns the operator of a kept plan, which fails with [`PlanAgain`] if the GPU does not compute it.
 ///
 /// [`ExecutionPlan::repartitioned`]: datafusion::physical_plan::ExecutionPlan::repartitioned
-pub const GPU_OPERATOR: &str = "GpuAggregateExec";
+pub const GPU_OPERATOR: &str = "GpuFragmentExec";
 
 /// The error of an operator of a kept plan that the GPU does not compute: the query is planned again, for the CPU.
 #[derive(Debug)]

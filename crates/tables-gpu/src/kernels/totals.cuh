@@ -112,6 +112,18 @@ struct OfAll : Numbered {
     __device__ void finish(const Fragment&) {}
 };
 
+// A list of rows: each is a group of its own.
+struct Listed : OfAll {
+    static constexpr bool kMayBeFull = true;
+
+    __device__ u32 group_of(const Fragment& f, Key) const {
+        const u32 row = atomicAdd(f.seen, 1u);
+        if (row < f.groups) return row;
+        *f.flag = 2;
+        return kNoSlot;
+    }
+};
+
 // The same, of groups that are found in a hash table of their keys.
 struct Hashed : OfAll {
     using Key = u64;

@@ -83,8 +83,8 @@ pub(super) const QUERIES: &[&str] = &[
     // Groups that a join of the CPU leaves out.
     "SELECT v, g.a, s FROM m JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = m.k
         WHERE m.k IN (SELECT k FROM d WHERE label = 'x')",
-    "SELECT m.v, label, s FROM m JOIN d ON m.k = d.k LEFT JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = d.k
-        WHERE label <> 'y'",
+    "SELECT v, s FROM m LEFT JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = m.k
+        WHERE m.k IN (SELECT k FROM d WHERE label <> 'y')",
     "SELECT v FROM m WHERE m.k IN (SELECT k FROM d WHERE label = 'x') AND NOT EXISTS
         (SELECT 1 FROM (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g WHERE g.a = m.k AND s > 0)",
     // Keys that others determine.
@@ -105,6 +105,21 @@ pub(super) const QUERIES: &[&str] = &[
         WHERE CAST(small AS DECIMAL(38, 0)) + 99999999999999999999 > CAST(b AS DECIMAL(38, 0))",
 ];
 
+/// Queries whose rows kernels list.
+pub(super) const LISTS: &[&str] = &[
+    "SELECT a, label, price, day FROM t JOIN d ON a = k WHERE b > 0",
+    "SELECT t.a, name, flag, label, title, weight, ok FROM t JOIN d ON a = k JOIN r ON d.r = r.r WHERE quantity < 20",
+    "SELECT a, quantity FROM t WHERE a IN (SELECT k FROM m WHERE v > 3)",
+    "SELECT a, quantity + 1, upper(name) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > 3) AND name <> 'x'",
+    "SELECT a, label, weight FROM t LEFT JOIN d ON a = k",
+    "SELECT a, label, price FROM t JOIN d ON a = k ORDER BY price DESC, a, label LIMIT 5",
+    "SELECT t.a, s, flag FROM t JOIN (SELECT k, sum(v) AS s FROM m GROUP BY k) AS g ON t.a = g.k WHERE quantity < s",
+    "SELECT a, label FROM t JOIN d ON a = k WHERE b > 1000 UNION ALL SELECT k, label FROM d",
+    "SELECT a, label, sum(b) OVER (PARTITION BY label) FROM t JOIN d ON a = k WHERE quantity = 7",
+    "SELECT b, far FROM t JOIN h ON a * 1000000000007 = far WHERE quantity > 3",
+    "SELECT 1 AS one, price FROM t JOIN e ON a = k",
+];
+
 /// The same, if `t` is larger than `w`.
 pub(super) const OF_LARGE: &[&str] = &[
     "SELECT k, weight, label, level, title, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2, 3, 4, 5",
@@ -115,7 +130,12 @@ pub(super) const OF_LARGE: &[&str] = &[
         ORDER BY s DESC, id, flag LIMIT 5",
     "SELECT remark, label, s FROM (SELECT id, remark, label, sum(quantity) AS s FROM t JOIN w ON b = id JOIN d ON w.r = d.k
         GROUP BY 1, 2, 3) WHERE s > 20",
+    "SELECT id, remark, same, quantity FROM t JOIN w ON b = id",
+    "SELECT remark, title, note, b FROM t JOIN w ON b = id JOIN r ON w.r = r.r WHERE quantity < 9",
 ];
+
+/// A list that is too long for the engine.
+pub(super) const LONG_LIST: &str = "SELECT t.a, b, price, discount, quantity, day, flag, label, weight, odd, level FROM t LEFT JOIN d ON a = k";
 
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[

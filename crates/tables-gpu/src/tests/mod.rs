@@ -130,12 +130,12 @@ const REFUSED: &[(&str, &str)] = &[
     ("SELECT max(name) FROM t WHERE a > 3", ""),
     (
         "SELECT sum(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2 HAVING sum(b) > 1000)",
-        "GpuAggregateExec is below",
+        "GpuFragmentExec is below",
     ),
     (
         "SELECT o.flag, count(*) FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2) AS o
             JOIN (SELECT flag, min(quantity) AS m FROM t GROUP BY flag) AS i ON o.flag = i.flag AND o.s > i.m GROUP BY 1",
-        "GpuAggregateExec is below",
+        "GpuFragmentExec is below",
     ),
 ];
 
@@ -228,6 +228,15 @@ impl Fixture {
         (Ok(lines), has_operator)
     }
 
+    /// Runs all queries with the engine and without.
+    async fn compare_all(&self, sizes: Sizes) {
+        let queries = QUERIES.iter().chain(joins::QUERIES);
+        self.compare(queries.chain(joins::LISTS)).await;
+        if sizes.0[0] > 2000 {
+            self.compare(joins::OF_LARGE).await;
+        }
+    }
+
     /// Runs queries with the engine and without.
     async fn compare<'q>(&self, queries: impl IntoIterator<Item = &'q &'q str>) {
         let mut wrong = Vec::new();
@@ -267,7 +276,7 @@ async fn compare_random(fixture: &Fixture, count: u64) {
 }
 
 fn has_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.name() == "GpuAggregateExec" || plan.children().into_iter().any(has_operator)
+    plan.name() == "GpuFragmentExec" || plan.children().into_iter().any(has_operator)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,10 +287,15 @@ async fn kernels_give_the_rows_of_the_cpu() {
     let emulated = Emulated::new();
     for sizes in [Sizes(&[1]), Sizes(&[7, 8, 9]), Sizes(&[3000, 1, 512, 513])] {
         let fixture = Fixture::new(Arc::new(Shared(Arc::clone(&emulated))), sizes).await;
-        fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
+        fixture.compare_all(sizes).await;
         if sizes.0[0] > 2000 {
-            fixture.compare(joins::OF_LARGE).await;
+            let (strict, _) = Fixture::rows(&fixture.with, joins::LONG_LIST).await;
+            let error = strict.expect_err("a long list");
+            assert!(error.contains("too many rows"), "{error}");
         }
+        let (lenient, _) = Fixture::rows(&fixture.lenient, joins::LONG_LIST).await;
+        let (without, _) = Fixture::rows(&fixture.without, joins::LONG_LIST).await;
+        assert_eq!(lenient, without);
     }
     compile_all(&emulated);
 }
@@ -569,7 +583,7 @@ async fn groups_are_selected_by_kernels() {
         let explained = format!("EXPLAIN ANALYZE {query}");
         let (plan, _) = Fixture::rows(&fixture.with, &explained).await;
         let plan = plan.expect("a plan").concat();
-        let returned = plan.split_once("GpuAggregateExec").and_then(|(_, plan)| {
+        let returned = plan.split_once("GpuFragmentExec").and_then(|(_, plan)| {
             let (_, rows) = plan.split_once("output_rows=")?;
             let end = rows.find(|it: char| !it.is_ascii_digit())?;
             rows[..end].parse::<usize>().ok()
@@ -610,10 +624,7 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     ] {
         let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
         let fixture = Fixture::new(Arc::new(gpu), sizes).await;
-        fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
-        if sizes.0[0] > 2000 {
-            fixture.compare(joins::OF_LARGE).await;
-        }
+        fixture.compare_all(sizes).await;
     }
     let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
     let fixture = Fixture::new(Arc::new(gpu), Sizes(&[20_000, 700])).await;

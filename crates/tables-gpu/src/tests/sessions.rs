@@ -144,7 +144,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         figures.columns > 0 && figures.column_bytes > 0,
         "{figures:?}"
     );
-    let reason = "GpuAggregateExec is below".to_owned();
+    let reason = "GpuFragmentExec is below".to_owned();
     assert!(figures.on_cpu.contains(&(reason, 1)), "{figures:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
