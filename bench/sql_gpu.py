@@ -183,6 +183,7 @@ def main(forebay, folder, rounds="15", *cases):
     settings = ["--tables-gpu-bytes-max", "64MiB", "--tables-gpu-host-bytes-max", "32GiB"] if is_pinned else []
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
+    cases = ("q6", "ssb 1.1") if is_pinned else cases
     sums, failed = {}, False
     duck = duckdb.connect()
     small = f"{folder}/small.parquet"
@@ -205,7 +206,7 @@ def main(forebay, folder, rounds="15", *cases):
             sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
 
         for case, query in queries.items():
-            if cases and case not in cases and not (is_pinned and case in ("q6", "ssb 1.1")):
+            if cases and case not in cases:
                 continue
             query = query.strip().rstrip(";")
             began = time.perf_counter()

@@ -4,6 +4,7 @@
 //! loses nothing, since files are read again.
 
 use std::collections::HashMap;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,13 +32,8 @@ const READS: i32 = 2;
 /// Reads of a column for which there was no room, before it is tried again.
 const READS_WITHOUT_ROOM: i32 = 100;
 
-/// Reads of a column in memory of the host, after which it is brought to the device, and again after as many.
+/// Number of reads of a column in memory of the host, after each of which it is promoted if the device has room.
 const READS_ON_HOST: u64 = 8;
-/// Uses of columns within which one was used lately.
-const USES_LATELY: u64 = 1_000;
-/// Part of the memory for tables that columns leave to totals and tables of joins.
-const PART_OF_TOTALS: u64 = 8;
-
 /// Number of columns above which those that are not here are forgotten.
 const COLUMNS_MAX: usize = 1 << 16;
 /// Maximum bytes in host memory of the texts of all columns.
@@ -70,7 +66,7 @@ pub(crate) struct ColumnKey {
 #[derive(Debug, Clone)]
 pub(crate) struct Chunk {
     pub(crate) rows: u32,
-    memory: Memory,
+    pub(crate) memory: Memory,
     valid: Option<usize>,
     /// Smallest and largest number; `None` if all are NULL.
     pub(crate) range: Option<(i64, i64)>,
@@ -115,6 +111,13 @@ impl Bytes {
     }
 }
 
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        self.device += other.device;
+        self.host += other.host;
+    }
+}
+
 #[derive(Debug)]
 enum State {
     /// On files, and read this often; less than zero if there was no room lately.
@@ -140,7 +143,7 @@ impl Entry {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     columns: HashMap<ColumnKey, Entry>,
     uses: u64,
 }
@@ -169,7 +172,7 @@ impl Known {
     }
 
     /// Returns a column that is in memory of the host and is read often.
-    fn often_on_host(&self, key: &ColumnKey) -> Option<Arc<Column>> {
+    pub(crate) fn often_on_host(&self, key: &ColumnKey) -> Option<Arc<Column>> {
         let entry = self.columns.get(key)?;
         match &entry.state {
             State::Here(column) if column.bytes.host > 0 => {
@@ -184,7 +187,7 @@ impl Known {
     fn free_texts(&mut self, but: &ColumnKey) {
         let here = self.columns.iter();
         let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) => Some((entry.used, column.host_bytes(), key)),
+            State::Here(column) => Some((entry.used, column.text_bytes(), key)),
             _ => None,
         });
         let mut held: usize = here.clone().map(|(_, bytes, _)| bytes).sum();
@@ -204,8 +207,9 @@ impl Known {
         freed.iter().for_each(|key| drop(self.columns.remove(key)));
     }
 
-    /// Forgets the columns that were used longest ago, before `end`, until their bytes in a place are at least this many.
-    fn free(&mut self, bytes: u64, end: u64, place: impl Fn(Bytes) -> u64) {
+    /// Forgets the columns that were used longest ago, before `end`, until at least `bytes` of theirs in a place are
+    /// free.
+    pub(crate) fn free(&mut self, bytes: u64, end: u64, place: impl Fn(Bytes) -> u64) {
         let mut here: Vec<_> = self
             .columns
             .iter()
@@ -233,7 +237,7 @@ impl Known {
 pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) written: Written,
-    known: Arc<Mutex<Known>>,
+    pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
     /// Held by the load that runs.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
@@ -324,10 +328,9 @@ impl Columns {
             State::Here(column) => Some(column.bytes),
             _ => None,
         });
-        here.fold((0, Bytes::default()), |(count, all), of_column| {
-            let device = all.device + of_column.device;
-            let host = all.host + of_column.host;
-            (count + 1, Bytes { device, host })
+        here.fold((0, Bytes::default()), |(count, mut bytes), of_column| {
+            bytes += of_column;
+            (count + 1, bytes)
         })
     }
 
@@ -423,76 +426,7 @@ impl Columns {
         })
     }
 
-    async fn placed(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
-        if let Some(memory) = self.room_of_column(words.len() as u64 * 4, began) {
-            self.engine.write(words, &memory).await?;
-            return Ok(memory);
-        }
-        if let Ok(memory) = self.engine.write_host(words.clone()).await {
-            return Ok(memory);
-        }
-        let bytes = words.len() as u64 * 4;
-        self.known.lock().free(bytes, began, |it| it.host);
-        match self.engine.write_host(words.clone()).await {
-            Ok(memory) => Ok(memory),
-            Err(_) => self.copied(words, began).await,
-        }
-    }
-
-    /// Allocates memory of the device for a part of a column, if it has room. Columns that were used lately stay there.
-    fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
-        let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
-        if self.engine.free_bytes() < wanted {
-            let stale = began.saturating_sub(USES_LATELY);
-            self.known.lock().free(bytes, stale, |it| it.device);
-        }
-        let has_room = self.engine.free_bytes() >= wanted;
-        has_room.then(|| self.engine.allocate(bytes).ok()).flatten()
-    }
-
-    /// Brings a column from memory of the host to that of the device, if it has room.
-    ///
-    /// # Errors
-    /// If there is no room, or the device fails.
-    async fn raised(&self, column: &Column, began: u64) -> Result<Column, Reason> {
-        let mut chunks = column.chunks.clone();
-        for chunk in &mut chunks {
-            if let Some(words) = self.engine.read_host(&chunk.memory) {
-                let memory = self.room_of_column(words.len() as u64 * 4, began);
-                let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
-                self.engine.write(words, &memory).await?;
-                chunk.memory = memory;
-            }
-        }
-        self.column(chunks, Arc::clone(&column.texts), began).await
-    }
-
-    /// Brings columns that are often read from memory of the host to that of the device, if it has room.
-    pub(crate) async fn raise(&self, reads: &[Read], began: u64) {
-        let columns = reads.iter().flat_map(|(source, files)| {
-            let of_file = |(file, _): &(FileKey, _)| {
-                let columns = source.columns.iter();
-                columns
-                    .map(|column| Columns::key(file, source, *column))
-                    .collect::<Vec<_>>()
-            };
-            files.iter().flat_map(of_file)
-        });
-        for key in columns {
-            let Some(column) = self.known.lock().often_on_host(&key) else {
-                continue;
-            };
-            match self.raised(&column, began).await {
-                Ok(raised) => self.put(key, raised),
-                Err(reason) => {
-                    tracing::debug!(%reason, "columns stay in memory of the host");
-                    return;
-                }
-            }
-        }
-    }
-
-    async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
+    pub(crate) async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
         let memory = self.allocate(words.len() as u64 * 4, began)?;
         self.engine.write(words, &memory).await?;
         Ok(memory)
@@ -544,7 +478,7 @@ impl Columns {
     }
 
     pub(crate) fn put(&self, key: ColumnKey, column: Column) {
-        let has_texts = column.host_bytes() > 0;
+        let has_texts = column.text_bytes() > 0;
         self.settle(key.clone(), State::Here(Arc::new(column)));
         if has_texts {
             self.known.lock().free_texts(&key);
@@ -584,7 +518,7 @@ impl Column {
     }
 
     /// Returns the bytes of its texts in host memory.
-    fn host_bytes(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
         let texts: usize = texts.map(Array::get_array_memory_size).sum();
         self.texts.host_bytes() + texts
@@ -618,6 +552,25 @@ fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i6
 impl Chunk {
     pub(crate) fn has_nulls(&self) -> bool {
         self.valid.is_some()
+    }
+
+    /// Returns the chunk of these rows in memory of the device. `valid` is the index of the first word with bits that
+    /// tell which rows have a value.
+    pub(crate) fn at(
+        memory: Memory,
+        rows: u32,
+        valid: Option<usize>,
+        (range, width): ((i64, i64), u32),
+    ) -> Chunk {
+        Chunk {
+            rows,
+            bytes: u64::from(rows) * u64::from(width) / 8,
+            memory,
+            valid,
+            range: Some(range),
+            width,
+            texts: None,
+        }
     }
 
     /// Returns the chunk as kernels see it.

@@ -11,7 +11,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::fragment::{Exprs, Fragment, Origin, Rows};
+use crate::fragment::{Exprs, Fragment, Origin, Rows, column_of};
 use crate::of_row::TextOfRow;
 use crate::packed::{is_packable, is_text};
 use crate::reason::Reason;
@@ -37,23 +37,16 @@ impl Fragment {
         let mut fragment = self.clone();
         let (rows, over) = fragment.parts_mut();
         rows.compute(refused, over)?;
-        for (index, is_determined) in fragment.determined().into_iter().enumerate() {
-            if is_determined {
-                let key = &mut fragment.keys[index];
-                let refused = |source, column| (source, column) == (refused.source, refused.column);
-                fragment.rows.use_rows(key, &refused)?;
-            }
-        }
-        fragment.number();
+        let determined = fragment.determined();
+        let is_refused = |source, column| (source, column) == (refused.source, refused.column);
+        fragment.use_rows(&determined, &is_refused)?;
         let source = &fragment.sources[refused.source];
         match source.columns.contains(&refused.column) {
             true => Err(refused.reason.clone()),
             false => Ok(fragment),
         }
     }
-}
 
-impl Fragment {
     /// Uses the texts of rows for keys that others determine, if several are columns of the same table: the number of
     /// its row tells all of them.
     ///
@@ -69,8 +62,18 @@ impl Fragment {
             let of_source = texts.iter().filter(|(of, _)| *of == source);
             texts.contains(&(source, column)) && of_source.count() > 1
         };
-        for (key, _) in self.keys.iter_mut().zip(&determined).filter(|(_, it)| **it) {
-            self.rows.use_rows(key, &is_shared)?;
+        self.use_rows(&determined, &is_shared)
+    }
+
+    /// Reads the texts of rows for those determined keys that are wanted. Numbers the sources again.
+    fn use_rows(
+        &mut self,
+        determined: &[bool],
+        is_wanted: &dyn Fn(usize, usize) -> bool,
+    ) -> Result<()> {
+        let keys = self.keys.iter_mut().zip(determined);
+        for (key, _) in keys.filter(|(_, is_determined)| **is_determined) {
+            self.rows.use_rows(key, is_wanted)?;
         }
         self.number();
         Ok(())
@@ -80,11 +83,11 @@ impl Fragment {
 impl Rows {
     /// Returns the source and the column of a text of a join.
     fn text_of_join(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<(usize, usize)> {
-        let column = crate::fragment::column_of(expr)?;
+        let column = column_of(expr)?;
         self.joins.iter().find_map(|join| {
             let of_row = join.rows.columns.get(column.checked_sub(join.first)?)?;
             join.rows.text_of_join(of_row).or_else(|| {
-                let column = crate::fragment::column_of(of_row)?;
+                let column = column_of(of_row)?;
                 let is_own = column < join.rows.width();
                 let is_text = is_own && is_text(join.rows.schema.field(column).data_type());
                 is_text.then_some((join.rows.source, column))
@@ -114,7 +117,7 @@ impl Rows {
                 if !is_of(&node, refused.column) || !is_packable(&node.data_type(&schema)?) {
                     return Ok(Transformed::no(node));
                 }
-                let column = column_of(node, (&mut schema, &mut computed))?;
+                let column = computed_column(node, (&mut schema, &mut computed))?;
                 Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
             });
             *expr = replaced.data().map_err(Reason::of)?;
@@ -123,8 +126,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Uses the texts of rows for a key that other keys determine, if it is a text column of files that is wanted so, by
-    /// its source and its index: groups are not numbered by it, so that a row of each group is enough.
+    /// Reads the text of its row for a key that other keys determine, if the key is a text column of files and
+    /// `is_wanted`, by its source and index. Groups are not numbered by such a key, so one row of each is enough.
     fn use_rows(
         &mut self,
         key: &mut Arc<dyn PhysicalExpr>,
@@ -150,14 +153,14 @@ impl Rows {
         if is_text && is_of_files && is_wanted(self.source, index) {
             let of_row = Arc::new(TextOfRow::new(Arc::clone(key)));
             let with = (&mut self.schema, &mut self.computed);
-            *key = column_of(of_row, with).map_err(Reason::of)?;
+            *key = computed_column(of_row, with).map_err(Reason::of)?;
         }
         Ok(())
     }
 }
 
-/// Returns the column that an expression is computed as, a new one unless there is one of the same.
-fn column_of(
+/// Returns the column that an expression is computed as; adds it if there is none.
+fn computed_column(
     expr: Arc<dyn PhysicalExpr>,
     (schema, computed): (&mut SchemaRef, &mut Exprs),
 ) -> datafusion::error::Result<Arc<dyn PhysicalExpr>> {

@@ -1,5 +1,5 @@
-//! Keys of groups that other keys determine: those of the one row that a join has for their values. Groups are numbered
-//! by the others alone.
+//! Keys of groups that are functionally dependent on other keys: columns of the one row that a join has for the values
+//! of these. Groups are numbered by the other keys alone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
 
 impl Fragment {
-    /// Returns whether each key is determined by those that are not, or by the row if each is returned. Kernels check
-    /// that joins have one row for a key.
+    /// Returns, for each key, whether it is functionally dependent on the keys that are not; true for all if each row is
+    /// returned. Kernels check that a join has one row for a key.
     pub(crate) fn determined(&self) -> Vec<bool> {
         if self.is_listed {
             return vec![true; self.keys.len()];
@@ -49,18 +49,23 @@ fn is_determined(rows: &Rows, by: &Exprs, expr: &Arc<dyn PhysicalExpr>) -> bool 
             return is_known(rows, expr, &known, &joins);
         };
         joins.insert(index);
-        // They are equal to the keys of the row.
+        // Those of an inner join are equal to the keys of its row, which is known.
         known.extend(join.keys.iter().cloned());
     }
 }
 
 /// Returns whether a join has one row for what is known, by the keys of one side or the other.
 fn has_one_row(rows: &Rows, join: &Join, known: &Exprs, joins: &BTreeSet<usize>) -> bool {
-    let mut keys = join.keys.iter();
-    let mut keys_of_rows = join.keys_of_rows.iter();
-    let of_join = of_join(join, known);
-    keys.all(|key| is_known(rows, key, known, joins))
-        || keys_of_rows.all(|key| is_determined(&join.rows, &of_join, key))
+    if join
+        .keys
+        .iter()
+        .all(|key| is_known(rows, key, known, joins))
+    {
+        return true;
+    }
+    let known = of_join(join, known);
+    let mut keys = join.keys_of_rows.iter();
+    keys.all(|key| is_determined(&join.rows, &known, key))
 }
 
 /// Returns whether an expression is one of the known, or of columns that are.
@@ -70,28 +75,30 @@ fn is_known(
     known: &Exprs,
     joins: &BTreeSet<usize>,
 ) -> bool {
-    let columns = collect_columns(expr);
     if known.contains(expr) {
         return true;
     }
-    let mut columns = columns.iter().map(|it| it.index()).peekable();
-    let is_constant = columns.peek().is_none();
-    let is_column_known = |column: usize| {
-        if known.iter().any(|it| column_of(it) == Some(column)) {
-            return true;
-        }
-        let mut all = rows.joins.iter().enumerate();
-        all.any(|(index, join)| {
-            let place = column.checked_sub(join.first);
-            let of_row = place.and_then(|it| join.rows.columns.get(it));
-            of_row.is_some_and(|of_row| {
-                let has_one_row = joins.contains(&index);
-                let is_of_others = || is_determined(&join.rows, &of_join(join, known), of_row);
-                has_one_row || join.kind == JoinKind::Inner && is_of_others()
-            })
+    let columns = collect_columns(expr);
+    let mut indexes = columns.iter().map(|it| it.index());
+    !columns.is_empty()
+        && !is_volatile(expr)
+        && indexes.all(|column| is_column_known(rows, column, known, joins))
+}
+
+/// Returns whether a column is known, or is one of a row that a join has for what is known.
+fn is_column_known(rows: &Rows, column: usize, known: &Exprs, joins: &BTreeSet<usize>) -> bool {
+    if known.iter().any(|it| column_of(it) == Some(column)) {
+        return true;
+    }
+    let mut all = rows.joins.iter().enumerate();
+    all.any(|(index, join)| {
+        let place = column.checked_sub(join.first);
+        let of_row = place.and_then(|it| join.rows.columns.get(it));
+        of_row.is_some_and(|of_row| {
+            let is_of_others = || is_determined(&join.rows, &of_join(join, known), of_row);
+            joins.contains(&index) || join.kind == JoinKind::Inner && is_of_others()
         })
-    };
-    !is_constant && !is_volatile(expr) && columns.all(is_column_known)
+    })
 }
 
 /// Returns those of some expressions that are of a join, over its rows.

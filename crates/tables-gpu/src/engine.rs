@@ -56,7 +56,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) words: Vec<u64>,
     /// Addresses of the words that it stores.
     pub(crate) own_words: Vec<u64>,
-    /// Address of the bits of the elements that it has stored.
+    /// Address of the bits of the elements that it has stored, or of the number of rows of a list.
     pub(crate) seen: u64,
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
@@ -93,7 +93,7 @@ pub(crate) struct Ran {
     bytes: Vec<u8>,
     /// Time of the kernels on the device.
     pub(crate) took: Duration,
-    /// Time that the compiler took for them, while they waited.
+    /// Time that they waited for the compiler.
     pub(crate) compiled: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Ran {
         &self.bytes[ALIGNMENT..]
     }
 
-    /// Returns whether a hash table had no room for all keys, so that the results are incomplete.
+    /// Returns whether a hash table or a list had no room for all keys or rows, so that the results are incomplete.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes[0] != 0
     }
@@ -126,7 +126,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns how many bytes may be allocated.
     fn free_bytes(&self) -> u64;
 
-    /// Copies words to memory of the host that kernels read.
+    /// Allocates memory of the host that kernels read, and copies words to it.
     ///
     /// # Errors
     /// If too little is free.

@@ -22,6 +22,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 
 use crate::join::{Join, joined};
+use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
 use crate::selection::Selection;
 
@@ -68,6 +69,13 @@ impl Source {
     pub(crate) fn computed(&self, column: usize) -> Option<&Arc<dyn PhysicalExpr>> {
         let index = column.checked_sub(self.first_computed)?;
         self.computed.get(index)
+    }
+
+    /// Returns the columns, if none is computed.
+    pub(crate) fn of_origin(&self) -> Option<&[usize]> {
+        let mut columns = self.columns.iter();
+        let is_computed = columns.any(|column| self.computed(*column).is_some());
+        (!is_computed).then_some(&self.columns)
     }
 
     /// Returns a column as an expression over those of the table.
@@ -140,7 +148,9 @@ impl Fragment {
             return Err(Reason::new("grouping sets"));
         }
         let rows = rows(aggregate.input())?;
-        if let Origin::Plan(_, reason) = &rows.origin {
+        if let Origin::Plan(plan, reason) = &rows.origin
+            && !plan.is::<GpuFragmentExec>()
+        {
             return Err(reason.clone());
         }
         let keys = groups.expr().iter();
@@ -182,9 +192,17 @@ impl Fragment {
         if let Origin::Plan(_, reason) = &rows.origin {
             return Err(reason.clone());
         }
-        if rows.joins.is_empty() {
-            return Err(Reason::new("rows of one table"));
+        match rows.joins.is_empty() {
+            true => Err(Reason::new("rows of one table")),
+            false => Fragment::listed(rows),
         }
+    }
+
+    /// Returns the fragment that returns all rows.
+    ///
+    /// # Errors
+    /// If a type is not known.
+    pub(crate) fn listed(rows: Rows) -> Result<Fragment> {
         let mut fragment = Fragment {
             keys: rows.columns.clone(),
             rows,
@@ -302,7 +320,7 @@ pub(crate) fn column_of(expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
     expr.downcast_ref::<Column>().map(Column::index)
 }
 
-/// Returns an expression whose columns are all behind `first` as one over the columns from there on.
+/// Returns an expression whose columns all begin at `first` as one over columns that begin at 0.
 pub(crate) fn shifted(expr: &Arc<dyn PhysicalExpr>, first: usize) -> Result<Arc<dyn PhysicalExpr>> {
     let shifted = Arc::clone(expr).transform_up(|node| {
         Ok(match node.downcast_ref::<Column>() {
@@ -363,6 +381,10 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     }
     if is_moving(plan) {
         return rows(plan.children()[0]);
+    }
+    if plan.is::<GpuFragmentExec>() {
+        let reason = Reason::new("groups of a GPU are below");
+        return Ok(of_plan(plan, reason));
     }
     let scan = plan.downcast_ref::<DataSourceExec>();
     let scan = scan.and_then(|it| it.data_source().downcast_ref::<FileScanConfig>());

@@ -38,8 +38,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// Opens the tenant of a device, with at most `max_bytes` of its memory, and pinned memory of the host. When other tenants need memory, `reclaim`
-    /// is asked to release some.
+    /// Opens the tenant of a device, with at most `max_bytes` of its memory, and pinned memory of the host, charged to
+    /// `host`. When other tenants need memory, `reclaim` is asked to release some.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the device has no memory.

@@ -30,12 +30,12 @@ const GROUPS_OF_VALUES: u64 = 1 << 22;
 const GROUPS_OF_RANGES: u64 = 1 << 20;
 /// Number of slots that a hash table has at most at first.
 const SLOTS_FIRST: u64 = 1 << 24;
-/// Number of rows for which a list has room at first.
+/// Minimum and maximum number of rows for which a list has room at first.
 const LISTED_MIN: u64 = 1 << 10;
 const LISTED_FIRST: u64 = 1 << 20;
-/// Maximum bytes of a list: more rows are the CPU's.
+/// Maximum bytes of a list. The CPU computes longer ones.
 const LISTED_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 128 << 20 };
-/// Why they are.
+/// The reason for a list without room.
 const TOO_MANY_ROWS: &str = "too many rows are returned";
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
@@ -73,8 +73,8 @@ impl Place {
 
 /// The texts of the rows of files, by the numbers of the rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Texts {
-    /// The column in each file. It is free to go; a query that reads it holds it.
+pub(crate) struct RowTexts {
+    /// The column in each file. Weak, so that kept kernels do not keep it; a query that reads it holds it.
     columns: Vec<Weak<Column>>,
     /// The number of the first row of each file.
     firsts: Vec<u64>,
@@ -82,16 +82,16 @@ pub(crate) struct Texts {
     data_type: DataType,
 }
 
-impl Texts {
+impl RowTexts {
     /// Returns the texts of a column of files.
-    pub(crate) fn new(files: &[Arc<Column>], data_type: DataType) -> Texts {
+    pub(crate) fn new(files: &[Arc<Column>], data_type: DataType) -> RowTexts {
         let mut rows = 0;
         let firsts = files.iter().map(|file| {
             let first = rows;
             rows += file.rows();
             first
         });
-        Texts {
+        RowTexts {
             firsts: firsts.collect(),
             rows,
             columns: files.iter().map(Arc::downgrade).collect(),
@@ -146,7 +146,7 @@ pub(crate) enum Values {
         data_type: DataType,
     },
     /// The texts of all rows.
-    Rows(Texts),
+    Rows(RowTexts),
 }
 
 impl Values {
@@ -232,7 +232,7 @@ pub(crate) struct Marked {
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     pub(crate) place: Place,
-    /// Number of groups, also of those without rows; of a hash table that of its slots.
+    /// Number of groups, also of those without rows; of a hash table its slots, of a list the rows that have room.
     pub(crate) count: usize,
     /// Number of combinations of the values of the keys.
     pub(crate) combinations: u64,

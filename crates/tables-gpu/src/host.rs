@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 
 use crate::reason::Reason;
 
-/// Bytes that are pinned at once.
+/// Minimum bytes of a segment.
 const SEGMENT_BYTES: u64 = 1 << 30;
 
-/// The memory. It grows by segments, which are kept until the server stops.
+/// Memory of the host for packed columns. It grows by segments, which are kept until the server stops.
 #[derive(Debug)]
 pub(crate) struct Host {
     device: Arc<Device>,
-    /// What it may take.
+    /// The bytes of all segments, in the account of the process's memory.
     share: Share,
     segments: Mutex<Vec<Arc<PinnedPool>>>,
 }
@@ -45,22 +45,22 @@ impl Host {
 
     fn take(&self, bytes: usize) -> Result<Pinned, Reason> {
         let mut segments = self.segments.lock();
-        // The last has most room.
+        // The last segment has the most room.
         let taken = segments.iter().rev().find_map(|it| it.try_take(bytes));
         if let Some(taken) = taken {
             return Ok(taken);
         }
-        let none = || Reason::new("there is no room in the pinned memory of the host");
+        let no_room = || Reason::new("there is no room in the pinned memory of the host");
         let segment_bytes = SEGMENT_BYTES.max(bytes.next_multiple_of(4096) as u64);
         if !self.share.grow_if_room(segment_bytes as usize) {
-            return Err(none());
+            return Err(no_room());
         }
         let Some(segment) = self.device.pinned_pool(segment_bytes) else {
             self.share.shrink(segment_bytes as usize);
-            return Err(none());
+            return Err(no_room());
         };
         let taken = segment.try_take(bytes);
         segments.push(segment);
-        taken.ok_or_else(none)
+        taken.ok_or_else(no_room)
     }
 }

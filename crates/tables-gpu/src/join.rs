@@ -10,9 +10,10 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 
-use crate::fragment::{Exprs, Origin, Rows, of_plan, over_rows, rows};
+use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
 use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
+use crate::rule::check;
 
 type Result<T> = std::result::Result<T, Reason>;
 type Pair = (Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>);
@@ -181,16 +182,46 @@ fn with_plan(
     })
 }
 
+/// Returns the rows of a side of a join. If kernels cannot compute it, it runs first, as a plan.
+fn side(plan: &Arc<dyn ExecutionPlan>) -> Rows {
+    let of_side = rows(plan).and_then(|rows| match rows.origin {
+        Origin::Files(_) => Ok(rows),
+        // Groups of a GPU, whose conditions kernels test if they can.
+        Origin::Plan(..) if rows.columns.iter().all(|it| it.is::<Column>()) => {
+            check(&Fragment::listed(rows.clone())?).map(|()| rows)
+        }
+        Origin::Plan(..) => Err(Reason::new("what is computed of groups is joined")),
+    });
+    of_side.unwrap_or_else(|reason| of_plan(plan, reason))
+}
+
+/// Returns whether rows are those of a plan that may return several for the same keys.
+fn may_repeat<'a>(
+    rows: &Rows,
+    keys: impl Iterator<Item = &'a Arc<dyn PhysicalExpr>>,
+) -> Result<bool> {
+    let Origin::Plan(plan, _) = &rows.origin else {
+        return Ok(false);
+    };
+    let keys = keys.map(|key| over_rows(key, &rows.columns));
+    Ok(!is_unique(plan, &keys.collect::<Result<_>>()?))
+}
+
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
 /// others.
 ///
 /// # Errors
 /// Why kernels cannot compute the join.
 pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
-    // A side that kernels cannot compute runs first, as a plan.
-    let side = |plan| rows(plan).unwrap_or_else(|reason| of_plan(plan, reason));
     let (left, right) = (side(join.left()), side(join.right()));
-    let (kind, is_left) = kind_of(join, left.bytes() > right.bytes())?;
+    let of_left = join.on().iter().map(|(left, _)| left);
+    let of_right = join.on().iter().map(|(_, right)| right);
+    let is_left_larger = match (may_repeat(&left, of_left)?, may_repeat(&right, of_right)?) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => left.bytes() > right.bytes(),
+    };
+    let (kind, is_left) = kind_of(join, is_left_larger)?;
     let (mut kept, mut other) = if is_left {
         (left, right)
     } else {
@@ -213,17 +244,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         JoinKind::Inner | JoinKind::Outer => None,
     };
     let first = kept.widen(&other, kind == JoinKind::Outer)?;
-    let columns = (first..).zip(&other.columns).map(|(index, column)| {
-        // A key of a match is that of the row, so that the table of the join need not have it.
-        let mut of_keys = keys.iter().zip(&keys_of_rows);
-        let own = of_keys.find(|(own, of_rows)| *of_rows == column && own.is::<Column>());
-        match own.filter(|_| kind == JoinKind::Inner) {
-            Some((own, _)) => Arc::clone(own),
-            None => Arc::new(Column::new(kept.schema.field(index).name(), index)),
-        }
-    });
-    let of_other: Exprs = columns.collect();
-    kept.joins.push(Join {
+    let added = Join {
         kind,
         keys,
         rows: other,
@@ -231,7 +252,9 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         differ,
         is_null_aware: join.null_aware,
         first,
-    });
+    };
+    let of_other = columns_of(&added, &kept);
+    kept.joins.push(added);
     let of_kept = std::mem::take(&mut kept.columns);
     let sides = if is_left {
         [of_kept, of_other]
@@ -258,4 +281,19 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         None => returned,
     };
     Ok(kept)
+}
+
+/// Returns the columns of the other rows of a join, over the rows that are joined.
+fn columns_of(join: &Join, kept: &Rows) -> Exprs {
+    let columns = (join.first..).zip(&join.rows.columns);
+    let columns = columns.map(|(index, column)| {
+        // The keys of a match are equal, so that the table of the join need not store those of the other rows.
+        let mut of_keys = join.keys.iter().zip(&join.keys_of_rows);
+        let own = of_keys.find(|(own, of_rows)| *of_rows == column && own.is::<Column>());
+        match own.filter(|_| join.kind == JoinKind::Inner) {
+            Some((own, _)) => Arc::clone(own),
+            None => Arc::new(Column::new(kept.schema.field(index).name(), index)),
+        }
+    });
+    columns.collect()
 }

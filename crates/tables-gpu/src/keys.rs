@@ -11,7 +11,7 @@ use datafusion::physical_expr::expressions::Column;
 
 use crate::domain::{Domain, Table};
 use crate::expression::Code;
-use crate::groups::{Key, Marked, Texts, Values};
+use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
 use crate::reason::Reason;
@@ -109,7 +109,7 @@ impl Code<'_, '_> {
     }
 
     /// Declares the number of a row, which is that of its text.
-    fn key_of_row(&mut self, column: usize, texts: Texts) -> Result<(String, Values)> {
+    fn key_of_row(&mut self, column: usize, texts: RowTexts) -> Result<(String, Values)> {
         if texts.rows() > i32::MAX as u64 {
             return Err(Reason::new("texts of more than 2^31 rows"));
         }

@@ -124,13 +124,13 @@ impl Joins {
     }
 }
 
-/// Totals in memory of the engine, behind the keys of their groups if these are in a hash table.
+/// Totals in memory of the engine. Before them are the keys of a hash table, or the counter of a list.
 #[derive(Debug, Clone)]
 pub(crate) struct InMemory {
     pub(crate) memory: Memory,
     bytes: u64,
     pub(crate) keys: Keys,
-    /// Address of the number of rows of a list.
+    /// Address of the counter of a list's rows.
     counter: u64,
     /// Address of the totals.
     pub(crate) address: u64,
@@ -146,20 +146,19 @@ impl InMemory {
         groups: &Groups,
         (columns, used): (&Columns, u64),
     ) -> Result<InMemory> {
-        let is_hashed = groups.place == Place::Hashed;
-        let keys_bytes = match groups.place {
+        let head_bytes = match groups.place {
             Place::Hashed => 8 * groups.count as u64,
             Place::Listed => ALIGNMENT,
             _ => 0,
         };
-        let bytes = keys_bytes + groups.bytes(&compiled.totals) as u64;
+        let bytes = head_bytes + groups.bytes(&compiled.totals) as u64;
         let memory = columns.allocate(bytes, used)?;
         let mut keys = Keys::default();
-        if is_hashed {
+        if groups.place == Place::Hashed {
             (keys.address, keys.bits) = (memory.address, groups.count.ilog2());
         }
         Ok(InMemory {
-            address: memory.address + keys_bytes,
+            address: memory.address + head_bytes,
             counter: memory.address,
             memory,
             bytes,

@@ -10,11 +10,11 @@ use datafusion::error::Result;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
-/// A text with too many different values for a dictionary. Kernels only tell whose row it is.
+/// The text of each row. Kernels read the number of the row; the text is looked up in host memory afterwards.
 #[derive(Debug)]
 pub(crate) struct TextOfRow(Arc<dyn PhysicalExpr>);
 
-// The derived one would move the expression.
+// A derived one does not compile: it would move the expression.
 impl PartialEq for TextOfRow {
     fn eq(&self, other: &TextOfRow) -> bool {
         self.0.eq(&other.0)

@@ -20,7 +20,7 @@ use forebay_tables::{GPU_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::OnceCell;
 
-use crate::columns::Columns;
+use crate::columns::{Columns, Resident};
 use crate::fragment::{Fragment, Origin};
 use crate::selection::Selection;
 use crate::work::{OnDevice, Outcome, Work};
@@ -38,6 +38,8 @@ pub(crate) struct GpuFragmentExec {
     is_kept: bool,
     /// What was decided when the first partition was read.
     outcome: Arc<OnceCell<Outcome>>,
+    /// What kernels did if another fragment read the groups on the device.
+    stayed: Arc<OnceCell<String>>,
     metrics: ExecutionPlanMetricsSet,
     properties: Arc<PlanProperties>,
 }
@@ -68,6 +70,7 @@ impl GpuFragmentExec {
             options,
             is_kept: false,
             outcome: Arc::default(),
+            stayed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         })
     }
@@ -116,6 +119,7 @@ impl GpuFragmentExec {
             options: self.options.clone(),
             is_kept: self.is_kept,
             outcome: Arc::default(),
+            stayed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
             properties: Arc::clone(&self.properties),
         }
@@ -129,6 +133,26 @@ impl GpuFragmentExec {
             is_kept: true,
             ..self.renewed()
         })
+    }
+
+    /// Returns columns of the groups that stay on the device; `None` if they are to be read as rows.
+    pub(crate) async fn columns(
+        &self,
+        wanted: &[usize],
+        context: &Arc<TaskContext>,
+    ) -> Option<Resident> {
+        let work = self.work(Arc::clone(context));
+        match Box::pin(work.columns(wanted)).await {
+            Ok(Some((columns, figures))) => {
+                self.stayed.set(figures).ok();
+                Some(columns)
+            }
+            Ok(None) => None,
+            Err(reason) => {
+                tracing::debug!(%reason, "groups leave the device");
+                None
+            }
+        }
     }
 
     /// Returns what computes the fragment on the device.
@@ -172,6 +196,9 @@ impl DisplayAs for GpuFragmentExec {
         }
         if let Some(top) = top {
             write!(f, ", limit={}", top.count)?;
+        }
+        if let Some(figures) = self.stayed.get() {
+            return write!(f, ", stayed there: {figures}");
         }
         match self.outcome.get() {
             None => Ok(()),

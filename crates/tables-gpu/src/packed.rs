@@ -100,6 +100,17 @@ impl Texts {
         Ok(number)
     }
 
+    /// Returns different texts with the numbers of their places. A NULL among them is the empty text.
+    pub(crate) fn of(texts: &StringArray) -> Texts {
+        let bytes = texts.value_data().len();
+        let texts = texts.iter().map(|text| text.unwrap_or_default().into());
+        Texts {
+            numbers: HashMap::new(),
+            texts: texts.collect(),
+            bytes,
+        }
+    }
+
     /// Returns the number of texts.
     pub(crate) fn count(&self) -> usize {
         self.texts.len()

@@ -78,6 +78,8 @@ pub(crate) enum Output {
 pub(crate) struct Column {
     pub(crate) output: Output,
     pub(crate) data_type: DataType,
+    /// Smallest and largest number.
+    pub(crate) bounds: (i128, i128),
 }
 
 /// A key of groups that other keys determine.
@@ -316,13 +318,15 @@ impl Slots<'_, '_> {
         };
         let types = function.state_fields().map_err(Reason::of)?;
         let types: Vec<DataType> = types.iter().map(|it| it.data_type().clone()).collect();
-        let column = |output, index: usize| Column {
+        let column = |output, index: usize, bounds| Column {
             output,
             data_type: types[index].clone(),
+            bounds,
         };
+        let of_counts = (0, self.rows.into());
         if name == "count" {
             let rows = self.counted(argument, filter.as_deref(), scanned)?;
-            return Ok(vec![column(Output::Count(rows), 0)]);
+            return Ok(vec![column(Output::Count(rows), 0, of_counts)]);
         }
         let integers = integers(argument, scanned);
         let is_float = integers.is_some() && matches!(types.last(), Some(DataType::Float64));
@@ -331,6 +335,9 @@ impl Slots<'_, '_> {
         if value.kind == Kind::Huge || value.kind == Kind::Bool {
             return Err(Reason::new(format!("{name} of {argument}")));
         }
+        let of_values = (value.min, value.max);
+        let largest = i128::try_from(self.largest(&value)).unwrap_or(i128::MAX);
+        let of_sums = (-largest, largest);
         let rows = self.rows_of(&value, filter.as_deref());
         let kept = self.condition(&value, filter.as_deref());
         let large = value.widened(Kind::Large);
@@ -338,30 +345,30 @@ impl Slots<'_, '_> {
             ("sum", [DataType::Int64 | DataType::Decimal128(..)]) => {
                 let sum = self.sum(&value, kept.as_deref());
                 self.check_integers(&value, &types[0])?;
-                Ok(vec![column(Output::Sum(sum, rows), 0)])
+                Ok(vec![column(Output::Sum(sum, rows), 0, of_sums)])
             }
             ("avg", [DataType::UInt64, DataType::Decimal128(..)]) => {
                 let sum = self.sum(&value, kept.as_deref());
-                let count = column(Output::Some(rows), 0);
-                Ok(vec![count, column(Output::Sum(sum, rows), 1)])
+                let count = column(Output::Some(rows), 0, of_counts);
+                Ok(vec![count, column(Output::Sum(sum, rows), 1, of_sums)])
             }
             ("avg", [DataType::UInt64, DataType::Float64]) if is_float => {
                 if self.largest(&value) >= FLOAT_MAX {
                     return Err(Reason::new("an average of integers may be rounded"));
                 }
                 let sum = self.sum(&value, kept.as_deref());
-                let count = column(Output::Some(rows), 0);
-                Ok(vec![count, column(Output::FloatSum(sum, rows), 1)])
+                let count = column(Output::Some(rows), 0, of_counts);
+                Ok(vec![count, column(Output::FloatSum(sum, rows), 1, of_sums)])
             }
             ("min", [_]) => {
                 let value = format!("~ordered({large})");
                 let slot = self.slot(kept.as_deref(), value, Added::Maximum);
-                Ok(vec![column(Output::Min(slot, rows), 0)])
+                Ok(vec![column(Output::Min(slot, rows), 0, of_values)])
             }
             ("max", [_]) => {
                 let value = format!("ordered({large})");
                 let slot = self.slot(kept.as_deref(), value, Added::Maximum);
-                Ok(vec![column(Output::Max(slot, rows), 0)])
+                Ok(vec![column(Output::Max(slot, rows), 0, of_values)])
             }
             _ => Err(Reason::new(format!("{name} of {argument}"))),
         }

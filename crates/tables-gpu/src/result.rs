@@ -266,7 +266,8 @@ impl Made {
                 }
                 None => {
                     let values = numbered.next();
-                    let values = values.ok_or_else(|| internal_datafusion_err!("key {key}"))?;
+                    let values = values
+                        .ok_or_else(|| internal_datafusion_err!("the key {key} has no values"))?;
                     let count = values.len().max(1) as u64;
                     behind /= count;
                     let numbers = rows.iter().map(|(_, group)| group / behind % count);

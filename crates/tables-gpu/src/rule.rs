@@ -51,12 +51,7 @@ impl PhysicalOptimizerRule for Fragments {
                 return Ok(Transformed::no(node));
             }
             match checked(aggregate) {
-                Ok(fragment) => {
-                    let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
-                    let options = options.clone();
-                    let node = GpuFragmentExec::new(node, fragment, columns, options)?;
-                    Ok(Transformed::yes(Arc::new(node) as _))
-                }
+                Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
                 // Those of catalogues are not the device's.
                 Err(_) if !reads_files(&node) => Ok(Transformed::no(node)),
                 Err(reason) if options.strict => {
@@ -83,6 +78,18 @@ impl PhysicalOptimizerRule for Fragments {
 }
 
 impl Fragments {
+    /// Returns the operator that computes a fragment on the device instead of a plan of the CPU.
+    fn operator(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        fragment: Fragment,
+        options: &GpuOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
+        let operator = GpuFragmentExec::new(plan, fragment, columns, options.clone())?;
+        Ok(Arc::new(operator))
+    }
+
     /// Puts an operator of a device above joins whose rows no aggregate reads.
     fn with_lists(
         &self,
@@ -91,7 +98,7 @@ impl Fragments {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let listed = plan.transform_down(|node| {
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
-            // Others with a limit end early.
+            // An operator with a limit, other than a sort, ends before it has read all rows.
             let has_limit = node.fetch().is_some() && !is_sort;
             if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit {
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
@@ -103,9 +110,7 @@ impl Fragments {
                 };
                 return Ok(Transformed::new(node, false, below));
             };
-            let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
-            let node = GpuFragmentExec::new(node, fragment, columns, options.clone())?;
-            let node: Arc<dyn ExecutionPlan> = Arc::new(node);
+            let node = self.operator(node, fragment, options)?;
             Ok(Transformed::new(node, true, TreeNodeRecursion::Jump))
         });
         listed.data()

@@ -10,7 +10,7 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
 use crate::columns::Column;
 use crate::fragment::Rows;
-use crate::groups::Texts;
+use crate::groups::RowTexts;
 
 /// What is known of one column in all files of a scan.
 #[derive(Debug, Clone, Default)]
@@ -98,9 +98,9 @@ impl Scanned {
     }
 
     /// Returns the texts of a column whose numbers are those of its rows.
-    pub(crate) fn texts_of_rows(&self, column: usize) -> Option<Texts> {
+    pub(crate) fn texts_of_rows(&self, column: usize) -> Option<RowTexts> {
         let facts = self.facts(column)?;
         let are_of_rows = facts.files.iter().any(|it| it.has_texts_of_rows());
-        are_of_rows.then(|| Texts::new(&facts.files, self.data_type(column)))
+        are_of_rows.then(|| RowTexts::new(&facts.files, self.data_type(column)))
     }
 }

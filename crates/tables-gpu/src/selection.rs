@@ -59,6 +59,8 @@ pub(crate) struct Selection {
 #[derive(Debug)]
 pub(crate) struct Selecting {
     program: Program,
+    /// The source that tells which groups are selected.
+    head: String,
     /// The numbers of the conditions.
     numbers: Vec<i128>,
     /// How many groups are wanted, if not all.
@@ -167,8 +169,10 @@ impl Selecting {
             }
         };
         let wanted = ranked.map(|(top, _)| top.count);
+        let head = head(&selected, &rank, totals);
         Ok(Selecting {
-            program: Program::new(spec(&selected, &rank, totals)),
+            program: Program::new(spec(&head, "write_totals(f, to, number, group);")),
+            head,
             numbers,
             wanted,
         })
@@ -187,13 +191,18 @@ impl Selecting {
         }
     }
 
-    fn kernel(
-        &self,
-        ranks: Ranks,
-        written: Option<u64>,
-        groups: u32,
-        totals: &InMemory,
-    ) -> KernelLaunch {
+    /// Returns the source of the kernel that writes the groups in another way. `write` is code that writes group
+    /// `number` as the one of index `to`.
+    pub(crate) fn writing_as(&self, write: &str) -> ProgramSpec {
+        spec(&self.head, write)
+    }
+
+    /// Returns the constants of a kernel that writes the groups that are selected.
+    pub(crate) fn constants(&self, selected: Selected) -> Vec<i128> {
+        self.constants_of(selected.ranks, Some(selected.count))
+    }
+
+    fn constants_of(&self, ranks: Ranks, written: Option<u64>) -> Vec<i128> {
         let first: [i128; CONSTANTS] = [
             ranks.first.into(),
             ranks.end.into(),
@@ -201,7 +210,17 @@ impl Selecting {
             written.unwrap_or(0).into(),
             written.is_some().into(),
         ];
-        let constants = first.iter().chain(&self.numbers).copied().collect();
+        first.iter().chain(&self.numbers).copied().collect()
+    }
+
+    fn kernel(
+        &self,
+        ranks: Ranks,
+        written: Option<u64>,
+        groups: u32,
+        totals: &InMemory,
+    ) -> KernelLaunch {
+        let constants = self.constants_of(ranks, written);
         KernelLaunch {
             groups,
             shared_bytes: 4 * INTERVALS as u32,
@@ -270,7 +289,8 @@ impl Search<'_> {
     }
 }
 
-fn spec(selected: &str, rank: &str, totals: &[Total]) -> ProgramSpec {
+/// Returns the functions that tell which groups are selected.
+fn head(selected: &str, rank: &str, totals: &[Total]) -> String {
     let mut text = String::from("#include \"numbers.cuh\"\n");
     let threads = crate::program::THREADS;
     let _ = writeln!(text, "constexpr u32 kThreads = {threads};");
@@ -289,7 +309,13 @@ fn spec(selected: &str, rank: &str, totals: &[Total]) -> ProgramSpec {
             "__device__ inline {head} {{\n    return {result};\n}}"
         );
     }
-    text += "#include \"select.cuh\"\n";
+    text + "#include \"select.cuh\"\n"
+}
+
+fn spec(head: &str, write: &str) -> ProgramSpec {
+    let arguments = "const Fragment& f, u64 to, u64 number, const u64* group";
+    let text =
+        format!("{head}__device__ inline void write_group({arguments}) {{\n    {write}\n}}\n");
     ProgramSpec {
         name: "tables/select.cu".to_owned(),
         source: text.into(),

@@ -85,6 +85,9 @@ impl Kernel {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
+            // A list has a total for each column of its rows.
+            _ if place == Some(Place::Listed) && self.do_widths_differ => 1,
+            _ if place == Some(Place::Listed) => 2,
             // What is compared, a search in a hash table, and widths that are not known take more registers.
             _ if self.builds.iter().any(|it| it.has_common_word) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,

@@ -20,10 +20,13 @@ use crate::fragment::{Fragment, Origin, Rows};
 use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::{load, load_plan};
+use crate::on_device::ToColumns;
+use crate::operator::GpuFragmentExec;
 use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
 use crate::result::{Found, Made};
 use crate::scanned::Scanned;
+use crate::selection::Selected;
 use crate::skipped::Counting;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -80,57 +83,24 @@ impl Work {
 
     async fn on_device(&self) -> Result<OnDevice> {
         let began = Instant::now();
-        let used = self.columns.now();
-        let constant = self.fragment.with_constants(constants::value)?;
-        let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
-        let (fragment, resident) = self.loaded(&original, used).await?;
-        let stop = StopOnDrop::default();
-        let compiled = self
-            .compiled((&original, &fragment), &resident, &stop)
-            .await?;
-        let mut figures = Figures::new(&self.context, used);
-        let (mut joins, mut marks) = (Joins::default(), None);
-        if !compiled.kernel.builds.is_empty() {
-            let (launch, tables) = joins_of(
-                &resident,
-                &compiled,
-                (&self.columns, used),
-                self.options.waits,
-            )?;
-            let ran = self.run(launch, &mut figures).await?;
-            if ran.is_full() {
-                return Err(Reason::new("keys of a join that collide in a hash table"));
+        let mut figures = Figures::new(&self.context, self.columns.now());
+        let ready = self.ready(&mut figures).await?;
+        let found = match self.are_selected(&ready.groups) {
+            true => {
+                let selected = self.counted(&ready, &mut figures).await?;
+                self.written(&ready, &selected, &mut figures).await?
             }
-            let words = ran.results().as_chunks::<4>().0.iter();
-            let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
-            (joins, marks) = (tables, Some(words));
-        }
-        let groups = compiled.groups(marks.as_deref())?;
-        let are_selected = match groups.place {
-            Place::OfAll => groups.count >= self.columns.engine.selects_from(),
-            place => matches!(place, Place::Hashed | Place::Listed),
-        };
-        let found = if are_selected {
-            let of = (&*compiled, &groups);
-            let found = self.selected(of, (&resident, &joins), &mut figures);
-            found.await?.check()?
-        } else {
-            let of = (&*compiled, &groups, &joins);
-            let launch = last(&resident, of, None, self.options.waits)?;
-            Found {
-                ran: self.run(launch, &mut figures).await?,
-                selected: None,
+            false => {
+                let of = (&*ready.compiled, &ready.groups, &ready.joins);
+                let launch = last(&ready.resident, of, None, self.options.waits)?;
+                Found {
+                    ran: self.run(launch, &mut figures).await?,
+                    selected: None,
+                }
             }
         };
-        let made = Made {
-            fragment,
-            compiled,
-            groups,
-            schema: Arc::clone(&self.schema),
-            partitioning: self.partitioning.clone(),
-            stop: Arc::clone(&stop.0),
-        };
-        let partitions = made.partitions(found).await.map_err(Reason::of)?;
+        let resident = ready.resident.clone();
+        let partitions = self.rows(ready, found).await?;
         let batches = partitions.iter().flatten();
         let bytes = batches.map(RecordBatch::get_array_memory_size).sum();
         figures.held.try_resize(bytes).map_err(Reason::of)?;
@@ -139,6 +109,98 @@ impl Work {
             figures: figures.text(&resident, began.elapsed()),
             _held: figures.held,
         })
+    }
+
+    /// Returns columns of the result that stay on the device, by their index, and what `EXPLAIN ANALYZE` prints; `None`
+    /// if the groups are so few that they are rather returned.
+    pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Option<(Resident, String)>> {
+        let began = Instant::now();
+        let mut figures = Figures::new(&self.context, self.columns.now());
+        let ready = self.ready(&mut figures).await?;
+        if !self.are_selected(&ready.groups) {
+            return Ok(None);
+        }
+        let Counted {
+            totals,
+            selected,
+            groups,
+        } = self.counted(&ready, &mut figures).await?;
+        let of = (&*ready.fragment, &*ready.compiled, &groups);
+        let with = (&*self.schema, wanted);
+        let to_columns = ToColumns::new(of, with, (selected, &totals))?;
+        let with = (&*self.columns, figures.used);
+        let memory = with.0.allocate(to_columns.bytes(), with.1)?;
+        let (launch, written) = to_columns.launch(&totals, &memory, self.options.waits);
+        let ran = self.run(launch, &mut figures).await?;
+        Found {
+            ran,
+            selected: Some(selected.count as usize),
+        }
+        .check()?;
+        let resident = written.resident(wanted, with).await?;
+        MetricBuilder::new(&self.metrics)
+            .output_rows(0)
+            .add(selected.count as usize);
+        self.columns.counts.add_on_device();
+        let text = figures.text(&ready.resident, began.elapsed());
+        Ok(Some((resident, text)))
+    }
+
+    /// Returns what the kernel that adds totals needs.
+    async fn ready(&self, figures: &mut Figures) -> Result<Ready> {
+        let used = figures.used;
+        let constant = self.fragment.with_constants(constants::value)?;
+        let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
+        let (fragment, resident) = self.loaded(&original, used).await?;
+        let stop = StopOnDrop::default();
+        let compiled = self
+            .compiled((&original, &fragment), &resident, &stop)
+            .await?;
+        let (mut joins, mut marks) = (Joins::default(), None);
+        if !compiled.kernel.builds.is_empty() {
+            let (launch, tables) = joins_of(
+                &resident,
+                &compiled,
+                (&self.columns, used),
+                self.options.waits,
+            )?;
+            let ran = self.run(launch, figures).await?;
+            if ran.is_full() {
+                return Err(Reason::new("keys of a join that collide in a hash table"));
+            }
+            let words = ran.results().as_chunks::<4>().0.iter();
+            let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
+            (joins, marks) = (tables, Some(words));
+        }
+        Ok(Ready {
+            groups: compiled.groups(marks.as_deref())?,
+            fragment,
+            compiled,
+            resident,
+            joins,
+            stop,
+        })
+    }
+
+    /// Returns whether a kernel selects the groups that are wanted.
+    fn are_selected(&self, groups: &Groups) -> bool {
+        match groups.place {
+            Place::OfAll => groups.count >= self.columns.engine.selects_from(),
+            place => matches!(place, Place::Hashed | Place::Listed),
+        }
+    }
+
+    /// Returns the rows of each partition.
+    async fn rows(&self, ready: Ready, found: Found) -> Result<Vec<Vec<RecordBatch>>> {
+        let made = Made {
+            fragment: ready.fragment,
+            compiled: ready.compiled,
+            groups: ready.groups,
+            schema: Arc::clone(&self.schema),
+            partitioning: self.partitioning.clone(),
+            stop: Arc::clone(&ready.stop.0),
+        };
+        made.partitions(found).await.map_err(Reason::of)
     }
 
     /// Returns the fragment as the device can compute it, and its columns there: those of tables, and those of plans,
@@ -158,8 +220,17 @@ impl Work {
         let sources = fragment.sources.iter().zip(&mut resident);
         let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
         for ((source, resident), plan) in of_plans.zip(&self.plans) {
+            let operator = plan.downcast_ref::<GpuFragmentExec>();
+            let wanted = operator.zip(source.of_origin());
+            let kept = match wanted {
+                Some((operator, wanted)) => operator.columns(wanted, &self.context).await,
+                None => None,
+            };
             let with = (used, &self.context);
-            *resident = load_plan(&self.columns, plan, source, with).await?;
+            *resident = match kept {
+                Some(kept) => kept,
+                None => load_plan(&self.columns, plan, source, with).await?,
+            };
         }
         Ok((fragment, resident))
     }
@@ -185,22 +256,17 @@ impl Work {
         Ok(ran)
     }
 
-    /// Adds the totals in memory of the engine. Returns how many groups are selected, and what the kernel that selects
-    /// them has written.
-    async fn selected(
-        &self,
-        (compiled, groups): (&Compiled, &Groups),
-        (resident, joins): (&[Resident], &Joins),
-        figures: &mut Figures,
-    ) -> Result<Found> {
-        let waits = self.options.waits;
-        let mut groups = groups.clone();
+    /// Adds the totals in memory of the engine, and counts the groups that are selected.
+    async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
+        let (compiled, resident, waits) = (&*ready.compiled, &ready.resident, self.options.waits);
+        let mut groups = ready.groups.clone();
         'groups: loop {
             let totals = InMemory::new(compiled, &groups, (&self.columns, figures.used))?;
             let count = groups.count as u32;
             let mut search = compiled.selecting.search();
-            let mut launch = last(resident, (compiled, &groups, joins), Some(&totals), waits)?;
-            let selected = loop {
+            let of = (compiled, &groups, &ready.joins);
+            let mut launch = last(resident, of, Some(&totals), waits)?;
+            loop {
                 search.count(&mut launch, count, &totals);
                 let ran = self.run(launch, figures).await?;
                 if ran.is_full() {
@@ -210,22 +276,39 @@ impl Work {
                     continue 'groups;
                 }
                 if let Some(selected) = search.found(ran.results()) {
-                    break selected;
+                    return Ok(Counted {
+                        totals,
+                        selected,
+                        groups,
+                    });
                 }
                 launch = Launch {
                     memory: vec![totals.memory.clone()],
                     ..Launch::new(waits)
                 };
-            };
-            let words = group_words(&compiled.totals);
-            let launch = compiled
-                .selecting
-                .writing(selected, (count, words), &totals, waits);
-            return Ok(Found {
-                ran: self.run(launch, figures).await?,
-                selected: Some(selected.count as usize),
-            });
+            }
         }
+    }
+
+    /// Returns the groups that are selected.
+    async fn written(
+        &self,
+        ready: &Ready,
+        Counted {
+            totals,
+            selected,
+            groups,
+        }: &Counted,
+        figures: &mut Figures,
+    ) -> Result<Found> {
+        let of = (groups.count as u32, group_words(&ready.compiled.totals));
+        let selecting = &ready.compiled.selecting;
+        let launch = selecting.writing(*selected, of, totals, self.options.waits);
+        let found = Found {
+            ran: self.run(launch, figures).await?,
+            selected: Some(selected.count as usize),
+        };
+        found.check()
     }
 
     /// Returns the columns of each source, brought to the device before if the session wants that; or one of them that
@@ -243,12 +326,13 @@ impl Work {
             Ok((Arc::clone(source), files))
         });
         let reads: Vec<Read> = reads.collect::<Result<_>>()?;
-        if !self.options.loads && !Columns::are_worth_it(&reads) {
+        let has_files = reads.iter().any(|(_, files)| !files.is_empty());
+        if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
             return Err(Reason::new("its files are small"));
         }
         let is_often_read = match self.columns.resident(&reads) {
             Ok(Ok(resident)) => {
-                self.raise(reads, &resident);
+                self.promote(reads, &resident);
                 return Ok(Ok(resident));
             }
             Ok(Err(is_often_read)) => is_often_read,
@@ -282,8 +366,8 @@ impl Work {
         Err(Reason::new("its columns are not in device memory yet"))
     }
 
-    /// Brings columns that are often read from memory of the host to that of the device, while the query runs.
-    fn raise(&self, reads: Vec<Read>, resident: &[Resident]) {
+    /// Starts to promote columns that are often read from memory of the host, while the query runs.
+    fn promote(&self, reads: Vec<Read>, resident: &[Resident]) {
         let mut columns = resident
             .iter()
             .flat_map(|it| &it.files)
@@ -293,7 +377,9 @@ impl Work {
         {
             let columns = Arc::clone(&self.columns);
             tokio::spawn(async move {
-                columns.raise(&reads, columns.now()).await;
+                if let Err(reason) = columns.promote(&reads, columns.now()).await {
+                    tracing::debug!(%reason, "columns stay in memory of the host");
+                }
                 drop(loading);
             });
         }
@@ -334,6 +420,23 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
     Ok(all)
 }
 
+/// What the kernel that adds totals needs.
+struct Ready {
+    fragment: Arc<Fragment>,
+    compiled: Arc<Compiled>,
+    resident: Vec<Resident>,
+    joins: Joins,
+    groups: Groups,
+    stop: StopOnDrop,
+}
+
+/// Totals in memory of the engine, and the groups of them that are selected.
+struct Counted {
+    totals: InMemory,
+    selected: Selected,
+    groups: Groups,
+}
+
 /// What kernels did.
 #[derive(Debug)]
 struct Figures {
@@ -347,7 +450,9 @@ struct Figures {
     rows: u64,
     /// Bytes of these columns.
     bytes: Bytes,
+    /// Time of the kernels on the device.
     took: Duration,
+    /// Time that they waited for the compiler.
     compiled: Duration,
 }
 
@@ -372,8 +477,7 @@ impl Figures {
         let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
         self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
         for column in &launch.held {
-            self.bytes.device += column.bytes.device;
-            self.bytes.host += column.bytes.host;
+            self.bytes += column.bytes;
         }
     }
 

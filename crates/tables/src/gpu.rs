@@ -26,7 +26,7 @@ pub struct GpuOptions {
 pub struct GpuFigures {
     /// Name of the device.
     pub device: String,
-    /// Number of aggregates that it has computed.
+    /// Number of aggregates, and of joins without one, that it has computed.
     pub aggregates: u64,
     /// Number of aggregates over files that the GPU was not given when a query was planned, or gave up in a run, by the
     /// reason, the most frequent first.

@@ -116,7 +116,7 @@ impl Drop for DriverAllocation {
     }
 }
 
-/// Pinned memory of a fixed size. That of a device is shared by loaders.
+/// Pinned memory of a fixed size, given out in buffers. Loaders share the pool of a device.
 #[derive(Debug)]
 pub struct PinnedPool {
     context: Arc<Context>,
@@ -155,7 +155,7 @@ impl PinnedPool {
         self.take_ring(1, bytes)?.pop()
     }
 
-    /// Takes a buffer if there is room.
+    /// Takes a buffer. Returns `None` if there is no room now; does not wait.
     pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
         let range = self.state.lock().ranges.take(bytes.max(1) as u64)?;
         Some(self.give_out(range, bytes))

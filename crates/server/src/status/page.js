@@ -396,7 +396,7 @@ function drawTables(sql) {
 function drawGpus(sql) {
   $("sql-gpus").hidden = sql.gpus.length === 0;
   set("sql-gpus-about", sql.gpus.map((gpu) => [`${gpu.device}: ${count(gpu.aggregates)} aggregates`, `${count(gpu.onCpu)} on the CPU`,
-    `${count(gpu.columns)} columns, ${bytes(gpu.columnBytes)} there and ${bytes(gpu.hostBytes)} on the host`].join(" · ")).join("; "));
+    `${count(gpu.columns)} columns, ${bytes(gpu.columnBytes)} on the GPU and ${bytes(gpu.hostBytes)} on the host`].join(" · ")).join("; "));
   const reasons = {};
   for (const [reason, n] of sql.gpus.flatMap((gpu) => Object.entries(gpu.reasons))) reasons[reason] = (reasons[reason] || 0) + n;
   drawCounts("sql-reasons", reasons, sum(sql.gpus.map((gpu) => gpu.onCpu)) > 0 ? "Reasons are shown to clients of the server's machine." : "None.");

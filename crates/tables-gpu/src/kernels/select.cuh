@@ -55,14 +55,41 @@ __device__ inline void count_groups(const Fragment& f) {
         if (counts[i] != 0) atomicAdd(all + i, counts[i]);
 }
 
-// Writes the numbers and the totals of the groups, of which a constant tells how many there are: first how many are
-// written, then the numbers or keys, then the totals.
+// Writes the number or key and the totals of a group. A constant tells how many groups there are. First is how many are
+// written, then are the numbers or keys, then the totals.
+__device__ inline void write_totals(const Fragment& f, u64 to, u64 number, const u64* group) {
+    u64* numbers = f.results + 1;
+    u64* totals = numbers + f.constants[6];
+    numbers[to] = number;
+#pragma unroll
+    for (u32 word = 0; word < kGroupWords; word++) totals[to * kGroupWords + word] = group[word];
+}
+
+// Writes a number of a packed column, as `columns.cuh` reads it: `first` is the index of the column's first word, and
+// `valid` that of the first with bits that tell which rows have a value. These are 0 before the kernel runs.
+template <u32 kWidth, bool kHasNulls>
+__device__ inline void put(const Fragment& f, u64 to, u64 first, u64 valid, bool is_valid, u64 number) {
+    u32* words = reinterpret_cast<u32*>(f.own_words[0]);
+    u32* word = words + first + to / 256 * (8 * kWidth) + to % 256 / 32 * kWidth + to % 32;
+    word[0] = static_cast<u32>(number);
+    if constexpr (kWidth == 64) word[32] = static_cast<u32>(number >> 32);
+    if constexpr (kHasNulls)
+        if (is_valid) atomicOr(words + valid + to / 32, 1u << to % 32);
+}
+
+// Returns a number of 64 bits of a table, by the index of its first word.
+__device__ inline u64 from_table(const Fragment& f, u64 index) {
+    return f.tables[index] | static_cast<u64>(f.tables[index + 1]) << 32;
+}
+
+// Writes a group as the one of index `to`: generated.
+__device__ inline void write_group(const Fragment& f, u64 to, u64 number, const u64* group);
+
+// Writes the groups, and first of the results how many are written.
 __device__ inline void write_groups(const Fragment& f) {
     u32* shared = reinterpret_cast<u32*>(memory);
     u32* written = reinterpret_cast<u32*>(f.results);
     const u64 count = f.constants[6];
-    u64* numbers = f.results + 1;
-    u64* totals = numbers + count;
     for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
         if (threadIdx.x == 0) shared[0] = 0;
         __syncthreads();
@@ -77,9 +104,7 @@ __device__ inline void write_groups(const Fragment& f) {
         u64 to = shared[1] + static_cast<u64>(behind);
         each_group(f, tile, [&](u32 i, u32 number, const u64* group) {
             if ((kept >> i & 1) == 0 || to >= count) return;
-            numbers[to] = f.own_keys != nullptr ? f.own_keys[number] - 1 : number;
-#pragma unroll
-            for (u32 word = 0; word < kGroupWords; word++) totals[to * kGroupWords + word] = group[word];
+            write_group(f, to, f.own_keys != nullptr ? f.own_keys[number] - 1 : number, group);
             to++;
         });
     }

@@ -112,7 +112,7 @@ struct OfAll : Numbered {
     __device__ void finish(const Fragment&) {}
 };
 
-// A list of rows: each is a group of its own.
+// A list of rows, each a group of its own. `seen` counts the rows, also those without room.
 struct Listed : OfAll {
     static constexpr bool kMayBeFull = true;
 
@@ -124,7 +124,7 @@ struct Listed : OfAll {
     }
 };
 
-// The same, of groups that are found in a hash table of their keys.
+// Totals of groups in a hash table of their keys, in global memory.
 struct Hashed : OfAll {
     using Key = u64;
     static constexpr bool kMayBeFull = true;

@@ -105,6 +105,13 @@ const QUERIES: &[&str] = &[
         ORDER BY m DESC, 1, 2 LIMIT 11",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) = 2 AND 100 < sum(b) AND avg(price) > 500",
     "SELECT day, flag, min(day) AS m FROM t GROUP BY 1, 2 HAVING sum(b) < 0 OR sum(b) > 90 ORDER BY m, 2 LIMIT 20",
+    // Groups that are grouped again.
+    "SELECT sum(s), count(*), max(day) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2 HAVING sum(b) > 1000)",
+    "SELECT flag, count(*), min(name), max(s), sum(c), count(m) FROM (SELECT day, flag, length(name) AS name, sum(a) AS s,
+        count(*) AS c, max(a) AS m FROM t GROUP BY 1, 2, 3) GROUP BY flag",
+    "SELECT s, count(*) FROM (SELECT b, day, count(a) AS s, min(wide) AS m FROM t GROUP BY 1, 2) WHERE m < 0 GROUP BY s",
+    "SELECT flag, count(DISTINCT b), max(b) FROM t WHERE quantity > 4 GROUP BY flag",
+    "SELECT label, sum(s), count(*) FROM (SELECT a, day, sum(quantity) AS s FROM t GROUP BY 1, 2) JOIN d ON a = k GROUP BY label",
     "SELECT day, -s FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2 HAVING sum(quantity) <= 40)
         ORDER BY s DESC, day, flag LIMIT 3",
 ];
@@ -128,10 +135,6 @@ const REFUSED: &[(&str, &str)] = &[
         "more than 64 bits",
     ),
     ("SELECT max(name) FROM t WHERE a > 3", ""),
-    (
-        "SELECT sum(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2 HAVING sum(b) > 1000)",
-        "GpuFragmentExec is below",
-    ),
     (
         "SELECT o.flag, count(*) FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2) AS o
             JOIN (SELECT flag, min(quantity) AS m FROM t GROUP BY flag) AS i ON o.flag = i.flag AND o.s > i.m GROUP BY 1",

@@ -38,7 +38,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-tables-flight",
         &["forebay-memory", "forebay-net", "forebay-tables"],
     ),
-    ("forebay-tables-gpu", &["forebay-device", "forebay-tables"]),
+    (
+        "forebay-tables-gpu",
+        &["forebay-device", "forebay-memory", "forebay-tables"],
+    ),
     (
         "forebay-tables-postgres",
         &["forebay-memory", "forebay-net", "forebay-tables"],

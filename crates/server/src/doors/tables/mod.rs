@@ -34,8 +34,8 @@ use crate::status;
 const DATABASE: &str = "forebay";
 /// Folder in the data directory for the definitions of tables. `tables` is the name of the folder of documents.
 pub const FOLDER: &str = "sql";
-/// Part of the process's memory that SQL queries may take unless a setting tells another, and columns that GPUs read:
-/// a quarter.
+/// Divisor of the process's memory: SQL queries may take this part of it, and columns that GPUs read as much, unless
+/// settings tell other sizes.
 const MEMORY_PART: u64 = 4;
 
 /// The tables server; nothing unless the settings have an address for it.
@@ -285,15 +285,12 @@ fn serve<P: Protocol>(
 fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Tables>> {
     let memory = &documents.settings().memory;
     let limit_bytes = memory.figures().limit_bytes;
-    let of_queries = match settings.tables_memory_bytes_max {
+    let or_part = |bytes| match bytes {
         0 => limit_bytes / MEMORY_PART,
         bytes => bytes,
     };
-    let of_gpus = match settings.tables_gpu_host_bytes_max {
-        0 => limit_bytes / MEMORY_PART,
-        bytes => bytes,
-    };
-    let host = memory.below(of_gpus);
+    let of_queries = or_part(settings.tables_memory_bytes_max);
+    let host = memory.below(or_part(settings.tables_gpu_host_bytes_max));
     let listed = settings.tables_paths.split(',').map(str::trim);
     let listed = listed.filter(|path| !path.is_empty()).map(PathBuf::from);
     Tables::open(TableSettings {

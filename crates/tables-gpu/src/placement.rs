@@ -1,0 +1,87 @@
+//! Where columns are: in memory of the device, or in pinned memory of the host, from which those that are read often are
+//! promoted to the device.
+
+use std::sync::Arc;
+
+use crate::columns::{Column, ColumnKey, Columns, Read};
+use crate::engine::Memory;
+use crate::reason::Reason;
+
+/// A column that was used within this many uses of columns stays on the device when another needs room.
+const USES_LATELY: u64 = 1_000;
+/// Divisor of the memory for tables: columns leave this part to totals and tables of joins.
+const PART_OF_TOTALS: u64 = 8;
+
+impl Columns {
+    /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either, frees
+    /// columns that were used longest ago, but none that were used since `began`.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn placed(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
+        let bytes = words.len() as u64 * 4;
+        if let Some(memory) = self.room_of_column(bytes, began) {
+            self.engine.write(words, &memory).await?;
+            return Ok(memory);
+        }
+        if let Ok(memory) = self.engine.write_host(words.clone()).await {
+            return Ok(memory);
+        }
+        self.known.lock().free(bytes, began, |it| it.host);
+        match self.engine.write_host(words.clone()).await {
+            Ok(memory) => Ok(memory),
+            Err(_) => self.copied(words, began).await,
+        }
+    }
+
+    /// Promotes the columns that are often read from memory of the host, in order, until one finds no room.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn promote(&self, reads: &[Read], began: u64) -> Result<(), Reason> {
+        for (source, files) in reads {
+            for (file, _) in files {
+                for column in &source.columns {
+                    let key = Columns::key(file, source, *column);
+                    self.promote_column(key, began).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn promote_column(&self, key: ColumnKey, began: u64) -> Result<(), Reason> {
+        let Some(column) = self.known.lock().often_on_host(&key) else {
+            return Ok(());
+        };
+        let promoted = self.promoted(&column, began).await?;
+        self.put(key, promoted);
+        Ok(())
+    }
+
+    /// Returns a column with all its chunks in memory of the device.
+    async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
+        let mut chunks = column.chunks.clone();
+        for chunk in &mut chunks {
+            if let Some(words) = self.engine.read_host(&chunk.memory) {
+                let memory = self.room_of_column(words.len() as u64 * 4, began);
+                let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
+                self.engine.write(words, &memory).await?;
+                chunk.memory = memory;
+            }
+        }
+        self.column(chunks, Arc::clone(&column.texts), began).await
+    }
+
+    /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that were
+    /// used lately.
+    fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
+        let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
+        if self.engine.free_bytes() < wanted {
+            let stale = began.saturating_sub(USES_LATELY);
+            self.known.lock().free(bytes, stale, |it| it.device);
+        }
+        let has_room = self.engine.free_bytes() >= wanted;
+        has_room.then(|| self.engine.allocate(bytes).ok()).flatten()
+    }
+}
