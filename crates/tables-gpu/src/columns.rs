@@ -22,6 +22,7 @@ use crate::computed::Refused;
 use crate::counts::Counts;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
+use crate::hopeless::Hopeless;
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
@@ -237,6 +238,7 @@ impl Known {
 pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) written: Written,
+    pub(crate) hopeless: Hopeless,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
     /// Held by the load that runs.
@@ -315,6 +317,7 @@ impl Columns {
         Arc::new(Columns {
             engine,
             written: Written::default(),
+            hopeless: Hopeless::default(),
             counts: Counts::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
@@ -515,6 +518,13 @@ impl Column {
     /// Returns whether the numbers are those of the rows in the file.
     pub(crate) fn has_texts_of_rows(&self) -> bool {
         self.chunks.iter().any(|chunk| chunk.texts.is_some())
+    }
+
+    /// Returns the bytes of the longest text of its rows.
+    pub(crate) fn longest_text(&self) -> usize {
+        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
+        let lengths = texts.flat_map(|texts| texts.offsets().lengths());
+        lengths.max().unwrap_or(0)
     }
 
     /// Returns the bytes of its texts in host memory.

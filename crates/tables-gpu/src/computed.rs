@@ -12,6 +12,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::fragment::{Exprs, Fragment, Origin, Rows, column_of};
+use crate::join::Join;
 use crate::of_row::TextOfRow;
 use crate::packed::{is_packable, is_text};
 use crate::reason::Reason;
@@ -47,12 +48,13 @@ impl Fragment {
         }
     }
 
-    /// Uses the texts of rows for keys that others determine, if several are columns of the same table: the number of
-    /// its row tells all of them.
+    /// Returns the fragment with the texts of rows for keys that others determine, if several are columns of the same
+    /// table: the number of its row, which the table of a join has, tells all of them.
     ///
     /// # Errors
     /// If a type is not known.
-    pub(crate) fn share_rows(&mut self) -> Result<()> {
+    pub(crate) fn with_shared_rows(&self) -> Result<Fragment> {
+        let mut fragment = self.clone();
         let determined = self.determined();
         let mut texts = Vec::new();
         for (key, _) in self.keys.iter().zip(&determined).filter(|(_, it)| **it) {
@@ -62,7 +64,8 @@ impl Fragment {
             let of_source = texts.iter().filter(|(of, _)| *of == source);
             texts.contains(&(source, column)) && of_source.count() > 1
         };
-        self.use_rows(&determined, &is_shared)
+        fragment.use_rows(&determined, &is_shared)?;
+        Ok(fragment)
     }
 
     /// Reads the texts of rows for those determined keys that are wanted. Numbers the sources again.
@@ -71,9 +74,16 @@ impl Fragment {
         determined: &[bool],
         is_wanted: &dyn Fn(usize, usize) -> bool,
     ) -> Result<()> {
-        let keys = self.keys.iter_mut().zip(determined);
-        for (key, _) in keys.filter(|(_, is_determined)| **is_determined) {
-            self.rows.use_rows(key, is_wanted)?;
+        for index in (0..self.keys.len()).filter(|index| determined[*index]) {
+            let Some(column) = column_of(&self.keys[index]) else {
+                continue;
+            };
+            let (rows, over) = self.parts_mut();
+            let is_alone = uses(over.iter().map(|it| &**it), column) == 1;
+            // The keys are the first.
+            if let Some(key) = over.into_iter().nth(index).filter(|_| is_alone) {
+                rows.use_rows(key, is_wanted)?;
+            }
         }
         self.number();
         Ok(())
@@ -126,22 +136,31 @@ impl Rows {
         Ok(())
     }
 
-    /// Reads the text of its row for a key that other keys determine, if the key is a text column of files and
-    /// `is_wanted`, by its source and index. Groups are not numbered by such a key, so one row of each is enough.
+    /// Reads the text of its row for a key that other keys determine, if the key is a text column of files that nothing
+    /// else uses and `is_wanted`, by its source and index. Groups are not numbered by such a key, so one row of each is
+    /// enough.
     fn use_rows(
         &mut self,
         key: &mut Arc<dyn PhysicalExpr>,
         is_wanted: &dyn Fn(usize, usize) -> bool,
     ) -> Result<()> {
-        let Some(column) = key.downcast_ref::<Column>() else {
+        let Some(index) = column_of(key) else {
             return Ok(());
         };
-        let index = column.index();
+        let own = self.joins.iter().flat_map(Join::own);
+        if uses(self.filters.iter().chain(own), index) > 0 {
+            return Ok(());
+        }
         for join in &mut self.joins {
             let place = index.checked_sub(join.first);
             let mut of_rows = std::mem::take(&mut join.rows.columns);
+            let inner = place.and_then(|it| column_of(of_rows.get(it)?));
+            let is_alone = inner.is_some_and(|it| uses(of_rows.iter(), it) == 1);
             let of_row = place.and_then(|it| of_rows.get_mut(it));
-            let used = of_row.map(|it| join.rows.use_rows(it, is_wanted));
+            let used = of_row.map(|it| match is_alone {
+                true => join.rows.use_rows(it, is_wanted),
+                false => Ok(()),
+            });
             join.rows.columns = of_rows;
             if let Some(used) = used {
                 return used;
@@ -157,6 +176,15 @@ impl Rows {
         }
         Ok(())
     }
+}
+
+/// Returns how many expressions have a column.
+fn uses<'e>(exprs: impl Iterator<Item = &'e Arc<dyn PhysicalExpr>>, column: usize) -> usize {
+    let has = |expr: &&Arc<dyn PhysicalExpr>| {
+        let columns = collect_columns(expr);
+        columns.iter().any(|it| it.index() == column)
+    };
+    exprs.filter(has).count()
 }
 
 /// Returns the column that an expression is computed as; adds it if there is none.

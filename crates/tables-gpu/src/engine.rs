@@ -14,6 +14,8 @@ use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 use crate::selection::GROUPS_OF_THREAD;
 
+/// The reason if rows of a join were repeated.
+pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
 
@@ -193,7 +195,7 @@ impl Image {
         (took, compiled): (Duration, Duration),
     ) -> Result<Ran, Reason> {
         match bytes[0] {
-            1 => Err(Reason::new("several rows of a join have the same key")),
+            1 => Err(Reason::new(SAME_KEY)),
             _ => Ok(Ran {
                 bytes,
                 took,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -135,6 +136,8 @@ pub(crate) struct Fragment {
     pub(crate) selection: Selection,
     /// Whether each row is returned, with the keys as its columns, instead of groups.
     pub(crate) is_listed: bool,
+    /// Whether its kernels had no room for all columns of a join, so that texts share the number of their row.
+    pub(crate) shares_rows: Arc<AtomicBool>,
 }
 
 impl Fragment {
@@ -177,9 +180,9 @@ impl Fragment {
             sources: Vec::new(),
             selection: Selection::default(),
             is_listed: false,
+            shares_rows: Arc::default(),
         };
         fragment.number();
-        fragment.share_rows()?;
         Ok(fragment)
     }
 
@@ -210,9 +213,9 @@ impl Fragment {
             sources: Vec::new(),
             selection: Selection::default(),
             is_listed: true,
+            shares_rows: Arc::default(),
         };
         fragment.number();
-        fragment.share_rows()?;
         Ok(fragment)
     }
 

@@ -5,14 +5,14 @@
 
 use std::sync::{Arc, Weak};
 
-use datafusion::arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array};
-use datafusion::arrow::compute::{interleave, take};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array};
+use datafusion::arrow::compute::{cast, interleave, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::exec_err;
 
 use crate::columns::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
-use crate::packed::array_of;
+use crate::packed::{array_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 
@@ -36,7 +36,7 @@ const LISTED_FIRST: u64 = 1 << 20;
 /// Maximum bytes of a list. The CPU computes longer ones.
 const LISTED_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The reason for a list without room.
-const TOO_MANY_ROWS: &str = "too many rows are returned";
+pub(crate) const TOO_MANY_ROWS: &str = "too many rows are returned";
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
@@ -79,6 +79,8 @@ pub(crate) struct RowTexts {
     /// The number of the first row of each file.
     firsts: Vec<u64>,
     rows: u64,
+    /// Bytes of the longest.
+    longest: usize,
     data_type: DataType,
 }
 
@@ -93,6 +95,11 @@ impl RowTexts {
         });
         RowTexts {
             firsts: firsts.collect(),
+            longest: files
+                .iter()
+                .map(|file| file.longest_text())
+                .max()
+                .unwrap_or(0),
             rows,
             columns: files.iter().map(Arc::downgrade).collect(),
             data_type,
@@ -166,6 +173,21 @@ impl Values {
         match self {
             Values::Array(values) => values.get_array_memory_size(),
             Values::Range { .. } | Values::Rows(_) => 0,
+        }
+    }
+
+    /// Returns the bytes of the longest text; 0 for numbers. Of texts of rows, the most that one in a chunk may have.
+    pub(crate) fn text_bytes_max(&self) -> usize {
+        match self {
+            Values::Array(values) => match cast(values, &DataType::Utf8) {
+                Ok(texts) if is_text(values.data_type()) => {
+                    let texts = texts.as_string::<i32>().iter().flatten();
+                    texts.map(str::len).max().unwrap_or(0)
+                }
+                _ => 0,
+            },
+            Values::Range { .. } => 0,
+            Values::Rows(texts) => texts.longest,
         }
     }
 

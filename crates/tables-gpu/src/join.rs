@@ -285,15 +285,8 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
 
 /// Returns the columns of the other rows of a join, over the rows that are joined.
 fn columns_of(join: &Join, kept: &Rows) -> Exprs {
-    let columns = (join.first..).zip(&join.rows.columns);
-    let columns = columns.map(|(index, column)| {
-        // The keys of a match are equal, so that the table of the join need not store those of the other rows.
-        let mut of_keys = join.keys.iter().zip(&join.keys_of_rows);
-        let own = of_keys.find(|(own, of_rows)| *of_rows == column && own.is::<Column>());
-        match own.filter(|_| join.kind == JoinKind::Inner) {
-            Some((own, _)) => Arc::clone(own),
-            None => Arc::new(Column::new(kept.schema.field(index).name(), index)),
-        }
-    });
+    let columns = (join.first..).take(join.rows.columns.len());
+    let columns =
+        columns.map(|index| Arc::new(Column::new(kept.schema.field(index).name(), index)) as _);
     columns.collect()
 }

@@ -234,6 +234,14 @@ impl Code<'_, '_> {
     /// Why kernels cannot compute it.
     pub(crate) fn of_join(&mut self, join: usize, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
         let of_row = self.over_join(join, expr)?;
+        let of = &self.draft.rows.joins[join];
+        let mut keys = of.keys.iter().zip(&of.keys_of_rows);
+        // The keys of a match are equal, so that the table of the join need not have those of the other rows.
+        if of.kind == JoinKind::Inner
+            && let Some((own, _)) = keys.find(|(_, other)| other.eq(&&of_row))
+        {
+            return self.value(own);
+        }
         let out = self.stored(join, |code| code.out_value(&of_row))?;
         let valid = out
             .valid

@@ -47,6 +47,7 @@ impl Code<'_, '_> {
                 Ok(numbered) => numbered,
                 Err(reason) => self.key_of_range(expr, reason)?,
             };
+            check_different(expr, &values)?;
             return Ok((number, Key::new(values, count)));
         };
         let of_join = match self.key_of_join(join, expr) {
@@ -56,6 +57,7 @@ impl Code<'_, '_> {
                 return Ok((number, Key::new(values, count)));
             }
         };
+        check_different(expr, &of_join.values)?;
         let draft = &mut self.draft.joins[join];
         let mark = (of_join.stored, 2 * draft.uses.constant(first as i128)?);
         draft.marks.push(mark);
@@ -205,6 +207,14 @@ impl Code<'_, '_> {
             data_type,
         };
         Ok((self.declare(kind, &number), values))
+    }
+}
+
+/// Checks that values have one number each. Texts of rows may be equal.
+fn check_different(expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Result<()> {
+    match values {
+        Values::Rows(_) => Err(Reason::new(format!("{expr} has too many different values"))),
+        Values::Array(_) | Values::Range { .. } => Ok(()),
     }
 }
 

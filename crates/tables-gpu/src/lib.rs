@@ -26,6 +26,7 @@ mod expression;
 mod fragment;
 mod gpu;
 mod groups;
+mod hopeless;
 mod host;
 mod join;
 mod joined;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, RecordBatch};
 use datafusion::common::exec_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -35,6 +35,8 @@ use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
+/// Maximum bytes of the texts of the rows of a file, with what Arrow needs beside them.
+const TEXTS_OF_ROWS_BYTES_MAX: usize = 768 << 20;
 /// Maximum number of rows of a plan that is joined.
 const PLAN_ROWS_MAX: usize = 16 << 20;
 
@@ -44,6 +46,8 @@ struct OfColumn {
     texts: Mutex<Texts>,
     /// The most bits that a number needed so far.
     width: AtomicU32,
+    /// Bytes of the texts of rows.
+    text_bytes: AtomicUsize,
 }
 
 /// What a task has read of one range of a file: the chunks of each column.
@@ -294,7 +298,17 @@ async fn stored(
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
                 let pushed = match expr.is::<TextOfRow>() {
-                    true => packers[index].push_rows(&values),
+                    true => {
+                        let bytes = values.get_array_memory_size();
+                        memory.try_grow(bytes).map_err(failed)?;
+                        let before = shared[index].text_bytes.fetch_add(bytes, Ordering::Relaxed);
+                        if before + bytes > TEXTS_OF_ROWS_BYTES_MAX {
+                            let text =
+                                format!("texts of more than {} MiB", TEXTS_OF_ROWS_BYTES_MAX >> 20);
+                            return Err(Failed::Column(index, Reason::new(text)));
+                        }
+                        packers[index].push_rows(&values)
+                    }
                     false => packers[index].push(&values, &shared[index].texts),
                 };
                 pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;

@@ -1,6 +1,7 @@
 //! The operator that computes a fragment on a device, or on the CPU.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::common::internal_err;
@@ -14,7 +15,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
-    PlanProperties, ReplaceChildrenOptions,
+    PlanProperties, ReplaceChildrenOptions, displayable,
 };
 use forebay_tables::{GPU_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -34,6 +35,8 @@ pub(crate) struct GpuFragmentExec {
     fragment: Arc<Fragment>,
     columns: Arc<Columns>,
     options: GpuOptions,
+    /// Tells the plan of the CPU from others.
+    number: u64,
     /// Whether the plan was kept: then the input may not run, and the query is planned again instead.
     is_kept: bool,
     /// What was decided when the first partition was read.
@@ -61,6 +64,7 @@ impl GpuFragmentExec {
             Origin::Files(_) => None,
         });
         Ok(GpuFragmentExec {
+            number: number_of(&cpu),
             properties: Arc::clone(cpu.properties()),
             // They are also below the operator of the CPU, which may run.
             plans: plans.map(reset_plan_states).collect::<Result<_>>()?,
@@ -117,6 +121,7 @@ impl GpuFragmentExec {
             fragment: Arc::clone(&self.fragment),
             columns: Arc::clone(&self.columns),
             options: self.options.clone(),
+            number: self.number,
             is_kept: self.is_kept,
             outcome: Arc::default(),
             stayed: Arc::default(),
@@ -164,10 +169,21 @@ impl GpuFragmentExec {
             fragment: Arc::clone(&self.fragment),
             columns: Arc::clone(&self.columns),
             options: self.options.clone(),
+            number: self.number,
             metrics: self.metrics.clone(),
             context,
         }
     }
+}
+
+/// Returns a number of a plan's text.
+pub(crate) fn number_of(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    displayable(plan.as_ref())
+        .indent(true)
+        .to_string()
+        .hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Returns a plan that is kept; `None` if the CPU reads tables for it. The dynamic filters of its scans would be those

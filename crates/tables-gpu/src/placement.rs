@@ -61,6 +61,9 @@ impl Columns {
 
     /// Returns a column with all its chunks in memory of the device.
     async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
+        if !self.has_room(column.bytes.host, began) {
+            return Err(Reason::new("the device has no room"));
+        }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
             if let Some(words) = self.engine.read_host(&chunk.memory) {
@@ -76,12 +79,28 @@ impl Columns {
     /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that were
     /// used lately.
     fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
+        if !self.has_room(bytes, began) {
+            return None;
+        }
+        let memory = self.engine.allocate(bytes).or_else(|_| {
+            // Others have the memory.
+            self.free_stale(bytes, began);
+            self.engine.allocate(bytes)
+        });
+        memory.ok()
+    }
+
+    /// Returns whether the device has room for this many bytes of columns, beside those that were used lately.
+    fn has_room(&self, bytes: u64, began: u64) -> bool {
         let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
         if self.engine.free_bytes() < wanted {
-            let stale = began.saturating_sub(USES_LATELY);
-            self.known.lock().free(bytes, stale, |it| it.device);
+            self.free_stale(bytes, began);
         }
-        let has_room = self.engine.free_bytes() >= wanted;
-        has_room.then(|| self.engine.allocate(bytes).ok()).flatten()
+        self.engine.free_bytes() >= wanted
+    }
+
+    fn free_stale(&self, bytes: u64, began: u64) {
+        let stale = began.saturating_sub(USES_LATELY);
+        self.known.lock().free(bytes, stale, |it| it.device);
     }
 }

@@ -136,7 +136,9 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let is_of_key = are_same(own, key) || of_join.is_some_and(|it| are_same(it, of_rows));
     let leaves_out = matches!(join.kind, JoinKind::Inner | JoinKind::Semi) && join.is_selective();
     // A plan that ran twice could return other rows.
-    leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan()
+    // Other rows that repeat a key would leave the whole aggregate to the CPU.
+    let may_fail = join.rows.joins.iter().any(Join::is_unique);
+    leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan() && !may_fail
 }
 
 /// Returns whether a join is the semi join by a key with the rows of another join. Compares the bytes of the files

@@ -13,6 +13,7 @@ use datafusion::arrow::compute::{cast, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::Partitioning;
@@ -28,6 +29,10 @@ use crate::reason::Reason;
 
 /// Rows of a batch. Several threads make the batches of a larger result.
 const BATCH_ROWS: usize = 1 << 16;
+/// The same of a list, whose batches are dealt out to the partitions.
+const LIST_BATCH_ROWS: usize = 1 << 13;
+/// Bytes of the texts of a batch, if all are as long as the longest.
+const BATCH_TEXT_BYTES: usize = 64 << 20;
 
 /// A group: its place among those whose totals are here, and its number among all.
 type Group = (usize, u64);
@@ -195,6 +200,8 @@ pub(crate) struct Made {
     pub(crate) partitioning: Partitioning,
     /// Set when the statement ends.
     pub(crate) stop: Arc<AtomicBool>,
+    /// The memory of the rows.
+    pub(crate) held: Arc<MemoryReservation>,
 }
 
 impl Made {
@@ -213,14 +220,16 @@ impl Made {
 
     fn of_all(&self, found: &Found) -> Result<Vec<Vec<RecordBatch>>> {
         let totals = found.totals(&self.compiled.totals, &self.groups);
-        let batches: Vec<&[Group]> = totals.groups.chunks(BATCH_ROWS).collect();
+        let batches: Vec<&[Group]> = totals.groups.chunks(self.batch_rows()).collect();
         let of_thread = batches.len().div_ceil(forebay_device::cores()).max(1);
         let made = |batches: &[&[Group]]| {
             let made = batches.iter().map(|groups| {
                 if self.stop.load(Ordering::Relaxed) {
                     return exec_err!("the statement was cancelled");
                 }
-                partitioned(self.batch(&totals, groups)?, &self.partitioning)
+                let batch = self.batch(&totals, groups)?;
+                self.held.try_grow(batch.get_array_memory_size())?;
+                partitioned(batch, &self.partitioning)
             });
             made.collect::<Result<Vec<_>>>()
         };
@@ -238,12 +247,29 @@ impl Made {
             })?,
         };
         let mut partitions = vec![Vec::new(); self.partitioning.partition_count()];
-        for batches in all {
-            for (rows, partition) in batches.into_iter().zip(&mut partitions) {
+        for (index, batches) in all.into_iter().enumerate() {
+            // Without a hash, any partition may have them.
+            let first = match batches.len() {
+                1 => index % partitions.len(),
+                _ => 0,
+            };
+            for (rows, partition) in batches.into_iter().zip(&mut partitions[first..]) {
                 partition.extend((rows.num_rows() > 0).then_some(rows));
             }
         }
         Ok(partitions)
+    }
+
+    /// Returns the number of rows of a batch, whose texts are not too long for it.
+    fn batch_rows(&self) -> usize {
+        let determined = self.compiled.determined.values().map(|it| &it.values);
+        let values = self.groups.keys.iter().chain(determined);
+        let text_bytes: usize = values.map(Values::text_bytes_max).sum();
+        let most = match self.fragment.is_listed {
+            true => LIST_BATCH_ROWS,
+            false => BATCH_ROWS,
+        };
+        (BATCH_TEXT_BYTES / text_bytes.max(1)).clamp(1, most)
     }
 
     /// Returns the rows of groups.

@@ -10,6 +10,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
@@ -20,7 +21,7 @@ use crate::columns::Columns;
 use crate::constants;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
-use crate::operator::GpuFragmentExec;
+use crate::operator::{GpuFragmentExec, number_of};
 use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
@@ -50,7 +51,9 @@ impl PhysicalOptimizerRule for Fragments {
                 // The aggregate above it is asked.
                 return Ok(Transformed::no(node));
             }
-            match checked(aggregate) {
+            let tried = checked(aggregate)
+                .and_then(|fragment| self.0.hopeless.check(number_of(&node)).map(|()| fragment));
+            match tried {
                 Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
                 // Those of catalogues are not the device's.
                 Err(_) if !reads_files(&node) => Ok(Transformed::no(node)),
@@ -100,10 +103,14 @@ impl Fragments {
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
             // An operator with a limit, other than a sort, ends before it has read all rows.
             let has_limit = node.fetch().is_some() && !is_sort;
-            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit {
+            // The rows of a recursive query may be read once.
+            let is_recursive = node.is::<RecursiveQueryExec>();
+            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit || is_recursive {
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
             }
-            let Ok(fragment) = listed(&node) else {
+            let tried = listed(&node)
+                .and_then(|fragment| self.0.hopeless.check(number_of(&node)).map(|()| fragment));
+            let Ok(fragment) = tried else {
                 let below = match node.is::<AggregateExec>() {
                     true => TreeNodeRecursion::Jump,
                     false => TreeNodeRecursion::Continue,

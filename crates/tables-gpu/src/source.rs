@@ -18,6 +18,8 @@ use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
 
+/// The reason for tables of joins without room for all columns.
+pub(crate) const MANY_COLUMNS: &str = "joins with many columns";
 /// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
 const WIDTHS_DIFFER: u32 = 99;
 
@@ -143,7 +145,7 @@ impl Build {
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
         if words.len() > OWN_WORDS_MAX {
-            return Err(Reason::new("a join with many columns"));
+            return Err(Reason::new(MANY_COLUMNS));
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);
@@ -227,7 +229,7 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
         .flat_map(|(_, words)| words.clone())
         .collect();
     if words.len() > JOIN_WORDS_MAX {
-        return Err(Reason::new("joins with many columns"));
+        return Err(Reason::new(MANY_COLUMNS));
     }
     let mut first = 0;
     let mut firsts = vec![0];

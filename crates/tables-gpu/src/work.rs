@@ -15,9 +15,9 @@ use forebay_tables::GpuOptions;
 use crate::columns::{Bytes, Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
-use crate::engine::{Launch, Ran};
+use crate::engine::{Launch, Ran, SAME_KEY};
 use crate::fragment::{Fragment, Origin, Rows};
-use crate::groups::{Groups, Place};
+use crate::groups::{Groups, Place, TOO_MANY_ROWS};
 use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
@@ -28,6 +28,7 @@ use crate::result::{Found, Made};
 use crate::scanned::Scanned;
 use crate::selection::Selected;
 use crate::skipped::Counting;
+use crate::source::MANY_COLUMNS;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -48,7 +49,7 @@ pub(crate) struct OnDevice {
     pub(crate) partitions: Vec<Vec<RecordBatch>>,
     pub(crate) figures: String,
     /// The memory of the rows, until the plan is dropped.
-    _held: MemoryReservation,
+    _held: Arc<MemoryReservation>,
 }
 
 /// What is needed to compute a fragment on a device.
@@ -60,6 +61,8 @@ pub(crate) struct Work {
     pub(crate) fragment: Arc<Fragment>,
     pub(crate) columns: Arc<Columns>,
     pub(crate) options: GpuOptions,
+    /// Tells the plan of the CPU from others.
+    pub(crate) number: u64,
     pub(crate) metrics: ExecutionPlanMetricsSet,
     pub(crate) context: Arc<TaskContext>,
 }
@@ -76,6 +79,9 @@ impl Work {
             }
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
+                if [SAME_KEY, TOO_MANY_ROWS].map(Reason::new).contains(&reason) {
+                    self.columns.hopeless.add(self.number, &reason);
+                }
                 Outcome::Cpu(reason)
             }
         }
@@ -100,14 +106,12 @@ impl Work {
             }
         };
         let resident = ready.resident.clone();
-        let partitions = self.rows(ready, found).await?;
-        let batches = partitions.iter().flatten();
-        let bytes = batches.map(RecordBatch::get_array_memory_size).sum();
-        figures.held.try_resize(bytes).map_err(Reason::of)?;
+        let held = Arc::new(MemoryConsumer::new("rows").register(self.context.memory_pool()));
+        let partitions = self.rows(ready, found, &held).await?;
         Ok(OnDevice {
             partitions,
             figures: figures.text(&resident, began.elapsed()),
-            _held: figures.held,
+            _held: held,
         })
     }
 
@@ -151,11 +155,15 @@ impl Work {
         let used = figures.used;
         let constant = self.fragment.with_constants(constants::value)?;
         let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
-        let (fragment, resident) = self.loaded(&original, used).await?;
         let stop = StopOnDrop::default();
-        let compiled = self
-            .compiled((&original, &fragment), &resident, &stop)
-            .await?;
+        let written = self.of_columns(&original, used, &stop).await;
+        let (fragment, resident, compiled) = match written {
+            Err(reason) if reason == Reason::new(MANY_COLUMNS) && !self.shares_rows() => {
+                original.shares_rows.store(true, Ordering::Relaxed);
+                self.of_columns(&original, used, &stop).await?
+            }
+            written => written?,
+        };
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(
@@ -182,6 +190,27 @@ impl Work {
         })
     }
 
+    fn shares_rows(&self) -> bool {
+        self.fragment.shares_rows.load(Ordering::Relaxed)
+    }
+
+    /// Returns the fragment as the device can compute it, its columns and its kernels.
+    async fn of_columns(
+        &self,
+        original: &Arc<Fragment>,
+        used: u64,
+        stop: &StopOnDrop,
+    ) -> Result<(Arc<Fragment>, Vec<Resident>, Arc<Compiled>)> {
+        let fragment = match self.shares_rows() {
+            true => Arc::new(original.with_shared_rows()?),
+            false => Arc::clone(original),
+        };
+        let (fragment, resident) = self.loaded(&fragment, used).await?;
+        let compiled = self.compiled((original, &fragment), &resident, stop);
+        let compiled = compiled.await?;
+        Ok((fragment, resident, compiled))
+    }
+
     /// Returns whether a kernel selects the groups that are wanted.
     fn are_selected(&self, groups: &Groups) -> bool {
         match groups.place {
@@ -191,7 +220,12 @@ impl Work {
     }
 
     /// Returns the rows of each partition.
-    async fn rows(&self, ready: Ready, found: Found) -> Result<Vec<Vec<RecordBatch>>> {
+    async fn rows(
+        &self,
+        ready: Ready,
+        found: Found,
+        held: &Arc<MemoryReservation>,
+    ) -> Result<Vec<Vec<RecordBatch>>> {
         let made = Made {
             fragment: ready.fragment,
             compiled: ready.compiled,
@@ -199,6 +233,7 @@ impl Work {
             schema: Arc::clone(&self.schema),
             partitioning: self.partitioning.clone(),
             stop: Arc::clone(&ready.stop.0),
+            held: Arc::clone(held),
         };
         made.partitions(found).await.map_err(Reason::of)
     }

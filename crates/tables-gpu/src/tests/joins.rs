@@ -134,8 +134,22 @@ pub(super) const OF_LARGE: &[&str] = &[
     "SELECT remark, title, note, b FROM t JOIN w ON b = id JOIN r ON w.r = r.r WHERE quantity < 9",
 ];
 
-/// A list that is too long for the engine.
-pub(super) const LONG_LIST: &str = "SELECT t.a, b, price, discount, quantity, day, flag, label, weight, odd, level FROM t LEFT JOIN d ON a = k";
+/// Queries that the CPU computes if `t` is large, and a part of the reason.
+pub(super) const REFUSED_OF_LARGE: &[(&str, &str)] = &[
+    (
+        "SELECT t.a, b, price, discount, quantity, day, flag, label, weight, odd, level FROM t LEFT JOIN d ON a = k",
+        "too many rows",
+    ),
+    // Equal texts of several rows are one group.
+    (
+        "SELECT x, y, count(*) FROM (SELECT remark AS x, remark AS y FROM t JOIN w ON b = id) GROUP BY 1, 2",
+        "different texts",
+    ),
+    (
+        "SELECT id, remark, count(*) FILTER (WHERE length(remark) > b) FROM t JOIN w ON b = id GROUP BY 1, 2",
+        "",
+    ),
+];
 
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[

@@ -240,6 +240,21 @@ impl Fixture {
         }
     }
 
+    /// Runs queries that the CPU computes, with the reasons.
+    async fn compare_refused<'q>(&self, queries: impl IntoIterator<Item = &'q (&'q str, &'q str)>) {
+        for (query, reason) in queries {
+            let (with, has_operator) = Fixture::rows(&self.with, query).await;
+            match with {
+                Err(error) => assert!(error.contains(reason), "{query}: {error}"),
+                Ok(rows) => panic!("{query}: {has_operator}, {rows:?}"),
+            }
+            let (lenient, _) = Fixture::rows(&self.lenient, query).await;
+            let (without, _) = Fixture::rows(&self.without, query).await;
+            assert!(without.is_ok());
+            assert_eq!(lenient, without, "{query}");
+        }
+    }
+
     /// Runs queries with the engine and without.
     async fn compare<'q>(&self, queries: impl IntoIterator<Item = &'q &'q str>) {
         let mut wrong = Vec::new();
@@ -292,13 +307,10 @@ async fn kernels_give_the_rows_of_the_cpu() {
         let fixture = Fixture::new(Arc::new(Shared(Arc::clone(&emulated))), sizes).await;
         fixture.compare_all(sizes).await;
         if sizes.0[0] > 2000 {
-            let (strict, _) = Fixture::rows(&fixture.with, joins::LONG_LIST).await;
-            let error = strict.expect_err("a long list");
-            assert!(error.contains("too many rows"), "{error}");
+            fixture
+                .compare_refused(joins::REFUSED_OF_LARGE.iter())
+                .await;
         }
-        let (lenient, _) = Fixture::rows(&fixture.lenient, joins::LONG_LIST).await;
-        let (without, _) = Fixture::rows(&fixture.without, joins::LONG_LIST).await;
-        assert_eq!(lenient, without);
     }
     compile_all(&emulated);
 }
@@ -340,17 +352,9 @@ fn compile_all(emulated: &Emulated) {
 async fn the_cpu_computes_what_kernels_do_not() {
     let emulated = Arc::new(Shared(Emulated::new()));
     let fixture = Fixture::new(emulated, Sizes(&[100])).await;
-    for (query, reason) in REFUSED.iter().chain(joins::REFUSED) {
-        let (with, has_operator) = Fixture::rows(&fixture.with, query).await;
-        match with {
-            Err(error) => assert!(error.contains(reason), "{query}: {error}"),
-            Ok(rows) => panic!("{query}: {has_operator}, {rows:?}"),
-        }
-        let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
-        let (without, _) = Fixture::rows(&fixture.without, query).await;
-        assert!(without.is_ok());
-        assert_eq!(lenient, without, "{query}");
-    }
+    fixture
+        .compare_refused(REFUSED.iter().chain(joins::REFUSED))
+        .await;
 }
 
 /// A file is kept without the values of its partition, which another scan may give it.
