@@ -10,7 +10,7 @@ pub(crate) const JOIN_WORDS_MAX: usize = 12;
 /// Maximum number of joins of a kernel, each of which has a word.
 pub(crate) const JOINS_MAX: usize = JOIN_WORDS_MAX;
 /// Maximum number of words of an element of such a table.
-pub(crate) const OWN_WORDS_MAX: usize = 4;
+pub(crate) const OWN_WORDS_MAX: usize = 6;
 
 kernel_arguments! {
     /// Packed numbers of one column in one chunk.

@@ -122,6 +122,8 @@ pub(crate) struct Aggregate {
     pub(crate) function: Arc<AggregateFunctionExpr>,
     pub(crate) arguments: Exprs,
     pub(crate) filter: Option<Arc<dyn PhysicalExpr>>,
+    /// Whether the argument is what the same function gives for a part of the rows.
+    pub(crate) is_of_states: bool,
 }
 
 /// A fragment.
@@ -171,10 +173,17 @@ impl Fragment {
                 function: Arc::clone(function),
                 arguments: arguments.collect::<Result<_>>()?,
                 filter: filter.transpose()?,
+                is_of_states: false,
             })
         });
+        let aggregates = aggregates.collect::<Result<_>>()?;
+        Ok(Fragment::of_groups(rows, keys, aggregates))
+    }
+
+    /// Returns the fragment of aggregates of groups of rows.
+    pub(crate) fn of_groups(rows: Rows, keys: Exprs, aggregates: Vec<Aggregate>) -> Fragment {
         let mut fragment = Fragment {
-            aggregates: aggregates.collect::<Result<_>>()?,
+            aggregates,
             rows,
             keys,
             sources: Vec::new(),
@@ -183,7 +192,7 @@ impl Fragment {
             shares_rows: Arc::default(),
         };
         fragment.number();
-        Ok(fragment)
+        fragment
     }
 
     /// Returns the fragment whose rows are those of an operator above joins.

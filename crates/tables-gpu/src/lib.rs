@@ -39,6 +39,7 @@ mod of_row;
 mod on_cpu;
 mod on_device;
 mod operator;
+mod outer;
 mod packed;
 mod placement;
 mod program;

@@ -324,6 +324,12 @@ impl Slots<'_, '_> {
             bounds,
         };
         let of_counts = (0, self.rows.into());
+        if name == "count" && aggregate.is_of_states {
+            let value = self.code.value(argument)?;
+            let sum = self.sum(&value, value.valid.as_deref());
+            let largest = i128::try_from(self.largest(&value)).unwrap_or(i128::MAX);
+            return Ok(vec![column(Output::Count(sum), 0, (0, largest))]);
+        }
         if name == "count" {
             let rows = self.counted(argument, filter.as_deref(), scanned)?;
             return Ok(vec![column(Output::Count(rows), 0, of_counts)]);

@@ -22,6 +22,7 @@ use crate::constants;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
+use crate::outer::OuterJoin;
 use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
@@ -51,8 +52,10 @@ impl PhysicalOptimizerRule for Fragments {
                 // The aggregate above it is asked.
                 return Ok(Transformed::no(node));
             }
-            let tried = checked(aggregate)
-                .and_then(|fragment| self.0.hopeless.check(number_of(&node)).map(|()| fragment));
+            let tried = self.with_grouped(aggregate, &options);
+            let tried = tried.or_else(|_| checked(aggregate));
+            let number = number_of(&node);
+            let tried = tried.and_then(|it| self.0.hopeless.check(number).map(|()| it));
             match tried {
                 Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
                 // Those of catalogues are not the device's.
@@ -81,6 +84,26 @@ impl PhysicalOptimizerRule for Fragments {
 }
 
 impl Fragments {
+    /// Returns the fragment of an aggregate above an outer join whose other rows are grouped first.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn with_grouped(
+        &self,
+        aggregate: &AggregateExec,
+        options: &GpuOptions,
+    ) -> std::result::Result<Fragment, Reason> {
+        check_rows(aggregate)?;
+        let join = OuterJoin::of(first_step(aggregate)?);
+        let join = join.ok_or_else(|| Reason::new("no outer join is below"))?;
+        let grouped = join.grouped()?;
+        let fragment = checked(&grouped)?;
+        let grouped = self.operator(Arc::new(grouped), fragment, options);
+        let fragment = join.fragment(&grouped.map_err(Reason::of)?)?;
+        check(&fragment)?;
+        Ok(fragment)
+    }
+
     /// Returns the operator that computes a fragment on the device instead of a plan of the CPU.
     fn operator(
         &self,
@@ -108,8 +131,9 @@ impl Fragments {
             if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit || is_recursive {
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
             }
-            let tried = listed(&node)
-                .and_then(|fragment| self.0.hopeless.check(number_of(&node)).map(|()| fragment));
+            let number = number_of(&node);
+            let tried = listed(&node);
+            let tried = tried.and_then(|it| self.0.hopeless.check(number).map(|()| it));
             let Ok(fragment) = tried else {
                 let below = match node.is::<AggregateExec>() {
                     true => TreeNodeRecursion::Jump,
@@ -169,9 +193,8 @@ fn first_step(aggregate: &AggregateExec) -> std::result::Result<&AggregateExec, 
     first.ok_or_else(|| Reason::new("an aggregate of aggregates"))
 }
 
-/// Returns the fragment of an aggregate.
-fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
-    let first = first_step(aggregate)?;
+/// Checks that operators above an aggregate need no order or partitions that kernels do not give.
+fn check_rows(aggregate: &AggregateExec) -> std::result::Result<(), Reason> {
     // Limits are hints: what needs fewer groups is above the aggregate.
     let properties = aggregate.properties();
     if properties.output_ordering().is_some() {
@@ -182,6 +205,13 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     if partitioning.partition_count() > 1 && !is_by_columns(partitioning) {
         return Err(Reason::new("rows that are partitioned"));
     }
+    Ok(())
+}
+
+/// Returns the fragment of an aggregate.
+fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
+    let first = first_step(aggregate)?;
+    check_rows(aggregate)?;
     let fragment = Fragment::of(first)?;
     check(&fragment)?;
     Ok(fragment)

@@ -9,9 +9,9 @@ use datafusion::arrow::array::{
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
-/// Tables beside `t`: `d`, `r` and `w` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
-/// Each `remark` of `w` is another text.
-pub(super) const TABLES: [&str; 7] = ["d", "r", "w", "p", "m", "e", "h"];
+/// Tables beside `t`: `d`, `r` and `u` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
+/// Each `remark` of `u` is another text.
+pub(super) const TABLES: [&str; 7] = ["d", "r", "u", "p", "m", "e", "h"];
 
 /// Queries whose aggregates and joins kernels compute.
 pub(super) const QUERIES: &[&str] = &[
@@ -80,6 +80,11 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT label, count(*) FROM t JOIN d ON a = k WHERE quantity IN (SELECT m.v FROM m JOIN h ON m.v > h.v) GROUP BY label",
     "SELECT count(*), count(c) FROM t LEFT JOIN (SELECT k, count(*) AS c FROM m WHERE v > 70 GROUP BY k) AS g ON a = g.k",
     "SELECT n, count(*) FROM t JOIN (SELECT k, max(v) AS n FROM m GROUP BY k) AS g ON a = g.k GROUP BY n",
+    // Outer joins whose other side has several rows for a key.
+    "SELECT d.k, label, count(b), sum(quantity), max(price), count(flag) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k, label",
+    "SELECT c, count(*) FROM (SELECT d.odd, count(t.b) AS c FROM t RIGHT JOIN d ON t.a = d.k AND t.name <> 'x' GROUP BY d.odd)
+        GROUP BY c",
+    "SELECT label, min(b), sum(wide) FROM d LEFT JOIN t ON d.k = t.a AND d.odd = t.quantity GROUP BY label",
     // Groups that a join of the CPU leaves out.
     "SELECT v, g.a, s FROM m JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = m.k
         WHERE m.k IN (SELECT k FROM d WHERE label = 'x')",
@@ -120,18 +125,18 @@ pub(super) const LISTS: &[&str] = &[
     "SELECT 1 AS one, price FROM t JOIN e ON a = k",
 ];
 
-/// The same, if `t` is larger than `w`.
+/// The same, if `t` is larger than `u`.
 pub(super) const OF_LARGE: &[&str] = &[
     "SELECT k, weight, label, level, title, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2, 3, 4, 5",
-    "SELECT id, remark, score, count(*), sum(quantity) FROM t JOIN w ON b = id GROUP BY 1, 2, 3",
-    "SELECT remark, title, same, b, min(price) FROM t JOIN w ON b = id JOIN r ON w.r = r.r WHERE remark LIKE '%1%'
+    "SELECT id, remark, score, count(*), sum(quantity) FROM t JOIN u ON b = id GROUP BY 1, 2, 3",
+    "SELECT remark, title, same, b, min(price) FROM t JOIN u ON b = id JOIN r ON u.r = r.r WHERE remark LIKE '%1%'
         GROUP BY 1, 2, 3, 4",
-    "SELECT remark, flag, id, day, sum(price) AS s FROM t JOIN w ON b = id GROUP BY 1, 2, 3, 4
+    "SELECT remark, flag, id, day, sum(price) AS s FROM t JOIN u ON b = id GROUP BY 1, 2, 3, 4
         ORDER BY s DESC, id, flag LIMIT 5",
-    "SELECT remark, label, s FROM (SELECT id, remark, label, sum(quantity) AS s FROM t JOIN w ON b = id JOIN d ON w.r = d.k
+    "SELECT remark, label, s FROM (SELECT id, remark, label, sum(quantity) AS s FROM t JOIN u ON b = id JOIN d ON u.r = d.k
         GROUP BY 1, 2, 3) WHERE s > 20",
-    "SELECT id, remark, same, quantity FROM t JOIN w ON b = id",
-    "SELECT remark, title, note, b FROM t JOIN w ON b = id JOIN r ON w.r = r.r WHERE quantity < 9",
+    "SELECT id, remark, same, quantity FROM t JOIN u ON b = id",
+    "SELECT remark, title, note, b FROM t JOIN u ON b = id JOIN r ON u.r = r.r WHERE quantity < 9",
 ];
 
 /// Queries that the CPU computes if `t` is large, and a part of the reason.
@@ -142,11 +147,11 @@ pub(super) const REFUSED_OF_LARGE: &[(&str, &str)] = &[
     ),
     // Equal texts of several rows are one group.
     (
-        "SELECT x, y, count(*) FROM (SELECT remark AS x, remark AS y FROM t JOIN w ON b = id) GROUP BY 1, 2",
+        "SELECT x, y, count(*) FROM (SELECT remark AS x, remark AS y FROM t JOIN u ON b = id) GROUP BY 1, 2",
         "different texts",
     ),
     (
-        "SELECT id, remark, count(*) FILTER (WHERE length(remark) > b) FROM t JOIN w ON b = id GROUP BY 1, 2",
+        "SELECT id, remark, count(*) FILTER (WHERE length(remark) > b) FROM t JOIN u ON b = id GROUP BY 1, 2",
         "",
     ),
 ];
@@ -172,11 +177,11 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "condition of a join",
     ),
     (
-        "SELECT remark, count(*) FROM t JOIN w ON b = id GROUP BY 1",
+        "SELECT remark, count(*) FROM t JOIN u ON b = id GROUP BY 1",
         "different texts",
     ),
     (
-        "SELECT id, remark, count(remark) FROM t JOIN w ON b = id GROUP BY 1, 2",
+        "SELECT id, remark, count(remark) FROM t JOIN u ON b = id GROUP BY 1, 2",
         "too many different values",
     ),
     (
@@ -304,7 +309,7 @@ fn of_pairs() -> Columns {
     ]
 }
 
-/// Returns the columns of `w`.
+/// Returns the columns of `u`.
 fn of_remarks() -> Columns {
     let remarks = (0..2400).map(|row| (row % 13 != 1).then(|| format!("{row} is {}", row * row)));
     let remarks: StringArray = remarks.collect();
@@ -331,7 +336,7 @@ fn of_remarks() -> Columns {
 /// Writes the tables.
 pub(super) fn write_all(folder: &Path) {
     write(folder, "d", of_keys());
-    write(folder, "w", of_remarks());
+    write(folder, "u", of_remarks());
     write(
         folder,
         "r",

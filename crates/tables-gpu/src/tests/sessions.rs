@@ -129,7 +129,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     }
     println!("{on_engine} of {} queries ran on the engine", queries.len());
     // An aggregate on the CPU over one on the engine is kept too.
-    let query = "SELECT sum(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2) AS n WHERE s > 0";
+    let query = "SELECT median(s), count(*) FROM (SELECT day, flag, sum(b) AS s FROM t GROUP BY 1, 2) AS n WHERE s > 0";
     let before = fixture.runs_again();
     for _ in 0..3 {
         assert_eq!(
@@ -144,8 +144,8 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         figures.columns > 0 && figures.column_bytes > 0,
         "{figures:?}"
     );
-    let reason = "GpuFragmentExec is below".to_owned();
-    assert!(figures.on_cpu.contains(&(reason, 1)), "{figures:?}");
+    let mut reasons = figures.on_cpu.iter().map(|(reason, _)| reason);
+    assert!(reasons.any(|it| it.starts_with("median")), "{figures:?}");
     assert!(on_engine * 10 > queries.len() * 9);
 }
 
