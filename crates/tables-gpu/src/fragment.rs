@@ -140,6 +140,8 @@ pub(crate) struct Fragment {
     pub(crate) is_listed: bool,
     /// Whether its kernels had no room for all columns of a join, so that texts share the number of their row.
     pub(crate) shares_rows: Arc<AtomicBool>,
+    /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
+    pub(crate) reads_rows: Arc<AtomicBool>,
 }
 
 impl Fragment {
@@ -190,6 +192,7 @@ impl Fragment {
             selection: Selection::default(),
             is_listed: false,
             shares_rows: Arc::default(),
+            reads_rows: Arc::default(),
         };
         fragment.number();
         fragment
@@ -223,6 +226,7 @@ impl Fragment {
             selection: Selection::default(),
             is_listed: true,
             shares_rows: Arc::default(),
+            reads_rows: Arc::default(),
         };
         fragment.number();
         Ok(fragment)

@@ -179,14 +179,14 @@ impl Values {
     /// Returns the bytes of the longest text; 0 for numbers. Of texts of rows, the most that one in a chunk may have.
     pub(crate) fn text_bytes_max(&self) -> usize {
         match self {
-            Values::Array(values) => match cast(values, &DataType::Utf8) {
-                Ok(texts) if is_text(values.data_type()) => {
-                    let texts = texts.as_string::<i32>().iter().flatten();
-                    texts.map(str::len).max().unwrap_or(0)
-                }
-                _ => 0,
-            },
-            Values::Range { .. } => 0,
+            Values::Array(values) if is_text(values.data_type()) => {
+                let texts = cast(values, &DataType::Utf8View).ok();
+                let texts = texts
+                    .iter()
+                    .flat_map(|texts| texts.as_string_view().lengths());
+                texts.max().unwrap_or(0) as usize
+            }
+            Values::Array(_) | Values::Range { .. } => 0,
             Values::Rows(texts) => texts.longest,
         }
     }

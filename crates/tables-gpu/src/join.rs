@@ -204,7 +204,11 @@ fn may_repeat<'a>(
         return Ok(false);
     };
     let keys = keys.map(|key| over_rows(key, &rows.columns));
-    Ok(!is_unique(plan, &keys.collect::<Result<_>>()?))
+    let keys = keys.collect::<Result<Exprs>>()?;
+    // Others are of joins of its rows.
+    let mut columns = keys.iter().flat_map(collect_columns);
+    let are_of_plan = columns.all(|it| it.index() < rows.width());
+    Ok(!are_of_plan || !is_unique(plan, &keys))
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the

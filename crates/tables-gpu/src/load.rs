@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use datafusion::arrow::array::{Array, RecordBatch};
+use datafusion::arrow::array::RecordBatch;
 use datafusion::common::exec_err;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -35,7 +35,7 @@ use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 const RANGE_BYTES: u64 = 32 << 20;
-/// Maximum bytes of the texts of the rows of a file, with what Arrow needs beside them.
+/// Maximum bytes of the texts of the rows of a file.
 const TEXTS_OF_ROWS_BYTES_MAX: usize = 768 << 20;
 /// Maximum number of rows of a plan that is joined.
 const PLAN_ROWS_MAX: usize = 16 << 20;
@@ -48,6 +48,18 @@ struct OfColumn {
     width: AtomicU32,
     /// Bytes of the texts of rows.
     text_bytes: AtomicUsize,
+}
+
+impl OfColumn {
+    /// Counts the texts of rows.
+    fn add_texts(&self, column: usize, bytes: usize) -> Result<(), Failed> {
+        let before = self.text_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= TEXTS_OF_ROWS_BYTES_MAX {
+            return Ok(());
+        }
+        let text = format!("texts of more than {} MiB", TEXTS_OF_ROWS_BYTES_MAX >> 20);
+        Err(Failed::Column(column, Reason::new(text)))
+    }
 }
 
 /// What a task has read of one range of a file: the chunks of each column.
@@ -297,21 +309,15 @@ async fn stored(
                     DataFusionError::ResourcesExhausted(_) => failed(error),
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
-                let pushed = match expr.is::<TextOfRow>() {
-                    true => {
-                        let bytes = values.get_array_memory_size();
-                        memory.try_grow(bytes).map_err(failed)?;
-                        let before = shared[index].text_bytes.fetch_add(bytes, Ordering::Relaxed);
-                        if before + bytes > TEXTS_OF_ROWS_BYTES_MAX {
-                            let text =
-                                format!("texts of more than {} MiB", TEXTS_OF_ROWS_BYTES_MAX >> 20);
-                            return Err(Failed::Column(index, Reason::new(text)));
-                        }
-                        packers[index].push_rows(&values)
-                    }
-                    false => packers[index].push(&values, &shared[index].texts),
-                };
-                pushed.map_err(|error| Failed::Column(index, Reason::of(error)))?;
+                let cannot = |error| Failed::Column(index, Reason::of(error));
+                if expr.is::<TextOfRow>() {
+                    let bytes = packers[index].push_rows(&values).map_err(cannot)?;
+                    memory.try_grow(bytes).map_err(failed)?;
+                    shared[index].add_texts(index, bytes)?;
+                } else {
+                    let pushed = packers[index].push(&values, &shared[index].texts);
+                    pushed.map_err(cannot)?;
+                }
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -24,7 +25,7 @@ use tokio::sync::OnceCell;
 use crate::columns::{Columns, Resident};
 use crate::fragment::{Fragment, Origin};
 use crate::selection::Selection;
-use crate::work::{OnDevice, Outcome, Work};
+use crate::work::{OnDevice, Outcome, Staying, Work};
 
 /// Computes a fragment on a device. If the device cannot, its input does, an operator of the CPU that returns the same.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct GpuFragmentExec {
     number: u64,
     /// Whether the plan was kept: then the input may not run, and the query is planned again instead.
     is_kept: bool,
+    /// Whether the plans have run.
+    have_plans_run: Arc<AtomicBool>,
     /// What was decided when the first partition was read.
     outcome: Arc<OnceCell<Outcome>>,
     /// What kernels did if another fragment read the groups on the device.
@@ -73,6 +76,7 @@ impl GpuFragmentExec {
             columns,
             options,
             is_kept: false,
+            have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
@@ -123,6 +127,7 @@ impl GpuFragmentExec {
             options: self.options.clone(),
             number: self.number,
             is_kept: self.is_kept,
+            have_plans_run: Arc::default(),
             outcome: Arc::default(),
             stayed: Arc::default(),
             metrics: ExecutionPlanMetricsSet::new(),
@@ -140,24 +145,28 @@ impl GpuFragmentExec {
         })
     }
 
-    /// Returns columns of the groups that stay on the device; `None` if they are to be read as rows.
+    /// Returns columns of the groups that stay on the device; `None` if they are to be read as rows, which the operator
+    /// then has.
     pub(crate) async fn columns(
         &self,
         wanted: &[usize],
         context: &Arc<TaskContext>,
     ) -> Option<Resident> {
-        let work = self.work(Arc::clone(context));
-        match Box::pin(work.columns(wanted)).await {
-            Ok(Some((columns, figures))) => {
-                self.stayed.set(figures).ok();
-                Some(columns)
-            }
-            Ok(None) => None,
-            Err(reason) => {
-                tracing::debug!(%reason, "groups leave the device");
-                None
-            }
+        if self.outcome.initialized() {
+            return None;
         }
+        let work = self.work(Arc::clone(context));
+        let outcome = match Box::pin(work.columns(wanted)).await {
+            Ok(Staying::Columns(columns, figures)) => {
+                self.stayed.set(figures).ok();
+                return Some(columns);
+            }
+            Ok(Staying::Rows(rows)) => work.outcome_of(Ok(rows)),
+            Err(reason) => work.outcome_of(Err(reason)),
+        };
+        // The operator returns these rows when it runs, or lets the CPU.
+        self.outcome.set(outcome).ok();
+        None
     }
 
     /// Returns what computes the fragment on the device.
@@ -172,6 +181,8 @@ impl GpuFragmentExec {
             number: self.number,
             metrics: self.metrics.clone(),
             context,
+            have_plans_run: Arc::clone(&self.have_plans_run),
+            has_kept_groups: AtomicBool::new(false),
         }
     }
 }

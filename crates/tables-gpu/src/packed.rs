@@ -265,11 +265,11 @@ impl Packer {
         Ok(())
     }
 
-    /// Appends texts. The number of each is that of its row.
+    /// Appends texts. The number of each is that of its row. Returns their bytes.
     ///
     /// # Errors
     /// If they are no texts, or are too many bytes.
-    pub(crate) fn push_rows(&mut self, values: &ArrayRef) -> Result<(), Unpackable> {
+    pub(crate) fn push_rows(&mut self, values: &ArrayRef) -> Result<usize, Unpackable> {
         let unpackable = |_| Unpackable::Type(values.data_type().clone());
         let texts = cast(values, &DataType::Utf8).map_err(unpackable)?;
         let texts = texts.as_string::<i32>();
@@ -281,7 +281,7 @@ impl Packer {
             return Err(Unpackable::LongTexts);
         }
         self.of_rows.push(texts.clone());
-        Ok(())
+        Ok(texts.value_data().len() + size_of_val(&**texts.offsets()))
     }
 
     /// Packs the rows so far, and forgets them. Numbers have at least as many bits as `width` tells, which is raised

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use datafusion::arrow::array::{
-    ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
-    UInt64Array,
+    Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, RecordBatch,
+    RecordBatchOptions, UInt64Array,
 };
 use datafusion::arrow::compute::{cast, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
@@ -228,7 +228,7 @@ impl Made {
                     return exec_err!("the statement was cancelled");
                 }
                 let batch = self.batch(&totals, groups)?;
-                self.held.try_grow(batch.get_array_memory_size())?;
+                self.held.try_grow(bytes_of(&batch))?;
                 partitioned(batch, &self.partitioning)
             });
             made.collect::<Result<Vec<_>>>()
@@ -320,6 +320,22 @@ impl Made {
             &options,
         )?)
     }
+}
+
+/// Returns the bytes of rows. The buffers of texts are those of a whole dictionary, which several batches share.
+fn bytes_of(batch: &RecordBatch) -> usize {
+    let bytes = batch
+        .columns()
+        .iter()
+        .map(|column| match column.data_type() {
+            DataType::Utf8View => {
+                let views = column.as_string_view();
+                let texts: usize = views.lengths().map(|it| it as usize).sum();
+                texts + size_of_val(&**views.views())
+            }
+            _ => column.get_array_memory_size(),
+        });
+    bytes.sum()
 }
 
 /// Returns the rows of each partition.

@@ -8,6 +8,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
@@ -16,7 +17,7 @@ use crate::columns::{Bytes, Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{Launch, Ran, SAME_KEY};
-use crate::fragment::{Fragment, Origin, Rows};
+use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
 use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::{load, load_plan};
@@ -42,6 +43,12 @@ pub(crate) enum Outcome {
     Cpu(Reason),
 }
 
+/// What another fragment reads of the groups of one.
+pub(crate) enum Staying {
+    Columns(Resident, String),
+    Rows(OnDevice),
+}
+
 /// What a device returned.
 #[derive(Debug)]
 pub(crate) struct OnDevice {
@@ -65,11 +72,26 @@ pub(crate) struct Work {
     pub(crate) number: u64,
     pub(crate) metrics: ExecutionPlanMetricsSet,
     pub(crate) context: Arc<TaskContext>,
+    /// Whether the plans have run: then their state is reset before they run again.
+    pub(crate) have_plans_run: Arc<AtomicBool>,
+    /// Whether groups of a plan have stayed on the device.
+    pub(crate) has_kept_groups: AtomicBool,
 }
 
 impl Work {
     pub(crate) async fn outcome(&self) -> Outcome {
-        match self.on_device().await {
+        let mut device = self.on_device().await;
+        // What is known of columns that stayed on the device is less than what rows tell.
+        if device.is_err() && self.has_kept_groups.load(Ordering::Relaxed) {
+            self.fragment.reads_rows.store(true, Ordering::Relaxed);
+            device = self.on_device().await;
+        }
+        self.outcome_of(device)
+    }
+
+    /// Counts what has computed the fragment.
+    pub(crate) fn outcome_of(&self, device: Result<OnDevice>) -> Outcome {
+        match device {
             Ok(device) => {
                 let rows = device.partitions.iter().flatten();
                 let rows = rows.map(RecordBatch::num_rows).sum();
@@ -88,66 +110,99 @@ impl Work {
     }
 
     async fn on_device(&self) -> Result<OnDevice> {
-        let began = Instant::now();
         let mut figures = Figures::new(&self.context, self.columns.now());
         let ready = self.ready(&mut figures).await?;
         let found = match self.are_selected(&ready.groups) {
             true => {
-                let selected = self.counted(&ready, &mut figures).await?;
-                self.written(&ready, &selected, &mut figures).await?
+                let counted = self.counted(&ready, &mut figures).await?;
+                self.written(&ready, &counted, &mut figures).await?
             }
-            false => {
-                let of = (&*ready.compiled, &ready.groups, &ready.joins);
-                let launch = last(&ready.resident, of, None, self.options.waits)?;
-                Found {
-                    ran: self.run(launch, &mut figures).await?,
-                    selected: None,
-                }
-            }
+            false => self.all(&ready, &mut figures).await?,
         };
-        let resident = ready.resident.clone();
-        let held = Arc::new(MemoryConsumer::new("rows").register(self.context.memory_pool()));
-        let partitions = self.rows(ready, found, &held).await?;
-        Ok(OnDevice {
-            partitions,
-            figures: figures.text(&resident, began.elapsed()),
-            _held: held,
-        })
+        self.returned(ready, found, figures).await
     }
 
-    /// Returns columns of the result that stay on the device, by their index, and what `EXPLAIN ANALYZE` prints; `None`
-    /// if the groups are so few that they are rather returned.
-    pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Option<(Resident, String)>> {
-        let began = Instant::now();
+    /// Returns columns of the result that stay on the device, by their index, and what `EXPLAIN ANALYZE` prints; or the
+    /// rows, if the groups are few or cannot stay.
+    ///
+    /// # Errors
+    /// Why the device cannot compute the fragment.
+    pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
         let mut figures = Figures::new(&self.context, self.columns.now());
         let ready = self.ready(&mut figures).await?;
         if !self.are_selected(&ready.groups) {
-            return Ok(None);
+            let found = self.all(&ready, &mut figures).await?;
+            return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
         }
-        let Counted {
+        let counted = self.counted(&ready, &mut figures).await?;
+        match self.kept(&ready, &counted, wanted, &mut figures).await {
+            Ok(resident) => {
+                let count = counted.selected.count as usize;
+                MetricBuilder::new(&self.metrics).output_rows(0).add(count);
+                self.columns.counts.add_on_device();
+                Ok(Staying::Columns(resident, figures.text(&ready.resident)))
+            }
+            Err(reason) => {
+                tracing::debug!(%reason, "groups leave the device");
+                let found = self.written(&ready, &counted, &mut figures).await?;
+                Ok(Staying::Rows(self.returned(ready, found, figures).await?))
+            }
+        }
+    }
+
+    /// Writes the groups that are selected as columns on the device.
+    async fn kept(
+        &self,
+        ready: &Ready,
+        Counted {
             totals,
             selected,
             groups,
-        } = self.counted(&ready, &mut figures).await?;
-        let of = (&*ready.fragment, &*ready.compiled, &groups);
-        let with = (&*self.schema, wanted);
-        let to_columns = ToColumns::new(of, with, (selected, &totals))?;
+        }: &Counted,
+        wanted: &[usize],
+        figures: &mut Figures,
+    ) -> Result<Resident> {
+        let of = (&*ready.fragment, &*ready.compiled, groups);
+        let to_columns = ToColumns::new(of, (&self.schema, wanted), (*selected, totals))?;
         let with = (&*self.columns, figures.used);
-        let memory = with.0.allocate(to_columns.bytes(), with.1)?;
-        let (launch, written) = to_columns.launch(&totals, &memory, self.options.waits);
-        let ran = self.run(launch, &mut figures).await?;
-        Found {
-            ran,
+        let memory = self.columns.allocate(to_columns.bytes(), figures.used)?;
+        let (launch, written) = to_columns.launch(totals, &memory, self.options.waits);
+        let found = Found {
+            ran: self.run(launch, figures).await?,
             selected: Some(selected.count as usize),
-        }
-        .check()?;
-        let resident = written.resident(wanted, with).await?;
-        MetricBuilder::new(&self.metrics)
-            .output_rows(0)
-            .add(selected.count as usize);
-        self.columns.counts.add_on_device();
-        let text = figures.text(&ready.resident, began.elapsed());
-        Ok(Some((resident, text)))
+        };
+        found.check()?;
+        written.resident(wanted, with).await
+    }
+
+    /// Returns the totals of all groups.
+    async fn all(&self, ready: &Ready, figures: &mut Figures) -> Result<Found> {
+        let of = (&*ready.compiled, &ready.groups, &ready.joins);
+        let launch = last(&ready.resident, of, None, self.options.waits)?;
+        Ok(Found {
+            ran: self.run(launch, figures).await?,
+            selected: None,
+        })
+    }
+
+    /// Returns the rows of the groups that are here.
+    async fn returned(&self, ready: Ready, found: Found, figures: Figures) -> Result<OnDevice> {
+        let held = Arc::new(MemoryConsumer::new("rows").register(self.context.memory_pool()));
+        let made = Made {
+            fragment: ready.fragment,
+            compiled: ready.compiled,
+            groups: ready.groups,
+            schema: Arc::clone(&self.schema),
+            partitioning: self.partitioning.clone(),
+            stop: Arc::clone(&ready.stop.0),
+            held: Arc::clone(&held),
+        };
+        let partitions = made.partitions(found).await.map_err(Reason::of)?;
+        Ok(OnDevice {
+            partitions,
+            figures: figures.text(&ready.resident),
+            _held: held,
+        })
     }
 
     /// Returns what the kernel that adds totals needs.
@@ -219,25 +274,6 @@ impl Work {
         }
     }
 
-    /// Returns the rows of each partition.
-    async fn rows(
-        &self,
-        ready: Ready,
-        found: Found,
-        held: &Arc<MemoryReservation>,
-    ) -> Result<Vec<Vec<RecordBatch>>> {
-        let made = Made {
-            fragment: ready.fragment,
-            compiled: ready.compiled,
-            groups: ready.groups,
-            schema: Arc::clone(&self.schema),
-            partitioning: self.partitioning.clone(),
-            stop: Arc::clone(&ready.stop.0),
-            held: Arc::clone(held),
-        };
-        made.partitions(found).await.map_err(Reason::of)
-    }
-
     /// Returns the fragment as the device can compute it, and its columns there: those of tables, and those of plans,
     /// which run for it.
     async fn loaded(
@@ -254,20 +290,33 @@ impl Work {
         };
         let sources = fragment.sources.iter().zip(&mut resident);
         let of_plans = sources.filter(|(source, _)| matches!(source.origin, Origin::Plan(..)));
+        let ran_before = self.have_plans_run.swap(true, Ordering::Relaxed);
         for ((source, resident), plan) in of_plans.zip(&self.plans) {
-            let operator = plan.downcast_ref::<GpuFragmentExec>();
-            let wanted = operator.zip(source.of_origin());
-            let kept = match wanted {
-                Some((operator, wanted)) => operator.columns(wanted, &self.context).await,
-                None => None,
+            let plan = match ran_before {
+                true => &reset_plan_states(Arc::clone(plan)).map_err(Reason::of)?,
+                false => plan,
             };
-            let with = (used, &self.context);
-            *resident = match kept {
-                Some(kept) => kept,
-                None => load_plan(&self.columns, plan, source, with).await?,
+            *resident = match self.groups(plan, source).await {
+                Some(groups) => groups,
+                None => {
+                    let with = (used, &self.context);
+                    load_plan(&self.columns, plan, source, with).await?
+                }
             };
         }
         Ok((fragment, resident))
+    }
+
+    /// Returns groups that stay on the device, if a plan has such.
+    async fn groups(&self, plan: &Arc<dyn ExecutionPlan>, source: &Source) -> Option<Resident> {
+        let operator = plan.downcast_ref::<GpuFragmentExec>()?;
+        let wanted = source.of_origin()?;
+        if self.fragment.reads_rows.load(Ordering::Relaxed) {
+            return None;
+        }
+        let groups = operator.columns(wanted, &self.context).await?;
+        self.has_kept_groups.store(true, Ordering::Relaxed);
+        Some(groups)
     }
 
     /// Runs kernels.
@@ -475,6 +524,7 @@ struct Counted {
 /// What kernels did.
 #[derive(Debug)]
 struct Figures {
+    began: Instant,
     /// The memory for what they return.
     held: MemoryReservation,
     /// When the query began to use its columns.
@@ -494,6 +544,7 @@ struct Figures {
 impl Figures {
     fn new(context: &TaskContext, used: u64) -> Figures {
         Figures {
+            began: Instant::now(),
             used,
             held: MemoryConsumer::new("totals").register(context.memory_pool()),
             kernels: 0,
@@ -517,7 +568,7 @@ impl Figures {
     }
 
     /// Returns what `EXPLAIN ANALYZE` prints.
-    fn text(&self, resident: &[Resident], took: Duration) -> String {
+    fn text(&self, resident: &[Resident]) -> String {
         let mut rows = self.rows.to_string();
         let all: u64 = resident.iter().map(Resident::rows).sum();
         if self.rows < all {
@@ -542,7 +593,10 @@ impl Figures {
         if !self.compiled.is_zero() {
             text += &format!(", compiled in {:.0} ms", ms(self.compiled));
         }
-        text + &format!(", {:.3} ms with what is before and after", ms(took))
+        text + &format!(
+            ", {:.3} ms with what is before and after",
+            ms(self.began.elapsed())
+        )
     }
 }
 
