@@ -84,7 +84,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT d.k, label, count(b), sum(quantity), max(price), count(flag) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k, label",
     "SELECT c, count(*) FROM (SELECT d.odd, count(t.b) AS c FROM t RIGHT JOIN d ON t.a = d.k AND t.name <> 'x' GROUP BY d.odd)
         GROUP BY c",
-    "SELECT label, min(b), sum(wide) FROM d LEFT JOIN t ON d.k = t.a AND d.odd = t.quantity GROUP BY label",
+    "SELECT label, min(b), sum(price) FROM d LEFT JOIN t ON d.k = t.a AND d.odd = t.quantity GROUP BY label",
     // Groups that a join of the CPU leaves out.
     "SELECT v, g.a, s FROM m JOIN (SELECT a, sum(b) AS s FROM t GROUP BY a) AS g ON g.a = m.k
         WHERE m.k IN (SELECT k FROM d WHERE label = 'x')",
