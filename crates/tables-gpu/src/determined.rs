@@ -13,8 +13,8 @@ use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
 
 impl Fragment {
-    /// Returns, for each key, whether it is functionally dependent on the keys that are not; true for all if each row is
-    /// returned. Kernels check that a join has one row for a key.
+    /// Returns, for each key, whether it is functionally dependent on the keys that are not; true for all if each row
+    /// is returned. Kernels check that a join has one row for a key.
     pub(crate) fn determined(&self) -> Vec<bool> {
         if self.is_listed {
             return vec![true; self.keys.len()];

@@ -1,5 +1,5 @@
-//! Where columns are: in memory of the device, or in pinned memory of the host, from which those that are read often are
-//! promoted to the device.
+//! Where columns are: in memory of the device, or in pinned memory of the host, from which those that are read often
+//! are promoted to the device.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ const USES_LATELY: u64 = 1_000;
 const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
-    /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either, frees
-    /// columns that were used longest ago, but none that were used since `began`.
+    /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either,
+    /// frees columns that were used longest ago, but none that were used since `began`.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
@@ -76,8 +76,8 @@ impl Columns {
         self.column(chunks, Arc::clone(&column.texts), began).await
     }
 
-    /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that were
-    /// used lately.
+    /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that
+    /// were used lately.
     fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
         if !self.has_room(bytes, began) {
             return None;

@@ -323,7 +323,6 @@ impl Slots<'_, '_> {
             data_type: types[index].clone(),
             bounds,
         };
-        let of_counts = (0, self.rows.into());
         if name == "count" && aggregate.is_of_states {
             let value = self.code.value(argument)?;
             let sum = self.sum(&value, value.valid.as_deref());
@@ -332,9 +331,25 @@ impl Slots<'_, '_> {
         }
         if name == "count" {
             let rows = self.counted(argument, filter.as_deref(), scanned)?;
-            return Ok(vec![column(Output::Count(rows), 0, of_counts)]);
+            return Ok(vec![column(Output::Count(rows), 0, self.of_counts())]);
         }
-        let integers = integers(argument, scanned);
+        self.of_numbers(argument, filter.as_deref(), (name, &types), column)
+    }
+
+    /// Returns the bounds of a number of rows.
+    fn of_counts(&self) -> (i128, i128) {
+        (0, self.rows.into())
+    }
+
+    /// Returns the states of an aggregate of numbers, which has this name and states of these types.
+    fn of_numbers(
+        &mut self,
+        argument: &Arc<dyn PhysicalExpr>,
+        filter: Option<&str>,
+        (name, types): (&str, &[DataType]),
+        column: impl Fn(Output, usize, (i128, i128)) -> Column,
+    ) -> Result<Vec<Column>> {
+        let integers = integers(argument, self.code.draft.scanned);
         let is_float = integers.is_some() && matches!(types.last(), Some(DataType::Float64));
         let argument = integers.filter(|_| name == "avg").unwrap_or(argument);
         let value = self.code.value(argument)?;
@@ -344,10 +359,10 @@ impl Slots<'_, '_> {
         let of_values = (value.min, value.max);
         let largest = i128::try_from(self.largest(&value)).unwrap_or(i128::MAX);
         let of_sums = (-largest, largest);
-        let rows = self.rows_of(&value, filter.as_deref());
-        let kept = self.condition(&value, filter.as_deref());
+        let rows = self.rows_of(&value, filter);
+        let kept = self.condition(&value, filter);
         let large = value.widened(Kind::Large);
-        match (name, types.as_slice()) {
+        match (name, types) {
             ("sum", [DataType::Int64 | DataType::Decimal128(..)]) => {
                 let sum = self.sum(&value, kept.as_deref());
                 self.check_integers(&value, &types[0])?;
@@ -355,7 +370,7 @@ impl Slots<'_, '_> {
             }
             ("avg", [DataType::UInt64, DataType::Decimal128(..)]) => {
                 let sum = self.sum(&value, kept.as_deref());
-                let count = column(Output::Some(rows), 0, of_counts);
+                let count = column(Output::Some(rows), 0, self.of_counts());
                 Ok(vec![count, column(Output::Sum(sum, rows), 1, of_sums)])
             }
             ("avg", [DataType::UInt64, DataType::Float64]) if is_float => {
@@ -363,7 +378,7 @@ impl Slots<'_, '_> {
                     return Err(Reason::new("an average of integers may be rounded"));
                 }
                 let sum = self.sum(&value, kept.as_deref());
-                let count = column(Output::Some(rows), 0, of_counts);
+                let count = column(Output::Some(rows), 0, self.of_counts());
                 Ok(vec![count, column(Output::FloatSum(sum, rows), 1, of_sums)])
             }
             ("min", [_]) => {
