@@ -130,7 +130,9 @@ impl Emulated {
     fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
         let began = Instant::now();
         let mut memory = vec![0; HEAD];
-        memory.extend_from_slice(&self.memory.lock());
+        // Held until the kernels have run, so that nothing else changes the memory meanwhile.
+        let mut all = self.memory.lock();
+        memory.extend_from_slice(&all);
         memory.resize(memory.len().next_multiple_of(256), 0);
         let begin = memory.len();
         let image = launch.image(THREADS);
@@ -160,7 +162,6 @@ impl Emulated {
             assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
             memory = fs::read(file.path()).expect("the memory");
         }
-        let mut all = self.memory.lock();
         let kept = all.len();
         all.copy_from_slice(&memory[HEAD..HEAD + kept]);
         let times = (began.elapsed(), Duration::ZERO);

@@ -125,7 +125,13 @@ pub(super) const LISTS: &[&str] = &[
     "SELECT 1 AS one, price FROM t JOIN e ON a = k",
 ];
 
-/// The same, if `t` is larger than `u`.
+/// Lists, if `t` is larger than `u`.
+pub(super) const LISTS_OF_LARGE: &[&str] = &[
+    "SELECT id, remark, same, quantity FROM t JOIN u ON b = id",
+    "SELECT remark, title, note, b FROM t JOIN u ON b = id JOIN r ON u.r = r.r WHERE quantity < 9",
+];
+
+/// The others, if `t` is larger than `u`.
 pub(super) const OF_LARGE: &[&str] = &[
     "SELECT k, weight, label, level, title, count(*) FROM t JOIN d ON a = k JOIN r ON d.r = r.r GROUP BY 1, 2, 3, 4, 5",
     "SELECT id, remark, score, count(*), sum(quantity) FROM t JOIN u ON b = id GROUP BY 1, 2, 3",
@@ -135,8 +141,6 @@ pub(super) const OF_LARGE: &[&str] = &[
         ORDER BY s DESC, id, flag LIMIT 5",
     "SELECT remark, label, s FROM (SELECT id, remark, label, sum(quantity) AS s FROM t JOIN u ON b = id JOIN d ON u.r = d.k
         GROUP BY 1, 2, 3) WHERE s > 20",
-    "SELECT id, remark, same, quantity FROM t JOIN u ON b = id",
-    "SELECT remark, title, note, b FROM t JOIN u ON b = id JOIN r ON u.r = r.r WHERE quantity < 9",
 ];
 
 /// Queries that the CPU computes if `t` is large, and a part of the reason.
