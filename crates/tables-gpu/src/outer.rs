@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use datafusion::common::{JoinType, NullEquality};
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateExprBuilder;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, PhysicalGroupBy};
@@ -57,6 +58,19 @@ fn join_below(plan: &Plan) -> Option<(&HashJoinExec, Exprs)> {
     Some((join, columns))
 }
 
+/// Returns whether an expression is surely NULL if a column is: then rows without a match add nothing.
+fn is_null_of_null(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    let is_arithmetic = expr.downcast_ref::<BinaryExpr>().is_some_and(|binary| {
+        matches!(
+            binary.op(),
+            Operator::Plus | Operator::Minus | Operator::Multiply
+        )
+    });
+    let is_known = is_arithmetic || expr.is::<CastExpr>();
+    let is_leaf = expr.is::<Column>() || expr.is::<Literal>();
+    is_leaf || is_known && expr.children().into_iter().all(is_null_of_null)
+}
+
 impl<'a> OuterJoin<'a> {
     /// Returns the outer join below an aggregate, if the other rows can be grouped first: the side that is kept has the
     /// keys of the groups and smaller files, and the other side all that is aggregated.
@@ -96,7 +110,9 @@ impl<'a> OuterJoin<'a> {
                 && !function.is_distinct()
                 && filter.is_none();
             match function.expressions().as_slice() {
-                [argument] if is_known => of_side(argument, !is_left),
+                [argument] if is_known => {
+                    of_side(argument, !is_left).filter(|it| is_null_of_null(it))
+                }
                 _ => None,
             }
         });

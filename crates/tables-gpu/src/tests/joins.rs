@@ -180,6 +180,16 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity)",
         "condition of a join",
     ),
+    // Rows without a match count here.
+    (
+        "SELECT d.k, count(coalesce(b, 1)), sum(CASE WHEN b IS NULL THEN 1 ELSE 2 END) FROM d LEFT JOIN t ON d.k = t.a
+            GROUP BY d.k",
+        "same key",
+    ),
+    (
+        "SELECT d.k, count(*), max(b) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k",
+        "same key",
+    ),
     (
         "SELECT remark, count(*) FROM t JOIN u ON b = id GROUP BY 1",
         "different texts",
