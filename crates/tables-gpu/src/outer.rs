@@ -110,9 +110,7 @@ impl<'a> OuterJoin<'a> {
                 && !function.is_distinct()
                 && filter.is_none();
             match function.expressions().as_slice() {
-                [argument] if is_known => {
-                    of_side(argument, !is_left).filter(|it| is_null_of_null(it))
-                }
+                [argument] if is_known => of_side(argument, !is_left).filter(is_null_of_null),
                 _ => None,
             }
         });
