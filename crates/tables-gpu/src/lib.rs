@@ -1,9 +1,9 @@
 //! Parts of SQL plans on GPUs: scans, conditions and aggregates in one generated kernel over packed columns in device
 //! memory.
 //!
-//! [`rule`] is the rule for the engine's plans. It puts an operator above each aggregate that kernels can compute. When
-//! the operator runs, its columns are in device memory and kernels compute the aggregate, or the CPU does, with the
-//! same result.
+//! [`rule`] is the rule for the engine's plans. It puts an operator above each aggregate that kernels can compute, and
+//! above joins whose rows no aggregate reads. When the operator runs, its columns are in memory of the device, or in
+//! pinned memory of the host, and kernels compute the result, or the CPU does, with the same rows.
 #![deny(unsafe_code)]
 
 use std::sync::Arc;

@@ -54,8 +54,8 @@ impl PhysicalOptimizerRule for Fragments {
             }
             let tried = self.with_grouped(aggregate, &options);
             let tried = tried.or_else(|_| checked(aggregate));
-            let number = number_of(&node);
-            let tried = tried.and_then(|it| self.0.hopeless.check(number).map(|()| it));
+            let is_tried = || self.0.hopeless.check(number_of(&node));
+            let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
             match tried {
                 Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
                 // Those of catalogues are not the device's.
@@ -131,9 +131,8 @@ impl Fragments {
             if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit || is_recursive {
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
             }
-            let number = number_of(&node);
             let tried = listed(&node);
-            if tried.is_ok() && self.0.hopeless.check(number).is_err() {
+            if tried.is_ok() && self.0.hopeless.check(number_of(&node)).is_err() {
                 // The joins below have the same rows.
                 return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
             }

@@ -167,11 +167,7 @@ impl Work {
         let with = (&*self.columns, figures.used);
         let memory = self.columns.allocate(to_columns.bytes(), figures.used)?;
         let (launch, written) = to_columns.launch(totals, &memory, self.options.waits);
-        let found = Found {
-            ran: self.run(launch, figures).await?,
-            selected: Some(selected.count as usize),
-        };
-        found.check()?;
+        self.found(launch, *selected, figures).await?;
         written.resident(wanted, with).await
     }
 
@@ -388,6 +384,16 @@ impl Work {
         let of = (groups.count as u32, group_words(&ready.compiled.totals));
         let selecting = &ready.compiled.selecting;
         let launch = selecting.writing(*selected, of, totals, self.options.waits);
+        self.found(launch, *selected, figures).await
+    }
+
+    /// Runs the kernel that writes the groups that are selected.
+    async fn found(
+        &self,
+        launch: Launch,
+        selected: Selected,
+        figures: &mut Figures,
+    ) -> Result<Found> {
         let found = Found {
             ran: self.run(launch, figures).await?,
             selected: Some(selected.count as usize),
