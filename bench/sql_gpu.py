@@ -3,7 +3,8 @@
 The folder, in which the file `small.parquet` of a million rows is written, is that of `forebay bench tables --generate tpch` or `ssb`. Needs psycopg and duckdb, and a GPU. Prints JSON
 lines as in `bench/record/`: the time of the kernels on the device, and the time that a client sees, with the GPU, without
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
-queries of TPC-H, whatever part of them runs on the GPU. The case `scan-pinned`, alone, is a scan of columns for which the
+queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
+that are new in each round. The case `scan-pinned`, alone, is a scan of columns for which the
 GPU has no room, in pinned memory of the host.
 """
 
@@ -40,7 +41,7 @@ TPCH = {
         ORDER BY 3 DESC, 1 LIMIT 10""",
     "large orders": """SELECT l_orderkey, sum(l_quantity) FROM lineitem GROUP BY 1 HAVING sum(l_quantity) > 312
         ORDER BY 2 DESC, 1""",
-    "like": "SELECT l_shipmode, count(*) FROM lineitem WHERE l_shipinstruct LIKE '%BACK%' GROUP BY 1 ORDER BY 1",
+    "like of few values": "SELECT l_shipmode, count(*) FROM lineitem WHERE l_shipinstruct LIKE '%BACK%' GROUP BY 1 ORDER BY 1",
 }
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
@@ -132,6 +133,58 @@ def first_calls(client, measured):
     measured("first-call", "forebay, CPU", "client_ms", on_cpu)
     measured("first-call", "forebay, GPU, first call", "client_ms", first)
     measured("first-call", "forebay, GPU, second call", "client_ms", second)
+
+
+def likes(client, duck, folder, measured, rounds):
+    """Measures searches of the comments of orders: each round for words that were not searched before. Returns whether
+    all answers are the same."""
+    duck.execute(f"CREATE TABLE orders AS SELECT o_orderpriority, o_comment FROM '{folder}/orders.parquet'")
+    value_bytes = duck.execute("SELECT sum(strlen(o_comment)) FROM orders").fetchone()[0]
+    query = "SELECT o_orderpriority, count(*) FROM orders WHERE o_comment {} GROUP BY 1 ORDER BY 1"
+    conditions = {
+        "like": "LIKE '%{0}%{1}%'", "like, one word": "LIKE '%{0} {1}%'", "like, regex": "~ '{0} ([a-z]+ )?{1}s?$'",
+    }
+    words = [(one, other) for other in ("requests", "packages", "accounts", "deposits", "theodolites")
+             for one in ("special", "pending", "unusual", "express", "furious", "final", "regular")]
+    are_same = True
+    client.execute("SET forebay.strict = on")
+    # The dictionary is refused, and the texts are brought to the device.
+    client.execute(query.format("LIKE '%so many%words%'")).fetchall()
+    for case, condition in conditions.items():
+        milliseconds, rates, again, in_duck = [], [], [], []
+        for pair in words[:rounds]:
+            new = query.format(condition.format(*pair))
+            plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + new) for it in row)
+            found = re.search(r"texts searched in ([\d.]+) ms", plan)
+            if not found:
+                sys.exit(plan)
+            milliseconds.append(float(found[1]))
+            rates.append(value_bytes / milliseconds[-1] / 1e6)
+            times, answer = timed(lambda: client.execute(new).fetchall(), 1)
+            again += times
+            of_duck = new if "regex" not in case else query.format(
+                f"IS NOT NULL AND regexp_matches(o_comment, {condition.format(*pair)[2:]})")
+            times, wanted = timed(lambda: duck.execute(of_duck).fetchall(), 1)
+            in_duck += times
+            if answer != wanted:
+                print(f"# {case}: answers differ\n{answer}\n{wanted}", file=sys.stderr)
+                are_same = False
+        clients = []
+        for one, other in words[:rounds]:
+            # Other patterns again, as a client sees them.
+            new = query.format(condition.format(other, one))
+            clients += timed(lambda: client.execute(new).fetchall(), 1)[0]
+        client.execute("SET forebay.gpu = off")
+        on_cpu, _ = timed(lambda: client.execute(query.format(condition.format(*words[0]))).fetchall(), 2)
+        client.execute("SET forebay.gpu = on")
+        measured(case, "forebay, GPU, search", "device_ms", milliseconds)
+        measured(case, "forebay, GPU, search", "gb_s", rates)
+        measured(case, "forebay, GPU, new pattern", "client_ms", clients)
+        measured(case, "forebay, GPU, again", "client_ms", again)
+        measured(case, "forebay, CPU", "client_ms", on_cpu)
+        measured(case, "duckdb " + duckdb.__version__, "client_ms", in_duck)
+    print(f"# like: {value_bytes} bytes of comments", file=sys.stderr)
+    return are_same
 
 
 def scan_pinned(client, query, measured, case, rounds):
@@ -232,6 +285,8 @@ def main(forebay, folder, rounds="15", *cases):
         if not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
+        if cases == ("like",):
+            failed = not likes(client, duck, folder, measured, rounds)
         if is_hot:
             failed = not tpch_hot(client, duck, measured, rounds)
         if is_hot or is_ssb and not cases:

@@ -4,20 +4,19 @@
 //! loses nothing, since files are read again.
 
 use std::collections::HashMap;
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use datafusion::arrow::array::{Array, StringArray};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
-use forebay_device::cuda::{DevicePointer, DeviceType};
+use forebay_device::cuda::DeviceType;
 use parking_lot::Mutex;
 
 use crate::arguments::Part;
+use crate::column::{Bytes, Chunk, Column, joined};
 use crate::computed::Refused;
 use crate::counts::Counts;
 use crate::engine::{Engine, Memory};
@@ -26,6 +25,7 @@ use crate::hopeless::Hopeless;
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
 use crate::scanned::{Facts, Scanned};
+use crate::search::Programs;
 use crate::written::Written;
 
 /// Reads of a column after which it is brought to the device.
@@ -61,62 +61,6 @@ pub(crate) struct ColumnKey {
     data_type: DataType,
     /// What is computed of it.
     computed: Option<Arc<dyn PhysicalExpr>>,
-}
-
-/// Rows of a column in memory of the engine.
-#[derive(Debug, Clone)]
-pub(crate) struct Chunk {
-    pub(crate) rows: u32,
-    pub(crate) memory: Memory,
-    valid: Option<usize>,
-    /// Smallest and largest number; `None` if all are NULL.
-    pub(crate) range: Option<(i64, i64)>,
-    width: u32,
-    bytes: u64,
-    /// In host memory, the texts of the rows, if the numbers are those of the rows in the file.
-    pub(crate) texts: Option<StringArray>,
-}
-
-/// A column of a file in memory of the engine.
-#[derive(Debug, Default)]
-pub(crate) struct Column {
-    pub(crate) chunks: Vec<Chunk>,
-    /// Where each chunk is, for kernels.
-    parts: Option<Memory>,
-    range: Option<(i64, i64)>,
-    /// Bits of a number, if all chunks have the same.
-    width: Option<u32>,
-    has_nulls: bool,
-    pub(crate) texts: Arc<Texts>,
-    /// Bytes in memory of the engine, and in memory of the host that its kernels read.
-    pub(crate) bytes: Bytes,
-}
-
-/// Bytes by the place where they are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Bytes {
-    pub(crate) device: u64,
-    pub(crate) host: u64,
-}
-
-impl Bytes {
-    pub(crate) fn of(chunks: &[Chunk]) -> Bytes {
-        let mut all = Bytes::default();
-        for chunk in chunks {
-            match chunk.memory.is_on_host {
-                true => all.host += chunk.bytes,
-                false => all.device += chunk.bytes,
-            }
-        }
-        all
-    }
-}
-
-impl AddAssign for Bytes {
-    fn add_assign(&mut self, other: Bytes) {
-        self.device += other.device;
-        self.host += other.host;
-    }
 }
 
 #[derive(Debug)]
@@ -239,6 +183,7 @@ pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) written: Written,
     pub(crate) hopeless: Hopeless,
+    pub(crate) programs: Programs,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
     /// Held by the load that runs.
@@ -318,6 +263,7 @@ impl Columns {
             engine,
             written: Written::default(),
             hopeless: Hopeless::default(),
+            programs: Programs::default(),
             counts: Counts::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
@@ -339,7 +285,16 @@ impl Columns {
 
     /// Returns the key of a column of a file.
     pub(crate) fn key(file: &FileKey, source: &Source, column: usize) -> ColumnKey {
-        let computed = source.computed(column);
+        Columns::key_of(file, source, source.computed(column), column)
+    }
+
+    /// Returns the key of a column of a file, or of what is computed of one.
+    pub(crate) fn key_of(
+        file: &FileKey,
+        source: &Source,
+        computed: Option<&Arc<dyn PhysicalExpr>>,
+        column: usize,
+    ) -> ColumnKey {
         let read = computed.map(collect_columns).into_iter().flatten().next();
         let schema = source.schema();
         let field = schema.field(read.map_or(column, |it| it.index()));
@@ -380,7 +335,16 @@ impl Columns {
                         Ok(here) => drop(of_file.insert(*column, here)),
                         Err(reads) => {
                             is_missing = true;
-                            is_often_read &= reads >= READS;
+                            // A search reads texts, whatever it searches for.
+                            let texts = self.search_of(source, *column).map(|(texts, _)| {
+                                Columns::key_of(file, source, Some(&texts), *column)
+                            });
+                            let of_texts = texts.map(|it| known.use_column(it));
+                            is_often_read &= match of_texts {
+                                Some(Ok(Ok(_))) => true,
+                                Some(Ok(Err(reads))) => reads >= READS,
+                                Some(Err(_)) | None => reads >= READS,
+                            };
                         }
                     }
                 }
@@ -407,6 +371,21 @@ impl Columns {
         entry.is_some_and(|entry| !matches!(entry.state, State::Away(_)))
     }
 
+    /// Returns a column that is here.
+    pub(crate) fn here(&self, key: &ColumnKey) -> Option<Arc<Column>> {
+        match &self.known.lock().columns.get(key)?.state {
+            State::Here(column) => Some(Arc::clone(column)),
+            State::Away(_) | State::Refused(_) => None,
+        }
+    }
+
+    /// Returns whether a column is refused, or there was no room for it lately.
+    pub(crate) fn is_put_off(&self, key: &ColumnKey) -> bool {
+        let known = self.known.lock();
+        let state = known.columns.get(key).map(|it| &it.state);
+        matches!(state, Some(State::Refused(_) | State::Away(..0)))
+    }
+
     /// Returns the time, counted in uses.
     pub(crate) fn now(&self) -> u64 {
         self.known.lock().uses
@@ -418,15 +397,8 @@ impl Columns {
     /// # Errors
     /// If there is no room, or the device fails.
     pub(crate) async fn store(&self, packed: Packed, began: u64) -> Result<Chunk, Reason> {
-        Ok(Chunk {
-            rows: packed.rows as u32,
-            valid: packed.valid,
-            range: packed.range,
-            width: packed.width,
-            bytes: packed.words.len() as u64 * 4,
-            memory: self.placed(packed.words, began).await?,
-            texts: packed.texts,
-        })
+        let memory = self.placed(&packed.words, began).await?;
+        Ok(Chunk::of(packed, memory))
     }
 
     pub(crate) async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
@@ -504,100 +476,6 @@ impl Columns {
     }
 }
 
-impl Column {
-    /// Returns the address of the parts of all chunks.
-    pub(crate) fn parts(&self) -> DevicePointer<Part> {
-        DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
-    }
-
-    /// Returns the number of rows.
-    pub(crate) fn rows(&self) -> u64 {
-        self.chunks.iter().map(|chunk| u64::from(chunk.rows)).sum()
-    }
-
-    /// Returns whether the numbers are those of the rows in the file.
-    pub(crate) fn has_texts_of_rows(&self) -> bool {
-        self.chunks.iter().any(|chunk| chunk.texts.is_some())
-    }
-
-    /// Returns the bytes of the longest text of its rows.
-    pub(crate) fn longest_text(&self) -> usize {
-        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
-        let lengths = texts.flat_map(|texts| texts.offsets().lengths());
-        lengths.max().unwrap_or(0)
-    }
-
-    /// Returns the bytes of its texts in host memory.
-    fn text_bytes(&self) -> usize {
-        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
-        let texts: usize = texts.map(Array::get_array_memory_size).sum();
-        self.texts.host_bytes() + texts
-    }
-
-    fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
-        let mut widths = chunks.iter().map(|chunk| chunk.width);
-        let width = widths.next();
-        Column {
-            range: chunks
-                .iter()
-                .fold(None, |range, it| joined(range, it.range)),
-            width: width.filter(|first| widths.all(|width| width == *first)),
-            has_nulls: chunks.iter().any(Chunk::has_nulls),
-            bytes: Bytes::of(&chunks),
-            chunks,
-            parts: None,
-            texts,
-        }
-    }
-}
-
-/// Returns the range of two ranges.
-fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i64)> {
-    match (one, other) {
-        (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
-        (one, other) => one.or(other),
-    }
-}
-
-impl Chunk {
-    pub(crate) fn has_nulls(&self) -> bool {
-        self.valid.is_some()
-    }
-
-    /// Returns the chunk of these rows in memory of the device. `valid` is the index of the first word with bits that
-    /// tell which rows have a value.
-    pub(crate) fn at(
-        memory: Memory,
-        rows: u32,
-        valid: Option<usize>,
-        (range, width): ((i64, i64), u32),
-    ) -> Chunk {
-        Chunk {
-            rows,
-            bytes: u64::from(rows) * u64::from(width) / 8,
-            memory,
-            valid,
-            range: Some(range),
-            width,
-            texts: None,
-        }
-    }
-
-    /// Returns the chunk as kernels see it.
-    fn part(&self) -> Part {
-        let valid = self
-            .valid
-            .map(|first| self.memory.address + 4 * first as u64);
-        Part {
-            words: DevicePointer::new(self.memory.address),
-            valid: DevicePointer::new(valid.unwrap_or(0)),
-            reference: self.range.map_or(0, |(min, _)| min),
-            width: self.width,
-            padding: 0,
-        }
-    }
-}
-
 impl Resident {
     /// Returns the numbers of rows of the chunks of each file.
     ///
@@ -650,7 +528,7 @@ impl Resident {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::ArrayRef;
+    use datafusion::arrow::array::{ArrayRef, StringArray};
 
     use super::*;
     use crate::packed::Packer;

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::Volatility;
-use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::expressions::{Column, NotExpr};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::fragment::{Exprs, Fragment, Origin, Rows, column_of};
 use crate::join::Join;
-use crate::of_row::TextOfRow;
+use crate::kept::{Kept, Place};
 use crate::packed::{is_packable, is_text};
+use crate::pattern;
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -127,6 +128,15 @@ impl Rows {
                 if !is_of(&node, refused.column) || !is_packable(&node.data_type(&schema)?) {
                     return Ok(Transformed::no(node));
                 }
+                if pattern::are_searches(&node) {
+                    // Each of these is a column.
+                    return Ok(Transformed::no(node));
+                }
+                if let Some(searched) = pattern::without_not(&node) {
+                    let column = computed_column(searched, (&mut schema, &mut computed))?;
+                    let not = Arc::new(NotExpr::new(column));
+                    return Ok(Transformed::new(not, true, TreeNodeRecursion::Jump));
+                }
                 let column = computed_column(node, (&mut schema, &mut computed))?;
                 Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
             });
@@ -170,7 +180,7 @@ impl Rows {
         let is_text = index < self.width() && is_text(self.schema.field(index).data_type());
         let is_of_files = matches!(self.origin, Origin::Files(_));
         if is_text && is_of_files && is_wanted(self.source, index) {
-            let of_row = Arc::new(TextOfRow::new(Arc::clone(key)));
+            let of_row = Arc::new(Kept::new(Arc::clone(key), Place::Host));
             let with = (&mut self.schema, &mut self.computed);
             *key = computed_column(of_row, with).map_err(Reason::of)?;
         }

@@ -3,13 +3,16 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use datafusion::arrow::array::StringArray;
 use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, Program};
+use forebay_text::Program as TextProgram;
 use futures_util::future::BoxFuture;
 
 use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
-use crate::columns::Column;
+use crate::column::Column;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 use crate::selection::GROUPS_OF_THREAD;
@@ -28,6 +31,28 @@ pub(crate) struct Memory {
     pub(crate) is_on_host: bool,
     /// What keeps the memory.
     pub(crate) held: Arc<dyn Any + Send + Sync>,
+}
+
+impl Memory {
+    /// Returns the memory from a word on.
+    pub(crate) fn from_word(&self, index: usize) -> Memory {
+        Memory {
+            address: self.address + 4 * index as u64,
+            ..self.clone()
+        }
+    }
+}
+
+/// A search of the texts of a column.
+#[derive(Debug)]
+pub(crate) struct TextSearch {
+    /// What [`Engine::list_texts`] returned.
+    pub(crate) texts: Memory,
+    pub(crate) program: Arc<TextProgram>,
+    /// Where each row gets a number of four bits, packed: 1 if its text matches, else 0.
+    pub(crate) marks: Memory,
+    /// The search is not begun after this is set.
+    pub(crate) is_stopped: Arc<AtomicBool>,
 }
 
 /// The keys of a hash table.
@@ -143,6 +168,22 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the number of groups from which on kernels select those that the plan keeps. To return fewer takes less
     /// time than another launch.
     fn selects_from(&self) -> usize;
+
+    /// Brings the texts of a chunk to the engine, to be searched. Returns their bytes there, too.
+    ///
+    /// # Errors
+    /// If too little memory is free.
+    fn write_texts(&self, texts: StringArray) -> BoxFuture<'static, Result<(Memory, u64), Reason>>;
+
+    /// Returns the list of the texts of all chunks of a column, in order. The rows of each are numbered as those of
+    /// whole tiles.
+    ///
+    /// # Errors
+    /// If they are too many.
+    fn list_texts(&self, chunks: &[Memory]) -> Result<Memory, Reason>;
+
+    /// Searches the texts of a column. Returns the time on the device.
+    fn search(&self, search: TextSearch) -> BoxFuture<'static, Result<Duration, Reason>>;
 
     /// Runs the kernels of a fragment.
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>>;

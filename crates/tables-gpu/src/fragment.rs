@@ -86,14 +86,6 @@ impl Source {
             None => Arc::new(Column::new(self.schema().field(column).name(), column)),
         }
     }
-
-    /// Returns the name of a column.
-    pub(crate) fn name(&self, column: usize) -> String {
-        match self.computed(column) {
-            Some(expr) => expr.to_string(),
-            None => self.schema().field(column).name().clone(),
-        }
-    }
 }
 
 /// Rows of a table, or that a plan returns, and of the joins with other rows.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use datafusion::arrow::array::{Array, StringArray};
+use forebay_cancel::Stop;
 use forebay_device::cuda::{
     Cuda, DeviceMemory, DeviceView, Event, Fill, Pinned, PinnedPart, Priority, Stream, Transfer,
     TransferJob,
@@ -12,14 +14,17 @@ use forebay_device::{
     Step,
 };
 use forebay_memory::Share;
+use forebay_text::{Rows, SEPARATOR};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, Image, Launch, Memory, Ran};
+use crate::engine::{Engine, Image, Launch, Memory, Ran, TextSearch};
 use crate::host::Host;
 use crate::program::THREADS;
 use crate::reason::Reason;
+use crate::search::whole_tiles;
 
 /// Maximum bytes of a copy to the device.
 const COPY_BYTES: usize = 4 << 20;
@@ -35,6 +40,7 @@ pub(crate) struct Gpu {
     pool: Arc<MemoryPool>,
     max_bytes: u64,
     host: Arc<Host>,
+    searches: Arc<ScanQueue>,
 }
 
 impl Gpu {
@@ -60,6 +66,7 @@ impl Gpu {
             device,
             pool,
             max_bytes,
+            searches: Arc::default(),
         })
     }
 }
@@ -117,6 +124,71 @@ impl Engine for Gpu {
         .boxed()
     }
 
+    fn write_texts(&self, texts: StringArray) -> BoxFuture<'static, Result<(Memory, u64), Reason>> {
+        let (device, pool) = (Arc::clone(&self.device), Arc::clone(&self.pool));
+        async move {
+            let write = move || tiled(&device, &pool, &texts);
+            let written = tokio::task::spawn_blocking(write).await;
+            let tiled = written.map_err(Reason::of)??;
+            let bytes = tiled.memory_bytes();
+            let memory = Memory {
+                address: 0,
+                is_on_host: false,
+                held: Arc::new(tiled),
+            };
+            Ok((memory, bytes))
+        }
+        .boxed()
+    }
+
+    fn list_texts(&self, chunks: &[Memory]) -> Result<Memory, Reason> {
+        let chunks = chunks.iter().map(|it| Arc::clone(&it.held).downcast());
+        let chunks: Result<Vec<Arc<TiledRows>>, _> = chunks.collect();
+        let chunks = chunks.map_err(|_| Reason::new("texts of another engine"))?;
+        let rows: u64 = chunks.iter().map(|it| it.row_count() as u64).sum();
+        if rows > ScanTable::ROWS_MAX {
+            return Err(Reason::new(format!("{rows} texts")));
+        }
+        let table = ScanTable::new(chunks.into_iter().map(|it| (it, Vec::new())));
+        Ok(Memory {
+            address: 0,
+            is_on_host: false,
+            held: Arc::new(table),
+        })
+    }
+
+    fn search(&self, search: TextSearch) -> BoxFuture<'static, Result<Duration, Reason>> {
+        let (reply, replied) = oneshot::channel();
+        let table = Arc::clone(&search.texts.held).downcast();
+        let marks = Arc::clone(&search.marks.held).downcast();
+        let of_another = |_| Reason::new("texts of another engine");
+        let order = table.and_then(|table| Ok((table, marks?)));
+        let submitted = order.map_err(of_another).and_then(|(table, marks)| {
+            let order = ScanOrder {
+                table,
+                program: search.program,
+                want: ScanWant::Marks(marks),
+                limit: u64::MAX,
+                stop: Stop {
+                    deadline: None,
+                    cancelled: search.is_stopped,
+                },
+            };
+            // The receiver is gone if the query was cancelled.
+            let answer = move |found| drop(reply.send(found));
+            let submitted = self.searches.submit(&self.device, order, answer);
+            submitted.map_err(Reason::of)
+        });
+        let name = self.name();
+        async move {
+            submitted?;
+            let lost = |_| Reason::new(format!("{name} did not search the texts"));
+            let found: ScanFound = replied.await.map_err(lost)?;
+            Ok(Duration::from_secs_f64(found.device_ms / 1e3))
+        }
+        .boxed()
+    }
+
     fn selects_from(&self) -> usize {
         GROUPS_SELECTED
     }
@@ -145,6 +217,33 @@ impl Engine for Gpu {
         }
         .boxed()
     }
+}
+
+/// Copies texts to the device, in the layout of searches. Blocks until they are there.
+fn tiled(
+    device: &Arc<Device>,
+    pool: &MemoryPool,
+    texts: &StringArray,
+) -> Result<TiledRows, Reason> {
+    // Compiles the kernels of searches, unless they are.
+    prepare(device).map_err(Reason::of)?;
+    let rows = whole_tiles(texts.len());
+    let mut bytes = Vec::with_capacity(texts.value_data().len() + rows);
+    let mut offsets = Vec::with_capacity(rows + 1);
+    offsets.push(0);
+    for row in 0..rows {
+        if row < texts.len() {
+            bytes.extend_from_slice(texts.value(row).as_bytes());
+        }
+        bytes.push(SEPARATOR);
+        offsets.push(bytes.len() as u32);
+    }
+    let rows = Rows {
+        bytes: &bytes,
+        offsets: &offsets,
+    };
+    let loading = TiledRows::begin_in_pool(device, pool, rows).map_err(Reason::of)?;
+    loading.wait().map_err(Reason::of)
 }
 
 /// Copies words to the device. Blocks until they are there.

@@ -10,7 +10,7 @@ use datafusion::arrow::compute::{cast, interleave, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::exec_err;
 
-use crate::columns::Column;
+use crate::column::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, is_text};
 use crate::program::{THREADS, Total, group_words};

@@ -25,10 +25,11 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::columns::{Chunk, Column, Columns, FileKey, Read, Resident};
+use crate::column::{Chunk, Column};
+use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
-use crate::of_row::TextOfRow;
+use crate::kept::{Kept, Place};
 use crate::packed::{CHUNK_ROWS, Packer, Texts};
 use crate::reason::Reason;
 use crate::source::Kernel;
@@ -112,11 +113,11 @@ pub(crate) async fn load_plan(
     let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
     let read = stored(columns, rows.boxed(), &wanted, began, (&shared, context)).await;
     let loaded = match read {
-        Ok(read) => of_chunks(columns, vec![read], shared, began).await,
+        Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), began).await,
         Err(failed) => Err(failed),
     };
     let loaded = loaded.map_err(|failed| match failed {
-        Failed::Column(_, reason) | Failed::Load(reason) => reason,
+        Failed::Column(_, reason) | Failed::Texts(_, reason) | Failed::Load(reason) => reason,
     })?;
     let loaded = loaded.into_iter().map(Arc::new);
     let columns = source.columns.iter().copied().zip(loaded);
@@ -131,40 +132,74 @@ async fn load_file(
     (file, partitioned): &(FileKey, PartitionedFile),
     (began, context): (u64, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
-    let mut missing = source.columns.clone();
-    missing.retain(|it| !columns.is_settled(&Columns::key(file, source, *it)));
-    if missing.is_empty() {
-        return Ok(());
+    loop {
+        let missing = missing(columns, source, file);
+        let (keys, wanted): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let read = of_file(columns, (scan, partitioned), (&wanted, began), context).await;
+        match read {
+            Ok(read) => {
+                let keyed = keys.into_iter().zip(read);
+                keyed.for_each(|(key, column)| columns.put(key, column));
+                return Ok(());
+            }
+            // The CPU searches them.
+            Err(Failed::Texts(index, reason)) => {
+                tracing::debug!(%reason, texts = %wanted[index], "texts stay on the CPU");
+                columns.put_off(keys[index].clone());
+            }
+            Err(Failed::Column(index, reason)) => {
+                let name = match wanted[index].downcast_ref::<PhysicalColumn>() {
+                    Some(column) => column.name().to_owned(),
+                    None => wanted[index].to_string(),
+                };
+                let reason = Reason::new(format!("the column {name}: {reason}"));
+                columns.refuse(keys[index].clone(), reason.clone());
+                return Err(reason);
+            }
+            Err(Failed::Load(reason)) => {
+                keys.into_iter().for_each(|key| columns.put_off(key));
+                return Err(reason);
+            }
+        }
     }
-    let keys: Vec<_> = missing
-        .iter()
-        .map(|it| Columns::key(file, source, *it))
-        .collect();
-    let of = (source, scan, partitioned);
-    let read = of_file(columns, of, (&missing, began), context).await;
-    match read {
-        Ok(read) => {
-            let keyed = keys.into_iter().zip(read);
-            keyed.for_each(|(key, column)| columns.put(key, column));
-            Ok(())
+}
+
+/// Returns the columns of a file that are to be read: those that are not here, and texts instead of what searches of
+/// them compute.
+fn missing(
+    columns: &Columns,
+    source: &Source,
+    file: &FileKey,
+) -> Vec<(ColumnKey, Arc<dyn PhysicalExpr>)> {
+    let mut missing = Vec::new();
+    for column in &source.columns {
+        let key = Columns::key(file, source, *column);
+        if columns.is_settled(&key) {
+            continue;
         }
-        Err(Failed::Column(index, reason)) => {
-            let name = source.name(missing[index]);
-            let reason = Reason::new(format!("the column {name}: {reason}"));
-            columns.refuse(keys[index].clone(), reason.clone());
-            Err(reason)
-        }
-        Err(Failed::Load(reason)) => {
-            keys.into_iter().for_each(|key| columns.put_off(key));
-            Err(reason)
+        let texts = columns.search_of(source, *column).map(|(texts, _)| {
+            let key = Columns::key_of(file, source, Some(&texts), *column);
+            (key, texts)
+        });
+        match texts.filter(|(key, _)| !columns.is_put_off(key)) {
+            Some((key, _)) if columns.is_settled(&key) => {}
+            Some(texts) if missing.contains(&texts) => {}
+            Some(texts) => missing.push(texts),
+            None => missing.push((key, source.expr(*column))),
         }
     }
+    missing
 }
 
 /// Why a file was not loaded.
 enum Failed {
     /// The column of this index cannot be packed.
     Column(usize, Reason),
+    /// The texts of this index are too long, or have no room.
+    Texts(usize, Reason),
     Load(Reason),
 }
 
@@ -175,8 +210,8 @@ fn failed(error: impl std::fmt::Display) -> Failed {
 /// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read.
 async fn of_file(
     columns: &Arc<Columns>,
-    (source, scan, file): (&Source, &FileScanConfig, &PartitionedFile),
-    (wanted, began): (&[usize], u64),
+    (scan, file): (&FileScanConfig, &PartitionedFile),
+    (wanted, began): (&[Arc<dyn PhysicalExpr>], u64),
     context: &Arc<TaskContext>,
 ) -> Result<Vec<Column>, Failed> {
     let bytes = file.object_meta.size;
@@ -197,14 +232,14 @@ async fn of_file(
             decoded = decoded.with_parquet_file_reader_factory(Arc::clone(reader));
         }
     }
-    let wanted: Vec<_> = wanted.iter().map(|it| source.expr(*it)).collect();
     let read: BTreeSet<usize> = wanted
         .iter()
         .flat_map(collect_columns)
         .map(|it| it.index())
         .collect();
     let read: Vec<usize> = read.into_iter().collect();
-    let wanted = wanted.into_iter().map(|it| over_projected(it, &read));
+    let wanted = wanted.iter().cloned();
+    let wanted = wanted.map(|it| over_projected(it, &read));
     let wanted: Arc<[_]> = wanted.collect::<Result<_, _>>().map_err(failed)?;
     let scan = FileScanConfigBuilder::from(scan.clone())
         .with_source(Arc::new(decoded))
@@ -227,27 +262,33 @@ async fn of_file(
     });
     let width = forebay_device::cores();
     let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
-    of_chunks(columns, read, shared, began).await
+    of_chunks(columns, read, (&wanted, shared), began).await
 }
 
 /// Returns the columns of chunks.
 async fn of_chunks(
     columns: &Columns,
     mut read: Vec<OfRange>,
-    shared: Vec<Arc<OfColumn>>,
+    (wanted, shared): (&[Arc<dyn PhysicalExpr>], Vec<Arc<OfColumn>>),
     began: u64,
 ) -> Result<Vec<Column>, Failed> {
-    let all = shared.into_iter().enumerate().map(|(index, of_column)| {
+    let mut stored = Vec::new();
+    for (index, (expr, of_column)) in wanted.iter().zip(shared).enumerate() {
         let chunks = read
             .iter_mut()
             .flat_map(|range| std::mem::take(&mut range[index]))
             .collect();
-        let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
-        columns.column(chunks, texts, began)
-    });
-    let mut stored = Vec::new();
-    for column in all {
-        stored.push(column.await.map_err(Failed::Load)?);
+        stored.push(match Kept::place_of(expr) {
+            Some(Place::Engine) => {
+                let texts = columns.texts(chunks);
+                texts.map_err(|reason| Failed::Texts(index, reason))?
+            }
+            Some(Place::Host) | None => {
+                let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
+                let column = columns.column(chunks, texts, began).await;
+                column.map_err(Failed::Load)?
+            }
+        });
     }
     Ok(stored)
 }
@@ -296,6 +337,8 @@ async fn stored(
     memory.try_grow(held).map_err(failed)?;
     let mut packers: Vec<Packer> = shared.iter().map(|_| Packer::default()).collect();
     let mut stored: OfRange = shared.iter().map(|_| Vec::new()).collect();
+    // Bytes of texts, until they are in memory of the engine.
+    let mut until_stored = 0;
     while let Some(batch) = rows.next().await {
         let mut batch = batch.map_err(failed)?;
         while batch.num_rows() > 0 {
@@ -310,23 +353,34 @@ async fn stored(
                     _ => Failed::Column(index, Reason::of(error)),
                 })?;
                 let cannot = |error| Failed::Column(index, Reason::of(error));
-                if expr.is::<TextOfRow>() {
-                    let bytes = packers[index].push_rows(&values).map_err(cannot)?;
-                    memory.try_grow(bytes).map_err(failed)?;
-                    shared[index].add_texts(index, bytes)?;
-                } else {
-                    let pushed = packers[index].push(&values, &shared[index].texts);
-                    pushed.map_err(cannot)?;
+                match Kept::place_of(expr) {
+                    Some(Place::Host) => {
+                        let bytes = packers[index].push_rows(&values).map_err(cannot)?;
+                        memory.try_grow(bytes).map_err(failed)?;
+                        shared[index].add_texts(index, bytes)?;
+                    }
+                    Some(Place::Engine) => {
+                        let bytes = packers[index].push_rows(&values);
+                        let bytes = bytes.map_err(|it| Failed::Texts(index, Reason::of(it)))?;
+                        memory.try_grow(bytes).map_err(failed)?;
+                        until_stored += bytes;
+                    }
+                    None => {
+                        let pushed = packers[index].push(&values, &shared[index].texts);
+                        pushed.map_err(cannot)?;
+                    }
                 }
             }
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {
-                store(columns, began, (&mut packers, shared), &mut stored).await?;
+                let of = (wanted, &mut *packers, shared);
+                store(columns, began, of, &mut stored).await?;
+                memory.shrink(std::mem::take(&mut until_stored));
             }
         }
     }
     if packers.first().is_some_and(|packer| packer.rows() > 0) {
-        store(columns, began, (&mut packers, shared), &mut stored).await?;
+        store(columns, began, (wanted, &mut packers, shared), &mut stored).await?;
     }
     Ok(stored)
 }
@@ -335,13 +389,21 @@ async fn stored(
 async fn store(
     columns: &Columns,
     began: u64,
-    (packers, shared): (&mut [Packer], &[Arc<OfColumn>]),
+    (wanted, packers, shared): (&[Arc<dyn PhysicalExpr>], &mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
-    for ((packer, of_column), stored) in packers.iter_mut().zip(shared).zip(stored) {
-        let packed = packer.pack(&of_column.width);
-        let chunk = columns.store(packed, began).await;
-        stored.push(chunk.map_err(Failed::Load)?);
+    for (index, (packer, of_column)) in packers.iter_mut().zip(shared).enumerate() {
+        stored[index].push(match Kept::place_of(&wanted[index]) {
+            Some(Place::Engine) => {
+                let cannot = |reason| Failed::Texts(index, reason);
+                let texts = packer.take_texts().map_err(|it| cannot(Reason::of(it)))?;
+                columns.store_texts(texts, began).await.map_err(cannot)?
+            }
+            Some(Place::Host) | None => {
+                let packed = packer.pack(&of_column.width);
+                columns.store(packed, began).await.map_err(Failed::Load)?
+            }
+        });
     }
     Ok(())
 }

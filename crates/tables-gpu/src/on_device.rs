@@ -10,7 +10,8 @@ use datafusion::arrow::datatypes::{DataType, Int64Type, Schema};
 use forebay_device::cuda::Program;
 
 use crate::arguments::CONSTANTS_MAX;
-use crate::columns::{Chunk, Columns, Resident};
+use crate::column::Chunk;
+use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::fragment::Fragment;
 use crate::groups::{Groups, Values};
@@ -191,12 +192,9 @@ impl Written {
         let mut all = HashMap::new();
         for (index, placed) in wanted.iter().zip(self.placed) {
             let chunk = Chunk::at(
-                Memory {
-                    address: self.memory.address + 4 * placed.first as u64,
-                    ..self.memory.clone()
-                },
+                self.memory.from_word(placed.first),
                 self.rows as u32,
-                placed.valid.map(|valid| valid - placed.first),
+                placed.valid.map(|first| self.memory.from_word(first)),
                 (placed.range, placed.width),
             );
             // There is no chunk without rows.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use datafusion::common::internal_err;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -183,6 +183,7 @@ impl GpuFragmentExec {
             context,
             have_plans_run: Arc::clone(&self.have_plans_run),
             has_kept_groups: AtomicBool::new(false),
+            searched_us: AtomicU64::new(0),
         }
     }
 }

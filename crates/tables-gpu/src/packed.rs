@@ -24,6 +24,8 @@ const TEXTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of the texts of all rows of a chunk.
 const TEXT_BYTES_OF_CHUNK_MAX: usize = 256 << 20;
+/// Maximum bytes of a text that is searched on a device. The host would search longer ones.
+const SEARCHED_BYTES_MAX: usize = 4096;
 /// Rows of a tile: kernels read all rows of the last one, and ignore those that a chunk does not have.
 pub(crate) const TILE_ROWS: usize = 2048;
 /// Threads of a warp.
@@ -44,6 +46,8 @@ pub(crate) enum Unpackable {
     Texts,
     #[error("more than {} MiB of texts in {CHUNK_ROWS} rows", TEXT_BYTES_OF_CHUNK_MAX >> 20)]
     LongTexts,
+    #[error("a text of more than {SEARCHED_BYTES_MAX} bytes")]
+    LongText,
 }
 
 /// Returns whether values of a type can be packed.
@@ -282,6 +286,22 @@ impl Packer {
         }
         self.of_rows.push(texts.clone());
         Ok(texts.value_data().len() + size_of_val(&**texts.offsets()))
+    }
+
+    /// Returns the texts so far, and forgets them.
+    ///
+    /// # Errors
+    /// If one is too long to be searched on a device.
+    pub(crate) fn take_texts(&mut self) -> Result<StringArray, Unpackable> {
+        let of_rows = std::mem::take(self).of_rows;
+        let of_rows: Vec<&dyn Array> = of_rows.iter().map(|it| it as _).collect();
+        // Fewer bytes than offsets can tell.
+        let texts = concat(&of_rows).map_err(|_| Unpackable::LongTexts)?;
+        let texts = texts.as_string::<i32>();
+        match texts.offsets().lengths().all(|it| it <= SEARCHED_BYTES_MAX) {
+            true => Ok(texts.clone()),
+            false => Err(Unpackable::LongText),
+        }
     }
 
     /// Packs the rows so far, and forgets them. Numbers have at least as many bits as `width` tells, which is raised

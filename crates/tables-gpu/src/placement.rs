@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::columns::{Column, ColumnKey, Columns, Read};
+use crate::column::Column;
+use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
 use crate::reason::Reason;
 
@@ -18,19 +19,19 @@ impl Columns {
     ///
     /// # Errors
     /// If there is no room, or the device fails.
-    pub(crate) async fn placed(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
+    pub(crate) async fn placed(&self, words: &[u32], began: u64) -> Result<Memory, Reason> {
         let bytes = words.len() as u64 * 4;
         if let Some(memory) = self.room_of_column(bytes, began) {
-            self.engine.write(words, &memory).await?;
+            self.engine.write(words.to_vec(), &memory).await?;
             return Ok(memory);
         }
-        if let Ok(memory) = self.engine.write_host(words.clone()).await {
+        if let Ok(memory) = self.engine.write_host(words.to_vec()).await {
             return Ok(memory);
         }
         self.known.lock().free(bytes, began, |it| it.host);
-        match self.engine.write_host(words.clone()).await {
+        match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
-            Err(_) => self.copied(words, began).await,
+            Err(_) => self.copied(words.to_vec(), began).await,
         }
     }
 
@@ -70,7 +71,7 @@ impl Columns {
                 let memory = self.room_of_column(words.len() as u64 * 4, began);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
                 self.engine.write(words, &memory).await?;
-                chunk.memory = memory;
+                *chunk = chunk.moved(memory);
             }
         }
         self.column(chunks, Arc::clone(&column.texts), began).await
@@ -91,7 +92,7 @@ impl Columns {
     }
 
     /// Returns whether the device has room for this many bytes of columns, beside those that were used lately.
-    fn has_room(&self, bytes: u64, began: u64) -> bool {
+    pub(crate) fn has_room(&self, bytes: u64, began: u64) -> bool {
         let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
         if self.engine.free_bytes() < wanted {
             self.free_stale(bytes, began);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
-use crate::columns::Column;
+use crate::column::Column;
 use crate::fragment::Rows;
 use crate::groups::RowTexts;
 

@@ -16,7 +16,8 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 use datafusion::scalar::ScalarValue;
 
-use crate::columns::{Chunk, Resident};
+use crate::column::Chunk;
+use crate::columns::Resident;
 use crate::fragment::{Fragment, Origin, Rows};
 use crate::packed::{array_of, is_text};
 

@@ -1,7 +1,7 @@
 //! The work of a fragment on a device.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
@@ -13,7 +13,8 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder}
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 
-use crate::columns::{Bytes, Columns, Read, Resident, files};
+use crate::column::Bytes;
+use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{Launch, Ran, SAME_KEY};
@@ -76,6 +77,8 @@ pub(crate) struct Work {
     pub(crate) have_plans_run: Arc<AtomicBool>,
     /// Whether groups of a plan have stayed on the device.
     pub(crate) has_kept_groups: AtomicBool,
+    /// Microseconds of searches of texts on the device.
+    pub(crate) searched_us: AtomicU64,
 }
 
 impl Work {
@@ -215,6 +218,7 @@ impl Work {
             }
             written => written?,
         };
+        figures.searched = Duration::from_micros(self.searched_us.load(Ordering::Relaxed));
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(
@@ -256,7 +260,7 @@ impl Work {
             true => Arc::new(original.with_shared_rows()?),
             false => Arc::clone(original),
         };
-        let (fragment, resident) = self.loaded(&fragment, used).await?;
+        let (fragment, resident) = self.loaded(&fragment, used, stop).await?;
         let compiled = self.compiled((original, &fragment), &resident, stop);
         let compiled = compiled.await?;
         Ok((fragment, resident, compiled))
@@ -276,10 +280,11 @@ impl Work {
         &self,
         original: &Arc<Fragment>,
         used: u64,
+        stop: &StopOnDrop,
     ) -> Result<(Arc<Fragment>, Vec<Resident>)> {
         let mut fragment = Arc::clone(original);
         let mut resident = loop {
-            match self.resident(&fragment).await? {
+            match self.resident(&fragment, stop).await? {
                 Ok(resident) => break resident,
                 Err(refused) => fragment = Arc::new(fragment.without_column(&refused)?),
             }
@@ -406,6 +411,7 @@ impl Work {
     async fn resident(
         &self,
         fragment: &Fragment,
+        stop: &StopOnDrop,
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
         let sources = fragment.sources.iter();
         let reads = sources.map(|source| {
@@ -420,7 +426,11 @@ impl Work {
         if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
             return Err(Reason::new("its files are small"));
         }
-        let is_often_read = match self.columns.resident(&reads) {
+        let mut resident = self.columns.resident(&reads);
+        if matches!(resident, Ok(Err(_))) && self.search(&reads, stop).await? {
+            resident = self.columns.resident(&reads);
+        }
+        let is_often_read = match resident {
             Ok(Ok(resident)) => {
                 self.promote(reads, &resident);
                 return Ok(Ok(resident));
@@ -435,6 +445,7 @@ impl Work {
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {
             let loaded = load(loading.lock_owned().await).await;
+            self.search(&reads, stop).await?;
             return match self.columns.resident(&reads) {
                 Err(refused) => Ok(Err(refused)),
                 Ok(resident) => {
@@ -454,6 +465,14 @@ impl Work {
             });
         }
         Err(Reason::new("its columns are not in device memory yet"))
+    }
+
+    /// Searches texts for the columns that are missing. Returns whether some were.
+    async fn search(&self, reads: &[Read], stop: &StopOnDrop) -> Result<bool> {
+        let took = self.columns.search(reads, &stop.0).await?;
+        let us = took.unwrap_or_default().as_micros() as u64;
+        self.searched_us.fetch_add(us, Ordering::Relaxed);
+        Ok(took.is_some())
     }
 
     /// Starts to promote columns that are often read from memory of the host, while the query runs.
@@ -543,6 +562,8 @@ struct Figures {
     bytes: Bytes,
     /// Time of the kernels on the device.
     took: Duration,
+    /// Time of searches of texts on the device, before them.
+    searched: Duration,
     /// Time that they waited for the compiler.
     compiled: Duration,
 }
@@ -558,6 +579,7 @@ impl Figures {
             rows: 0,
             bytes: Bytes::default(),
             took: Duration::ZERO,
+            searched: Duration::ZERO,
             compiled: Duration::ZERO,
         }
     }
@@ -595,6 +617,9 @@ impl Figures {
             text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
         }
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        if !self.searched.is_zero() {
+            text += &format!(", texts searched in {:.3} ms", ms(self.searched));
+        }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
         if !self.compiled.is_zero() {
             text += &format!(", compiled in {:.0} ms", ms(self.compiled));

@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::columns::{Column, Resident};
+use crate::column::Column;
+use crate::columns::Resident;
 use crate::domain::Table;
 use crate::fragment::Fragment;
 use crate::groups::Values;

@@ -294,7 +294,7 @@ impl<'a> Ready<'a> {
             lists: Vec::new(),
         };
         for program in &ready.programs {
-            if case.want == ScanWant::Rows {
+            if matches!(case.want, ScanWant::Rows) {
                 ready.lists.push(digest(&blocks.find(program)));
                 ready.counts.push(ready.lists[ready.lists.len() - 1].0);
             } else {
@@ -316,11 +316,13 @@ impl<'a> Ready<'a> {
                 table: &self.table,
                 program,
             });
-            let found = search_all(searches, self.case.want, |answers| answers.iter().collect());
+            let found = search_all(searches, self.case.want.clone(), |answers| {
+                answers.iter().collect()
+            });
             let wall_ms = began.elapsed().as_secs_f64() * 1e3;
             let counts: Vec<u64> = found.iter().map(|found| found.matches).collect();
             assert_eq!(counts, self.counts, "{} with {name}", self.case.name);
-            if run == 0 && self.case.want == ScanWant::Rows {
+            if run == 0 && matches!(self.case.want, ScanWant::Rows) {
                 let lists: Vec<_> = found.iter().map(|found| digest(&found.list)).collect();
                 assert_eq!(lists, self.lists, "{} with {name}", self.case.name);
             }

@@ -59,8 +59,10 @@ kernel_arguments! {
         pub(crate) capacity: u32,
         /// Number of matches after which the scan may end.
         pub(crate) limit: u32,
-        /// Non-zero if a list is wanted.
+        /// Non-zero if a list or marks are wanted.
         pub(crate) wants_rows: u32,
+        /// Marks of the rows, as [`ScanWant::Marks`](crate::ScanWant::Marks) describes; null if a list is wanted.
+        pub(crate) marks: DevicePointerMut<u32>,
     }
 
     /// Arguments that all launches have.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use forebay_cancel::Stop;
-use forebay_device::cuda::Cuda;
+use forebay_device::cuda::{Cuda, DeviceMemory};
 use forebay_device::{Device, DeviceContext, Job, JobError, Step, SubmitError};
 use parking_lot::Mutex;
 
@@ -15,12 +15,16 @@ use crate::tuned::Tuned;
 use forebay_text::Program;
 
 /// Kind of result that a search wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum ScanWant {
     /// The number of matching rows.
     Count,
     /// The numbers of the matching rows in the table; see [`ScanTable::locate`].
     Rows,
+    /// A mark for each row of the table, in this memory of the device: 1 if the row matches, else 0. Marks have four
+    /// bits, eight of them a 32-bit word: that of row `i` is at bit `i / 32 % 8 * 4` of word `i / 256 * 32 + i % 32`.
+    /// The memory has a word for each eight rows, and whole groups of 256 rows.
+    Marks(Arc<DeviceMemory>),
 }
 
 /// A search of a table that is on a device.

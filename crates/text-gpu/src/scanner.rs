@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, DeviceType, Event, Kernel,
-    KernelArguments, LaunchShape, Mirrored, Pinned, Priority, Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, DeviceType, DeviceView, Event, Fill,
+    Kernel, KernelArguments, LaunchShape, Mirrored, Pinned, Priority, Stream, Transfer,
 };
 
 use crate::arguments::{
@@ -115,6 +115,12 @@ impl Scanner {
             orders.len(),
             "every program must have a device form"
         );
+        for order in orders {
+            if let ScanWant::Marks(memory) = &order.want {
+                let words = order.table.row_count().div_ceil(256) * 32;
+                assert!(memory.bytes() >= u64::from(words) * 4, "room for all marks");
+            }
+        }
         let mut found = vec![ScanFound::default(); orders.len()];
         let mut launches = batch::launches(&forms, &tuned.policy);
         while !launches.is_empty() {
@@ -231,7 +237,7 @@ fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
         launch,
         query,
         order,
-        list: (orders[order].want != ScanWant::Count)
+        list: matches!(orders[order].want, ScanWant::Rows)
             .then(|| lists.next())
             .flatten(),
     });
@@ -315,6 +321,7 @@ impl Pass<'_> {
         capacity: usize,
     ) -> Result<(), JobError> {
         let images = self.begin(launches)?;
+        self.clear_marks(assigned)?;
         for query in assigned {
             launches[query.launch].outputs[query.query] = self.output(query, capacity);
         }
@@ -350,6 +357,17 @@ impl Pass<'_> {
         Ok(addresses)
     }
 
+    /// Zeroes the marks of the searches that want them.
+    fn clear_marks(&mut self, assigned: &[Assigned]) -> Result<(), JobError> {
+        for query in assigned {
+            if let ScanWant::Marks(memory) = &self.orders[query.order].want {
+                let all = DeviceView::of(memory, 0..memory.bytes() as usize);
+                Transfer::begin(self.cuda, Fill(0), all, &self.buffers.stream)?.finish()?;
+            }
+        }
+        Ok(())
+    }
+
     fn output(&self, query: &Assigned, capacity: usize) -> Output {
         let order = &self.orders[query.order];
         let list = query.list.unwrap_or(0) * capacity * size_of::<u32>();
@@ -359,7 +377,11 @@ impl Pass<'_> {
             ),
             capacity: capacity as u32,
             limit: u32::try_from(order.limit).unwrap_or(u32::MAX),
-            wants_rows: (order.want == ScanWant::Rows).into(),
+            wants_rows: (!matches!(order.want, ScanWant::Count)).into(),
+            marks: DevicePointerMut::new(match &order.want {
+                ScanWant::Marks(memory) => memory.address(),
+                ScanWant::Count | ScanWant::Rows => 0,
+            }),
         }
     }
 

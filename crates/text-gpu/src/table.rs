@@ -47,8 +47,8 @@ impl ScanTable {
             first_rows: vec![0],
         };
         for (rows, deleted) in segments {
-            assert!(deleted.is_empty() || deleted.len() * 32 >= rows.len());
-            let first = u64::from(table.row_count()) + rows.len() as u64;
+            assert!(deleted.is_empty() || deleted.len() * 32 >= rows.row_count());
+            let first = u64::from(table.row_count()) + rows.row_count() as u64;
             let next = u32::try_from(first).expect("the caller passes at most `ROWS_MAX` rows");
             table.first_rows.push(next);
             table.segments.push(ScanSegment { rows, deleted });

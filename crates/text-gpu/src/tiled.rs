@@ -113,7 +113,7 @@ impl TiledRows {
     }
 
     /// Returns the number of rows, including those that stay on the host.
-    pub(crate) fn len(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.rows
     }
 

@@ -17,8 +17,8 @@ use common::generate::Generator;
 use common::{Block, judge, programs};
 use fastrand::Rng;
 use forebay_cancel::Stop;
-use forebay_device::cuda::gpus;
-use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_device::cuda::{Priority, gpus};
+use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, Step};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
 use forebay_text_gpu::{
     Lists, Policy, ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
@@ -104,9 +104,9 @@ impl Gpu {
     ) {
         for want in [ScanWant::Count, ScanWant::Rows] {
             for queue in &self.queues {
-                let found = self.scan(queue, table, programs, want);
+                let found = self.scan(queue, table, programs, want.clone());
                 for ((found, program), rows) in found.iter().zip(programs).zip(expected) {
-                    check(found, rows, want, || {
+                    check(found, rows, &want, || {
                         format!("{context}: {program:?}, {want:?}")
                     });
                 }
@@ -131,13 +131,13 @@ impl Gpu {
     }
 }
 
-fn check(found: &ScanFound, rows: &[u32], want: ScanWant, context: impl Fn() -> String) {
+fn check(found: &ScanFound, rows: &[u32], want: &ScanWant, context: impl Fn() -> String) {
     assert_eq!(found.matches, rows.len() as u64, "{}", context());
     let mut list = found.list.clone();
     list.sort_unstable();
     let wanted = match want {
-        ScanWant::Count => &[],
         ScanWant::Rows => rows,
+        ScanWant::Count | ScanWant::Marks(_) => &[],
     };
     assert_eq!(list, wanted, "{}", context());
 }
@@ -342,6 +342,42 @@ fn blocks_dead_rows_and_limits() {
         &format!("FOREBAY_TEST_SEED={seed}"),
     );
     limits(gpu, &table, &programs, &rows);
+    marks(gpu, &table, &programs, &rows);
+}
+
+/// The marks of a search are those of the rows that match.
+fn marks(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[Vec<u32>]) {
+    let bytes = table.row_count().div_ceil(256) as usize * 128;
+    for (program, rows) in programs.iter().zip(rows) {
+        let mut expected = vec![0u32; bytes / 4];
+        for row in rows.iter().map(|row| *row as usize) {
+            expected[row / 256 * 32 + row % 32] |= 1 << (row / 32 % 8 * 4);
+        }
+        for queue in &gpu.queues {
+            let memory = gpu.device.allocate(bytes as u64).expect("there is room");
+            let memory = Arc::new(memory);
+            let want = ScanWant::Marks(Arc::clone(&memory));
+            let found = gpu.scan(queue, table, std::slice::from_ref(program), want);
+            assert_eq!(found[0].matches, rows.len() as u64, "{program:?}");
+            let (sender, read) = channel();
+            let job = move |context: &mut DeviceContext| {
+                let cuda = context.parts().cuda.expect("a GPU");
+                let (stream, mut read) = (cuda.stream(Priority::Normal)?, vec![0; bytes]);
+                cuda.read(&memory, 0, &mut read, &stream)?;
+                drop(sender.send(read));
+                Ok(Step::Done)
+            };
+            gpu.device.submit(Box::new(job)).expect("an empty queue");
+            let read = read.recv().expect("an answer");
+            let marks = read.as_chunks::<4>().0.iter();
+            assert!(
+                marks
+                    .map(|it| u32::from_le_bytes(*it))
+                    .eq(expected.iter().copied()),
+                "{program:?}"
+            );
+        }
+    }
 }
 
 /// A search with a limit must find at least that number of rows, or all matching rows if there are fewer. It must find

@@ -17,6 +17,9 @@ pub(super) struct Sizes(pub(super) &'static [usize]);
 /// Texts of the column `name`. Each file has others.
 const NAMES: [&str; 7] = ["ab", "cd", "", "abc", "Ab", "über", "x"];
 
+/// Texts within those of the column `note`: what patterns have a meaning for, and letters with several cases.
+const MARKS: [&str; 9] = ["", "", "", "", "\n", "\u{212A}", "\u{17F}", "%_\\", "É"];
+
 /// Writes the files of the table `t` to a folder.
 pub(super) fn write(folder: &Path, sizes: Sizes) {
     std::fs::create_dir_all(folder).expect("room");
@@ -93,7 +96,8 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
     let tiny = of.a.iter().map(|it| *it as i8);
     let ratio = of.a.iter().map(|it| *it as f64 / 3.0);
     let notes = (0..rows).map(|row| {
-        let note = format!("{} or {}", of.cents[row], of.choice[row] % 100);
+        let mark = MARKS[of.choice[row] as usize % MARKS.len()];
+        let note = format!("{}{mark} or {}", of.cents[row], of.choice[row] % 100);
         (!of.is_null(row, 12)).then_some(note)
     });
     let columns: [(&str, ArrayRef); 15] = [

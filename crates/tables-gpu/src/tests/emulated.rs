@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use datafusion::arrow::array::{Array, StringArray, StringBuilder};
 use forebay_device::cuda::{DeviceType, ProgramSpec};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::engine::{Engine, Image, Launch, Memory, Ran};
+use crate::engine::{Engine, Image, Launch, Memory, Ran, TextSearch};
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
+use crate::search::whole_tiles;
 use crate::source::headers;
 
 /// Where the image of memory is mapped. No process has anything there.
@@ -46,6 +48,8 @@ pub(super) struct Emulated {
     memory: Mutex<Vec<u8>>,
     /// What the engine tells of its free memory, for columns. There is room for everything.
     pub(super) free_bytes: AtomicU64,
+    /// Number of searches.
+    pub(super) searches: AtomicU64,
     /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, (PathBuf, ProgramSpec)>>,
 }
@@ -68,6 +72,7 @@ impl Emulated {
             folder,
             memory: Mutex::default(),
             free_bytes: AtomicU64::new(u64::MAX),
+            searches: AtomicU64::new(0),
             kernels: Mutex::default(),
         })
     }
@@ -215,6 +220,47 @@ impl Engine for Shared {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.memory.lock()[begin..begin + bytes.len()].copy_from_slice(&bytes);
         std::future::ready(Ok(())).boxed()
+    }
+
+    fn write_texts(&self, texts: StringArray) -> BoxFuture<'static, Result<(Memory, u64), Reason>> {
+        let bytes = texts.value_data().len() as u64;
+        let memory = Memory {
+            address: 0,
+            is_on_host: false,
+            held: Arc::new(texts),
+        };
+        std::future::ready(Ok((memory, bytes))).boxed()
+    }
+
+    fn list_texts(&self, chunks: &[Memory]) -> Result<Memory, Reason> {
+        let mut list = StringBuilder::new();
+        for chunk in chunks {
+            let texts = chunk.held.downcast_ref::<StringArray>().expect("texts");
+            texts.iter().for_each(|text| list.append_option(text));
+            let padding = whole_tiles(texts.len()) - texts.len();
+            list.append_nulls(padding);
+        }
+        Ok(Memory {
+            address: 0,
+            is_on_host: false,
+            held: Arc::new(list.finish()),
+        })
+    }
+
+    fn search(&self, search: TextSearch) -> BoxFuture<'static, Result<Duration, Reason>> {
+        let texts = search
+            .texts
+            .held
+            .downcast_ref::<StringArray>()
+            .expect("texts");
+        let mut marks = vec![0u32; texts.len() / 8];
+        for (row, text) in texts.iter().enumerate() {
+            let matches = search.program.is_match(text.unwrap_or_default().as_bytes());
+            marks[row / 256 * 32 + row % 32] |= u32::from(matches) << (row / 32 % 8 * 4);
+        }
+        self.0.searches.fetch_add(1, Ordering::Relaxed);
+        let written = self.write(marks, &search.marks);
+        async move { written.await.map(|()| Duration::ZERO) }.boxed()
     }
 
     fn selects_from(&self) -> usize {

@@ -7,6 +7,7 @@ mod random;
 mod sessions;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::ExecutionPlan;
@@ -90,6 +91,13 @@ const QUERIES: &[&str] = &[
         GROUP BY 1",
     "SELECT count(*) FROM t JOIN d ON a = k WHERE note LIKE '%9' OR label = 'x'",
     "SELECT note LIKE '1%', sum(CASE WHEN note > '5' THEN b ELSE 0 END) FROM t WHERE b < 2000 GROUP BY 1",
+    "SELECT flag, count(*) FROM t WHERE note ILIKE '%9K OR%' OR note ILIKE '%s o_%4' GROUP BY flag",
+    "SELECT count(*) FROM t WHERE note LIKE '1%' AND note NOT LIKE '%3' OR NOT (note LIKE '_2%' OR note LIKE '%\\% or%')",
+    "SELECT count(*), sum(b) FROM t WHERE note LIKE '%\\_\\\\ or%' OR note LIKE '2_3%É%' OR note = '9' OR note <> '17 or 3'",
+    "SELECT flag, count(*) FILTER (WHERE starts_with(note, '10')), count(*) FILTER (WHERE contains(note, '9 or 9')),
+        count(*) FILTER (WHERE ends_with(note, '00') OR note IS NULL) FROM t GROUP BY flag",
+    "SELECT count(*) FROM t WHERE regexp_like(note, '^[1-3]+.? or (4|5[^0-8]|[6-9]{2})$') OR note ~ '\\d\\D{3} 7'
+        OR note !~* '[k-s]'",
     // Groups of keys that are far apart.
     "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
     "SELECT b, flag, max(wide), avg(price) FROM t GROUP BY 1, 2 ORDER BY 3 DESC NULLS LAST, 1, 2 LIMIT 9",
@@ -320,6 +328,7 @@ async fn kernels_give_the_rows_of_the_cpu() {
                 .await;
         }
     }
+    assert!(emulated.searches.load(Ordering::Relaxed) > 0);
     compile_all(&emulated);
 }
 

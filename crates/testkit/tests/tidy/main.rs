@@ -40,7 +40,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "forebay-tables-gpu",
-        &["forebay-device", "forebay-memory", "forebay-tables"],
+        &[
+            "forebay-cancel",
+            "forebay-device",
+            "forebay-memory",
+            "forebay-tables",
+            "forebay-text",
+            "forebay-text-gpu",
+        ],
     ),
     (
         "forebay-tables-postgres",

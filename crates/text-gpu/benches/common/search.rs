@@ -34,7 +34,7 @@ pub fn search_all<'a>(
         let order = ScanOrder {
             table: Arc::clone(search.table),
             program: Arc::clone(search.program),
-            want,
+            want: want.clone(),
             limit: u64::MAX,
             stop: Stop::never(),
         };

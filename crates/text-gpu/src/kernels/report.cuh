@@ -76,7 +76,16 @@ struct Report {
         return segment.first_row + row_in(segment, chunk.position + row);
     }
 
+    // Sets the mark of a row; see `ScanWant::Marks`.
+    __device__ static void mark(u32* marks, u32 row) {
+        atomicOr(&marks[row / 256 * kLanes + row % kLanes], 1u << (row / kLanes % 8 * 4));
+    }
+
     __device__ void list(u32 query, u32 matching, bool matches, const Chunk& chunk, u32 row) {
+        if (u32* marks = scan.outputs[query].marks; marks != nullptr) {
+            if (matches) mark(marks, row_in_table(chunk, row));
+            return;
+        }
         if constexpr (kMayStage) {
             if (is_staged) {
                 stage.add(matching, matches, matches ? row_in_table(chunk, row) : 0);

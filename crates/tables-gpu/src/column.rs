@@ -1,0 +1,183 @@
+//! A column of a file in memory of an engine.
+
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, StringArray};
+use forebay_device::cuda::DevicePointer;
+
+use crate::arguments::Part;
+use crate::engine::Memory;
+use crate::packed::{Packed, Texts};
+
+/// Rows of a column in memory of the engine.
+#[derive(Debug, Clone)]
+pub(crate) struct Chunk {
+    pub(crate) rows: u32,
+    pub(crate) memory: Memory,
+    /// Where the bits are that tell which rows have a value; `None` if all have one.
+    pub(crate) valid: Option<Memory>,
+    /// Smallest and largest number; `None` if all are NULL.
+    pub(crate) range: Option<(i64, i64)>,
+    pub(crate) width: u32,
+    pub(crate) bytes: u64,
+    /// In host memory, the texts of the rows, if the numbers are those of the rows in the file.
+    pub(crate) texts: Option<StringArray>,
+}
+
+/// A column of a file in memory of the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Column {
+    pub(crate) chunks: Vec<Chunk>,
+    /// Where each chunk is, for kernels.
+    pub(crate) parts: Option<Memory>,
+    pub(crate) range: Option<(i64, i64)>,
+    /// Bits of a number, if all chunks have the same.
+    pub(crate) width: Option<u32>,
+    pub(crate) has_nulls: bool,
+    pub(crate) texts: Arc<Texts>,
+    /// Bytes in memory of the engine, and in memory of the host that its kernels read.
+    pub(crate) bytes: Bytes,
+}
+
+/// Bytes by the place where they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) device: u64,
+    pub(crate) host: u64,
+}
+
+impl Bytes {
+    pub(crate) fn of(chunks: &[Chunk]) -> Bytes {
+        let mut all = Bytes::default();
+        for chunk in chunks {
+            match chunk.memory.is_on_host {
+                true => all.host += chunk.bytes,
+                false => all.device += chunk.bytes,
+            }
+        }
+        all
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Bytes) {
+        self.device += other.device;
+        self.host += other.host;
+    }
+}
+
+impl Column {
+    /// Returns the address of the parts of all chunks.
+    pub(crate) fn parts(&self) -> DevicePointer<Part> {
+        DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.rows)).sum()
+    }
+
+    /// Returns whether the numbers are those of the rows in the file.
+    pub(crate) fn has_texts_of_rows(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.texts.is_some())
+    }
+
+    /// Returns the bytes of the longest text of its rows.
+    pub(crate) fn longest_text(&self) -> usize {
+        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
+        let lengths = texts.flat_map(|texts| texts.offsets().lengths());
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Returns the bytes of its texts in host memory.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let texts = self.chunks.iter().filter_map(|chunk| chunk.texts.as_ref());
+        let texts: usize = texts.map(Array::get_array_memory_size).sum();
+        self.texts.host_bytes() + texts
+    }
+
+    pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
+        let mut widths = chunks.iter().map(|chunk| chunk.width);
+        let width = widths.next();
+        Column {
+            range: chunks
+                .iter()
+                .fold(None, |range, it| joined(range, it.range)),
+            width: width.filter(|first| widths.all(|width| width == *first)),
+            has_nulls: chunks.iter().any(Chunk::has_nulls),
+            bytes: Bytes::of(&chunks),
+            chunks,
+            parts: None,
+            texts,
+        }
+    }
+}
+
+/// Returns the range of two ranges.
+pub(crate) fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Option<(i64, i64)> {
+    match (one, other) {
+        (Some((min, max)), Some((low, high))) => Some((min.min(low), max.max(high))),
+        (one, other) => one.or(other),
+    }
+}
+
+impl Chunk {
+    pub(crate) fn has_nulls(&self) -> bool {
+        self.valid.is_some()
+    }
+
+    /// Returns the chunk of packed rows in memory.
+    pub(crate) fn of(packed: Packed, memory: Memory) -> Chunk {
+        let bytes = packed.words.len() as u64 * 4;
+        Chunk {
+            rows: packed.rows as u32,
+            valid: packed.valid.map(|first| memory.from_word(first)),
+            range: packed.range,
+            width: packed.width,
+            bytes,
+            memory,
+            texts: packed.texts,
+        }
+    }
+
+    /// Returns the chunk of these rows in memory of the device.
+    pub(crate) fn at(
+        memory: Memory,
+        rows: u32,
+        valid: Option<Memory>,
+        (range, width): ((i64, i64), u32),
+    ) -> Chunk {
+        Chunk {
+            rows,
+            bytes: u64::from(rows) * u64::from(width) / 8,
+            memory,
+            valid,
+            range: Some(range),
+            width,
+            texts: None,
+        }
+    }
+
+    /// Returns the chunk after all its words were copied to other memory.
+    pub(crate) fn moved(&self, memory: Memory) -> Chunk {
+        let valid = self.valid.as_ref();
+        let first = valid.map(|it| (it.address - self.memory.address) as usize / 4);
+        Chunk {
+            valid: first.map(|first| memory.from_word(first)),
+            memory,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the chunk as kernels see it.
+    pub(crate) fn part(&self) -> Part {
+        Part {
+            words: DevicePointer::new(self.memory.address),
+            valid: DevicePointer::new(self.valid.as_ref().map_or(0, |it| it.address)),
+            reference: self.range.map_or(0, |(min, _)| min),
+            width: self.width,
+            padding: 0,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Searches of texts on the device. A condition on a column of texts becomes a column of marks, one for each row.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use datafusion::arrow::array::{Array, StringArray};
+use datafusion::physical_expr::PhysicalExpr;
+use forebay_text::Program;
+use parking_lot::Mutex;
+
+use crate::column::{Chunk, Column};
+use crate::columns::{Columns, Read};
+use crate::engine::TextSearch;
+use crate::fragment::Source;
+use crate::kept::{Kept, Place};
+use crate::packed::TILE_ROWS;
+use crate::pattern::{Search, Wanted};
+use crate::reason::Reason;
+
+/// Maximum number of programs that are kept.
+const PROGRAMS_MAX: usize = 256;
+/// Bits of a mark.
+const MARK_BITS: u32 = 4;
+
+/// The programs of searches; `None` for those that are left to the CPU.
+#[derive(Debug, Default)]
+pub(crate) struct Programs(Mutex<HashMap<Wanted, Option<Arc<Program>>>>);
+
+impl Programs {
+    fn get(&self, wanted: Wanted) -> Option<Arc<Program>> {
+        if let Some(known) = self.0.lock().get(&wanted) {
+            return known.clone();
+        }
+        // Others may compile the same meanwhile.
+        let program = wanted.program().map(Arc::new);
+        let mut known = self.0.lock();
+        if known.len() >= PROGRAMS_MAX {
+            known.clear();
+        }
+        known.insert(wanted, program.clone());
+        program
+    }
+}
+
+impl Columns {
+    /// Returns the search that computes a column of a source: the texts that it reads, and its program.
+    pub(crate) fn search_of(
+        &self,
+        source: &Source,
+        column: usize,
+    ) -> Option<(Arc<dyn PhysicalExpr>, Arc<Program>)> {
+        let search = Search::of(source.computed(column)?)?;
+        let texts = Kept::new(Arc::clone(&search.column), Place::Engine);
+        Some((Arc::new(texts), self.programs.get(search.wanted)?))
+    }
+
+    /// Searches for all columns that are missing, if their texts are in memory of the engine. Returns the time on the
+    /// device; `None` if there is nothing to search.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn search(
+        &self,
+        reads: &[Read],
+        is_stopped: &Arc<AtomicBool>,
+    ) -> Result<Option<Duration>, Reason> {
+        let began = self.now();
+        let mut took = None;
+        for (source, files) in reads {
+            let searches = source.columns.iter();
+            let searches = searches.filter_map(|it| Some((*it, self.search_of(source, *it)?)));
+            let searches: Vec<_> = searches.collect();
+            for (column, (texts, program)) in &searches {
+                for (file, _) in files {
+                    let key = Columns::key(file, source, *column);
+                    let texts = self.here(&Columns::key_of(file, source, Some(texts), *column));
+                    let Some(texts) = texts.filter(|_| !self.is_settled(&key)) else {
+                        continue;
+                    };
+                    let search = (Arc::clone(program), is_stopped);
+                    let (marks, took_here) = self.marks(&texts, search, began).await?;
+                    self.put(key, marks);
+                    *took.get_or_insert(Duration::ZERO) += took_here;
+                }
+            }
+        }
+        Ok(took)
+    }
+
+    /// Searches texts. Returns the marks of their rows, and the time on the device.
+    async fn marks(
+        &self,
+        texts: &Column,
+        (program, is_stopped): (Arc<Program>, &Arc<AtomicBool>),
+        began: u64,
+    ) -> Result<(Column, Duration), Reason> {
+        let Some(list) = &texts.parts else {
+            return Ok((Column::default(), Duration::ZERO));
+        };
+        let rows = texts.chunks.iter().map(|it| whole_tiles(it.rows as usize));
+        let words = rows.sum::<usize>() * MARK_BITS as usize / 32;
+        let memory = self.allocate(words as u64 * 4, began)?;
+        let search = TextSearch {
+            texts: list.clone(),
+            program,
+            marks: memory.clone(),
+            is_stopped: Arc::clone(is_stopped),
+        };
+        let took = self.engine.search(search).await?;
+        let mut first = 0;
+        let chunks = texts.chunks.iter().map(|chunk| {
+            let here = memory.from_word(first);
+            first += whole_tiles(chunk.rows as usize) * MARK_BITS as usize / 32;
+            Chunk::at(here, chunk.rows, chunk.valid.clone(), ((0, 1), MARK_BITS))
+        });
+        let chunks = chunks.collect();
+        let marks = self.column(chunks, Arc::default(), began).await?;
+        Ok((marks, took))
+    }
+
+    /// Brings the texts of a chunk to the engine.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn store_texts(
+        &self,
+        texts: StringArray,
+        began: u64,
+    ) -> Result<Chunk, Reason> {
+        let rows = texts.len();
+        // Each text takes whole words of eight bytes, and the number of its row.
+        let bytes = texts.value_data().len() + rows * 12;
+        if !self.has_room(bytes as u64, began) {
+            return Err(Reason::new("the device has no room for texts"));
+        }
+        let mut valid = None;
+        if texts.null_count() > 0 {
+            let words = (0..whole_tiles(rows) / 32).map(|word| {
+                let rows = 32 * word..rows.min(32 * word + 32);
+                rows.fold(0, |bits, row| {
+                    bits | u32::from(texts.is_valid(row)) << (row % 32)
+                })
+            });
+            valid = Some(self.copied(words.collect(), began).await?);
+        }
+        let (memory, bytes) = self.engine.write_texts(texts).await?;
+        Ok(Chunk {
+            bytes,
+            range: None,
+            ..Chunk::at(memory, rows as u32, valid, ((0, 0), 0))
+        })
+    }
+
+    /// Returns the column of texts of chunks, as [`Columns::store_texts`] stored them.
+    ///
+    /// # Errors
+    /// If they are too many.
+    pub(crate) fn texts(&self, chunks: Vec<Chunk>) -> Result<Column, Reason> {
+        let texts: Vec<_> = chunks.iter().map(|it| it.memory.clone()).collect();
+        let list = self.engine.list_texts(&texts)?;
+        let mut column = Column::new(chunks, Arc::default());
+        column.parts = Some(list);
+        Ok(column)
+    }
+}
+
+/// Returns the number of rows of whole tiles.
+pub(crate) fn whole_tiles(rows: usize) -> usize {
+    rows.next_multiple_of(TILE_ROWS)
+}
