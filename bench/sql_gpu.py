@@ -55,7 +55,7 @@ COLUMNS = {
         l_shipinstruct, l_suppkey, l_partkey, l_orderkey""",
     "lineorder": """lo_custkey, lo_partkey, lo_suppkey, lo_orderdate, lo_quantity, lo_extendedprice, lo_discount, lo_revenue,
         lo_supplycost""",
-    "customer": "*", "supplier": "*", "part": "*", "date": "*",
+    "orders": "o_orderpriority, o_comment", "customer": "*", "supplier": "*", "part": "*", "date": "*",
 }
 
 
@@ -71,10 +71,10 @@ def are_alike(one, other):
 
 def line(case, engine, metric, values, rows_count, device):
     print(json.dumps({
-        "bench": "sql-gpu", "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
+        "bench": pathlib.Path(sys.argv[0]).stem.replace("_", "-"), "case": case, "engine": engine, "device": device, "driver": "none", "metric": metric,
         "median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values),
         "expect": rows_count, "commit": COMMIT, "date": datetime.datetime.now(datetime.UTC).strftime("%FT%TZ"),
-        "command": " ".join(["python3 bench/sql_gpu.py forebay FOLDER", *sys.argv[3:]]),
+        "command": " ".join([f"python3 bench/{pathlib.Path(sys.argv[0]).name} forebay FOLDER", *sys.argv[3:]]),
     }), flush=True)
 
 
@@ -87,13 +87,18 @@ def timed(run, rounds):
     return times, rows(answer)
 
 
-def server_of(forebay, folder, data, *settings):
+def server_of(forebay, folder, data, *settings, with_documents=False):
+    """Starts a server. Returns it, a client of its tables, and the address of its documents, if that is wanted."""
     command = [forebay, "serve", "--data", data, "--devices", "cuda:0", "--tables", folder, "--until-stdin-ends"]
     command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0", *settings]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    addresses = {}
     for text in server.stdout:
-        if found := re.search(r"postgres\S*://\S+", text):
-            return server, psycopg.connect(found[0], autocommit=True)
+        for address in re.findall(r"(?:postgres|mongodb)\S*://\S+", text):
+            addresses[address.split(":")[0][:7]] = address
+        if "postgre" in addresses and (not with_documents or "mongodb" in addresses):
+            started = server, psycopg.connect(addresses["postgre"], autocommit=True)
+            return (*started, addresses["mongodb"]) if with_documents else started
     sys.exit("the server did not start")
 
 
@@ -135,10 +140,9 @@ def first_calls(client, measured):
     measured("first-call", "forebay, GPU, second call", "client_ms", second)
 
 
-def likes(client, duck, folder, measured, rounds):
+def likes(client, duck, measured, rounds):
     """Measures searches of the comments of orders: each round for words that were not searched before. Returns whether
     all answers are the same."""
-    duck.execute(f"CREATE TABLE orders AS SELECT o_orderpriority, o_comment FROM '{folder}/orders.parquet'")
     value_bytes = duck.execute("SELECT sum(strlen(o_comment)) FROM orders").fetchone()[0]
     query = "SELECT o_orderpriority, count(*) FROM orders WHERE o_comment {} GROUP BY 1 ORDER BY 1"
     conditions = {
@@ -234,6 +238,9 @@ def main(forebay, folder, rounds="15", *cases):
     is_hot, is_pinned = cases == ("tpch-hot",), cases == ("scan-pinned",)
     # Room for totals, and none for columns of this size.
     settings = ["--tables-gpu-bytes-max", "64MiB", "--tables-gpu-host-bytes-max", "32GiB"] if is_pinned else []
+    is_like = cases == ("like",)
+    if is_like:
+        fact, tables = "orders", ["orders"]
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     cases = ("q6", "ssb 1.1") if is_pinned else cases
@@ -285,8 +292,8 @@ def main(forebay, folder, rounds="15", *cases):
         if not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
-        if cases == ("like",):
-            failed = not likes(client, duck, folder, measured, rounds)
+        if is_like:
+            failed = not likes(client, duck, measured, rounds)
         if is_hot:
             failed = not tpch_hot(client, duck, measured, rounds)
         if is_hot or is_ssb and not cases:

@@ -132,7 +132,7 @@ impl Chunk {
         let bytes = packed.words.len() as u64 * 4;
         Chunk {
             rows: packed.rows as u32,
-            valid: packed.valid.map(|first| memory.from_word(first)),
+            valid: packed.valid.map(|first| memory.at_word(first)),
             range: packed.range,
             width: packed.width,
             bytes,
@@ -164,7 +164,7 @@ impl Chunk {
         let valid = self.valid.as_ref();
         let first = valid.map(|it| (it.address - self.memory.address) as usize / 4);
         Chunk {
-            valid: first.map(|first| memory.from_word(first)),
+            valid: first.map(|first| memory.at_word(first)),
             memory,
             ..self.clone()
         }

@@ -35,8 +35,8 @@ const READS_WITHOUT_ROOM: i32 = 100;
 
 /// Number of reads of a column in memory of the host, after each of which it is promoted if the device has room.
 const READS_ON_HOST: u64 = 8;
-/// Number of columns above which those that are not here are forgotten.
-const COLUMNS_MAX: usize = 1 << 16;
+/// Number of columns above which the half that was used longest ago is forgotten.
+const COLUMNS_MAX: usize = 1 << 18;
 /// Maximum bytes in host memory of the texts of all columns.
 const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
 /// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
@@ -114,6 +114,14 @@ impl Known {
                 Ok(Err(*reads))
             }
         }
+    }
+
+    /// Forgets the half of the columns that was used longest ago.
+    fn forget_half(&mut self) {
+        let mut used: Vec<u64> = self.columns.values().map(|entry| entry.used).collect();
+        let middle = used.len() / 2;
+        let (_, median, _) = used.select_nth_unstable(middle);
+        self.columns.retain(|_, entry| entry.used >= *median);
     }
 
     /// Returns a column that is in memory of the host and is read often.
@@ -315,11 +323,9 @@ impl Columns {
         let mut known = self.known.lock();
         known.uses += 1;
         if known.columns.len() > COLUMNS_MAX {
-            let is_here = |entry: &Entry| matches!(entry.state, State::Here(_));
-            known.columns.retain(|_, entry| is_here(entry));
+            known.forget_half();
         }
-        let mut all = Vec::new();
-        let (mut is_missing, mut is_often_read) = (false, true);
+        let (mut all, mut missing) = (Vec::new(), Vec::new());
         for (index, (source, files)) in reads.iter().enumerate() {
             let mut resident = Vec::new();
             for (file, _) in files {
@@ -333,29 +339,34 @@ impl Columns {
                     });
                     match used? {
                         Ok(here) => drop(of_file.insert(*column, here)),
-                        Err(reads) => {
-                            is_missing = true;
-                            // A search reads texts, whatever it searches for.
-                            let texts = self.search_of(source, *column).map(|(texts, _)| {
-                                Columns::key_of(file, source, Some(&texts), *column)
-                            });
-                            let of_texts = texts.map(|it| known.use_column(it));
-                            is_often_read &= match of_texts {
-                                Some(Ok(Ok(_))) => true,
-                                Some(Ok(Err(reads))) => reads >= READS,
-                                Some(Err(_)) | None => reads >= READS,
-                            };
-                        }
+                        Err(reads) => missing.push((source, file, *column, reads)),
                     }
                 }
                 resident.push(of_file);
             }
             all.push(Resident { files: resident });
         }
-        Ok(match is_missing {
-            false => Ok(all),
-            true => Err(is_often_read),
-        })
+        drop(known);
+        if missing.is_empty() {
+            return Ok(Ok(all));
+        }
+        let (mut are_often_read, mut texts_used) = (true, HashMap::new());
+        for (source, file, column, reads) in missing {
+            // A search reads texts, whatever it searches for.
+            let texts = self
+                .texts_of_search(file, source, column)
+                .map(|(key, _)| key);
+            let of_texts = texts.map(|key| {
+                let used = texts_used.entry(key);
+                // Once a query, however many searches it has.
+                let used = used.or_insert_with_key(|key| self.known.lock().use_column(key.clone()));
+                matches!(used, Ok(Ok(_) | Err(READS..)))
+            });
+            // Texts without room are the CPU's to search, when the column was read as often as others.
+            let are_away = reads >= READS && !of_texts.is_some_and(|it| it);
+            are_often_read &= of_texts == Some(true) || are_away;
+        }
+        Ok(Err(are_often_read))
     }
 
     /// Returns whether files are so large that the engine is faster.

@@ -35,7 +35,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Returns the memory from a word on.
-    pub(crate) fn from_word(&self, index: usize) -> Memory {
+    pub(crate) fn at_word(&self, index: usize) -> Memory {
         Memory {
             address: self.address + 4 * index as u64,
             ..self.clone()

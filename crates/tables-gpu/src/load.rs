@@ -63,6 +63,9 @@ impl OfColumn {
     }
 }
 
+/// The columns that are read, as expressions over those of the scan.
+type Wanted<'w> = &'w [Arc<dyn PhysicalExpr>];
+
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
 
@@ -132,8 +135,9 @@ async fn load_file(
     (file, partitioned): &(FileKey, PartitionedFile),
     (began, context): (u64, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
+    let mut failed = Vec::new();
     loop {
-        let missing = missing(columns, source, file);
+        let missing = missing(columns, source, file, &failed);
         let (keys, wanted): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
         if keys.is_empty() {
             return Ok(());
@@ -149,6 +153,12 @@ async fn load_file(
             Err(Failed::Texts(index, reason)) => {
                 tracing::debug!(%reason, texts = %wanted[index], "texts stay on the CPU");
                 columns.put_off(keys[index].clone());
+                failed.push(keys[index].clone());
+            }
+            Err(Failed::Column(index, reason))
+                if Kept::place_of(&wanted[index]) == Some(Place::Engine) =>
+            {
+                columns.refuse(keys[index].clone(), reason);
             }
             Err(Failed::Column(index, reason)) => {
                 let name = match wanted[index].downcast_ref::<PhysicalColumn>() {
@@ -173,6 +183,7 @@ fn missing(
     columns: &Columns,
     source: &Source,
     file: &FileKey,
+    failed: &[ColumnKey],
 ) -> Vec<(ColumnKey, Arc<dyn PhysicalExpr>)> {
     let mut missing = Vec::new();
     for column in &source.columns {
@@ -180,11 +191,8 @@ fn missing(
         if columns.is_settled(&key) {
             continue;
         }
-        let texts = columns.search_of(source, *column).map(|(texts, _)| {
-            let key = Columns::key_of(file, source, Some(&texts), *column);
-            (key, texts)
-        });
-        match texts.filter(|(key, _)| !columns.is_put_off(key)) {
+        let texts = columns.texts_of_search(file, source, *column);
+        match texts.filter(|(key, _)| !columns.is_put_off(key) && !failed.contains(key)) {
             Some((key, _)) if columns.is_settled(&key) => {}
             Some(texts) if missing.contains(&texts) => {}
             Some(texts) => missing.push(texts),
@@ -327,7 +335,7 @@ async fn of_range(
 async fn stored(
     columns: &Columns,
     mut rows: impl Stream<Item = datafusion::error::Result<RecordBatch>> + Unpin,
-    wanted: &[Arc<dyn PhysicalExpr>],
+    wanted: Wanted<'_>,
     began: u64,
     (shared, context): (&[Arc<OfColumn>], &Arc<TaskContext>),
 ) -> Result<OfRange, Failed> {
@@ -360,8 +368,8 @@ async fn stored(
                         shared[index].add_texts(index, bytes)?;
                     }
                     Some(Place::Engine) => {
-                        let bytes = packers[index].push_rows(&values);
-                        let bytes = bytes.map_err(|it| Failed::Texts(index, Reason::of(it)))?;
+                        // In parts, in one piece, and with separators.
+                        let bytes = 3 * packers[index].push_rows(&values).map_err(cannot)?;
                         memory.try_grow(bytes).map_err(failed)?;
                         until_stored += bytes;
                     }
@@ -389,15 +397,16 @@ async fn stored(
 async fn store(
     columns: &Columns,
     began: u64,
-    (wanted, packers, shared): (&[Arc<dyn PhysicalExpr>], &mut [Packer], &[Arc<OfColumn>]),
+    (wanted, packers, shared): (Wanted<'_>, &mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
     for (index, (packer, of_column)) in packers.iter_mut().zip(shared).enumerate() {
         stored[index].push(match Kept::place_of(&wanted[index]) {
             Some(Place::Engine) => {
-                let cannot = |reason| Failed::Texts(index, reason);
-                let texts = packer.take_texts().map_err(|it| cannot(Reason::of(it)))?;
-                columns.store_texts(texts, began).await.map_err(cannot)?
+                let texts = packer.take_texts();
+                let texts = texts.map_err(|it| Failed::Column(index, Reason::of(it)))?;
+                let chunk = columns.store_texts(texts, began).await;
+                chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
             Some(Place::Host) | None => {
                 let packed = packer.pack(&of_column.width);

@@ -192,9 +192,9 @@ impl Written {
         let mut all = HashMap::new();
         for (index, placed) in wanted.iter().zip(self.placed) {
             let chunk = Chunk::at(
-                self.memory.from_word(placed.first),
+                self.memory.at_word(placed.first),
                 self.rows as u32,
-                placed.valid.map(|first| self.memory.from_word(first)),
+                placed.valid.map(|first| self.memory.at_word(first)),
                 (placed.range, placed.width),
             );
             // There is no chunk without rows.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use datafusion::arrow::array::{Array, StringArray};
@@ -11,7 +11,7 @@ use forebay_text::Program;
 use parking_lot::Mutex;
 
 use crate::column::{Chunk, Column};
-use crate::columns::{Columns, Read};
+use crate::columns::{ColumnKey, Columns, FileKey, Read};
 use crate::engine::TextSearch;
 use crate::fragment::Source;
 use crate::kept::{Kept, Place};
@@ -29,6 +29,10 @@ const MARK_BITS: u32 = 4;
 pub(crate) struct Programs(Mutex<HashMap<Wanted, Option<Arc<Program>>>>);
 
 impl Programs {
+    fn has(&self, wanted: &Wanted) -> bool {
+        self.0.lock().contains_key(wanted)
+    }
+
     fn get(&self, wanted: Wanted) -> Option<Arc<Program>> {
         if let Some(known) = self.0.lock().get(&wanted) {
             return known.clone();
@@ -44,16 +48,47 @@ impl Programs {
     }
 }
 
+/// A column that is missing, the texts that are searched for it, and the program.
+type ToSearch = (ColumnKey, (ColumnKey, Arc<Column>), Arc<Program>);
+
 impl Columns {
-    /// Returns the search that computes a column of a source: the texts that it reads, and its program.
-    pub(crate) fn search_of(
+    /// Compiles the programs of all searches, which may take long, on a thread for work that blocks.
+    ///
+    /// # Errors
+    /// If that thread panics.
+    pub(crate) async fn compile_searches(self: &Arc<Self>, reads: &[Read]) -> Result<(), Reason> {
+        let mut unknown = Vec::new();
+        for (source, _) in reads {
+            let searches = source.columns.iter();
+            let searches = searches.filter_map(|it| Search::of(source.computed(*it)?));
+            let wanted = searches.map(|it| it.wanted);
+            unknown.extend(wanted.filter(|it| !self.programs.has(it)));
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let columns = Arc::clone(self);
+        let compile = move || {
+            for wanted in unknown {
+                columns.programs.get(wanted);
+            }
+        };
+        tokio::task::spawn_blocking(compile)
+            .await
+            .map_err(Reason::of)
+    }
+
+    /// Returns the texts that are searched to compute a column of a source, with their key.
+    pub(crate) fn texts_of_search(
         &self,
+        file: &FileKey,
         source: &Source,
         column: usize,
-    ) -> Option<(Arc<dyn PhysicalExpr>, Arc<Program>)> {
+    ) -> Option<(ColumnKey, Arc<dyn PhysicalExpr>)> {
         let search = Search::of(source.computed(column)?)?;
-        let texts = Kept::new(Arc::clone(&search.column), Place::Engine);
-        Some((Arc::new(texts), self.programs.get(search.wanted)?))
+        self.programs.get(search.wanted)?;
+        let texts: Arc<dyn PhysicalExpr> = Arc::new(Kept::new(search.column, Place::Engine));
+        Some((Columns::key_of(file, source, Some(&texts), column), texts))
     }
 
     /// Searches for all columns that are missing, if their texts are in memory of the engine. Returns the time on the
@@ -64,29 +99,46 @@ impl Columns {
     pub(crate) async fn search(
         &self,
         reads: &[Read],
+        began: u64,
         is_stopped: &Arc<AtomicBool>,
     ) -> Result<Option<Duration>, Reason> {
-        let began = self.now();
         let mut took = None;
+        for (key, (key_of_texts, texts), program) in self.to_search(reads) {
+            let marks = self.marks(&texts, (program, is_stopped), began).await;
+            let (marks, took_here) = marks.inspect_err(|_| {
+                // The CPU searches, until there is room again.
+                if !is_stopped.load(Ordering::Relaxed) {
+                    self.put_off(key_of_texts);
+                }
+            })?;
+            self.put(key, marks);
+            *took.get_or_insert(Duration::ZERO) += took_here;
+        }
+        Ok(took)
+    }
+
+    /// Returns the columns that are missing, if their texts are here, with these and the programs.
+    fn to_search(&self, reads: &[Read]) -> Vec<ToSearch> {
+        let mut found = Vec::new();
         for (source, files) in reads {
-            let searches = source.columns.iter();
-            let searches = searches.filter_map(|it| Some((*it, self.search_of(source, *it)?)));
-            let searches: Vec<_> = searches.collect();
-            for (column, (texts, program)) in &searches {
+            for column in &source.columns {
+                let Some(search) = source.computed(*column).and_then(Search::of) else {
+                    continue;
+                };
                 for (file, _) in files {
                     let key = Columns::key(file, source, *column);
-                    let texts = self.here(&Columns::key_of(file, source, Some(texts), *column));
-                    let Some(texts) = texts.filter(|_| !self.is_settled(&key)) else {
-                        continue;
-                    };
-                    let search = (Arc::clone(program), is_stopped);
-                    let (marks, took_here) = self.marks(&texts, search, began).await?;
-                    self.put(key, marks);
-                    *took.get_or_insert(Duration::ZERO) += took_here;
+                    let texts = self.texts_of_search(file, source, *column);
+                    let texts = texts.and_then(|(key, _)| Some((self.here(&key)?, key)));
+                    let program = self.programs.get(search.wanted.clone());
+                    if let (Some((texts, of_texts)), Some(program)) = (texts, program)
+                        && !self.is_settled(&key)
+                    {
+                        found.push((key, (of_texts, texts), program));
+                    }
                 }
             }
         }
-        Ok(took)
+        found
     }
 
     /// Searches texts. Returns the marks of their rows, and the time on the device.
@@ -111,9 +163,12 @@ impl Columns {
         let took = self.engine.search(search).await?;
         let mut first = 0;
         let chunks = texts.chunks.iter().map(|chunk| {
-            let here = memory.from_word(first);
+            let here = memory.at_word(first);
             first += whole_tiles(chunk.rows as usize) * MARK_BITS as usize / 32;
-            Chunk::at(here, chunk.rows, chunk.valid.clone(), ((0, 1), MARK_BITS))
+            Chunk {
+                bytes: whole_tiles(chunk.rows as usize) as u64 * u64::from(MARK_BITS) / 8,
+                ..Chunk::at(here, chunk.rows, chunk.valid.clone(), ((0, 1), MARK_BITS))
+            }
         });
         let chunks = chunks.collect();
         let marks = self.column(chunks, Arc::default(), began).await?;
@@ -146,8 +201,9 @@ impl Columns {
             valid = Some(self.copied(words.collect(), began).await?);
         }
         let (memory, bytes) = self.engine.write_texts(texts).await?;
+        let of_valid = valid.as_ref().map_or(0, |_| whole_tiles(rows) as u64 / 8);
         Ok(Chunk {
-            bytes,
+            bytes: bytes + of_valid,
             range: None,
             ..Chunk::at(memory, rows as u32, valid, ((0, 0), 0))
         })

@@ -284,7 +284,7 @@ impl Work {
     ) -> Result<(Arc<Fragment>, Vec<Resident>)> {
         let mut fragment = Arc::clone(original);
         let mut resident = loop {
-            match self.resident(&fragment, stop).await? {
+            match self.resident(&fragment, used, stop).await? {
                 Ok(resident) => break resident,
                 Err(refused) => fragment = Arc::new(fragment.without_column(&refused)?),
             }
@@ -411,6 +411,7 @@ impl Work {
     async fn resident(
         &self,
         fragment: &Fragment,
+        used: u64,
         stop: &StopOnDrop,
     ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
         let sources = fragment.sources.iter();
@@ -426,8 +427,9 @@ impl Work {
         if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
             return Err(Reason::new("its files are small"));
         }
+        self.columns.compile_searches(&reads).await?;
         let mut resident = self.columns.resident(&reads);
-        if matches!(resident, Ok(Err(_))) && self.search(&reads, stop).await? {
+        if matches!(resident, Ok(Err(_))) && self.search(&reads, used, stop).await? {
             resident = self.columns.resident(&reads);
         }
         let is_often_read = match resident {
@@ -445,7 +447,7 @@ impl Work {
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {
             let loaded = load(loading.lock_owned().await).await;
-            self.search(&reads, stop).await?;
+            self.search(&reads, used, stop).await?;
             return match self.columns.resident(&reads) {
                 Err(refused) => Ok(Err(refused)),
                 Ok(resident) => {
@@ -468,8 +470,8 @@ impl Work {
     }
 
     /// Searches texts for the columns that are missing. Returns whether some were.
-    async fn search(&self, reads: &[Read], stop: &StopOnDrop) -> Result<bool> {
-        let took = self.columns.search(reads, &stop.0).await?;
+    async fn search(&self, reads: &[Read], used: u64, stop: &StopOnDrop) -> Result<bool> {
+        let took = self.columns.search(reads, used, &stop.0).await?;
         let us = took.unwrap_or_default().as_micros() as u64;
         self.searched_us.fetch_add(us, Ordering::Relaxed);
         Ok(took.is_some())

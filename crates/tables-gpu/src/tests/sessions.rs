@@ -349,6 +349,49 @@ async fn columns_without_room_on_the_device_are_read_from_the_host() {
     same_rows(&mut session).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_without_room_are_searched_by_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[3000]));
+    let free = |bytes| fixture.emulated.free_bytes.store(bytes, Ordering::Relaxed);
+    let searches = || fixture.emulated.searches.load(Ordering::Relaxed);
+    let mut session = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    let mut same_rows = async |query: &str| {
+        let wanted = rows(&mut without, query).await;
+        assert!(wanted.is_ok());
+        assert_eq!(rows(&mut session, query).await, wanted, "{query}");
+    };
+    free(0);
+    same_rows("SELECT count(*) FROM t WHERE note LIKE '%7%3%'").await;
+    assert_eq!(searches(), 0);
+    // When there is room, the texts are tried again after a hundred reads.
+    free(u64::MAX);
+    for number in 100..300 {
+        let query = format!("SELECT count(*) FROM t WHERE note LIKE '%{number}%'");
+        same_rows(&query).await;
+        if searches() > 0 {
+            break;
+        }
+    }
+    assert_eq!(searches(), 1);
+    // The same pattern is not searched again, another one is.
+    same_rows("SELECT flag, count(*) FROM t WHERE note NOT LIKE '%77%' GROUP BY flag").await;
+    same_rows("SELECT flag, count(*) FROM t WHERE note LIKE '%77%' GROUP BY flag").await;
+    assert_eq!(searches(), 2);
+    // A text is too long for the device.
+    let create = "CREATE TABLE long AS SELECT value % 2 AS half,
+        CASE WHEN value = 77 THEN repeat('x', 5000) ELSE 'n' || value END AS note FROM generate_series(1, 3000)";
+    done(&mut fixture.session(ON).await, create).await;
+    same_rows(
+        "SELECT half, count(*) FROM long WHERE note LIKE '%x%' OR note LIKE '%3' GROUP BY half",
+    )
+    .await;
+    assert_eq!(searches(), 2);
+}
+
 /// A dropped table leaves no file, also if a kept plan read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kept_plans_keep_no_files_of_dropped_tables() {
