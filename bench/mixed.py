@@ -32,7 +32,7 @@ def comments(count):
 
 
 def search(uri, number, counts, until, found):
-    """A client that counts: puts how many counts it had, and the answers that differ."""
+    """Counts in a loop. Puts the number of counts, and up to three wrong ones, in `found`."""
     collection = pymongo.MongoClient(uri).mixed.notes
     of, done, wrong = random.Random(number), 0, []
     while time.time() < until:
@@ -45,7 +45,7 @@ def search(uri, number, counts, until, found):
 
 
 def searches(uri, clients, counts, seconds):
-    """Starts clients that count until some seconds are over. Returns what gives their rate a second."""
+    """Starts clients that count for some seconds. Returns a function that waits for them and returns counts a second."""
     found, until = multiprocessing.Queue(), time.time() + seconds
     arguments = [(uri, number, counts, until, found) for number in range(clients)]
     started = [multiprocessing.Process(target=search, args=it) for it in arguments]
@@ -66,7 +66,7 @@ def searches(uri, clients, counts, seconds):
 
 
 def loop(client, answers, seconds):
-    """Runs the queries in a loop. Returns their rate a second."""
+    """Runs the queries in a loop. Returns queries a second."""
     began, done = time.time(), 0
     while (took := time.time() - began) < seconds or done < len(answers):
         for query, wanted in answers.items():

@@ -94,10 +94,10 @@ def server_of(forebay, folder, data, *settings, with_documents=False):
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     addresses = {}
     for text in server.stdout:
-        for address in re.findall(r"(?:postgres|mongodb)\S*://\S+", text):
-            addresses[address.split(":")[0][:7]] = address
-        if "postgre" in addresses and (not with_documents or "mongodb" in addresses):
-            started = server, psycopg.connect(addresses["postgre"], autocommit=True)
+        for found in re.finditer(r"(postgres|mongodb)\S*://\S+", text):
+            addresses[found[1]] = found[0]
+        if "postgres" in addresses and (not with_documents or "mongodb" in addresses):
+            started = server, psycopg.connect(addresses["postgres"], autocommit=True)
             return (*started, addresses["mongodb"]) if with_documents else started
     sys.exit("the server did not start")
 

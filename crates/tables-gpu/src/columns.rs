@@ -116,7 +116,7 @@ impl Known {
         }
     }
 
-    /// Forgets the half of the columns that was used longest ago.
+    /// Forgets the columns that were used before the median use.
     fn forget_half(&mut self) {
         let mut used: Vec<u64> = self.columns.values().map(|entry| entry.used).collect();
         let middle = used.len() / 2;
@@ -350,23 +350,23 @@ impl Columns {
         if missing.is_empty() {
             return Ok(Ok(all));
         }
+        Ok(Err(self.are_often_read(missing)))
+    }
+
+    /// Returns whether all columns that are missing were read often enough to be brought here. A search reads texts,
+    /// whatever it searches for; they count once a query, however many searches it has.
+    fn are_often_read(&self, missing: Vec<(&Arc<Source>, &FileKey, usize, i32)>) -> bool {
         let (mut are_often_read, mut texts_used) = (true, HashMap::new());
         for (source, file, column, reads) in missing {
-            // A search reads texts, whatever it searches for.
-            let texts = self
-                .texts_of_search(file, source, column)
-                .map(|(key, _)| key);
-            let of_texts = texts.map(|key| {
+            let texts = self.texts_of_search(file, source, column);
+            let are_texts = texts.is_some_and(|(key, _)| {
                 let used = texts_used.entry(key);
-                // Once a query, however many searches it has.
                 let used = used.or_insert_with_key(|key| self.known.lock().use_column(key.clone()));
                 matches!(used, Ok(Ok(_) | Err(READS..)))
             });
-            // Texts without room are the CPU's to search, when the column was read as often as others.
-            let are_away = reads >= READS && !of_texts.is_some_and(|it| it);
-            are_often_read &= of_texts == Some(true) || are_away;
+            are_often_read &= are_texts || reads >= READS;
         }
-        Ok(Err(are_often_read))
+        are_often_read
     }
 
     /// Returns whether files are so large that the engine is faster.
@@ -382,9 +382,13 @@ impl Columns {
         entry.is_some_and(|entry| !matches!(entry.state, State::Away(_)))
     }
 
-    /// Returns a column that is here.
+    /// Uses a column that is here.
     pub(crate) fn here(&self, key: &ColumnKey) -> Option<Arc<Column>> {
-        match &self.known.lock().columns.get(key)?.state {
+        let mut known = self.known.lock();
+        let now = known.uses;
+        let entry = known.columns.get_mut(key)?;
+        entry.used = now;
+        match &entry.state {
             State::Here(column) => Some(Arc::clone(column)),
             State::Away(_) | State::Refused(_) => None,
         }

@@ -132,7 +132,7 @@ impl Rows {
                     // Each of these is a column.
                     return Ok(Transformed::no(node));
                 }
-                if let Some(searched) = pattern::without_not(&node) {
+                if let Some(searched) = pattern::opposite_search(&node) {
                     let column = computed_column(searched, (&mut schema, &mut computed))?;
                     let not = Arc::new(NotExpr::new(column));
                     return Ok(Transformed::new(not, true, TreeNodeRecursion::Jump));

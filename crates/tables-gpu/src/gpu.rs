@@ -225,7 +225,7 @@ fn tiled(
     pool: &MemoryPool,
     texts: &StringArray,
 ) -> Result<TiledRows, Reason> {
-    // Compiles the kernels of searches, unless they are.
+    // Compiles the kernels of searches when they are first used.
     prepare(device).map_err(Reason::of)?;
     let rows = whole_tiles(texts.len());
     let mut bytes = Vec::with_capacity(texts.value_data().len() + rows);

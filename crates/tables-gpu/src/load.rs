@@ -64,7 +64,7 @@ impl OfColumn {
 }
 
 /// The columns that are read, as expressions over those of the scan.
-type Wanted<'w> = &'w [Arc<dyn PhysicalExpr>];
+type Exprs<'e> = &'e [Arc<dyn PhysicalExpr>];
 
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
@@ -335,7 +335,7 @@ async fn of_range(
 async fn stored(
     columns: &Columns,
     mut rows: impl Stream<Item = datafusion::error::Result<RecordBatch>> + Unpin,
-    wanted: Wanted<'_>,
+    wanted: Exprs<'_>,
     began: u64,
     (shared, context): (&[Arc<OfColumn>], &Arc<TaskContext>),
 ) -> Result<OfRange, Failed> {
@@ -368,9 +368,10 @@ async fn stored(
                         shared[index].add_texts(index, bytes)?;
                     }
                     Some(Place::Engine) => {
-                        // In parts, in one piece, and with separators.
+                        // Three copies at once: the parts, all in one piece, and with separators.
                         let bytes = 3 * packers[index].push_rows(&values).map_err(cannot)?;
-                        memory.try_grow(bytes).map_err(failed)?;
+                        let grown = memory.try_grow(bytes);
+                        grown.map_err(|it| Failed::Texts(index, Reason::of(it)))?;
                         until_stored += bytes;
                     }
                     None => {
@@ -397,7 +398,7 @@ async fn stored(
 async fn store(
     columns: &Columns,
     began: u64,
-    (wanted, packers, shared): (Wanted<'_>, &mut [Packer], &[Arc<OfColumn>]),
+    (wanted, packers, shared): (Exprs<'_>, &mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
     for (index, (packer, of_column)) in packers.iter_mut().zip(shared).enumerate() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use datafusion::arrow::array::{Array, StringArray};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::column::{Chunk, Column};
 use crate::columns::{ColumnKey, Columns, FileKey, Read};
-use crate::engine::TextSearch;
+use crate::engine::{Memory, TextSearch};
 use crate::fragment::Source;
 use crate::kept::{Kept, Place};
 use crate::packed::TILE_ROWS;
@@ -37,7 +37,7 @@ impl Programs {
         if let Some(known) = self.0.lock().get(&wanted) {
             return known.clone();
         }
-        // Others may compile the same meanwhile.
+        // Another query may compile the same pattern meanwhile.
         let program = wanted.program().map(Arc::new);
         let mut known = self.0.lock();
         if known.len() >= PROGRAMS_MAX {
@@ -92,27 +92,29 @@ impl Columns {
     }
 
     /// Searches for all columns that are missing, if their texts are in memory of the engine. Returns the time on the
-    /// device; `None` if there is nothing to search.
+    /// device.
     ///
     /// # Errors
-    /// If there is no room, or the device fails.
+    /// If the device fails.
     pub(crate) async fn search(
         &self,
         reads: &[Read],
         began: u64,
         is_stopped: &Arc<AtomicBool>,
-    ) -> Result<Option<Duration>, Reason> {
-        let mut took = None;
+    ) -> Result<Duration, Reason> {
+        let mut took = Duration::ZERO;
         for (key, (key_of_texts, texts), program) in self.to_search(reads) {
-            let marks = self.marks(&texts, (program, is_stopped), began).await;
-            let (marks, took_here) = marks.inspect_err(|_| {
+            let rows = texts.chunks.iter().map(|it| whole_tiles(it.rows as usize));
+            let words = rows.sum::<usize>() * MARK_BITS as usize / 32;
+            let Ok(memory) = self.allocate(words as u64 * 4, began) else {
                 // The CPU searches, until there is room again.
-                if !is_stopped.load(Ordering::Relaxed) {
-                    self.put_off(key_of_texts);
-                }
-            })?;
+                self.put_off(key_of_texts);
+                continue;
+            };
+            let search = (program, Arc::clone(is_stopped));
+            let (marks, took_here) = self.marks(&texts, memory, search, began).await?;
             self.put(key, marks);
-            *took.get_or_insert(Duration::ZERO) += took_here;
+            took += took_here;
         }
         Ok(took)
     }
@@ -125,14 +127,15 @@ impl Columns {
                 let Some(search) = source.computed(*column).and_then(Search::of) else {
                     continue;
                 };
-                for (file, _) in files {
-                    let key = Columns::key(file, source, *column);
+                let keys = files
+                    .iter()
+                    .map(|(file, _)| Columns::key(file, source, *column));
+                let missing = keys.zip(files).filter(|(key, _)| !self.is_settled(key));
+                for (key, (file, _)) in missing {
                     let texts = self.texts_of_search(file, source, *column);
                     let texts = texts.and_then(|(key, _)| Some((self.here(&key)?, key)));
                     let program = self.programs.get(search.wanted.clone());
-                    if let (Some((texts, of_texts)), Some(program)) = (texts, program)
-                        && !self.is_settled(&key)
-                    {
+                    if let (Some((texts, of_texts)), Some(program)) = (texts, program) {
                         found.push((key, (of_texts, texts), program));
                     }
                 }
@@ -145,20 +148,18 @@ impl Columns {
     async fn marks(
         &self,
         texts: &Column,
-        (program, is_stopped): (Arc<Program>, &Arc<AtomicBool>),
+        memory: Memory,
+        (program, is_stopped): (Arc<Program>, Arc<AtomicBool>),
         began: u64,
     ) -> Result<(Column, Duration), Reason> {
         let Some(list) = &texts.parts else {
             return Ok((Column::default(), Duration::ZERO));
         };
-        let rows = texts.chunks.iter().map(|it| whole_tiles(it.rows as usize));
-        let words = rows.sum::<usize>() * MARK_BITS as usize / 32;
-        let memory = self.allocate(words as u64 * 4, began)?;
         let search = TextSearch {
             texts: list.clone(),
             program,
             marks: memory.clone(),
-            is_stopped: Arc::clone(is_stopped),
+            is_stopped,
         };
         let took = self.engine.search(search).await?;
         let mut first = 0;

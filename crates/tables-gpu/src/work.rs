@@ -428,11 +428,8 @@ impl Work {
             return Err(Reason::new("its files are small"));
         }
         self.columns.compile_searches(&reads).await?;
-        let mut resident = self.columns.resident(&reads);
-        if matches!(resident, Ok(Err(_))) && self.search(&reads, used, stop).await? {
-            resident = self.columns.resident(&reads);
-        }
-        let is_often_read = match resident {
+        self.search(&reads, used, stop).await?;
+        let is_often_read = match self.columns.resident(&reads) {
             Ok(Ok(resident)) => {
                 self.promote(reads, &resident);
                 return Ok(Ok(resident));
@@ -469,12 +466,12 @@ impl Work {
         Err(Reason::new("its columns are not in device memory yet"))
     }
 
-    /// Searches texts for the columns that are missing. Returns whether some were.
-    async fn search(&self, reads: &[Read], used: u64, stop: &StopOnDrop) -> Result<bool> {
+    /// Searches texts for the columns that are missing.
+    async fn search(&self, reads: &[Read], used: u64, stop: &StopOnDrop) -> Result<()> {
         let took = self.columns.search(reads, used, &stop.0).await?;
-        let us = took.unwrap_or_default().as_micros() as u64;
+        let us = took.as_micros() as u64;
         self.searched_us.fetch_add(us, Ordering::Relaxed);
-        Ok(took.is_some())
+        Ok(())
     }
 
     /// Starts to promote columns that are often read from memory of the host, while the query runs.
