@@ -93,8 +93,8 @@ impl Wanted {
         let budget = Budget::new(BUDGET_BYTES, Arc::default());
         let mut program = Program::compile_within(pattern.clone(), &limits, &budget);
         if program.tier() <= Tier::Substring {
-            // PERF: `bench/sql_gpu.py FOREBAY FOLDER 9 like`, 7.3 GB of comments, one H100, 2026-11-27: a DFA 4.2 ms, the
-            // kernel of literals 6.7 ms.
+            // PERF: `bench/sql_gpu.py FOREBAY FOLDER 9 like`, 7.3 GB of comments, one H100, 2026-11-27: a DFA 4.2 ms,
+            // the kernel of literals 6.7 ms.
             program = Program::compile_at(pattern, Tier::Dfa, &limits).unwrap_or(program);
         }
         let is_exact = program.tier() < Tier::LargeDfa && !program.confirms_on_host();
