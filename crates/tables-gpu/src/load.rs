@@ -159,6 +159,7 @@ async fn load_file(
                 if Kept::place_of(&wanted[index]) == Some(Place::Engine) =>
             {
                 columns.refuse(keys[index].clone(), reason);
+                failed.push(keys[index].clone());
             }
             Err(Failed::Column(index, reason)) => {
                 let name = match wanted[index].downcast_ref::<PhysicalColumn>() {
@@ -206,7 +207,7 @@ fn missing(
 enum Failed {
     /// The column of this index cannot be packed.
     Column(usize, Reason),
-    /// The texts of this index are too long, or have no room.
+    /// The texts of this index have no room.
     Texts(usize, Reason),
     Load(Reason),
 }
@@ -219,7 +220,7 @@ fn failed(error: impl std::fmt::Display) -> Failed {
 async fn of_file(
     columns: &Arc<Columns>,
     (scan, file): (&FileScanConfig, &PartitionedFile),
-    (wanted, began): (&[Arc<dyn PhysicalExpr>], u64),
+    (wanted, began): (Exprs<'_>, u64),
     context: &Arc<TaskContext>,
 ) -> Result<Vec<Column>, Failed> {
     let bytes = file.object_meta.size;
@@ -277,7 +278,7 @@ async fn of_file(
 async fn of_chunks(
     columns: &Columns,
     mut read: Vec<OfRange>,
-    (wanted, shared): (&[Arc<dyn PhysicalExpr>], Vec<Arc<OfColumn>>),
+    (wanted, shared): (Exprs<'_>, Vec<Arc<OfColumn>>),
     began: u64,
 ) -> Result<Vec<Column>, Failed> {
     let mut stored = Vec::new();
@@ -321,7 +322,7 @@ fn over_projected(
 /// Reads a range of a file.
 async fn of_range(
     columns: &Columns,
-    (scan, wanted, range): (&Arc<dyn ExecutionPlan>, &[Arc<dyn PhysicalExpr>], usize),
+    (scan, wanted, range): (&Arc<dyn ExecutionPlan>, Exprs<'_>, usize),
     began: u64,
     shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
