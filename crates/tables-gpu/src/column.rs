@@ -17,8 +17,12 @@ pub(crate) struct Chunk {
     pub(crate) memory: Memory,
     /// Where the bits are that tell which rows have a value; `None` if all have one.
     pub(crate) valid: Option<Memory>,
-    /// Smallest and largest number; `None` if all are NULL.
+    /// Smallest and largest number; `None` if all are NULL. Of floats, the integers that order as they do.
     pub(crate) range: Option<(i64, i64)>,
+    /// What is added to a packed number.
+    pub(crate) reference: i64,
+    /// As [`Packed::exponent`].
+    pub(crate) exponent: u32,
     pub(crate) width: u32,
     pub(crate) bytes: u64,
     /// In host memory, the texts of the rows, if the numbers are those of the rows in the file.
@@ -34,6 +38,8 @@ pub(crate) struct Column {
     pub(crate) range: Option<(i64, i64)>,
     /// Bits of a number, if all chunks have the same.
     pub(crate) width: Option<u32>,
+    /// The largest exponent of floats.
+    pub(crate) exponent: u32,
     pub(crate) has_nulls: bool,
     pub(crate) texts: Arc<Texts>,
     /// Bytes in memory of the engine, and in memory of the host that its kernels read.
@@ -98,13 +104,12 @@ impl Column {
     }
 
     pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
-        let mut widths = chunks.iter().map(|chunk| chunk.width);
-        let width = widths.next();
         Column {
             range: chunks
                 .iter()
                 .fold(None, |range, it| joined(range, it.range)),
-            width: width.filter(|first| widths.all(|width| width == *first)),
+            width: common(chunks.iter().map(|chunk| chunk.width)),
+            exponent: chunks.iter().map(|chunk| chunk.exponent).max().unwrap_or(0),
             has_nulls: chunks.iter().any(Chunk::has_nulls),
             bytes: Bytes::of(&chunks),
             chunks,
@@ -112,6 +117,12 @@ impl Column {
             texts,
         }
     }
+}
+
+/// Returns what all are, if they are the same.
+fn common(mut all: impl Iterator<Item = u32>) -> Option<u32> {
+    let first = all.next();
+    first.filter(|first| all.all(|other| other == *first))
 }
 
 /// Returns the range of two ranges.
@@ -134,6 +145,8 @@ impl Chunk {
             rows: packed.rows as u32,
             valid: packed.valid.map(|first| memory.at_word(first)),
             range: packed.range,
+            reference: packed.reference,
+            exponent: packed.exponent,
             width: packed.width,
             bytes,
             memory,
@@ -154,6 +167,8 @@ impl Chunk {
             memory,
             valid,
             range: Some(range),
+            reference: range.0,
+            exponent: 0,
             width,
             texts: None,
         }
@@ -175,9 +190,9 @@ impl Chunk {
         Part {
             words: DevicePointer::new(self.memory.address),
             valid: DevicePointer::new(self.valid.as_ref().map_or(0, |it| it.address)),
-            reference: self.range.map_or(0, |(min, _)| min),
+            reference: self.reference,
             width: self.width,
-            padding: 0,
+            exponent: self.exponent,
         }
     }
 }

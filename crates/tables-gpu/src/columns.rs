@@ -453,6 +453,7 @@ impl Columns {
             let rows = i64::from(chunk.rows);
             if chunk.texts.is_some() {
                 chunk.range = Some((first, first + rows - 1));
+                chunk.reference = first;
             }
             first += rows;
         }
@@ -529,6 +530,7 @@ impl Resident {
                 known.files.push(Arc::clone(column));
                 known.range = joined(known.range, column.range);
                 known.widths.push(column.width);
+                known.exponents.push(column.exponent);
             }
         }
         Ok(Scanned {

@@ -19,7 +19,8 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
-use crate::packed::{array_of, is_text};
+use crate::floats::is_float;
+use crate::packed::{array_of, decimals_of, is_text};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 
@@ -82,8 +83,7 @@ impl Domain {
         if is_text(&data_type) {
             let are_of_rows = scanned.texts_of_rows(column).is_some();
             if are_of_rows || scanned.texts_count(column) > ALL_VALUES_MAX {
-                let name = scanned.name(column);
-                return Err(Reason::new(format!("{name} has too many different values")));
+                return Err(too_many(scanned, column));
             }
             let texts = scanned.texts(column).map(|texts| cast(&texts, &data_type));
             return Ok(Domain {
@@ -95,13 +95,26 @@ impl Domain {
                 stop: Arc::clone(&scanned.stop),
             });
         }
-        let (first, last) = scanned.range(column).unwrap_or((0, 0));
+        let decimals = match is_float(&data_type) {
+            true => {
+                let decimals = scanned.decimals(column);
+                Some(decimals.ok_or_else(|| too_many(scanned, column))?)
+            }
+            false => None,
+        };
+        let range = decimals.map_or_else(|| scanned.range(column), |(_, range)| Some(range));
+        let (first, last) = range.unwrap_or((0, 0));
         if last.checked_sub(first).is_none_or(|it| it >= VALUES_MAX) {
-            let name = scanned.name(column);
-            return Err(Reason::new(format!("{name} has too many different values")));
+            return Err(too_many(scanned, column));
         }
-        let numbers = std::iter::once(None).chain((first..=last).map(Some));
-        let values = array_of(numbers.collect(), &data_type).map_err(Reason::of)?;
+        let numbers = std::iter::once(None)
+            .chain((first..=last).map(Some))
+            .collect();
+        let values = match decimals {
+            Some((exponent, _)) => decimals_of(numbers, exponent, &data_type),
+            None => array_of(numbers, &data_type),
+        };
+        let values = values.map_err(Reason::of)?;
         Ok(Domain {
             column,
             first,
@@ -195,6 +208,11 @@ impl Domain {
         }
         Ok((self.table(words), values))
     }
+}
+
+fn too_many(scanned: &Scanned, column: usize) -> Reason {
+    let name = scanned.name(column);
+    Reason::new(format!("{name} has too many different values"))
 }
 
 /// Numbers the different values of arrays. Returns the number of each value, and the values by number.

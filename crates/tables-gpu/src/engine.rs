@@ -230,13 +230,14 @@ impl Image {
     /// Returns what kernels returned, from the bytes of the results, with the times of the kernels and of the compiler.
     ///
     /// # Errors
-    /// If rows of a join were repeated.
+    /// If rows of a join were repeated, or floats were too small for a sum.
     pub(crate) fn ran(
         bytes: Vec<u8>,
         (took, compiled): (Duration, Duration),
     ) -> Result<Ran, Reason> {
         match bytes[0] {
             1 => Err(Reason::new(SAME_KEY)),
+            3 => Err(Reason::new("a sum of floats that are far apart")),
             _ => Ok(Ran {
                 bytes,
                 took,

@@ -1,7 +1,7 @@
 //! Expressions of a plan as C++ of a kernel.
 //!
-//! Every value is an integer with known bounds, which choose its width: dates, decimals and integers of 32, 64 or 128
-//! bits. What could leave the bounds of its SQL type is left to the CPU, which raises the error.
+//! Every value but a float is an integer with known bounds, which choose its width: dates, decimals and integers of 32,
+//! 64 or 128 bits. What could leave the bounds of its SQL type is left to the CPU, which raises the error.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::domain::{Domain, Table};
 use crate::draft::Draft;
+use crate::floats::is_float;
 use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, bounds_of, condition};
@@ -148,13 +149,25 @@ impl<'k, 'a> Code<'k, 'a> {
         ))
     }
 
-    /// Declares the number of this row in a column: the value, or the number of the text.
-    pub(crate) fn number(&mut self, column: usize) -> Result<Value> {
-        let (min, max) = self.draft.scanned.range(column).unwrap_or((0, 0));
+    /// Returns where this row reads a column, and declares whether it has a value.
+    pub(crate) fn cursor(&mut self, column: usize) -> Result<(String, Option<String>)> {
         let has_nulls = self.draft.scanned.has_nulls(column);
         let column = self.draft.uses.column(column)?;
         self.function.columns.insert(column);
         let cursor = format!("cursor_of<{column}>(c)");
+        let valid = format!("{cursor}.has_value(i, is_wanted)");
+        let valid = has_nulls.then(|| self.declare(Kind::Bool, &valid));
+        Ok((cursor, valid))
+    }
+
+    /// Declares the number of this row in a column: the value, the integer of a decimal, or the number of the text.
+    pub(crate) fn number(&mut self, column: usize) -> Result<Value> {
+        let scanned = self.draft.scanned;
+        if is_float(&scanned.data_type(column)) {
+            return self.decimal_column(column);
+        }
+        let (min, max) = scanned.range(column).unwrap_or((0, 0));
+        let (cursor, valid) = self.cursor(column)?;
         let is_narrow = max.wrapping_sub(min).cast_unsigned() <= u64::from(u32::MAX);
         let (min, max) = (i128::from(min), i128::from(max));
         let kind = Kind::of(min, max).unwrap_or(Kind::Huge);
@@ -170,8 +183,6 @@ impl<'k, 'a> Code<'k, 'a> {
             ),
         };
         let text = self.declare(kind, &value);
-        let valid = format!("{cursor}.has_value(i, is_wanted)");
-        let valid = has_nulls.then(|| self.declare(Kind::Bool, &valid));
         Ok(Value {
             text,
             kind,
@@ -214,6 +225,9 @@ impl<'k, 'a> Code<'k, 'a> {
         if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
             let data_type = self.data_type(negative.arg())?;
             let inner = self.value(negative.arg())?;
+            if inner.kind == Kind::Float {
+                return self.float_negative(&inner);
+            }
             let zero = self.literal(&ScalarValue::Int64(Some(0)))?;
             return self.arithmetic(Operator::Minus, &zero, &inner, &data_type);
         }
@@ -226,7 +240,11 @@ impl<'k, 'a> Code<'k, 'a> {
     /// Declares the result of a function: the arithmetic of integers of the tables server, which raises errors where
     /// it would leave the range of its type.
     fn call(&mut self, call: &ScalarFunctionExpr) -> Result<Value> {
+        if let Some(result) = self.float_call(call) {
+            return result;
+        }
         let op = match call.name() {
+            "float_divide" => Operator::Divide,
             "int_plus" => Operator::Plus,
             "int_minus" => Operator::Minus,
             "int_times" => Operator::Multiply,
@@ -237,7 +255,10 @@ impl<'k, 'a> Code<'k, 'a> {
         };
         self.check_scales(left, right)?;
         let (left, right) = (self.value(left)?, self.value(right)?);
-        self.arithmetic(op, &left, &right, call.return_type())
+        match call.return_type() {
+            DataType::Float64 => self.float_arithmetic(op, &left, &right),
+            data_type => self.arithmetic(op, &left, &right, data_type),
+        }
     }
 
     pub(crate) fn data_type(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType> {
@@ -272,7 +293,18 @@ impl<'k, 'a> Code<'k, 'a> {
             let text = format!("the column {} is of type {data_type}", column.name());
             return Err(Reason::new(text));
         }
-        self.number(column.index())
+        match is_float(&data_type) {
+            true => self.float_column(column.index()),
+            false => self.number(column.index()),
+        }
+    }
+
+    /// Declares a value of type Float64.
+    pub(crate) fn float_value(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Value> {
+        match self.data_type(expr)? {
+            DataType::Float64 => self.value(expr),
+            other => Err(Reason::new(format!("{other} in a computation of floats"))),
+        }
     }
 
     pub(crate) fn literal(&mut self, literal: &ScalarValue) -> Result<Value> {
@@ -291,7 +323,9 @@ impl<'k, 'a> Code<'k, 'a> {
             Scalar::UInt16(it) => it.map(i128::from),
             Scalar::UInt32(it) => it.map(i128::from),
             Scalar::Decimal128(it, ..) => *it,
-            Scalar::Null => None,
+            Scalar::Float64(Some(float)) => return self.float_literal(*float),
+            Scalar::Float32(Some(float)) => return self.float_literal((*float).into()),
+            Scalar::Null | Scalar::Float64(None) | Scalar::Float32(None) => None,
             other => {
                 let text = format!("constants of type {} are not used", other.data_type());
                 return Err(Reason::new(text));
@@ -344,9 +378,17 @@ impl<'k, 'a> Code<'k, 'a> {
                 let right = self.value(binary.right())?;
                 Ok(self.compared(op, &left, &right))
             }
-            Operator::Plus | Operator::Minus | Operator::Multiply => {
+            Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide => {
                 let schema = &self.draft.scanned.schema;
                 let data_type = binary.data_type(schema).map_err(Reason::of)?;
+                if is_float(&data_type) {
+                    let left = self.float_value(binary.left())?;
+                    let right = self.float_value(binary.right())?;
+                    return self.float_arithmetic(op, &left, &right);
+                }
+                if op == Operator::Divide {
+                    return Err(Reason::new("quotients of integers and decimals"));
+                }
                 let left = self.scaled(binary.left(), op, &data_type)?;
                 let right = self.scaled(binary.right(), op, &data_type)?;
                 self.check_product(binary, &data_type)?;
@@ -502,6 +544,13 @@ impl<'k, 'a> Code<'k, 'a> {
 
     fn compared(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
         let kind = left.kind.max(right.kind).max(Kind::Small);
+        let mut text_of = |value: &Value| match (kind, value.kind) {
+            (Kind::Float, Kind::Float) => self.rank_of(value),
+            // NULL, of no kind.
+            (Kind::Float, _) => value.widened(Kind::Large),
+            _ => value.widened(kind),
+        };
+        let (one, other) = (text_of(left), text_of(right));
         let sign = match op {
             Operator::Eq => "==",
             Operator::NotEq => "!=",
@@ -510,8 +559,7 @@ impl<'k, 'a> Code<'k, 'a> {
             Operator::Gt => ">",
             _ => ">=",
         };
-        let text = format!("{} {sign} {}", left.widened(kind), right.widened(kind));
-        let text = self.declare(Kind::Bool, &text);
+        let text = self.declare(Kind::Bool, &format!("{one} {sign} {other}"));
         condition(text, self.all(&[left.valid.as_ref(), right.valid.as_ref()]))
     }
 
@@ -547,7 +595,7 @@ impl<'k, 'a> Code<'k, 'a> {
                 return Err(Reason::new(text));
             }
             // Of any type.
-            (Some(column), None) => self.number(column.index())?.valid,
+            (Some(column), None) => self.cursor(column.index())?.1,
             _ => self.value(inner)?.valid,
         };
         let valid = valid.unwrap_or_else(|| "true".to_owned());
@@ -565,6 +613,10 @@ impl<'k, 'a> Code<'k, 'a> {
         for element in list.list() {
             self.check_scales(list.expr(), element)?;
             let element = self.value(element)?;
+            // The CPU compares the bits.
+            if element.kind == Kind::Float && !element.is_nonzero_float() {
+                return Err(Reason::new("a list with 0 or NaN"));
+            }
             let equal = self.compared(Operator::Eq, &value, &element);
             any = Some(match any {
                 Some(any) => self.joined(false, &any, &equal),
@@ -584,6 +636,14 @@ impl<'k, 'a> Code<'k, 'a> {
     fn cast(&mut self, cast: &CastExpr) -> Result<Value> {
         let from = self.data_type(cast.expr())?;
         let to = cast.cast_type();
+        if *to == DataType::Float64 {
+            let value = self.value(cast.expr())?;
+            return self.cast_to_float(&value, &from);
+        }
+        if from == DataType::Float64 {
+            let value = self.value(cast.expr())?;
+            return self.cast_from_float(&value, to);
+        }
         let refused = || Reason::new(format!("a cast from {from} to {to}"));
         let scale = |data_type: &DataType| match data_type {
             DataType::Decimal128(_, scale) => Some(i32::from(*scale)),

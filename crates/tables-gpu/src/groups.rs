@@ -12,7 +12,7 @@ use datafusion::common::exec_err;
 
 use crate::column::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
-use crate::packed::{array_of, is_text};
+use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 
@@ -151,6 +151,8 @@ pub(crate) enum Values {
         count: usize,
         has_null: bool,
         data_type: DataType,
+        /// Of floats, the exponent of ten by which numbers are divided.
+        exponent: Option<u32>,
     },
     /// The texts of all rows.
     Rows(RowTexts),
@@ -202,6 +204,7 @@ impl Values {
                 first,
                 has_null,
                 data_type,
+                exponent,
                 ..
             } => {
                 let value = |number: u64| match (number, has_null) {
@@ -211,7 +214,11 @@ impl Values {
                         Some(first.wrapping_add(distance))
                     }
                 };
-                array_of(numbers.into_iter().map(value).collect(), data_type)
+                let numbers = numbers.into_iter().map(value).collect();
+                match exponent {
+                    Some(exponent) => decimals_of(numbers, *exponent, data_type),
+                    None => array_of(numbers, data_type),
+                }
             }
             Values::Rows(texts) => texts.take(&numbers),
         }

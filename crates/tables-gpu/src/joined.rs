@@ -16,6 +16,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::draft::Draft;
 use crate::expression::Code;
+use crate::floats::is_float;
 use crate::fragment::{over_rows, shifted};
 use crate::join::{Join, JoinKind};
 use crate::reason::Reason;
@@ -259,6 +260,9 @@ impl Code<'_, '_> {
                 Kind::Small => format!(
                     "static_cast<i32>(static_cast<u32>(f.constants[{low}]) + static_cast<u32>({number}))"
                 ),
+                Kind::Float => {
+                    format!("float_of(static_cast<i64>(f.constants[{low}] + {number}))")
+                }
                 _ => format!("static_cast<i64>(f.constants[{low}] + {number})"),
             };
             Value {
@@ -294,6 +298,10 @@ impl Code<'_, '_> {
             let text = format!("static_cast<u64>({is_valid} & {})", value.text);
             (Some(self.out(text, 1)), 0, 1)
         } else {
+            let value = match value.kind {
+                Kind::Float => self.bits_of(&value),
+                _ => value.clone(),
+            };
             if Kind::of(value.min, value.max).is_none_or(|it| it > Kind::Large) {
                 return Err(Reason::new("numbers of more than 64 bits"));
             }
@@ -342,6 +350,9 @@ impl Code<'_, '_> {
             let own = self.data_type(key)?;
             if own != other {
                 return Err(Reason::new(format!("a join of {own} with {other}")));
+            }
+            if is_float(&own) {
+                return Err(Reason::new("a join by floats"));
             }
         }
         let dense = self.stored(join, |code| code.store_key(keys_of_rows))?;

@@ -11,6 +11,7 @@ use datafusion::physical_expr::expressions::Column;
 
 use crate::domain::{Domain, Table};
 use crate::expression::Code;
+use crate::floats::is_float;
 use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
@@ -159,7 +160,7 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the number of an integer key among all numbers between the smallest and the largest. Returns it and the
+    /// Declares the number of a key, an integer or a float that is a decimal, among all numbers between the smallest and the largest. Returns it and the
     /// values by number.
     ///
     /// # Errors
@@ -174,14 +175,27 @@ impl Code<'_, '_> {
         let Some(data_type) = data_type.ok().filter(is_integer) else {
             return Err(other);
         };
-        let Ok(value) = self.value(expr) else {
+        let column = expr.downcast_ref::<Column>();
+        let column = column.filter(|_| is_float(&data_type) && self.draft.join_of(expr).is_none());
+        let (value, exponent) = match column.map(Column::index) {
+            Some(column) => {
+                let decimals = self.draft.scanned.decimals(column);
+                let exponent = decimals.map(|(exponent, _)| exponent);
+                (self.number(column), exponent)
+            }
+            None => (self.value(expr), None),
+        };
+        let Ok(value) = value else {
             return Err(other);
         };
+        if value.kind > Kind::Large {
+            return Err(other);
+        }
         let count = usize::try_from(value.max - value.min + 1);
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
-        if count as u64 > HASHED_KEYS_MAX || value.kind > Kind::Large {
+        if count as u64 > HASHED_KEYS_MAX {
             return Err(other);
         }
         // The number of NULL is before the others.
@@ -205,6 +219,7 @@ impl Code<'_, '_> {
             count,
             has_null: value.valid.is_some(),
             data_type,
+            exponent,
         };
         Ok((self.declare(kind, &number), values))
     }

@@ -24,6 +24,8 @@ mod domain;
 mod draft;
 mod engine;
 mod expression;
+mod float_code;
+mod floats;
 mod fragment;
 mod gpu;
 mod groups;

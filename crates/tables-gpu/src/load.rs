@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::common::exec_err;
@@ -30,7 +30,7 @@ use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
 use crate::kept::{Kept, Place};
-use crate::packed::{CHUNK_ROWS, Packer, Texts};
+use crate::packed::{CHUNK_ROWS, Packer, Packing, Texts};
 use crate::reason::Reason;
 use crate::source::Kernel;
 
@@ -45,8 +45,7 @@ const PLAN_ROWS_MAX: usize = 16 << 20;
 #[derive(Debug, Default)]
 struct OfColumn {
     texts: Mutex<Texts>,
-    /// The most bits that a number needed so far.
-    width: AtomicU32,
+    packing: Packing,
     /// Bytes of the texts of rows.
     text_bytes: AtomicUsize,
 }
@@ -411,7 +410,7 @@ async fn store(
                 chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
             Some(Place::Host) | None => {
-                let packed = packer.pack(&of_column.width);
+                let packed = packer.pack(&of_column.packing);
                 columns.store(packed, began).await.map_err(Failed::Load)?
             }
         });

@@ -13,6 +13,7 @@ use crate::arguments::CONSTANTS_MAX;
 use crate::column::Chunk;
 use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
+use crate::floats::is_float;
 use crate::fragment::Fragment;
 use crate::groups::{Groups, Values};
 use crate::launches::InMemory;
@@ -213,6 +214,9 @@ fn code(
     data_type: &DataType,
     with: &mut Parameters,
 ) -> Result<Code> {
+    if is_float(data_type) {
+        return Err(Reason::new("floats of groups that are grouped again"));
+    }
     if let Some(aggregate) = column.checked_sub(fragment.keys.len()) {
         let [state] = compiled.outputs[aggregate].as_slice() else {
             return Err(Reason::new("an average of groups that are grouped again"));
@@ -333,7 +337,10 @@ fn of_total(output: &Output, totals: &[Total], (min, max): (i128, i128)) -> Opti
         Output::Sum(slot, rows) => (word(slot), slot, Some(rows)),
         Output::Max(slot, rows) => (format!("plain({})", word(slot)), slot, Some(rows)),
         Output::Min(slot, rows) => (format!("plain(~{})", word(slot)), slot, Some(rows)),
-        Output::Some(_) | Output::FloatSum(..) => return None,
+        Output::Some(_)
+        | Output::FloatSum(..)
+        | Output::SumOfFloats { .. }
+        | Output::SumOfDecimals { .. } => return None,
     };
     let code = Code {
         value,

@@ -9,12 +9,14 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
 };
 use datafusion::error::Result;
 use parking_lot::Mutex;
+
+use crate::floats::{self, encode, float_of, ordered};
 
 /// Maximum number of rows of a chunk.
 pub(crate) const CHUNK_ROWS: usize = 1 << 18;
@@ -67,6 +69,8 @@ pub(crate) fn is_number(data_type: &DataType) -> bool {
             | DataType::UInt8
             | DataType::UInt16
             | DataType::UInt32
+            | DataType::Float32
+            | DataType::Float64
             | DataType::Date32
             | DataType::Timestamp(..)
             | DataType::Decimal128(..)
@@ -138,6 +142,8 @@ pub(crate) struct Packer {
     numbers: Vec<i64>,
     valid: Vec<bool>,
     has_nulls: bool,
+    /// Whether the numbers are those of floats, and whether these have 32 bits.
+    are_floats: Option<bool>,
     /// The texts that this packer has seen, so that it seldom waits for the others of the file.
     known: HashMap<Box<str>, i64>,
     /// The texts of the rows, whose numbers are those of the rows.
@@ -157,12 +163,25 @@ pub(crate) struct Packed {
     pub(crate) valid: Option<usize>,
     /// Number of rows.
     pub(crate) rows: usize,
-    /// Smallest and largest value; `None` if all are NULL.
+    /// Smallest and largest value; `None` if all are NULL. Of floats, the integers that order as they do.
     pub(crate) range: Option<(i64, i64)>,
+    /// What is added to a packed number.
+    pub(crate) reference: i64,
+    /// Of floats, the exponent of ten by which numbers are divided, or [`floats::BITS`]; 0 of others.
+    pub(crate) exponent: u32,
     /// Bits of a number, a multiple of four.
     pub(crate) width: u32,
     /// The texts of the rows, if the numbers are those of the rows, from 0 on.
     pub(crate) texts: Option<StringArray>,
+}
+
+/// What the chunks of a column share while they are packed.
+#[derive(Debug, Default)]
+pub(crate) struct Packing {
+    /// The most bits that a number needed so far.
+    width: AtomicU32,
+    /// The largest exponent that floats needed so far.
+    exponent: AtomicU32,
 }
 
 impl Packer {
@@ -193,6 +212,8 @@ impl Packer {
             DataType::UInt8 => self.push_numbers::<UInt8Type>(values),
             DataType::UInt16 => self.push_numbers::<UInt16Type>(values),
             DataType::UInt32 => self.push_numbers::<UInt32Type>(values),
+            DataType::Float32 => self.push_floats::<Float32Type>(values, true),
+            DataType::Float64 => self.push_floats::<Float64Type>(values, false),
             DataType::Date32 => self.push_numbers::<Date32Type>(values),
             DataType::Timestamp(TimeUnit::Second, _) => {
                 self.push_numbers::<TimestampSecondType>(values);
@@ -241,6 +262,17 @@ impl Packer {
         let numbers = values.values().iter().map(|value| (*value).into());
         self.numbers.extend(numbers);
         self.valid.resize(self.numbers.len(), true);
+    }
+
+    fn push_floats<T: ArrowPrimitiveType<Native: Into<f64>>>(
+        &mut self,
+        values: &ArrayRef,
+        are_single: bool,
+    ) {
+        self.are_floats = Some(are_single);
+        for value in values.as_primitive::<T>() {
+            self.push_one(value.map(|it| ordered(it.into())));
+        }
     }
 
     fn push_texts(&mut self, values: &ArrayRef, texts: &Mutex<Texts>) -> Result<(), Unpackable> {
@@ -304,26 +336,33 @@ impl Packer {
         }
     }
 
-    /// Packs the rows so far, and forgets them. Numbers have at least as many bits as `width` tells, which is raised
-    /// to what these rows need: chunks whose numbers have the same bits are read faster.
-    pub(crate) fn pack(&mut self, width: &AtomicU32) -> Packed {
-        let numbers = std::mem::take(&mut self.numbers);
+    /// Packs the rows so far, and forgets them. Numbers have at least as many bits as those of chunks before, and floats
+    /// their exponent: chunks that are alike are read faster.
+    pub(crate) fn pack(&mut self, packing: &Packing) -> Packed {
+        let mut numbers = std::mem::take(&mut self.numbers);
         let valid = std::mem::take(&mut self.valid);
         let has_nulls = std::mem::take(&mut self.has_nulls);
         let of_rows = std::mem::take(&mut self.of_rows);
         let of_rows: Vec<&dyn Array> = of_rows.iter().map(|it| it as _).collect();
         // Fewer bytes than offsets can tell.
         let texts = concat(&of_rows).ok().map(|it| it.as_string().clone());
-        let values = numbers.iter().zip(&valid);
-        let present = values.filter_map(|(number, valid)| valid.then_some(*number));
-        let range = present.fold(None, |range: Option<(i64, i64)>, value| {
-            let (min, max) = range.unwrap_or((value, value));
-            Some((min.min(value), max.max(value)))
+        let range = range_of(&numbers, &valid);
+        let exponent = self.are_floats.map_or(0, |are_single| {
+            let first = packing.exponent.load(Ordering::Relaxed);
+            let exponent = encode(&mut numbers, &valid, first, are_single);
+            if exponent != floats::BITS {
+                packing.exponent.fetch_max(exponent, Ordering::Relaxed);
+            }
+            exponent
         });
-        let (min, max) = range.unwrap_or((0, 0));
+        let packed_range = match self.are_floats {
+            Some(_) => range_of(&numbers, &valid),
+            None => range,
+        };
+        let (min, max) = packed_range.unwrap_or((0, 0));
         let needed = u64::BITS - max.wrapping_sub(min).cast_unsigned().leading_zeros();
         let needed = needed.next_multiple_of(WIDTH_UNIT);
-        let width = needed.max(width.fetch_max(needed, Ordering::Relaxed));
+        let width = needed.max(packing.width.fetch_max(needed, Ordering::Relaxed));
         let mut words = packed(&numbers, min, width, &valid);
         let valid = has_nulls.then(|| {
             let first = words.len();
@@ -339,10 +378,22 @@ impl Packer {
             valid,
             rows: numbers.len(),
             range,
+            reference: min,
+            exponent,
             width,
             texts,
         }
     }
+}
+
+/// Returns the smallest and the largest of the numbers that are valid.
+fn range_of(numbers: &[i64], valid: &[bool]) -> Option<(i64, i64)> {
+    let values = numbers.iter().zip(valid);
+    let present = values.filter_map(|(number, valid)| valid.then_some(*number));
+    present.fold(None, |range: Option<(i64, i64)>, value| {
+        let (min, max) = range.unwrap_or((value, value));
+        Some((min.min(value), max.max(value)))
+    })
 }
 
 /// Returns numbers above a reference as packed words, as [`Packed::words`] tells.
@@ -382,7 +433,7 @@ fn packed(numbers: &[i64], reference: i64, width: u32, valid: &[bool]) -> Vec<u3
     words
 }
 
-/// Returns numbers as an array of a type that [`is_number`].
+/// Returns numbers as an array of a type that [`is_number`]; floats of the integers that order as they do.
 ///
 /// # Errors
 /// If a number is no value of the type.
@@ -397,6 +448,10 @@ pub(crate) fn array_of(numbers: Vec<Option<i64>>, data_type: &DataType) -> Resul
             let values: PrimitiveArray<Decimal128Type> = values.collect();
             Arc::new(values.with_precision_and_scale(*precision, *scale)?)
         }
+        DataType::Float32 | DataType::Float64 => {
+            let floats = numbers.into_iter().map(|it| it.map(float_of));
+            Arc::new(floats.collect::<PrimitiveArray<Float64Type>>())
+        }
         DataType::Date32 => {
             let days: PrimitiveArray<Int32Type> = numbers
                 .into_iter()
@@ -407,6 +462,20 @@ pub(crate) fn array_of(numbers: Vec<Option<i64>>, data_type: &DataType) -> Resul
         _ => Arc::new(PrimitiveArray::<Int64Type>::from(numbers)),
     };
     Ok(cast(&array, data_type)?)
+}
+
+/// Returns integers divided by a power of ten as an array of a type of floats.
+///
+/// # Errors
+/// If the type is another.
+pub(crate) fn decimals_of(
+    numbers: Vec<Option<i64>>,
+    exponent: u32,
+    data_type: &DataType,
+) -> Result<ArrayRef> {
+    let floats = numbers.into_iter();
+    let floats = floats.map(|it| it.map(|it| ordered(floats::decimal(it, exponent))));
+    array_of(floats.collect(), data_type)
 }
 
 #[cfg(test)]
@@ -428,15 +497,14 @@ mod tests {
         let bits = word(0) | word(1) << 32 | word(2) << 64;
         let mask = (1_u128 << width) - 1;
         let above = (bits >> (bit % 32) & mask) as u64;
-        let reference = packed.range.map_or(0, |(min, _)| min);
-        Some(reference.wrapping_add(above.cast_signed()))
+        Some(packed.reference.wrapping_add(above.cast_signed()))
     }
 
     fn round_trip(values: &[Option<i64>], width: u32) {
         let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(values.to_vec()));
         let mut packer = Packer::default();
         packer.push(&array, &Mutex::default()).expect("numbers");
-        let packed = packer.pack(&AtomicU32::default());
+        let packed = packer.pack(&Packing::default());
         let width = width.next_multiple_of(WIDTH_UNIT);
         assert_eq!((packed.width, packed.rows), (width, values.len()));
         let read: Vec<_> = (0..values.len()).map(|row| read(&packed, row)).collect();
@@ -469,12 +537,12 @@ mod tests {
 
     #[test]
     fn chunks_have_at_least_the_bits_of_the_first() {
-        let width = AtomicU32::default();
+        let packing = Packing::default();
         let bits = |numbers: Vec<i64>| {
             let array: ArrayRef = Arc::new(PrimitiveArray::<Int64Type>::from(numbers));
             let mut packer = Packer::default();
             packer.push(&array, &Mutex::default()).expect("numbers");
-            let packed = packer.pack(&width);
+            let packed = packer.pack(&packing);
             (packed.width, read(&packed, 0), read(&packed, 1))
         };
         assert_eq!(bits(vec![5, 100]), (8, Some(5), Some(100)));
@@ -489,7 +557,7 @@ mod tests {
         let rows = [Some("b"), Some("a"), None, Some("b"), Some("")];
         let array: ArrayRef = Arc::new(StringArray::from(rows.to_vec()));
         packer.push(&array, &texts).expect("few texts");
-        let packed = packer.pack(&AtomicU32::default());
+        let packed = packer.pack(&Packing::default());
         let read: Vec<_> = (0..rows.len()).map(|row| read(&packed, row)).collect();
         assert_eq!(read, [Some(0), Some(1), None, Some(0), Some(2)]);
         let known: Vec<_> = texts
@@ -510,10 +578,10 @@ mod tests {
         let many = (0..=TEXTS_MAX).map(|number| Some(number.to_string()));
         let many: StringArray = many.collect();
         assert_eq!(push(Arc::new(many)), Err(Unpackable::Texts));
-        let floats = datafusion::arrow::array::Float64Array::from(vec![1.5]);
+        let bytes = datafusion::arrow::array::BinaryArray::from(vec![&b"x"[..]]);
         assert_eq!(
-            push(Arc::new(floats)),
-            Err(Unpackable::Type(DataType::Float64))
+            push(Arc::new(bytes)),
+            Err(Unpackable::Type(DataType::Binary))
         );
     }
 }

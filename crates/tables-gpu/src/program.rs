@@ -10,6 +10,7 @@ use datafusion::physical_expr::expressions::CastExpr;
 
 use crate::draft::Draft;
 use crate::expression::Code;
+use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
 use crate::groups::{Groups, Key, Place, Values};
 use crate::reason::Reason;
@@ -67,6 +68,18 @@ pub(crate) enum Output {
     Sum(usize, usize),
     /// A sum as a float.
     FloatSum(usize, usize),
+    /// A sum of floats; NULL if the number of rows is 0.
+    SumOfFloats {
+        slots: [usize; 3],
+        rows: usize,
+        parts: Parts,
+    },
+    /// A sum of decimals; NULL if the number of rows is 0.
+    SumOfDecimals {
+        sum: usize,
+        rows: usize,
+        exponent: u32,
+    },
     /// The largest value, and the number of rows.
     Max(usize, usize),
     /// The smallest value, and the number of rows.
@@ -353,6 +366,9 @@ impl Slots<'_, '_> {
         let is_float = integers.is_some() && matches!(types.last(), Some(DataType::Float64));
         let argument = integers.filter(|_| name == "avg").unwrap_or(argument);
         let value = self.code.value(argument)?;
+        if value.kind == Kind::Float {
+            return self.of_floats((argument, &value), filter, (name, types), column);
+        }
         if value.kind == Kind::Huge || value.kind == Kind::Bool {
             return Err(Reason::new(format!("{name} of {argument}")));
         }
@@ -393,6 +409,69 @@ impl Slots<'_, '_> {
             }
             _ => Err(Reason::new(format!("{name} of {argument}"))),
         }
+    }
+
+    /// Returns the states of an aggregate of floats, as [`Slots::of_numbers`] does.
+    fn of_floats(
+        &mut self,
+        (argument, value): (&Arc<dyn PhysicalExpr>, &Value),
+        filter: Option<&str>,
+        (name, types): (&str, &[DataType]),
+        column: impl Fn(Output, usize, (i128, i128)) -> Column,
+    ) -> Result<Vec<Column>> {
+        let not_finite = || Reason::new(format!("{name} of floats that may be infinite or NaN"));
+        let largest = value.largest_float().ok_or_else(not_finite)?;
+        let rows = self.rows_of(value, filter);
+        let kept = self.condition(value, filter);
+        match (name, types) {
+            ("min" | "max", [_]) => {
+                let bits = self.code.bits_of(value).text;
+                let (code, output): (_, fn(usize, usize) -> Output) = match name {
+                    "min" => (format!("~ordered({bits})"), Output::Min),
+                    _ => (format!("ordered({bits})"), Output::Max),
+                };
+                let slot = self.slot(kept.as_deref(), code, Added::Maximum);
+                let bounds = (value.min, value.max);
+                Ok(vec![column(output(slot, rows), 0, bounds)])
+            }
+            ("sum", [DataType::Float64]) => {
+                let sum = self.sum_of_floats(argument, (largest, rows), kept.as_deref())?;
+                Ok(vec![column(sum, 0, (0, 0))])
+            }
+            ("avg", [DataType::UInt64, DataType::Float64]) => {
+                let sum = self.sum_of_floats(argument, (largest, rows), kept.as_deref())?;
+                let count = column(Output::Some(rows), 0, self.of_counts());
+                Ok(vec![count, column(sum, 1, (0, 0))])
+            }
+            _ => Err(Reason::new(format!("{name} of floats"))),
+        }
+    }
+
+    /// Returns the sum of floats of at most this absolute value, whose rows a slot counts.
+    fn sum_of_floats(
+        &mut self,
+        argument: &Arc<dyn PhysicalExpr>,
+        (largest, rows): (f64, usize),
+        condition: Option<&str>,
+    ) -> Result<Output> {
+        if let Some((decimals, exponent)) = self.code.decimals(argument)? {
+            let sum = self.sum(&decimals, condition);
+            return Ok(Output::SumOfDecimals {
+                sum,
+                rows,
+                exponent,
+            });
+        }
+        let value = &self.code.value(argument)?;
+        let parts = Parts::of(largest);
+        let all = self.code.parts_of(value, (parts, condition))?;
+        self.addend_max = self.addend_max.max(PART_MAX);
+        let added = Added::UpTo(PART_MAX);
+        Ok(Output::SumOfFloats {
+            slots: all.map(|part| self.slot(condition, part, added)),
+            rows,
+            parts,
+        })
     }
 
     /// Returns the slot of the number of rows in which an argument is not NULL.

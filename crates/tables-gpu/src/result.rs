@@ -162,6 +162,23 @@ impl Totals<'_> {
                 let sums = self.of_each(groups, rows, |group| self.sum(group, slot) as f64);
                 Ok(Arc::new(Float64Array::from(sums)))
             }
+            Output::SumOfFloats { slots, rows, parts } => {
+                let sum = |group| parts.sum(slots.map(|slot| self.sum(group, slot)));
+                Ok(Arc::new(Float64Array::from(
+                    self.of_each(groups, rows, sum),
+                )))
+            }
+            Output::SumOfDecimals {
+                sum,
+                rows,
+                exponent,
+            } => {
+                let power = 10_f64.powi(exponent as i32);
+                let sum = |group| self.sum(group, sum) as f64 / power;
+                Ok(Arc::new(Float64Array::from(
+                    self.of_each(groups, rows, sum),
+                )))
+            }
             Output::Max(slot, rows) => {
                 let values = self.of_each(groups, rows, |group| plain(self.count(group, slot)));
                 array_of(values, data_type)

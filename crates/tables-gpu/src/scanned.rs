@@ -9,6 +9,7 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
 use crate::column::Column;
+use crate::floats::{BITS, float_of, integer, is_float, ordered};
 use crate::fragment::Rows;
 use crate::groups::RowTexts;
 
@@ -20,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) has_nulls: bool,
     /// For each file, the bits of a packed number, if all its chunks have the same.
     pub(crate) widths: Vec<Option<u32>>,
+    /// The largest exponent of floats of each file.
+    pub(crate) exponents: Vec<u32>,
     /// The column in each file.
     pub(crate) files: Vec<Arc<Column>>,
 }
@@ -63,19 +66,37 @@ impl Scanned {
         self.schema.field(column).data_type().clone()
     }
 
-    /// Returns the smallest and the largest number of a column; `None` if no row has a value.
+    /// Returns the smallest and the largest number of a column, of floats the integers that order as they do; `None` if
+    /// no row has a value.
     pub(crate) fn range(&self, column: usize) -> Option<(i64, i64)> {
         match self.facts {
             Some(_) => self.facts(column)?.range,
+            None if is_float(&self.data_type(column)) => Some((ordered(1.0), ordered(2.0))),
             None => Some((0, 1)),
         }
     }
 
+    /// Returns the largest exponent of a column of floats, if all are decimals, and the smallest and the largest integer
+    /// that they are with it.
+    pub(crate) fn decimals(&self, column: usize) -> Option<(u32, (i64, i64))> {
+        let exponent = match self.facts(column) {
+            Some(facts) => facts.exponents.iter().copied().max()?,
+            None => 0,
+        };
+        if exponent == BITS {
+            return None;
+        }
+        let Some((min, max)) = self.range(column) else {
+            return Some((exponent, (0, 0)));
+        };
+        let is_single = self.data_type(column) == DataType::Float32;
+        let integer = |ordered| integer(float_of(ordered), exponent, is_single);
+        Some((exponent, (integer(min)?, integer(max)?)))
+    }
+
     /// Returns the bits of a packed number, if all chunks of all files have the same.
     pub(crate) fn width_of(&self, column: usize) -> Option<u32> {
-        let widths = &self.facts(column)?.widths;
-        let first = (*widths.first()?)?;
-        widths.iter().all(|it| *it == Some(first)).then_some(first)
+        common(&self.facts(column)?.widths)
     }
 
     pub(crate) fn has_nulls(&self, column: usize) -> bool {
@@ -103,4 +124,13 @@ impl Scanned {
         let are_of_rows = facts.files.iter().any(|it| it.has_texts_of_rows());
         are_of_rows.then(|| RowTexts::new(&facts.files, self.data_type(column)))
     }
+}
+
+/// Returns what all files have, if that is the same.
+fn common(of_files: &[Option<u32>]) -> Option<u32> {
+    let first = (*of_files.first()?)?;
+    of_files
+        .iter()
+        .all(|it| *it == Some(first))
+        .then_some(first)
 }

@@ -108,7 +108,8 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
         Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
-        Output::Some(_) | Output::FloatSum(..) => None,
+        Output::SumOfDecimals { sum, rows, .. } => Some((number(sum), is_some(rows))),
+        Output::Some(_) | Output::FloatSum(..) | Output::SumOfFloats { .. } => None,
     }
 }
 

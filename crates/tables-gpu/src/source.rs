@@ -10,6 +10,7 @@ use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
 use crate::domain::Table;
 use crate::draft::Draft;
 use crate::expression::Function;
+use crate::floats::is_float;
 use crate::groups::Place;
 use crate::join::Join;
 use crate::joined::{Word, layout, words_of};
@@ -91,6 +92,7 @@ impl Kernel {
             _ if place == Some(Place::Listed) && self.do_widths_differ => 1,
             _ if place == Some(Place::Listed) => 2,
             // What is compared, a search in a hash table, and widths that are not known take more registers.
+            _ if self.builds.iter().any(|it| it.has_common_word) && self.do_widths_differ => 1,
             _ if self.builds.iter().any(|it| it.has_common_word) => 2,
             _ if self.builds.iter().any(|it| it.is_hashed) => 3,
             _ if !self.builds.is_empty() && self.do_widths_differ && self.columns.len() > 3 => 2,
@@ -294,6 +296,9 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     let widths = uses.columns.iter();
     let widths = widths.map(|column| draft.scanned.width_of(*column).unwrap_or(WIDTHS_DIFFER));
     text += &array("u32 kWidths", widths);
+    let are_floats = uses.columns.iter();
+    let are_floats = are_floats.map(|column| is_float(&draft.scanned.data_type(*column)));
+    text += &array("bool kIsFloat", are_floats);
     let totals = &ending.totals;
     text += &array("bool kIsMaximum", totals.iter().map(|it| it.is_maximum));
     text += &array("bool kIsWide", totals.iter().map(|it| it.is_wide));

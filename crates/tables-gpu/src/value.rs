@@ -9,6 +9,7 @@ pub(crate) enum Kind {
     Small,
     Large,
     Huge,
+    Float,
 }
 
 impl Kind {
@@ -18,6 +19,7 @@ impl Kind {
             Kind::Small => "i32",
             Kind::Large => "i64",
             Kind::Huge => "i128",
+            Kind::Float => "double",
         }
     }
 
@@ -43,7 +45,7 @@ pub(crate) struct Value {
     pub(crate) kind: Kind,
     /// Name of the variable that tells whether the value is not NULL; `None` if it never is.
     pub(crate) valid: Option<String>,
-    /// Bounds of the value.
+    /// Bounds of the value; of a float, of the integer that orders as it does.
     pub(crate) min: i128,
     pub(crate) max: i128,
 }

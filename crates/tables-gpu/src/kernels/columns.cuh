@@ -9,7 +9,7 @@ constexpr u32 kLineWords = 32;
 
 // Where a thread reads a column of a tile: its rows are packed in `width / 4` words. If the compiler knows the width,
 // these are loaded once for all rows; otherwise (`kWidth` is more than 64) words are read for each row.
-template <u32 kWidth> struct Cursor {
+template <u32 kWidth, bool kIsFloat> struct Cursor {
     static constexpr bool kIsKnown = kWidth <= 64;
     static constexpr u32 kWords = kIsKnown ? kWidth / 4 : 0;
 
@@ -17,6 +17,8 @@ template <u32 kWidth> struct Cursor {
     const u32* valid;
     i64 reference;
     u32 bits;
+    // Of floats, the power of ten by which numbers are divided, 0 if numbers are bits; and its inverse.
+    double power, inverse;
     // A line of the tile that is prefetched next; null if this thread prefetches none.
     const u32* ahead;
     u32 loaded[kWords > 0 ? kWords : 1];
@@ -27,6 +29,10 @@ template <u32 kWidth> struct Cursor {
     __device__ void start(const Part& part, u32 tile) {
         bits = part.width;
         reference = part.reference;
+        if constexpr (kIsFloat) {
+            power = part.exponent < kPowers ? kPowerOfTen[part.exponent] : 0;
+            inverse = 1 / power;
+        }
         const u32 warp = threadIdx.x / 32;
         word = part.words + static_cast<u64>(tile) * tile_words() + warp * kRows * width() + threadIdx.x % 32;
         valid = part.valid == nullptr ? nullptr : part.valid + (tile * (kThreads / 32) + warp) * kRows;
@@ -76,6 +82,19 @@ template <u32 kWidth> struct Cursor {
         return (low | static_cast<u64>(high) << 32) & mask;
     }
 
+    // Returns the integer of a decimal with a larger exponent than that of the chunk, or the same.
+    template <u32 kExponent> __device__ i64 integer(i64 number) const {
+        return number * static_cast<i64>(kPowerOfTen[kExponent] / power);
+    }
+
+    // Returns the float of a number, the reference added. The quotient is rounded as `floats.rs` does.
+    template <bool kIsSingle> __device__ double decoded(i64 number) const {
+        if (power == 0) return kIsSingle ? float_of_single(number) : float_of(number);
+        const double dividend = static_cast<double>(number), quotient = dividend * inverse;
+        const double rounded = __fma_rn(__fma_rn(-quotient, power, dividend), inverse, quotient);
+        return kIsSingle ? static_cast<double>(static_cast<float>(rounded)) : rounded;
+    }
+
     // Returns whether row `i` has a value.
     __device__ bool has_value(u32 i, bool is_wanted) const {
         if (valid == nullptr) return true;
@@ -85,7 +104,7 @@ template <u32 kWidth> struct Cursor {
 
 // The cursors of the columns from one on.
 template <u32 kColumn> struct CursorsFrom : CursorsFrom<kColumn + 1> {
-    Cursor<kWidths[kColumn]> cursor;
+    Cursor<kWidths[kColumn], kIsFloat[kColumn]> cursor;
 };
 template <> struct CursorsFrom<kColumns> {};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int32Array,
-    Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int8Array,
+    Int32Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
@@ -19,6 +19,17 @@ const NAMES: [&str; 7] = ["ab", "cd", "", "abc", "Ab", "über", "x"];
 
 /// Texts within those of the column `note`: what patterns have a meaning for, and letters with several cases.
 const MARKS: [&str; 9] = ["", "", "", "", "\n", "\u{212A}", "\u{17F}", "%_\\", "É"];
+
+/// Floats of the column `strange` besides numbers.
+const STRANGE: [f64; 7] = [
+    0.0,
+    -0.0,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    f64::NAN,
+    -f64::NAN,
+    5e-324,
+];
 
 /// Writes the files of the table `t` to a folder.
 pub(super) fn write(folder: &Path, sizes: Sizes) {
@@ -95,12 +106,23 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
     let days = of.days.iter().map(|it| *it as i32);
     let tiny = of.a.iter().map(|it| *it as i8);
     let ratio = of.a.iter().map(|it| *it as f64 / 3.0);
+    let fare = (0..rows).map(|row| (!of.is_null(row, 15)).then_some(of.cents[row] as f64 / 100.0));
+    let tip = of.percent.iter().map(|it| *it as f32 / 10.0);
+    let third = (0..rows).map(|row| (!of.is_null(row, 18)).then_some(of.b[row] as f32 / 3.0));
+    let strange = of.choice.iter().map(|it| match it % 16 {
+        index @ 0..7 => STRANGE[index as usize],
+        _ => *it as f64 / 7.0 - 5e7,
+    });
+    let spread = of
+        .choice
+        .iter()
+        .map(|it| 10_f64.powi((it % 64) as i32 - 32));
     let notes = (0..rows).map(|row| {
         let mark = MARKS[of.choice[row] as usize % MARKS.len()];
         let note = format!("{}{mark} or {}", of.cents[row], of.choice[row] % 100);
         (!of.is_null(row, 12)).then_some(note)
     });
-    let columns: [(&str, ArrayRef); 15] = [
+    let columns: [(&str, ArrayRef); 20] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -119,6 +141,11 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("tiny", Arc::new(Int8Array::from_iter_values(tiny))),
         ("nothing", Arc::new(Int32Array::from(vec![None; rows]))),
         ("ratio", Arc::new(Float64Array::from_iter_values(ratio))),
+        ("fare", Arc::new(fare.collect::<Float64Array>())),
+        ("tip", Arc::new(Float32Array::from_iter_values(tip))),
+        ("third", Arc::new(third.collect::<Float32Array>())),
+        ("strange", Arc::new(Float64Array::from_iter_values(strange))),
+        ("spread", Arc::new(Float64Array::from_iter_values(spread))),
     ];
     let columns = columns.into_iter();
     RecordBatch::try_from_iter_with_nullable(columns.map(|(name, column)| (name, column, true)))

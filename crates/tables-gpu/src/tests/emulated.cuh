@@ -1,6 +1,7 @@
 // The words of CUDA for a compiler of C++. Each thread of a block is a fibre, which runs until it waits for the others.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +78,27 @@ template <class Number> Number atomicAdd(Number* to, Number number) {
     *to += number;
     return before;
 }
+inline double __longlong_as_double(long long bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline long long __double_as_longlong(double value) {
+    long long bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+inline float __uint_as_float(u32 bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline long long __double2ll_rn(double value) { return llrint(value); }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
 inline u32 load_relaxed(const u32* word) { return *word; }
 inline u32 atomicOr(u32* to, u32 bits) {
     u32 before = *to;

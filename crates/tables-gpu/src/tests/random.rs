@@ -79,6 +79,14 @@ const CONDITIONS: &[&str] = &[
     "wide > 0",
     "moment < TIMESTAMP '2001-01-01 00:00:00'",
     "extract(month FROM day) = 5",
+    "fare > 50000.5::double",
+    "ratio < 1.7::double",
+    "tip = 0.3::real",
+    "third BETWEEN -100 AND 100",
+    "strange > 0",
+    "strange <= 5e6::double",
+    "fare * (1 - ratio / 100) > 40000",
+    "abs(ratio - 1) < 0.9::double",
     "length(name) > 1",
     "nothing IS NULL",
     "price * (1 - discount) > 40000",
@@ -102,6 +110,9 @@ const KEYS: &[&str] = &[
     "date_trunc('month', day)",
     "a + quantity",
     "quantity * 3 - a",
+    "tip",
+    "fare",
+    "CAST(floor(fare / 1000) AS INT)",
 ];
 const AGGREGATES: &[&str] = &[
     "count(*)",
@@ -127,6 +138,14 @@ const AGGREGATES: &[&str] = &[
     "sum(CASE WHEN ok THEN 1 WHEN a = 2 THEN b END)",
     "min(a + quantity)",
     "max(-tiny)",
+    "sum(fare)",
+    "avg(fare)",
+    "min(fare)",
+    "max(third)",
+    "sum(fare * (1 - ratio / 100))",
+    "sum(tip)",
+    "avg(ratio) FILTER (WHERE ok)",
+    "sum(CASE WHEN a > 3 THEN fare ELSE 0 END)",
 ];
 
 /// Returns a random query, with keys and aggregates sorted as text by the caller.

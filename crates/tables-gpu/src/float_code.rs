@@ -1,0 +1,308 @@
+//! Expressions of floats as C++ of a kernel.
+//!
+//! Each operation is rounded as on the CPU, so that values are the same, bit for bit. Those that may become infinite or
+//! NaN are left to the CPU: the bits of a NaN, and so its place in the order, differ between processors.
+
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::expression::Code;
+use crate::floats::{Parts, float_of, ordered};
+use crate::reason::Reason;
+use crate::value::{Kind, Value, bounds_of};
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Powers of ten up to this exponent are floats.
+const EXACT_POWER_MAX: i8 = 22;
+
+impl Value {
+    /// Returns the smallest and the largest float.
+    fn floats(&self) -> [f64; 2] {
+        [self.min, self.max].map(|bound| float_of(bound as i64))
+    }
+
+    /// Returns whether floats are surely numbers other than 0 and -0.
+    pub(crate) fn is_nonzero_float(&self) -> bool {
+        let [min, max] = self.floats();
+        min > 0.0 || max < 0.0
+    }
+
+    /// Returns the largest absolute value of floats; `None` if some may be infinite or NaN.
+    pub(crate) fn largest_float(&self) -> Option<f64> {
+        let [min, max] = self.floats();
+        let are_finite = min.is_finite() && max.is_finite();
+        are_finite.then(|| min.abs().max(max.abs()))
+    }
+}
+
+impl Code<'_, '_> {
+    /// Declares the float of this row in a column.
+    pub(crate) fn float_column(&mut self, column: usize) -> Result<Value> {
+        let is_single = self.draft.scanned.data_type(column) == DataType::Float32;
+        let (min, max) = self.draft.scanned.range(column).unwrap_or((0, 0));
+        let (number, cursor, valid) = self.packed_float(column)?;
+        let text = format!("{cursor}.decoded<{is_single}>({number})");
+        Ok(Value {
+            text: self.declare(Kind::Float, &text),
+            kind: Kind::Float,
+            valid,
+            min: min.into(),
+            max: max.into(),
+        })
+    }
+
+    /// Declares the integer of this row in a column of decimals, with the largest exponent of all chunks.
+    pub(crate) fn decimal_column(&mut self, column: usize) -> Result<Value> {
+        let scanned = self.draft.scanned;
+        let decimals = scanned.decimals(column).ok_or_else(|| {
+            let name = scanned.name(column);
+            Reason::new(format!("{name} has floats that are no decimals"))
+        });
+        let (exponent, (min, max)) = decimals?;
+        let (min, max) = (i128::from(min), i128::from(max));
+        let (number, cursor, valid) = self.packed_float(column)?;
+        let kind = Kind::of(min, max).unwrap_or(Kind::Large);
+        let integer = format!("{cursor}.integer<{exponent}>({number})");
+        let text = format!("static_cast<{}>({integer})", kind.name());
+        Ok(Value {
+            text: self.declare(kind, &text),
+            kind,
+            valid,
+            min,
+            max,
+        })
+    }
+
+    /// Declares the number that is kept of the float of this row in a column. Returns it, where the row reads it, and
+    /// whether it has a value.
+    fn packed_float(&mut self, column: usize) -> Result<(String, String, Option<String>)> {
+        let width = self.draft.scanned.width_of(column);
+        let (cursor, valid) = self.cursor(column)?;
+        let above = match width.is_some_and(|it| it <= 32) {
+            true => format!("static_cast<u64>({cursor}.narrow(i, is_wanted))"),
+            false => format!("{cursor}.wide(i, is_wanted)"),
+        };
+        let number = format!("static_cast<i64>(static_cast<u64>({cursor}.reference) + {above})");
+        Ok((self.declare(Kind::Large, &number), cursor, valid))
+    }
+
+    /// Declares the integer of an expression that is a column of decimals. Returns it with their exponent.
+    pub(crate) fn decimals(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Option<(Value, u32)>> {
+        let column = expr.downcast_ref::<Column>().map(Column::index);
+        let column = column.filter(|_| self.draft.join_of(expr).is_none());
+        let Some(column) = column else {
+            return Ok(None);
+        };
+        // Floats of 32 bits are summed as those of 64 bits that they are, which have more digits.
+        let is_double = self.draft.scanned.data_type(column) == DataType::Float64;
+        let Some((exponent, _)) = self.draft.scanned.decimals(column).filter(|_| is_double) else {
+            return Ok(None);
+        };
+        Ok(Some((self.number(column)?, exponent)))
+    }
+
+    /// Declares a constant.
+    pub(crate) fn float_literal(&mut self, float: f64) -> Result<Value> {
+        let low = 2 * self.draft.uses.constant(float.to_bits().into())?;
+        let bits = format!("__longlong_as_double(static_cast<i64>(f.constants[{low}]))");
+        Ok(Value {
+            text: self.declare(Kind::Float, &bits),
+            kind: Kind::Float,
+            valid: None,
+            min: ordered(float).into(),
+            max: ordered(float).into(),
+        })
+    }
+
+    /// Declares the integer that orders as a float does.
+    pub(crate) fn bits_of(&mut self, value: &Value) -> Value {
+        Value {
+            text: self.declare(Kind::Large, &format!("ordered_bits({})", value.text)),
+            kind: Kind::Large,
+            ..value.clone()
+        }
+    }
+
+    /// Declares the integer by which a float is compared: 0 and -0 are equal, as NaN of the same bits are.
+    pub(crate) fn rank_of(&mut self, value: &Value) -> String {
+        let negative_zero = i128::from(ordered(-0.0));
+        let text = match (value.min..=value.max).contains(&negative_zero) {
+            true => self.declare(
+                Kind::Float,
+                &format!("without_sign_of_zero({})", value.text),
+            ),
+            false => value.text.clone(),
+        };
+        self.declare(Kind::Large, &format!("ordered_bits({text})"))
+    }
+
+    /// Declares a float with these bounds.
+    fn float(&mut self, text: &str, [min, max]: [f64; 2], valid: Option<String>) -> Result<Value> {
+        if !(min.is_finite() && max.is_finite()) {
+            return Err(Reason::new("floats may be infinite or NaN"));
+        }
+        Ok(Value {
+            text: self.declare(Kind::Float, text),
+            kind: Kind::Float,
+            valid,
+            min: ordered(min).into(),
+            max: ordered(max).into(),
+        })
+    }
+
+    /// Declares a sum, a difference, a product or a quotient of floats.
+    ///
+    /// # Errors
+    /// If it may be infinite or NaN.
+    pub(crate) fn float_arithmetic(
+        &mut self,
+        op: Operator,
+        left: &Value,
+        right: &Value,
+    ) -> Result<Value> {
+        let ([low, high], divisor) = (left.floats(), right.floats());
+        let has_zero = divisor[0] <= 0.0 && divisor[1] >= 0.0;
+        if op == Operator::Divide && has_zero {
+            return Err(Reason::new("a divisor may be 0"));
+        }
+        let (name, compute): (_, fn(f64, f64) -> f64) = match op {
+            Operator::Plus => ("__dadd_rn", |left, right| left + right),
+            Operator::Minus => ("__dsub_rn", |left, right| left - right),
+            Operator::Multiply => ("__dmul_rn", |left, right| left * right),
+            Operator::Divide => ("__ddiv_rn", |left, right| left / right),
+            op => return Err(Reason::new(format!("{op} of floats"))),
+        };
+        // Rounding keeps the order, so that these are bounds. A NaN is one of the results.
+        let corners = [low, high]
+            .into_iter()
+            .flat_map(|left| divisor.map(|it| compute(left, it)));
+        let bounds =
+            corners.fold(
+                [f64::INFINITY, f64::NEG_INFINITY],
+                |[min, max], corner| match corner.is_nan() {
+                    true => [corner, corner],
+                    false => [min.min(corner), max.max(corner)],
+                },
+            );
+        let text = format!(
+            "{name}({}, {})",
+            left.widened(Kind::Float),
+            right.widened(Kind::Float)
+        );
+        let valid = self.all(&[left.valid.as_ref(), right.valid.as_ref()]);
+        // 0 times a negative number is -0.
+        let [min, max] = bounds;
+        let bounds = if min == 0.0 { [-0.0, max] } else { [min, max] };
+        self.float(&text, bounds, valid)
+    }
+
+    /// Declares the negative of a float.
+    pub(crate) fn float_negative(&mut self, value: &Value) -> Result<Value> {
+        let [min, max] = value.floats();
+        let text = format!("-{}", value.text);
+        self.float(&text, [-max, -min], value.valid.clone())
+    }
+
+    /// Declares the result of a function of a float; `None` if it is none of those that kernels have.
+    pub(crate) fn float_call(&mut self, call: &ScalarFunctionExpr) -> Option<Result<Value>> {
+        let (name, compute): (_, fn(f64) -> f64) = match call.name() {
+            "floor" => ("floor", f64::floor),
+            "ceil" => ("ceil", f64::ceil),
+            "round_to_even" => ("rint", f64::round_ties_even),
+            "abs" => ("fabs", f64::abs),
+            _ => return None,
+        };
+        let [argument] = call.args() else {
+            return None;
+        };
+        (*call.return_type() == DataType::Float64).then(|| {
+            let value = self.float_value(argument)?;
+            let [min, max] = value.floats();
+            let bounds = match (name, min < 0.0 && max > 0.0) {
+                ("fabs", true) => [0.0, max.max(-min)],
+                ("fabs", false) => [min.abs().min(max.abs()), min.abs().max(max.abs())],
+                _ => [compute(min), compute(max)],
+            };
+            self.float(&format!("{name}({})", value.text), bounds, value.valid)
+        })
+    }
+
+    /// Declares a value as a float of 64 bits.
+    pub(crate) fn cast_to_float(&mut self, value: &Value, from: &DataType) -> Result<Value> {
+        if value.kind == Kind::Float {
+            return Ok(value.clone());
+        }
+        let scale = match from {
+            DataType::Decimal128(_, scale @ 0..=EXACT_POWER_MAX) => *scale,
+            from if from.is_integer() => 0,
+            from => return Err(Reason::new(format!("a cast from {from} to Float64"))),
+        };
+        if value.kind == Kind::Huge {
+            return Err(Reason::new("floats of numbers of more than 64 bits"));
+        }
+        let power = 10_f64.powi(scale.into());
+        let bounds = [value.min, value.max].map(|bound| bound as f64 / power);
+        let text = format!("static_cast<double>({})", value.text);
+        let text = match scale {
+            0 => text,
+            _ => format!("__ddiv_rn({text}, {power:?})"),
+        };
+        self.float(&text, bounds, value.valid.clone())
+    }
+
+    /// Declares a float as an integer, without the digits behind the point.
+    pub(crate) fn cast_from_float(&mut self, value: &Value, to: &DataType) -> Result<Value> {
+        let (low, high) = bounds_of(to)
+            .filter(|_| to.is_integer())
+            .ok_or_else(|| Reason::new(format!("a cast from a float to {to}")))?;
+        let [min, max] = value.floats();
+        // Saturates; NaN is 0.
+        let (first, last) = (min as i128, max as i128);
+        if !(min.is_finite() && max.is_finite()) || first < low || last > high {
+            return Err(Reason::new(format!("a cast to {to} may fail")));
+        }
+        let kind = Kind::of(first, last).unwrap_or(Kind::Large);
+        let text = format!("static_cast<{}>({})", kind.name(), value.text);
+        Ok(Value {
+            text: self.declare(kind, &text),
+            kind,
+            valid: value.valid.clone(),
+            min: first,
+            max: last,
+        })
+    }
+
+    /// Declares the parts of a float as a sum adds them, where a condition holds. Returns all, the high one first.
+    pub(crate) fn parts_of(
+        &mut self,
+        value: &Value,
+        (parts, condition): (Parts, Option<&str>),
+    ) -> Result<[String; 3]> {
+        let mut scales = Vec::new();
+        for scale in parts.scales() {
+            scales.push(self.float_literal(scale)?.text);
+        }
+        let [of_high, others, least] = scales.as_slice() else {
+            return Err(Reason::new("floats have three scales"));
+        };
+        let float = &value.text;
+        let high = self.declare(Kind::Large, &format!("__double2ll_rn({float} * {of_high})"));
+        let rest = format!("behind_high({float}, {others}, {high})");
+        let rest = self.declare(Kind::Float, &rest);
+        let middle = self.declare(Kind::Large, &format!("__double2ll_rn({rest})"));
+        let low = self.declare(Kind::Large, &format!("low_part({rest}, {middle})"));
+        let is_added = condition.unwrap_or("true");
+        self.function.lines.push(format!(
+            "if (is_wanted & {is_added} & is_too_small({float}, {least})) *f.flag = 3;"
+        ));
+        Ok([high, middle, low])
+    }
+}
