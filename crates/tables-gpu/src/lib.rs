@@ -60,6 +60,7 @@ mod source;
 mod tests;
 mod uses;
 mod value;
+mod variance;
 mod work;
 mod written;
 

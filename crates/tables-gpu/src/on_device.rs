@@ -338,9 +338,11 @@ fn of_total(output: &Output, totals: &[Total], (min, max): (i128, i128)) -> Opti
         Output::Max(slot, rows) => (format!("plain({})", word(slot)), slot, Some(rows)),
         Output::Min(slot, rows) => (format!("plain(~{})", word(slot)), slot, Some(rows)),
         Output::Some(_)
+        | Output::Unsigned(_)
         | Output::FloatSum(..)
         | Output::SumOfFloats { .. }
-        | Output::SumOfDecimals { .. } => return None,
+        | Output::SumOfDecimals { .. }
+        | Output::Moment { .. } => return None,
     };
     let code = Code {
         value,

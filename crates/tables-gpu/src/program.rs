@@ -19,6 +19,7 @@ use crate::selection::Selecting;
 use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
 use crate::value::{Kind, Value};
+use crate::variance::{DISTANCE_MAX, Distances, HALF_BITS, ROWS_MAX};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -28,6 +29,9 @@ pub(crate) const THREADS: u32 = 256;
 pub(crate) const ROWS_OF_THREAD: u32 = 8;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
+
+/// The functions with the number of rows, the mean, and the sum of squares of differences as states.
+const VARIANCES: [&str; 4] = ["var", "var_pop", "stddev", "stddev_pop"];
 
 const _: () = assert!((THREADS * ROWS_OF_THREAD) as usize == crate::packed::TILE_ROWS);
 
@@ -62,6 +66,8 @@ pub(crate) fn group_words(totals: &[Total]) -> usize {
 pub(crate) enum Output {
     /// A number of rows.
     Count(usize),
+    /// The same, unsigned.
+    Unsigned(usize),
     /// A number of rows; NULL instead of 0.
     Some(usize),
     /// A sum; NULL if the number of rows in the second slot is 0.
@@ -79,6 +85,14 @@ pub(crate) enum Output {
         sum: usize,
         rows: usize,
         exponent: u32,
+    },
+    /// The mean, or else the sum of the squares of differences from it; 0 without rows. The slots are those of the sums
+    /// of distances and of both halves of their squares.
+    Moment {
+        is_mean: bool,
+        slots: [usize; 3],
+        rows: usize,
+        distances: Distances,
     },
     /// The largest value, and the number of rows.
     Max(usize, usize),
@@ -362,6 +376,9 @@ impl Slots<'_, '_> {
         (name, types): (&str, &[DataType]),
         column: impl Fn(Output, usize, (i128, i128)) -> Column,
     ) -> Result<Vec<Column>> {
+        if VARIANCES.contains(&name) && types.len() == 3 {
+            return self.variance(argument, filter, column);
+        }
         let integers = integers(argument, self.code.draft.scanned);
         let is_float = integers.is_some() && matches!(types.last(), Some(DataType::Float64));
         let argument = integers.filter(|_| name == "avg").unwrap_or(argument);
@@ -445,6 +462,60 @@ impl Slots<'_, '_> {
             }
             _ => Err(Reason::new(format!("{name} of floats"))),
         }
+    }
+
+    /// Returns the states of a variance or a standard deviation.
+    fn variance(
+        &mut self,
+        argument: &Arc<dyn PhysicalExpr>,
+        filter: Option<&str>,
+        column: impl Fn(Output, usize, (i128, i128)) -> Column,
+    ) -> Result<Vec<Column>> {
+        let (value, exponent) = match decimals(argument, self.code.draft.scanned) {
+            Some((inner, exponent)) => (self.code.value(inner)?, exponent),
+            None => {
+                let decimals = self.code.decimals(argument)?;
+                decimals.ok_or_else(|| Reason::new(format!("a variance of {argument}")))?
+            }
+        };
+        let distance = value.max - value.min;
+        if value.kind > Kind::Large || distance > DISTANCE_MAX || self.rows > ROWS_MAX {
+            return Err(Reason::new("a variance of numbers that are far apart"));
+        }
+        let rows = self.rows_of(&value, filter);
+        let kept = self.condition(&value, filter);
+        let first = value.min as i64;
+        let constant = 2 * self.code.draft.uses.constant(first.into())?;
+        let text = format!(
+            "{} - static_cast<i64>(f.constants[{constant}])",
+            value.widened(Kind::Large)
+        );
+        let text = self.code.declare(Kind::Large, &text);
+        // That of NULL may be any number.
+        let square =
+            format!("static_cast<i64>(static_cast<u64>({text}) * static_cast<u64>({text}))");
+        let square = self.code.declare(Kind::Large, &square);
+        let low_max = (1_u128 << HALF_BITS) - 1;
+        let parts = [
+            (text, distance.unsigned_abs()),
+            (format!("{square} >> {HALF_BITS}"), low_max),
+            (format!("{square} & {low_max}ll"), low_max),
+        ];
+        let slots = parts.map(|(text, addend_max)| {
+            self.addend_max = self.addend_max.max(addend_max);
+            self.slot(kept.as_deref(), text, Added::UpTo(addend_max))
+        });
+        let moment = |is_mean| Output::Moment {
+            is_mean,
+            slots,
+            rows,
+            distances: Distances { first, exponent },
+        };
+        Ok(vec![
+            column(Output::Unsigned(rows), 0, self.of_counts()),
+            column(moment(true), 1, (0, 0)),
+            column(moment(false), 2, (0, 0)),
+        ])
     }
 
     /// Returns the sum of floats of at most this absolute value, whose rows a slot counts.
@@ -542,7 +613,21 @@ fn integers<'a>(
     expr: &'a Arc<dyn PhysicalExpr>,
     scanned: &Scanned,
 ) -> Option<&'a Arc<dyn PhysicalExpr>> {
+    let (inner, _) = decimals(expr, scanned)?;
+    let data_type = inner.data_type(&scanned.schema).ok()?;
+    data_type.is_integer().then_some(inner)
+}
+
+/// Returns the integers or decimals that an expression makes floats of, with their scale; `None` if it is another.
+fn decimals<'a>(
+    expr: &'a Arc<dyn PhysicalExpr>,
+    scanned: &Scanned,
+) -> Option<(&'a Arc<dyn PhysicalExpr>, u32)> {
     let cast = expr.downcast_ref::<CastExpr>()?;
-    let data_type = cast.expr().data_type(&scanned.schema).ok()?;
-    (*cast.cast_type() == DataType::Float64 && data_type.is_integer()).then(|| cast.expr())
+    let scale = match cast.expr().data_type(&scanned.schema).ok()? {
+        DataType::Decimal128(_, scale) => scale.try_into().ok()?,
+        data_type if data_type.is_integer() => 0,
+        _ => return None,
+    };
+    (*cast.cast_type() == DataType::Float64).then(|| (cast.expr(), scale))
 }

@@ -26,6 +26,7 @@ use crate::groups::{Groups, Values};
 use crate::packed::array_of;
 use crate::program::{Column, Compiled, Determined, Output, Total, group_words};
 use crate::reason::Reason;
+use crate::variance::Sums;
 
 /// Rows of a batch. Several threads make the batches of a larger result.
 const BATCH_ROWS: usize = 1 << 16;
@@ -141,6 +142,10 @@ impl Totals<'_> {
                 let counts = counts.map(u64::cast_signed);
                 Ok(Arc::new(Int64Array::from_iter_values(counts)))
             }
+            Output::Unsigned(slot) => {
+                let counts = groups.iter().map(|(group, _)| self.count(*group, slot));
+                Ok(Arc::new(UInt64Array::from_iter_values(counts)))
+            }
             Output::Some(slot) => {
                 let counts = self.of_each(groups, slot, |group| self.count(group, slot));
                 Ok(Arc::new(UInt64Array::from(counts)))
@@ -167,6 +172,27 @@ impl Totals<'_> {
                 Ok(Arc::new(Float64Array::from(
                     self.of_each(groups, rows, sum),
                 )))
+            }
+            Output::Moment {
+                is_mean,
+                slots: [of_distances, high, low],
+                rows,
+                distances,
+            } => {
+                let moment = |group| {
+                    let sums = Sums {
+                        rows: self.count(group, rows),
+                        distances: self.sum(group, of_distances),
+                        squares: [self.sum(group, high), self.sum(group, low)],
+                    };
+                    match is_mean {
+                        _ if sums.rows == 0 => 0.0,
+                        true => distances.mean(sums),
+                        false => distances.sum_of_squares(sums),
+                    }
+                };
+                let moments = groups.iter().map(|(group, _)| moment(*group));
+                Ok(Arc::new(Float64Array::from_iter_values(moments)))
             }
             Output::SumOfDecimals {
                 sum,

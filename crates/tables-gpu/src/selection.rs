@@ -109,7 +109,11 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
         Output::SumOfDecimals { sum, rows, .. } => Some((number(sum), is_some(rows))),
-        Output::Some(_) | Output::FloatSum(..) | Output::SumOfFloats { .. } => None,
+        Output::Some(_)
+        | Output::Unsigned(_)
+        | Output::FloatSum(..)
+        | Output::SumOfFloats { .. }
+        | Output::Moment { .. } => None,
     }
 }
 

@@ -144,6 +144,8 @@ const AGGREGATES: &[&str] = &[
     "max(third)",
     "sum(fare * (1 - ratio / 100))",
     "sum(tip)",
+    "stddev(fare)",
+    "var_pop(quantity)",
     "avg(ratio) FILTER (WHERE ok)",
     "sum(CASE WHEN a > 3 THEN fare ELSE 0 END)",
 ];
