@@ -26,6 +26,10 @@ impl Value {
         [self.min, self.max].map(|bound| float_of(bound as i64))
     }
 
+    fn may_be_negative_zero(&self) -> bool {
+        (self.min..=self.max).contains(&ordered(-0.0).into())
+    }
+
     /// Returns whether floats are surely numbers other than 0 and -0.
     pub(crate) fn is_nonzero_float(&self) -> bool {
         let [min, max] = self.floats();
@@ -101,12 +105,29 @@ impl Code<'_, '_> {
         let Some(column) = column else {
             return Ok(None);
         };
-        // Floats of 32 bits are summed as those of 64 bits that they are, which have more digits.
-        let is_double = self.draft.scanned.data_type(column) == DataType::Float64;
-        let Some((exponent, _)) = self.draft.scanned.decimals(column).filter(|_| is_double) else {
+        let decimals = self.draft.scanned.decimals(column);
+        let Some((exponent, _)) = decimals else {
             return Ok(None);
         };
         Ok(Some((self.number(column)?, exponent)))
+    }
+
+    /// Declares the integer of a float that is a key: that of a decimal, with its exponent, or else one of the bits;
+    /// `None` if equal keys may have several.
+    pub(crate) fn float_key(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        is_determined: bool,
+    ) -> Result<(Option<Value>, Option<u32>)> {
+        if let Some((decimal, exponent)) = self.decimals(expr)? {
+            return Ok((Some(decimal), Some(exponent)));
+        }
+        let Ok(value) = self.value(expr) else {
+            return Ok((None, None));
+        };
+        let is_one = value.largest_float().is_some() && !value.may_be_negative_zero();
+        let is_one = value.kind == Kind::Float && (is_determined || is_one);
+        Ok((is_one.then(|| self.bits_of(&value)), None))
     }
 
     /// Declares a constant.
@@ -133,8 +154,7 @@ impl Code<'_, '_> {
 
     /// Declares the integer by which a float is compared: 0 and -0 are equal, as NaN of the same bits are.
     pub(crate) fn rank_of(&mut self, value: &Value) -> String {
-        let negative_zero = i128::from(ordered(-0.0));
-        let text = match (value.min..=value.max).contains(&negative_zero) {
+        let text = match value.may_be_negative_zero() {
             true => self.declare(
                 Kind::Float,
                 &format!("without_sign_of_zero({})", value.text),

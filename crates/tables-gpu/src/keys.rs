@@ -46,7 +46,7 @@ impl Code<'_, '_> {
         let Some(join) = self.draft.join_of(expr) else {
             let (number, values) = match self.key(expr) {
                 Ok(numbered) => numbered,
-                Err(reason) => self.key_of_range(expr, reason)?,
+                Err(reason) => self.key_of_range(expr, false, reason)?,
             };
             check_different(expr, &values)?;
             return Ok((number, Key::new(values, count)));
@@ -54,7 +54,7 @@ impl Code<'_, '_> {
         let of_join = match self.key_of_join(join, expr) {
             Ok(of_join) => of_join,
             Err(reason) => {
-                let (number, values) = self.key_of_range(expr, reason)?;
+                let (number, values) = self.key_of_range(expr, false, reason)?;
                 return Ok((number, Key::new(values, count)));
             }
         };
@@ -88,7 +88,7 @@ impl Code<'_, '_> {
         expr: &Arc<dyn PhysicalExpr>,
     ) -> Result<(String, Values)> {
         // Numbers need no table.
-        let of_range = self.key_of_range(expr, Reason::new(""));
+        let of_range = self.key_of_range(expr, true, Reason::new(""));
         of_range.or_else(|_| self.key(expr))
     }
 
@@ -160,14 +160,15 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the number of a key, an integer or a float that is a decimal, among all numbers between the smallest and the largest. Returns it and the
-    /// values by number.
+    /// Declares the number of a key among all numbers between the smallest and the largest. Returns it and the values by
+    /// number.
     ///
     /// # Errors
-    /// The reason `other` if the key is no integer or there are too many numbers.
+    /// The reason `other` if the key has no numbers or there are too many.
     fn key_of_range(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
+        is_determined: bool,
         other: Reason,
     ) -> Result<(String, Values)> {
         let data_type = expr.data_type(&self.draft.scanned.schema);
@@ -175,27 +176,22 @@ impl Code<'_, '_> {
         let Some(data_type) = data_type.ok().filter(is_integer) else {
             return Err(other);
         };
-        let column = expr.downcast_ref::<Column>();
-        let column = column.filter(|_| is_float(&data_type) && self.draft.join_of(expr).is_none());
-        let (value, exponent) = match column.map(Column::index) {
-            Some(column) => {
-                let decimals = self.draft.scanned.decimals(column);
-                let exponent = decimals.map(|(exponent, _)| exponent);
-                (self.number(column), exponent)
-            }
-            None => (self.value(expr), None),
+        let (value, exponent) = match is_float(&data_type) {
+            true => self.float_key(expr, is_determined)?,
+            false => (self.value(expr).ok(), None),
         };
-        let Ok(value) = value else {
+        let Some(value) = value.filter(|it| it.kind <= Kind::Large) else {
             return Err(other);
         };
-        if value.kind > Kind::Large {
-            return Err(other);
-        }
         let count = usize::try_from(value.max - value.min + 1);
         let (Ok(count), Ok(first)) = (count, i64::try_from(value.min)) else {
             return Err(other);
         };
-        if count as u64 > HASHED_KEYS_MAX {
+        let most = match is_determined {
+            true => i64::MAX as u64 - 1,
+            false => HASHED_KEYS_MAX,
+        };
+        if count as u64 > most {
             return Err(other);
         }
         // The number of NULL is before the others.

@@ -464,6 +464,16 @@ impl Slots<'_, '_> {
         }
     }
 
+    /// Declares the integer of an argument that is a column of decimals. Returns it with their exponent. Floats of 32 bits
+    /// are aggregated as those of 64 bits that they are, which have more digits.
+    fn decimals_of(&mut self, argument: &Arc<dyn PhysicalExpr>) -> Result<Option<(Value, u32)>> {
+        let schema = &self.code.draft.scanned.schema;
+        match argument.data_type(schema).map_err(Reason::of)? {
+            DataType::Float64 => self.code.decimals(argument),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the states of a variance or a standard deviation.
     fn variance(
         &mut self,
@@ -474,7 +484,7 @@ impl Slots<'_, '_> {
         let (value, exponent) = match decimals(argument, self.code.draft.scanned) {
             Some((inner, exponent)) => (self.code.value(inner)?, exponent),
             None => {
-                let decimals = self.code.decimals(argument)?;
+                let decimals = self.decimals_of(argument)?;
                 decimals.ok_or_else(|| Reason::new(format!("a variance of {argument}")))?
             }
         };
@@ -525,7 +535,7 @@ impl Slots<'_, '_> {
         (largest, rows): (f64, usize),
         condition: Option<&str>,
     ) -> Result<Output> {
-        if let Some((decimals, exponent)) = self.code.decimals(argument)? {
+        if let Some((decimals, exponent)) = self.decimals_of(argument)? {
             let sum = self.sum(&decimals, condition);
             return Ok(Output::SumOfDecimals {
                 sum,

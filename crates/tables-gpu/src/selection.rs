@@ -91,7 +91,8 @@ pub(crate) struct Search<'a> {
     above: u64,
 }
 
-/// Returns the code of a value of the group `group`, and of whether it is not NULL.
+/// Returns the code of a value of the group `group`, of a sum of floats a number that orders as it does, and of whether
+/// it is not NULL.
 fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
     let word = |slot: usize| format!("group[{}]", totals[slot].word);
     let number = |slot: usize| match totals[slot].is_wide {
@@ -108,12 +109,23 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
         Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
-        Output::SumOfDecimals { sum, rows, .. } => Some((number(sum), is_some(rows))),
-        Output::Some(_)
-        | Output::Unsigned(_)
-        | Output::FloatSum(..)
-        | Output::SumOfFloats { .. }
-        | Output::Moment { .. } => None,
+        Output::SumOfDecimals {
+            sum,
+            rows,
+            exponent,
+        } => {
+            let power = 10_f64.powi(exponent as i32);
+            let order = format!("order_of_decimals({}, {power:?})", number(sum));
+            Some((order, is_some(rows)))
+        }
+        Output::SumOfFloats { slots, rows, .. } => {
+            let [high, middle, low] = slots.map(number);
+            let order = format!("order_of_floats({high}, {middle}, {low})");
+            Some((order, is_some(rows)))
+        }
+        Output::Some(_) | Output::Unsigned(_) | Output::FloatSum(..) | Output::Moment { .. } => {
+            None
+        }
     }
 }
 

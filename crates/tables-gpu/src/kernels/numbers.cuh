@@ -45,3 +45,21 @@ __device__ inline i64 low_part(double rest, i64 middle) {
     return __double2ll_rn((rest - static_cast<double>(middle)) * kPartScale);
 }
 __device__ inline bool is_too_small(double value, double least) { return value != 0 && fabs(value) < least; }
+
+// Integers that order as sums of floats do, from their totals. Sums that are rounded to the same float have the same one,
+// as the order of the result is that of the floats.
+__device__ inline i128 order_of_decimals(i128 sum, double power) {
+    return static_cast<i128>(floor(__ddiv_rn(static_cast<double>(sum), power) * power));
+}
+__device__ inline i128 order_of_floats(i128 high, i128 middle, i128 low) {
+    constexpr u32 kBits = 41;
+    constexpr i128 kMask = (static_cast<i128>(1) << kBits) - 1, kLarge = static_cast<i128>(1) << (127 - kBits);
+    middle += low >> kBits;
+    high += middle >> kBits;
+    low &= kMask;
+    const i128 both = high * (kMask + 1) + (middle & kMask);
+    // As `floats.rs` rounds them.
+    if (-kLarge < both && both < kLarge)
+        return static_cast<i128>(floor(static_cast<double>(both * (kMask + 1) + low) / kPartScale));
+    return static_cast<i128>(static_cast<double>(both | (low != 0 ? 1 : 0)));
+}

@@ -114,6 +114,8 @@ pub(super) const QUERIES: &[&str] = &[
 pub(super) const LISTS: &[&str] = &[
     "SELECT a, label, price, day FROM t JOIN d ON a = k WHERE b > 0",
     "SELECT t.a, name, flag, label, title, weight, ok FROM t JOIN d ON a = k JOIN r ON d.r = r.r WHERE quantity < 20",
+    "SELECT a, label, fare, tip FROM t JOIN d ON a = k WHERE b > 0",
+    "SELECT label, spread, fare * 2 FROM t LEFT JOIN d ON a = k WHERE quantity < 20",
     "SELECT a, quantity FROM t WHERE a IN (SELECT k FROM m WHERE v > 3)",
     "SELECT a, quantity + 1, upper(name) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > 3) AND name <> 'x'",
     "SELECT a, label, weight FROM t LEFT JOIN d ON a = k",
