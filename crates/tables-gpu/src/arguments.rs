@@ -23,7 +23,7 @@ kernel_arguments! {
         pub(crate) reference: i64,
         /// Bits of a packed number, a multiple of four.
         pub(crate) width: u32,
-        /// Of floats, the exponent of ten by which a number is divided; 32 if numbers are bits.
+        /// Of floats, the exponent of the power of ten that divides a number; 32 if numbers are bits.
         pub(crate) exponent: u32,
     }
 
@@ -63,8 +63,8 @@ kernel_arguments! {
         pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
         /// A bit for each element of this table: whether it has a row; 0 before.
         pub(crate) seen: DevicePointerMut<u32>,
-        /// Set to 1 if two rows have the same keys and only one may, to 2 if a hash table is full, to 3 if a float is too
-        /// small for its sum.
+        /// Set to 1 if two rows have the same keys and only one may, to 2 if a hash table is full, to 3 if a float is
+        /// too small for its sum.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],

@@ -152,7 +152,7 @@ impl Code<'_, '_> {
         }
     }
 
-    /// Declares the integer by which a float is compared: 0 and -0 are equal, as NaN of the same bits are.
+    /// Declares the integer that compares as a float does: 0 and -0 are equal, as NaN of the same bits are.
     pub(crate) fn rank_of(&mut self, value: &Value) -> String {
         let text = match value.may_be_negative_zero() {
             true => self.declare(

@@ -1,8 +1,8 @@
 //! Floats as integers: what columns keep of them, and the exact sums of kernels.
 //!
-//! Most floats in files are decimals: prices, distances, rates. The chunk of such a column keeps integers, which kernels
-//! divide by a power of ten; the quotient is the float, bit for bit. Other chunks keep the bits, as integers that order
-//! as the floats do.
+//! Most floats in files are decimals: prices, distances, rates. The chunk of such a column keeps integers, which
+//! kernels divide by a power of ten; the quotient is the float, bit for bit. Other chunks keep the bits, as integers
+//! that order as the floats do.
 
 use datafusion::arrow::datatypes::DataType;
 
@@ -240,7 +240,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..100_000 {
             let (exponent, bits) = (random.u32(0..POWERS.len() as u32), random.u32(1..53));
-            let number = random.i64(..) >> (63 - bits);
+            let number = random.i64(i64::MIN..) >> (63 - bits);
             let text = format!("{number}e-{exponent}");
             let float: f64 = text.parse().expect("a number");
             assert_eq!(

@@ -151,7 +151,7 @@ pub(crate) enum Values {
         count: usize,
         has_null: bool,
         data_type: DataType,
-        /// Of floats, the exponent of ten by which numbers are divided.
+        /// Of floats, the exponent of the power of ten that divides numbers.
         exponent: Option<u32>,
     },
     /// The texts of all rows.

@@ -160,8 +160,8 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares the number of a key among all numbers between the smallest and the largest. Returns it and the values by
-    /// number.
+    /// Declares the number of a key among all numbers between the smallest and the largest. Returns it and the values
+    /// by number.
     ///
     /// # Errors
     /// The reason `other` if the key has no numbers or there are too many.

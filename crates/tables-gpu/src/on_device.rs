@@ -337,12 +337,7 @@ fn of_total(output: &Output, totals: &[Total], (min, max): (i128, i128)) -> Opti
         Output::Sum(slot, rows) => (word(slot), slot, Some(rows)),
         Output::Max(slot, rows) => (format!("plain({})", word(slot)), slot, Some(rows)),
         Output::Min(slot, rows) => (format!("plain(~{})", word(slot)), slot, Some(rows)),
-        Output::Some(_)
-        | Output::Unsigned(_)
-        | Output::FloatSum(..)
-        | Output::SumOfFloats { .. }
-        | Output::SumOfDecimals { .. }
-        | Output::Moment { .. } => return None,
+        Output::Some(_) | Output::Unsigned(_) | Output::Float(_) => return None,
     };
     let code = Code {
         value,

@@ -167,7 +167,7 @@ pub(crate) struct Packed {
     pub(crate) range: Option<(i64, i64)>,
     /// What is added to a packed number.
     pub(crate) reference: i64,
-    /// Of floats, the exponent of ten by which numbers are divided, or [`floats::BITS`]; 0 of others.
+    /// Of floats, the exponent of the power of ten that divides numbers, or [`floats::BITS`]; 0 of others.
     pub(crate) exponent: u32,
     /// Bits of a number, a multiple of four.
     pub(crate) width: u32,
@@ -336,8 +336,8 @@ impl Packer {
         }
     }
 
-    /// Packs the rows so far, and forgets them. Numbers have at least as many bits as those of chunks before, and floats
-    /// their exponent: chunks that are alike are read faster.
+    /// Packs the rows so far, and forgets them. Numbers have at least as many bits as those of chunks before, and
+    /// floats their exponent: chunks that are alike are read faster.
     pub(crate) fn pack(&mut self, packing: &Packing) -> Packed {
         let mut numbers = std::mem::take(&mut self.numbers);
         let valid = std::mem::take(&mut self.valid);

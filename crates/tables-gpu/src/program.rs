@@ -61,27 +61,17 @@ pub(crate) fn group_words(totals: &[Total]) -> usize {
     last.map_or(0, |it| it.word + 1 + usize::from(it.is_wide))
 }
 
-/// What a column of the result is made of: indexes of slots.
-#[derive(Debug, Clone)]
-pub(crate) enum Output {
-    /// A number of rows.
-    Count(usize),
-    /// The same, unsigned.
-    Unsigned(usize),
-    /// A number of rows; NULL instead of 0.
-    Some(usize),
-    /// A sum; NULL if the number of rows in the second slot is 0.
-    Sum(usize, usize),
-    /// A sum as a float.
-    FloatSum(usize, usize),
+/// A float that is made of totals; the numbers are those of slots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Float {
     /// A sum of floats; NULL if the number of rows is 0.
-    SumOfFloats {
+    Sum {
         slots: [usize; 3],
         rows: usize,
         parts: Parts,
     },
-    /// A sum of decimals; NULL if the number of rows is 0.
-    SumOfDecimals {
+    /// A sum of integers that a power of ten divides; NULL if the number of rows is 0.
+    Decimals {
         sum: usize,
         rows: usize,
         exponent: u32,
@@ -94,6 +84,20 @@ pub(crate) enum Output {
         rows: usize,
         distances: Distances,
     },
+}
+
+/// What a column of the result is made of: indexes of slots.
+#[derive(Debug, Clone)]
+pub(crate) enum Output {
+    /// A number of rows.
+    Count(usize),
+    /// The same, unsigned.
+    Unsigned(usize),
+    /// A number of rows; NULL instead of 0.
+    Some(usize),
+    /// A sum; NULL if the number of rows in the second slot is 0.
+    Sum(usize, usize),
+    Float(Float),
     /// The largest value, and the number of rows.
     Max(usize, usize),
     /// The smallest value, and the number of rows.
@@ -410,9 +414,13 @@ impl Slots<'_, '_> {
                 if self.largest(&value) >= FLOAT_MAX {
                     return Err(Reason::new("an average of integers may be rounded"));
                 }
-                let sum = self.sum(&value, kept.as_deref());
+                let sum = Float::Decimals {
+                    sum: self.sum(&value, kept.as_deref()),
+                    rows,
+                    exponent: 0,
+                };
                 let count = column(Output::Some(rows), 0, self.of_counts());
-                Ok(vec![count, column(Output::FloatSum(sum, rows), 1, of_sums)])
+                Ok(vec![count, column(Output::Float(sum), 1, of_sums)])
             }
             ("min", [_]) => {
                 let value = format!("~ordered({large})");
@@ -464,8 +472,8 @@ impl Slots<'_, '_> {
         }
     }
 
-    /// Declares the integer of an argument that is a column of decimals. Returns it with their exponent. Floats of 32 bits
-    /// are aggregated as those of 64 bits that they are, which have more digits.
+    /// Declares the integer of an argument that is a column of decimals. Returns it with their exponent. Floats of 32
+    /// bits are aggregated as those of 64 bits that they are, which have more digits.
     fn decimals_of(&mut self, argument: &Arc<dyn PhysicalExpr>) -> Result<Option<(Value, u32)>> {
         let schema = &self.code.draft.scanned.schema;
         match argument.data_type(schema).map_err(Reason::of)? {
@@ -515,11 +523,13 @@ impl Slots<'_, '_> {
             self.addend_max = self.addend_max.max(addend_max);
             self.slot(kept.as_deref(), text, Added::UpTo(addend_max))
         });
-        let moment = |is_mean| Output::Moment {
-            is_mean,
-            slots,
-            rows,
-            distances: Distances { first, exponent },
+        let moment = |is_mean| {
+            Output::Float(Float::Moment {
+                is_mean,
+                slots,
+                rows,
+                distances: Distances { first, exponent },
+            })
         };
         Ok(vec![
             column(Output::Unsigned(rows), 0, self.of_counts()),
@@ -537,22 +547,22 @@ impl Slots<'_, '_> {
     ) -> Result<Output> {
         if let Some((decimals, exponent)) = self.decimals_of(argument)? {
             let sum = self.sum(&decimals, condition);
-            return Ok(Output::SumOfDecimals {
+            return Ok(Output::Float(Float::Decimals {
                 sum,
                 rows,
                 exponent,
-            });
+            }));
         }
         let value = &self.code.value(argument)?;
         let parts = Parts::of(largest);
         let all = self.code.parts_of(value, (parts, condition))?;
         self.addend_max = self.addend_max.max(PART_MAX);
         let added = Added::UpTo(PART_MAX);
-        Ok(Output::SumOfFloats {
+        Ok(Output::Float(Float::Sum {
             slots: all.map(|part| self.slot(condition, part, added)),
             rows,
             parts,
-        })
+        }))
     }
 
     /// Returns the slot of the number of rows in which an argument is not NULL.

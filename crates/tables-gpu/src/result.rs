@@ -24,7 +24,7 @@ use crate::engine::Ran;
 use crate::fragment::Fragment;
 use crate::groups::{Groups, Values};
 use crate::packed::array_of;
-use crate::program::{Column, Compiled, Determined, Output, Total, group_words};
+use crate::program::{Column, Compiled, Determined, Float, Output, Total, group_words};
 use crate::reason::Reason;
 use crate::variance::Sums;
 
@@ -131,6 +131,38 @@ impl Totals<'_> {
         groups.iter().map(|(group, _)| value(*group)).collect()
     }
 
+    /// Returns a float of a group; `None` for NULL.
+    fn float(&self, group: usize, float: &Float) -> Option<f64> {
+        let sums = |slots: [usize; 3]| slots.map(|slot| self.sum(group, slot));
+        let is_some = |rows| self.count(group, rows) > 0;
+        match *float {
+            Float::Sum { slots, rows, parts } => is_some(rows).then(|| parts.sum(sums(slots))),
+            Float::Decimals {
+                sum,
+                rows,
+                exponent,
+            } => is_some(rows).then(|| self.sum(group, sum) as f64 / 10_f64.powi(exponent as i32)),
+            Float::Moment { rows, .. } if !is_some(rows) => Some(0.0),
+            Float::Moment {
+                is_mean,
+                slots,
+                rows,
+                distances,
+            } => {
+                let [of_distances, high, low] = sums(slots);
+                let sums = Sums {
+                    rows: self.count(group, rows),
+                    distances: of_distances,
+                    squares: [high, low],
+                };
+                Some(match is_mean {
+                    true => distances.mean(sums),
+                    false => distances.sum_of_squares(sums),
+                })
+            }
+        }
+    }
+
     /// Returns a column of the result, for these groups.
     fn column(&self, column: &Column, groups: &[Group]) -> Result<ArrayRef> {
         let data_type = &column.data_type;
@@ -163,47 +195,9 @@ impl Totals<'_> {
                     }
                 })
             }
-            Output::FloatSum(slot, rows) => {
-                let sums = self.of_each(groups, rows, |group| self.sum(group, slot) as f64);
-                Ok(Arc::new(Float64Array::from(sums)))
-            }
-            Output::SumOfFloats { slots, rows, parts } => {
-                let sum = |group| parts.sum(slots.map(|slot| self.sum(group, slot)));
-                Ok(Arc::new(Float64Array::from(
-                    self.of_each(groups, rows, sum),
-                )))
-            }
-            Output::Moment {
-                is_mean,
-                slots: [of_distances, high, low],
-                rows,
-                distances,
-            } => {
-                let moment = |group| {
-                    let sums = Sums {
-                        rows: self.count(group, rows),
-                        distances: self.sum(group, of_distances),
-                        squares: [self.sum(group, high), self.sum(group, low)],
-                    };
-                    match is_mean {
-                        _ if sums.rows == 0 => 0.0,
-                        true => distances.mean(sums),
-                        false => distances.sum_of_squares(sums),
-                    }
-                };
-                let moments = groups.iter().map(|(group, _)| moment(*group));
-                Ok(Arc::new(Float64Array::from_iter_values(moments)))
-            }
-            Output::SumOfDecimals {
-                sum,
-                rows,
-                exponent,
-            } => {
-                let power = 10_f64.powi(exponent as i32);
-                let sum = |group| self.sum(group, sum) as f64 / power;
-                Ok(Arc::new(Float64Array::from(
-                    self.of_each(groups, rows, sum),
-                )))
+            Output::Float(float) => {
+                let floats = groups.iter().map(|(group, _)| self.float(*group, &float));
+                Ok(Arc::new(floats.collect::<Float64Array>()))
             }
             Output::Max(slot, rows) => {
                 let values = self.of_each(groups, rows, |group| plain(self.count(group, slot)));

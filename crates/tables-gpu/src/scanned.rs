@@ -76,8 +76,8 @@ impl Scanned {
         }
     }
 
-    /// Returns the largest exponent of a column of floats, if all are decimals, and the smallest and the largest integer
-    /// that they are with it.
+    /// Returns the largest exponent of a column of floats, if all are decimals, and the smallest and the largest
+    /// integer that they are with it.
     pub(crate) fn decimals(&self, column: usize) -> Option<(u32, (i64, i64))> {
         let exponent = match self.facts(column) {
             Some(facts) => facts.exponents.iter().copied().max()?,

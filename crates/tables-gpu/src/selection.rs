@@ -10,7 +10,7 @@ use forebay_device::cuda::{Program, ProgramSpec};
 
 use crate::engine::{KernelLaunch, Launch};
 use crate::launches::InMemory;
-use crate::program::{Column, Output, Total, group_words};
+use crate::program::{Column, Float, Output, Total, group_words};
 use crate::reason::Reason;
 use crate::source::{headers, options};
 
@@ -109,23 +109,21 @@ fn value_of(output: &Output, totals: &[Total]) -> Option<(String, String)> {
         Output::Sum(slot, rows) => Some((number(slot), is_some(rows))),
         Output::Max(slot, rows) => Some((format!("plain({})", word(slot)), is_some(rows))),
         Output::Min(slot, rows) => Some((format!("plain(~{})", word(slot)), is_some(rows))),
-        Output::SumOfDecimals {
+        Output::Float(Float::Decimals {
             sum,
             rows,
             exponent,
-        } => {
+        }) => {
             let power = 10_f64.powi(exponent as i32);
             let order = format!("order_of_decimals({}, {power:?})", number(sum));
             Some((order, is_some(rows)))
         }
-        Output::SumOfFloats { slots, rows, .. } => {
+        Output::Float(Float::Sum { slots, rows, .. }) => {
             let [high, middle, low] = slots.map(number);
             let order = format!("order_of_floats({high}, {middle}, {low})");
             Some((order, is_some(rows)))
         }
-        Output::Some(_) | Output::Unsigned(_) | Output::FloatSum(..) | Output::Moment { .. } => {
-            None
-        }
+        Output::Some(_) | Output::Unsigned(_) | Output::Float(Float::Moment { .. }) => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Variances of integers and decimals, from exact sums.
 //!
-//! A kernel adds the distances from the smallest value and the two halves of their squares. The variance does not depend
-//! on where distances begin, and the difference of `n` times the sum of squares and the square of the sum is computed
-//! without rounding, so that large values with a small variance lose nothing.
+//! A kernel adds the distances from the smallest value and the two halves of their squares. The variance does not
+//! depend on where distances begin, and the difference of `n` times the sum of squares and the square of the sum is
+//! computed without rounding, so that large values with a small variance lose nothing.
 
 /// Maximum distance, so that a square has 63 bits.
 pub(crate) const DISTANCE_MAX: i128 = 3_037_000_499;
@@ -16,7 +16,7 @@ pub(crate) const HALF_BITS: u32 = 32;
 pub(crate) struct Distances {
     /// The smallest value, from which distances are.
     pub(crate) first: i64,
-    /// The exponent of ten by which values are divided.
+    /// The exponent of the power of ten that divides values.
     pub(crate) exponent: u32,
 }
 
@@ -64,8 +64,8 @@ mod tests {
             rows: distances.len() as u64 * times,
             distances: all(|it| it),
             squares: [
-                all(|it| it * it >> HALF_BITS),
-                all(|it| it * it & 0xFFFF_FFFF),
+                all(|it| (it * it) >> HALF_BITS),
+                all(|it| (it * it) & 0xFFFF_FFFF),
             ],
         }
     }

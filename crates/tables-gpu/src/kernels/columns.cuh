@@ -17,7 +17,7 @@ template <u32 kWidth, bool kIsFloat> struct Cursor {
     const u32* valid;
     i64 reference;
     u32 bits;
-    // Of floats, the power of ten by which numbers are divided, 0 if numbers are bits; and its inverse.
+    // Of floats, the power of ten that divides numbers, 0 if numbers are bits; and its inverse.
     double power, inverse;
     // A line of the tile that is prefetched next; null if this thread prefetches none.
     const u32* ahead;

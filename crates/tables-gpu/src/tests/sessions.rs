@@ -14,7 +14,8 @@ use tempfile::TempDir;
 
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated, Shared};
-use super::{QUERIES, are_alike, joins};
+use super::floats::{self, are_alike};
+use super::{QUERIES, joins};
 use crate::columns::{Columns, Freeing};
 use crate::rule::Fragments;
 
@@ -114,7 +115,11 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
     let mut without = fixture.session("SET forebay.gpu = off").await;
     // Sessions of the SQL engine rewrite plans in their own way, and some then stay on the CPU.
     let mut on_engine = 0;
-    let queries: Vec<_> = QUERIES.iter().chain(joins::QUERIES).collect();
+    let queries: Vec<_> = QUERIES
+        .iter()
+        .chain(floats::QUERIES)
+        .chain(joins::QUERIES)
+        .collect();
     for query in &queries {
         let wanted = rows(&mut without, query).await;
         assert!(wanted.is_ok(), "{query}: {wanted:?}");
