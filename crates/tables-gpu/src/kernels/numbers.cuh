@@ -35,8 +35,8 @@ constexpr u32 kPowers = 19;
 constexpr double kPowerOfTen[kPowers] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8, 1e9,
                                          1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18};
 
-// The parts of a float that are added, as `floats.rs` tells. Products with powers of two and what they leave behind the
-// high and the middle part are exact, so that only the low part is rounded.
+// The parts of a float that are added, as `floats.rs` tells. Products with powers of two and what they leave behind
+// the high and the middle part are exact, so that only the low part is rounded.
 constexpr double kPartScale = 1ull << 41;
 __device__ inline double behind_high(double value, double scale, i64 high) {
     return __fma_rn(static_cast<double>(high), -kPartScale, value * scale);
@@ -46,8 +46,8 @@ __device__ inline i64 low_part(double rest, i64 middle) {
 }
 __device__ inline bool is_too_small(double value, double least) { return value != 0 && fabs(value) < least; }
 
-// Integers that order as sums of floats do, from their totals. Sums that are rounded to the same float have the same one,
-// as the order of the result is that of the floats.
+// Integers that order as sums of floats do, from their totals. Sums that are rounded to the same float have the same
+// one, as the order of the result is that of the floats.
 __device__ inline i128 order_of_decimals(i128 sum, double power) {
     return static_cast<i128>(floor(__ddiv_rn(static_cast<double>(sum), power) * power));
 }
