@@ -38,8 +38,8 @@ pub(crate) struct Column {
     pub(crate) range: Option<(i64, i64)>,
     /// Bits of a number, if all chunks have the same.
     pub(crate) width: Option<u32>,
-    /// The largest exponent of floats.
-    pub(crate) exponent: u32,
+    /// The smallest and the largest exponent of floats.
+    pub(crate) exponents: (u32, u32),
     pub(crate) has_nulls: bool,
     pub(crate) texts: Arc<Texts>,
     /// Bytes in memory of the engine, and in memory of the host that its kernels read.
@@ -104,12 +104,16 @@ impl Column {
     }
 
     pub(crate) fn new(chunks: Vec<Chunk>, texts: Arc<Texts>) -> Column {
+        let exponents = || chunks.iter().map(|chunk| chunk.exponent);
         Column {
             range: chunks
                 .iter()
                 .fold(None, |range, it| joined(range, it.range)),
             width: common(chunks.iter().map(|chunk| chunk.width)),
-            exponent: chunks.iter().map(|chunk| chunk.exponent).max().unwrap_or(0),
+            exponents: (
+                exponents().min().unwrap_or(0),
+                exponents().max().unwrap_or(0),
+            ),
             has_nulls: chunks.iter().any(Chunk::has_nulls),
             bytes: Bytes::of(&chunks),
             chunks,

@@ -530,7 +530,7 @@ impl Resident {
                 known.files.push(Arc::clone(column));
                 known.range = joined(known.range, column.range);
                 known.widths.push(column.width);
-                known.exponents.push(column.exponent);
+                known.exponents.push(column.exponents);
             }
         }
         Ok(Scanned {

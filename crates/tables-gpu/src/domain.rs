@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::exec_err;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::utils::normalize_float_zero;
 use datafusion::error::Result;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
@@ -202,6 +203,9 @@ impl Domain {
             .iter()
             .map(|it| it.slice(skipped, it.len() - skipped))
             .collect();
+        if results.iter().any(has_negative_zero) {
+            return Err(Reason::new(format!("{expr} may be -0")));
+        }
         let (mut words, values) = numbered(&results).map_err(Reason::of)?;
         for words in &mut words {
             words.splice(0..0, std::iter::repeat_n(0, skipped));
@@ -213,6 +217,11 @@ impl Domain {
 fn too_many(scanned: &Scanned, column: usize) -> Reason {
     let name = scanned.name(column);
     Reason::new(format!("{name} has too many different values"))
+}
+
+/// Returns whether one of floats is -0, which is the same group as 0.
+fn has_negative_zero(values: &ArrayRef) -> bool {
+    !Arc::ptr_eq(&normalize_float_zero(values), values)
 }
 
 /// Numbers the different values of arrays. Returns the number of each value, and the values by number.

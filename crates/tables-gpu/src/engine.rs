@@ -17,6 +17,8 @@ use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 use crate::selection::GROUPS_OF_THREAD;
 
+/// The reason for a sum with floats that are too small for it.
+pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
 /// The reason if rows of a join were repeated.
 pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
 /// Alignment of what an image has.
@@ -237,7 +239,7 @@ impl Image {
     ) -> Result<Ran, Reason> {
         match bytes[0] {
             1 => Err(Reason::new(SAME_KEY)),
-            3 => Err(Reason::new("a sum of floats that are far apart")),
+            3 => Err(Reason::new(FAR_APART)),
             _ => Ok(Ran {
                 bytes,
                 took,

@@ -36,12 +36,41 @@ impl Value {
         min > 0.0 || max < 0.0
     }
 
+    /// Returns the smallest and the largest float.
+    ///
+    /// # Errors
+    /// If some may be infinite or NaN.
+    fn finite_floats(&self) -> Result<[f64; 2]> {
+        match self.largest_float() {
+            Some(_) => Ok(self.floats()),
+            None => Err(Reason::new("floats may be infinite or NaN")),
+        }
+    }
+
     /// Returns the largest absolute value of floats; `None` if some may be infinite or NaN.
     pub(crate) fn largest_float(&self) -> Option<f64> {
         let [min, max] = self.floats();
         let are_finite = min.is_finite() && max.is_finite();
         are_finite.then(|| min.abs().max(max.abs()))
     }
+}
+
+/// Returns the bounds of what is computed of finite floats within bounds. One is NaN if a corner is.
+fn bounds_of_computed(
+    (left, right): ([f64; 2], [f64; 2]),
+    compute: fn(f64, f64) -> f64,
+) -> [f64; 2] {
+    // Rounding keeps the order, so that the results at the corners are bounds.
+    let corners = left
+        .into_iter()
+        .flat_map(|left| right.map(|right| compute(left, right)));
+    let mut corners: Vec<f64> = corners.collect();
+    corners.sort_by(f64::total_cmp);
+    let [min, .., max] = corners.as_slice() else {
+        return [f64::NAN; 2];
+    };
+    // 0 times a negative number is -0.
+    [if *min == 0.0 { -0.0 } else { *min }, *max]
 }
 
 impl Code<'_, '_> {
@@ -117,17 +146,15 @@ impl Code<'_, '_> {
     pub(crate) fn float_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
-        is_determined: bool,
     ) -> Result<(Option<Value>, Option<u32>)> {
         if let Some((decimal, exponent)) = self.decimals(expr)? {
             return Ok((Some(decimal), Some(exponent)));
         }
-        let Ok(value) = self.value(expr) else {
-            return Ok((None, None));
-        };
-        let is_one = value.largest_float().is_some() && !value.may_be_negative_zero();
-        let is_one = value.kind == Kind::Float && (is_determined || is_one);
-        Ok((is_one.then(|| self.bits_of(&value)), None))
+        let value = self.value(expr).ok().filter(|value| {
+            let is_finite = value.kind == Kind::Float && value.largest_float().is_some();
+            is_finite && !value.may_be_negative_zero()
+        });
+        Ok((value.map(|value| self.bits_of(&value)), None))
     }
 
     /// Declares a constant.
@@ -188,9 +215,8 @@ impl Code<'_, '_> {
         left: &Value,
         right: &Value,
     ) -> Result<Value> {
-        let ([low, high], divisor) = (left.floats(), right.floats());
-        let has_zero = divisor[0] <= 0.0 && divisor[1] >= 0.0;
-        if op == Operator::Divide && has_zero {
+        let bounds = (left.finite_floats()?, right.finite_floats()?);
+        if op == Operator::Divide && !right.is_nonzero_float() {
             return Err(Reason::new("a divisor may be 0"));
         }
         let (name, compute): (_, fn(f64, f64) -> f64) = match op {
@@ -200,33 +226,19 @@ impl Code<'_, '_> {
             Operator::Divide => ("__ddiv_rn", |left, right| left / right),
             op => return Err(Reason::new(format!("{op} of floats"))),
         };
-        // Rounding keeps the order, so that these are bounds. A NaN is one of the results.
-        let corners = [low, high]
-            .into_iter()
-            .flat_map(|left| divisor.map(|it| compute(left, it)));
-        let bounds =
-            corners.fold(
-                [f64::INFINITY, f64::NEG_INFINITY],
-                |[min, max], corner| match corner.is_nan() {
-                    true => [corner, corner],
-                    false => [min.min(corner), max.max(corner)],
-                },
-            );
+        let bounds = bounds_of_computed(bounds, compute);
         let text = format!(
             "{name}({}, {})",
             left.widened(Kind::Float),
             right.widened(Kind::Float)
         );
         let valid = self.all(&[left.valid.as_ref(), right.valid.as_ref()]);
-        // 0 times a negative number is -0.
-        let [min, max] = bounds;
-        let bounds = if min == 0.0 { [-0.0, max] } else { [min, max] };
         self.float(&text, bounds, valid)
     }
 
     /// Declares the negative of a float.
     pub(crate) fn float_negative(&mut self, value: &Value) -> Result<Value> {
-        let [min, max] = value.floats();
+        let [min, max] = value.finite_floats()?;
         let text = format!("-{}", value.text);
         self.float(&text, [-max, -min], value.valid.clone())
     }
@@ -245,7 +257,7 @@ impl Code<'_, '_> {
         };
         (*call.return_type() == DataType::Float64).then(|| {
             let value = self.float_value(argument)?;
-            let [min, max] = value.floats();
+            let [min, max] = value.finite_floats()?;
             let bounds = match (name, min < 0.0 && max > 0.0) {
                 ("fabs", true) => [0.0, max.max(-min)],
                 ("fabs", false) => [min.abs().min(max.abs()), min.abs().max(max.abs())],
@@ -324,5 +336,46 @@ impl Code<'_, '_> {
             "if (is_wanted & {is_added} & is_too_small({float}, {least})) *f.flag = 3;"
         ));
         Ok([high, middle, low])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_tell_of_every_corner() {
+        let add: fn(f64, f64) -> f64 = |left, right| left + right;
+        let times: fn(f64, f64) -> f64 = |left, right| left * right;
+        assert_eq!(
+            bounds_of_computed(([-1.0, 2.0], [3.0, 4.0]), add),
+            [2.0, 6.0]
+        );
+        assert_eq!(
+            bounds_of_computed(([-1.0, 2.0], [-5.0, 4.0]), times),
+            [-10.0, 8.0]
+        );
+        let [min, _] = bounds_of_computed(([0.0, 2.0], [-0.0, 4.0]), times);
+        assert!(min.is_sign_negative());
+        let [_, max] = bounds_of_computed(([1e300, 2e300], [1.0, 1e300]), times);
+        assert!(max.is_infinite());
+        let float = |[min, max]: [f64; 2]| Value {
+            text: String::new(),
+            kind: Kind::Float,
+            valid: None,
+            min: ordered(min).into(),
+            max: ordered(max).into(),
+        };
+        let nan = f64::NAN.copysign(1.0);
+        for bounds in [
+            [-nan, 5.0],
+            [-3.0, nan],
+            [f64::NEG_INFINITY, 1.0],
+            [-nan, nan],
+        ] {
+            assert!(float(bounds).finite_floats().is_err(), "{bounds:?}");
+        }
+        assert!(!float([-0.0, 5.0]).is_nonzero_float());
+        assert!(float([0.5, 5.0]).finite_floats().is_ok());
     }
 }

@@ -69,53 +69,63 @@ pub(crate) fn integer(float: f64, exponent: u32, is_single: bool) -> Option<i64>
     (decimal.to_bits() == float.to_bits()).then_some(scaled as i64)
 }
 
-/// Returns the exponent, from the first on, with which all floats are integers.
-fn exponent_of(floats: impl Iterator<Item = f64>, first: u32, is_single: bool) -> Option<u32> {
-    let mut exponent = first;
-    for float in floats {
-        while integer(float, exponent, is_single).is_none() {
-            exponent += 1;
-            if exponent as usize == POWERS.len() {
-                return None;
-            }
+/// Returns whether no other integer with the same exponent is the same float: it has few enough digits.
+pub(crate) fn is_unique(integer: i64, is_single: bool) -> bool {
+    let most = if is_single {
+        1_000_000
+    } else {
+        1_000_000_000_000_000
+    };
+    integer.unsigned_abs() <= most
+}
+
+/// Returns the integers that floats are with an exponent, or the first float that is none.
+fn integers(
+    numbers: &[i64],
+    valid: &[bool],
+    (exponent, is_single): (u32, bool),
+) -> Result<Vec<i64>, f64> {
+    let integers = numbers.iter().zip(valid).map(|(number, valid)| {
+        let float = float_of(*number);
+        match valid {
+            true => integer(float, exponent, is_single).ok_or(float),
+            false => Ok(0),
         }
-    }
-    Some(exponent)
+    });
+    integers.collect()
 }
 
 /// Makes what a chunk keeps of floats, which are given as ordered integers. Returns the exponent, at least `first` if
 /// that can be, or [`BITS`].
 pub(crate) fn encode(numbers: &mut [i64], valid: &[bool], first: u32, is_single: bool) -> u32 {
-    let floats = || {
-        let valid = numbers.iter().zip(valid).filter(|(_, valid)| **valid);
-        valid.map(|(number, _)| float_of(*number))
-    };
-    let exponent = exponent_of(floats(), first, is_single);
-    let exponent = exponent.or_else(|| exponent_of(floats(), 0, is_single));
-    let integers = exponent.and_then(|exponent| {
-        let integers = numbers
-            .iter()
-            .zip(valid)
-            .map(|(number, valid)| match valid {
-                true => integer(float_of(*number), exponent, is_single),
-                false => Some(0),
-            });
-        integers.collect::<Option<Vec<i64>>>()
-    });
-    match (exponent, integers) {
-        (Some(exponent), Some(integers)) => {
-            numbers.copy_from_slice(&integers);
-            exponent
-        }
-        _ if is_single => {
-            for number in numbers {
-                let bits = (float_of(*number) as f32).to_bits().cast_signed();
-                *number = (bits ^ ((bits >> 31).cast_unsigned() >> 1).cast_signed()).into();
+    let mut exponent = first;
+    loop {
+        let float = match integers(numbers, valid, (exponent, is_single)) {
+            Ok(integers) => {
+                numbers.copy_from_slice(&integers);
+                return exponent;
             }
-            BITS
-        }
-        _ => BITS,
+            Err(float) => float,
+        };
+        let mut next = exponent + 1..POWERS.len() as u32;
+        let next = next.find(|exponent| integer(float, *exponent, is_single).is_some());
+        // Large numbers have room for fewer digits than those of chunks before.
+        let is_before = || (0..first).any(|it| integer(float, it, is_single).is_some());
+        exponent = match next {
+            Some(next) => next,
+            None if exponent == first && is_before() => {
+                return encode(numbers, valid, 0, is_single);
+            }
+            None => break,
+        };
     }
+    if is_single {
+        for number in numbers {
+            let bits = (float_of(*number) as f32).to_bits().cast_signed();
+            *number = (bits ^ ((bits >> 31).cast_unsigned() >> 1).cast_signed()).into();
+        }
+    }
+    BITS
 }
 
 /// How kernels add floats: as integers in three parts, so that sums are the same in any order.
@@ -233,6 +243,28 @@ mod tests {
         }
         let (exponent, numbers) = encoded(&[-1.5, f64::from(1e-30_f32)], true);
         assert!(exponent == BITS && numbers[0] < numbers[1] && numbers[0] < 0);
+    }
+
+    #[test]
+    fn integers_with_few_digits_are_the_same_with_other_exponents() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..100_000 {
+            let (first, more) = (random.u32(0..9), random.u32(0..7));
+            let more_is = 10_i64.pow(more);
+            for (is_single, most) in [(true, 1_000_000), (false, 1_000_000_000_000_000)] {
+                let number = random.i64(-most / more_is..=most / more_is);
+                let float = decimal(number, first);
+                let float = if is_single {
+                    f64::from(float as f32)
+                } else {
+                    float
+                };
+                assert!(is_unique(number * more_is, is_single));
+                let found = integer(float, first + more, is_single);
+                assert_eq!(found, Some(number * more_is), "{float} {first} {more}");
+            }
+        }
+        assert!(!is_unique(54_880_700, true));
     }
 
     #[test]

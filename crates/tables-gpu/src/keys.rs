@@ -177,7 +177,7 @@ impl Code<'_, '_> {
             return Err(other);
         };
         let (value, exponent) = match is_float(&data_type) {
-            true => self.float_key(expr, is_determined)?,
+            true => self.float_key(expr)?,
             false => (self.value(expr).ok(), None),
         };
         let Some(value) = value.filter(|it| it.kind <= Kind::Large) else {

@@ -163,6 +163,8 @@ enum Added {
 struct Slots<'k, 'a> {
     code: Code<'k, 'a>,
     slots: Vec<Slot>,
+    /// The sums of floats, by the variable of the value and the condition.
+    float_sums: HashMap<(String, Option<String>), Output>,
     addend_max: u128,
     rows: u64,
 }
@@ -179,6 +181,7 @@ impl Compiled {
         let mut slots = Slots {
             code: Code::new(&mut draft),
             slots: Vec::new(),
+            float_sums: HashMap::new(),
             addend_max: 0,
             rows,
         };
@@ -545,7 +548,10 @@ impl Slots<'_, '_> {
         (largest, rows): (f64, usize),
         condition: Option<&str>,
     ) -> Result<Output> {
-        if let Some((decimals, exponent)) = self.decimals_of(argument)? {
+        let decimals = self.decimals_of(argument)?;
+        // Those of more digits would leave the 64 bits that a block has for a total.
+        let is_small = |it: &(Value, u32)| it.0.largest() <= PART_MAX;
+        if let Some((decimals, exponent)) = decimals.filter(is_small) {
             let sum = self.sum(&decimals, condition);
             return Ok(Output::Float(Float::Decimals {
                 sum,
@@ -554,15 +560,21 @@ impl Slots<'_, '_> {
             }));
         }
         let value = &self.code.value(argument)?;
+        let of = (value.text.clone(), condition.map(str::to_owned));
+        if let Some(known) = self.float_sums.get(&of) {
+            return Ok(known.clone());
+        }
         let parts = Parts::of(largest);
         let all = self.code.parts_of(value, (parts, condition))?;
         self.addend_max = self.addend_max.max(PART_MAX);
         let added = Added::UpTo(PART_MAX);
-        Ok(Output::Float(Float::Sum {
+        let sum = Output::Float(Float::Sum {
             slots: all.map(|part| self.slot(condition, part, added)),
             rows,
             parts,
-        }))
+        });
+        self.float_sums.insert(of, sum.clone());
+        Ok(sum)
     }
 
     /// Returns the slot of the number of rows in which an argument is not NULL.
@@ -606,7 +618,7 @@ impl Slots<'_, '_> {
     }
 
     fn sum(&mut self, value: &Value, condition: Option<&str>) -> usize {
-        let addend_max = value.min.unsigned_abs().max(value.max.unsigned_abs());
+        let addend_max = value.largest();
         self.addend_max = self.addend_max.max(addend_max);
         let added = Added::UpTo(addend_max);
         self.slot(condition, value.widened(Kind::Large), added)
@@ -614,8 +626,7 @@ impl Slots<'_, '_> {
 
     /// Returns the largest absolute value that a sum over all rows may have.
     fn largest(&self, value: &Value) -> u128 {
-        let largest = value.min.unsigned_abs().max(value.max.unsigned_abs());
-        largest.saturating_mul(self.rows.into())
+        value.largest().saturating_mul(self.rows.into())
     }
 
     /// Checks that a sum of integers does not wrap.

@@ -9,7 +9,7 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 
 use crate::column::Column;
-use crate::floats::{BITS, float_of, integer, is_float, ordered};
+use crate::floats::{BITS, float_of, integer, is_float, is_unique, ordered};
 use crate::fragment::Rows;
 use crate::groups::RowTexts;
 
@@ -21,8 +21,8 @@ pub(crate) struct Facts {
     pub(crate) has_nulls: bool,
     /// For each file, the bits of a packed number, if all its chunks have the same.
     pub(crate) widths: Vec<Option<u32>>,
-    /// The largest exponent of floats of each file.
-    pub(crate) exponents: Vec<u32>,
+    /// The smallest and the largest exponent of floats of each file.
+    pub(crate) exponents: Vec<(u32, u32)>,
     /// The column in each file.
     pub(crate) files: Vec<Arc<Column>>,
 }
@@ -79,10 +79,12 @@ impl Scanned {
     /// Returns the largest exponent of a column of floats, if all are decimals, and the smallest and the largest
     /// integer that they are with it.
     pub(crate) fn decimals(&self, column: usize) -> Option<(u32, (i64, i64))> {
-        let exponent = match self.facts(column) {
-            Some(facts) => facts.exponents.iter().copied().max()?,
-            None => 0,
+        let exponents = match self.facts(column) {
+            Some(facts) => facts.exponents.as_slice(),
+            None => &[(0, 0)],
         };
+        let least = exponents.iter().map(|(least, _)| *least).min()?;
+        let exponent = exponents.iter().map(|(_, largest)| *largest).max()?;
         if exponent == BITS {
             return None;
         }
@@ -91,7 +93,10 @@ impl Scanned {
         };
         let is_single = self.data_type(column) == DataType::Float32;
         let integer = |ordered| integer(float_of(ordered), exponent, is_single);
-        Some((exponent, (integer(min)?, integer(max)?)))
+        let (min, max) = (integer(min)?, integer(max)?);
+        // With another exponent, a float of more digits may be another integer.
+        let is_one = least == exponent || is_unique(min, is_single) && is_unique(max, is_single);
+        is_one.then_some((exponent, (min, max)))
     }
 
     /// Returns the bits of a packed number, if all chunks of all files have the same.

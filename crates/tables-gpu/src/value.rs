@@ -51,6 +51,11 @@ pub(crate) struct Value {
 }
 
 impl Value {
+    /// Returns the largest absolute value of a number.
+    pub(crate) fn largest(&self) -> u128 {
+        self.min.unsigned_abs().max(self.max.unsigned_abs())
+    }
+
     /// Returns the value in a kind at least as wide.
     pub(crate) fn widened(&self, kind: Kind) -> String {
         match self.kind == kind {

@@ -17,7 +17,7 @@ use crate::column::Bytes;
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
-use crate::engine::{Launch, Ran, SAME_KEY};
+use crate::engine::{FAR_APART, Launch, Ran, SAME_KEY};
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
 use crate::launches::{InMemory, Joins, joins_of, last};
@@ -104,7 +104,10 @@ impl Work {
             }
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
-                if [SAME_KEY, TOO_MANY_ROWS].map(Reason::new).contains(&reason) {
+                if [SAME_KEY, TOO_MANY_ROWS, FAR_APART]
+                    .map(Reason::new)
+                    .contains(&reason)
+                {
                     self.columns.hopeless.add(self.number, &reason);
                 }
                 Outcome::Cpu(reason)

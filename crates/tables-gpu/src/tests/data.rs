@@ -113,6 +113,14 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         index @ 0..7 => STRANGE[index as usize],
         _ => *it as f64 / 7.0 - 5e7,
     });
+    let lone = |undefined: f64| {
+        let lone = of.choice.iter().map(move |it| match it % 16 {
+            0 => undefined,
+            _ => (it % 1000 - 50) as f64 / 10.0,
+        });
+        Arc::new(Float64Array::from_iter_values(lone)) as ArrayRef
+    };
+    let tenth = of.a.iter().map(|it| *it as f64 / 10.0);
     let spread = of
         .choice
         .iter()
@@ -122,7 +130,7 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         let note = format!("{}{mark} or {}", of.cents[row], of.choice[row] % 100);
         (!of.is_null(row, 12)).then_some(note)
     });
-    let columns: [(&str, ArrayRef); 20] = [
+    let columns: [(&str, ArrayRef); 24] = [
         ("a", Arc::new(a.collect::<Int32Array>())),
         ("b", Arc::new(Int64Array::from(of.b.clone()))),
         ("price", decimals(&of.cents, 2)),
@@ -145,6 +153,10 @@ fn batch(rows: usize, seed: usize) -> RecordBatch {
         ("tip", Arc::new(Float32Array::from_iter_values(tip))),
         ("third", Arc::new(third.collect::<Float32Array>())),
         ("strange", Arc::new(Float64Array::from_iter_values(strange))),
+        ("nan", lone(f64::NAN.copysign(1.0))),
+        ("negative_nan", lone(f64::NAN.copysign(-1.0))),
+        ("infinite", lone(f64::INFINITY)),
+        ("tenth", Arc::new(Float64Array::from_iter_values(tenth))),
         ("spread", Arc::new(Float64Array::from_iter_values(spread))),
     ];
     let columns = columns.into_iter();

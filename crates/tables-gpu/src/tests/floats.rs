@@ -43,6 +43,16 @@ pub(super) const QUERIES: &[&str] = &[
 pub(super) const REFUSED: &[(&str, &str)] = &[
     ("SELECT sum(strange) FROM t", "infinite or NaN"),
     ("SELECT max(strange) FROM t WHERE a > 3", "infinite or NaN"),
+    (
+        "SELECT sum(nan + 1), sum(negative_nan + 1) FROM t",
+        "infinite or NaN",
+    ),
+    ("SELECT sum(abs(nan)) FROM t", "infinite or NaN"),
+    ("SELECT sum(negative_nan * 0) FROM t", "infinite or NaN"),
+    ("SELECT sum(1 / negative_nan) FROM t", "infinite or NaN"),
+    ("SELECT infinite * 0, count(*) FROM t GROUP BY 1", ""),
+    ("SELECT abs(nan), count(*) FROM t GROUP BY 1", ""),
+    ("SELECT ceil(tenth), count(*) FROM t GROUP BY 1", ""),
     ("SELECT sum(spread) FROM t", "far apart"),
     ("SELECT sum(fare / ratio) FROM t", "may be 0"),
     (
