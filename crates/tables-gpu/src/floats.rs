@@ -79,7 +79,7 @@ pub(crate) fn is_unique(integer: i64, is_single: bool) -> bool {
     integer.unsigned_abs() <= most
 }
 
-/// Returns the integers that floats are with an exponent, or the first float that is none.
+/// Returns the integers of floats with an exponent, or the first float that has no such integer.
 fn integers(
     numbers: &[i64],
     valid: &[bool],
