@@ -16,6 +16,10 @@ use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 /// wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
+/// How long a GPU thread spins for the work of an interactive job on the device. A kernel over some gigabytes takes a few
+/// milliseconds; polls between sleeps would find its end a tenth later, and a client waits.
+const KERNEL_SPIN_TIME: Duration = Duration::from_millis(5);
+
 /// How long a GPU thread spins after a step of a load job. This is longer than the time between two pieces of a large
 /// load: 16 cores lay out a piece in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake when the next piece
 /// arrives, and frees the pinned memory of a finished copy at once. A single copy costs the thread at most this much
@@ -64,6 +68,13 @@ pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
 struct Aside {
     queued: Queued,
     awaited: Awaited,
+}
+
+impl Aside {
+    /// Returns whether a client waits for work on the device.
+    fn has_client(&self) -> bool {
+        self.queued.class() == Class::Interactive && matches!(self.awaited, Awaited::Event(_))
+    }
 }
 
 struct Owner<'a> {
@@ -144,7 +155,8 @@ impl Owner<'_> {
     /// if events are pending, at most until the next poll. Returns whether more jobs can arrive.
     fn wait(&mut self) -> bool {
         let now = Instant::now();
-        if now < self.spin_until {
+        let is_short = now - self.idle_since < KERNEL_SPIN_TIME;
+        if now < self.spin_until || is_short && self.aside.iter().any(Aside::has_client) {
             hint::spin_loop();
             return self.keep(self.arriving.try_recv());
         }

@@ -30,6 +30,12 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
+/// Returns the checksum of a part of longer bytes, at this offset, a multiple of 8. The checksum of all is the sum of
+/// those of the parts, modulo 2^64.
+pub fn part_checksum(bytes: &[u8], offset: u64) -> u64 {
+    words_sum(bytes, offset / size_of::<u64>() as u64)
+}
+
 /// Returns the sum of the words of `bytes`, the first of which has the index `first`.
 fn words_sum(bytes: &[u8], first: u64) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

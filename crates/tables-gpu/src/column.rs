@@ -178,12 +178,16 @@ impl Chunk {
         }
     }
 
+    /// Returns the index of the first word with the bits that tell which rows have a value.
+    pub(crate) fn first_valid(&self) -> Option<usize> {
+        let valid = self.valid.as_ref()?;
+        Some((valid.address - self.memory.address) as usize / 4)
+    }
+
     /// Returns the chunk after all its words were copied to other memory.
     pub(crate) fn moved(&self, memory: Memory) -> Chunk {
-        let valid = self.valid.as_ref();
-        let first = valid.map(|it| (it.address - self.memory.address) as usize / 4);
         Chunk {
-            valid: first.map(|first| memory.at_word(first)),
+            valid: self.first_valid().map(|first| memory.at_word(first)),
             memory,
             ..self.clone()
         }

@@ -19,6 +19,7 @@ use crate::arguments::Part;
 use crate::column::{Bytes, Chunk, Column, joined};
 use crate::computed::Refused;
 use crate::counts::Counts;
+use crate::disk::Disk;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
 use crate::hopeless::Hopeless;
@@ -60,7 +61,24 @@ pub(crate) struct ColumnKey {
     name: String,
     data_type: DataType,
     /// What is computed of it.
-    computed: Option<Arc<dyn PhysicalExpr>>,
+    pub(crate) computed: Option<Arc<dyn PhysicalExpr>>,
+}
+
+impl ColumnKey {
+    /// Returns texts that tell the column of a file, and the version of the file, from others.
+    pub(crate) fn texts(&self) -> (String, String) {
+        let file = &self.file;
+        (
+            format!(
+                "{:?}",
+                (&file.store, &file.path, &self.name, &self.data_type)
+            ),
+            format!(
+                "{:?}",
+                (file.bytes, file.modified, &file.tag, &file.version)
+            ),
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -189,6 +207,8 @@ impl Known {
 #[derive(Debug)]
 pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
+    /// The folder of column files; `None` without one.
+    pub(crate) disk: Option<Disk>,
     pub(crate) written: Written,
     pub(crate) hopeless: Hopeless,
     pub(crate) programs: Programs,
@@ -266,9 +286,14 @@ fn file_key(scan: &FileScanConfig, file: &PartitionedFile) -> FileKey {
 }
 
 impl Columns {
-    pub(crate) fn new(engine: Arc<dyn Engine>, freeing: &Freeing) -> Arc<Columns> {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        freeing: &Freeing,
+        disk: Option<Disk>,
+    ) -> Arc<Columns> {
         Arc::new(Columns {
             engine,
+            disk,
             written: Written::default(),
             hopeless: Hopeless::default(),
             programs: Programs::default(),
@@ -353,8 +378,9 @@ impl Columns {
         Ok(Err(self.are_often_read(missing)))
     }
 
-    /// Returns whether all columns that are missing were read often enough to be brought here. A search reads texts,
-    /// whatever it searches for; they count once a query, however many searches it has.
+    /// Returns whether all columns that are missing were read often enough to be brought here: those that have column
+    /// files were. A search reads texts, whatever it searches for; they count once a query, however many searches it
+    /// has.
     fn are_often_read(&self, missing: Vec<(&Arc<Source>, &FileKey, usize, i32)>) -> bool {
         let (mut are_often_read, mut texts_used) = (true, HashMap::new());
         for (source, file, column, reads) in missing {
@@ -364,7 +390,8 @@ impl Columns {
                 let used = used.or_insert_with_key(|key| self.known.lock().use_column(key.clone()));
                 matches!(used, Ok(Ok(_) | Err(READS..)))
             });
-            are_often_read &= are_texts || reads >= READS;
+            let has_file = || self.file_of(&Columns::key(file, source, column)).is_some();
+            are_often_read &= are_texts || reads >= READS || has_file();
         }
         are_often_read
     }
@@ -389,6 +416,14 @@ impl Columns {
         let entry = known.columns.get_mut(key)?;
         entry.used = now;
         match &entry.state {
+            State::Here(column) => Some(Arc::clone(column)),
+            State::Away(_) | State::Refused(_) => None,
+        }
+    }
+
+    /// Returns a column that is here.
+    pub(crate) fn column_here(&self, key: &ColumnKey) -> Option<Arc<Column>> {
+        match &self.known.lock().columns.get(key)?.state {
             State::Here(column) => Some(Arc::clone(column)),
             State::Away(_) | State::Refused(_) => None,
         }

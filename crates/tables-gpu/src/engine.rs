@@ -2,6 +2,8 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -55,6 +57,26 @@ pub(crate) struct TextSearch {
     pub(crate) marks: Memory,
     /// The search is not begun after this is set.
     pub(crate) is_stopped: Arc<AtomicBool>,
+}
+
+/// A file whose first bytes go to memory of the device.
+#[derive(Debug)]
+pub(crate) struct FileRead {
+    pub(crate) path: PathBuf,
+    /// Number of bytes that are read.
+    pub(crate) bytes: u64,
+    /// Ranges of these, in order, and the memory that each goes to.
+    pub(crate) pieces: Vec<(Range<u64>, Memory)>,
+}
+
+/// What was read of files.
+#[derive(Debug)]
+pub(crate) struct FilesRead {
+    /// The [checksum](forebay_movement::checksum) of the bytes of each file, or why it was not read.
+    pub(crate) sums: Vec<Result<u64, Reason>>,
+    pub(crate) took: Duration,
+    /// The storage path.
+    pub(crate) path: &'static str,
 }
 
 /// The keys of a hash table.
@@ -161,8 +183,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// If too little is free.
     fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>>;
 
-    /// Returns the words of memory of the host; `None` if the memory is the device's.
-    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>>;
+    /// Returns the words of this many bytes of memory.
+    fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>>;
+
+    /// Reads files into memory of the device.
+    ///
+    /// # Errors
+    /// If the device fails, or it has no room for what reads need.
+    fn read_files(&self, files: Vec<FileRead>) -> BoxFuture<'static, Result<FilesRead, Reason>>;
 
     /// Copies words to memory of their size.
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>>;

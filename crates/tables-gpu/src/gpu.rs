@@ -20,14 +20,16 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::engine::{Engine, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::gpu_files::{self, Reader};
 use crate::host::Host;
 use crate::program::THREADS;
 use crate::reason::Reason;
 use crate::search::whole_tiles;
+use crate::work::StopOnDrop;
 
-/// Maximum bytes of a copy to the device.
-const COPY_BYTES: usize = 4 << 20;
+/// Maximum bytes of a copy to or from the device.
+pub(crate) const COPY_BYTES: usize = 4 << 20;
 
 /// Number of groups from which on the GPU selects them. To read and to finish fewer takes less time than to count and
 /// to write them.
@@ -40,6 +42,7 @@ pub(crate) struct Gpu {
     pool: Arc<MemoryPool>,
     max_bytes: u64,
     host: Arc<Host>,
+    reader: Arc<Reader>,
     searches: Arc<ScanQueue>,
 }
 
@@ -53,6 +56,7 @@ impl Gpu {
         device: Arc<Device>,
         max_bytes: u64,
         host: Share,
+        reader: Reader,
         reclaim: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Gpu, OutOfMemory> {
         let options = PoolOptions {
@@ -66,6 +70,7 @@ impl Gpu {
             device,
             pool,
             max_bytes,
+            reader: Arc::new(reader),
             searches: Arc::default(),
         })
     }
@@ -107,10 +112,38 @@ impl Engine for Gpu {
         .boxed()
     }
 
-    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>> {
-        let pinned = memory.held.downcast_ref::<Pinned>()?;
-        let words = pinned.as_chunks::<4>().0.iter();
-        Some(words.map(|it| u32::from_le_bytes(*it)).collect())
+    fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {
+        let (device, memory) = (Arc::clone(&self.device), memory.clone());
+        let read = move || match memory.held.downcast::<DeviceMemory>() {
+            Ok(on_device) => gpu_files::read_back(&device, &on_device, bytes as usize),
+            Err(held) => {
+                let pinned = held.downcast::<Pinned>();
+                let pinned = pinned.map_err(|_| Reason::new("memory of another engine"))?;
+                Ok(words(&pinned))
+            }
+        };
+        async move {
+            tokio::task::spawn_blocking(read)
+                .await
+                .map_err(Reason::of)?
+        }
+        .boxed()
+    }
+
+    fn read_files(&self, files: Vec<FileRead>) -> BoxFuture<'static, Result<FilesRead, Reason>> {
+        let (device, reader) = (Arc::clone(&self.device), Arc::clone(&self.reader));
+        let dropped = StopOnDrop::default();
+        let stop = Stop {
+            deadline: None,
+            cancelled: Arc::clone(&dropped.0),
+        };
+        let read = move || reader.read(&device, files, &stop);
+        async move {
+            let read = tokio::task::spawn_blocking(read).await;
+            drop(dropped);
+            read.map_err(Reason::of)?
+        }
+        .boxed()
     }
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
@@ -246,6 +279,12 @@ fn tiled(
     loading.wait().map_err(Reason::of)
 }
 
+/// Returns bytes as words.
+pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
+    let words = bytes.as_chunks::<4>().0.iter();
+    words.map(|it| u32::from_le_bytes(*it)).collect()
+}
+
 /// Copies words to the device. Blocks until they are there.
 fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Reason> {
     let lost = || Reason::new(format!("{} was lost", device.name()));
@@ -280,6 +319,8 @@ struct Running {
     began: Event,
     ended: Event,
     stream: Stream,
+    /// They are done before the kernels begin.
+    _fills: Vec<Transfer<Fill, DeviceView<u8>>>,
 }
 
 /// The stream of the kernels of all fragments on a device.
@@ -327,12 +368,12 @@ impl FragmentJob {
         let (began, ended) = (cuda.event()?, cuda.event()?);
         cuda.record(&began, &stream)?;
         let results = DeviceView::of(&self.memory, image.results..image.len);
-        Transfer::begin(cuda, Fill(0), results, &stream)?.finish()?;
+        let mut fills = vec![Transfer::begin(cuda, Fill(0), results, &stream)?];
         if let Some((zeroed, bytes)) = &self.launch.zeroed
             && let Ok(memory) = Arc::clone(&zeroed.held).downcast::<DeviceMemory>()
         {
             let all = DeviceView::of(&memory, 0..*bytes as usize);
-            Transfer::begin(cuda, Fill(0), all, &stream)?.finish()?;
+            fills.push(Transfer::begin(cuda, Fill(0), all, &stream)?);
         }
         for (index, (kernel, shape)) in kernels.iter().enumerate() {
             // A source without rows has no tile.
@@ -347,6 +388,7 @@ impl FragmentJob {
             began,
             ended,
             stream,
+            _fills: fills,
         });
         Ok(Step::wait_for(done))
     }

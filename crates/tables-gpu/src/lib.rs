@@ -6,20 +6,24 @@
 //! pinned memory of the host, and kernels compute the result, or the CPU does, with the same rows.
 #![deny(unsafe_code)]
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_device::{Device, OutOfMemory};
 use forebay_memory::Account;
+use forebay_movement::pick::Measurements;
 use forebay_tables::GpuRule;
 
 mod above;
 mod arguments;
 mod column;
+mod column_file;
 mod columns;
 mod computed;
 mod constants;
 mod counts;
 mod determined;
+mod disk;
 mod domain;
 mod draft;
 mod engine;
@@ -27,7 +31,9 @@ mod expression;
 mod float_code;
 mod floats;
 mod fragment;
+mod from_disk;
 mod gpu;
+mod gpu_files;
 mod groups;
 mod hopeless;
 mod host;
@@ -64,8 +70,20 @@ mod variance;
 mod work;
 mod written;
 
+/// The folder of column files.
+#[derive(Debug)]
+pub struct ColumnFiles {
+    /// Path of the folder. It is made if there is none.
+    pub folder: PathBuf,
+    /// Maximum bytes of all files.
+    pub max_bytes: u64,
+    /// The rates of this machine's storage paths, if they were measured.
+    pub measurements: Option<Measurements>,
+}
+
 /// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
-/// when others need it. Columns without room there are in pinned memory of the host, which is a share of `host`.
+/// when others need it. Columns without room there are in pinned memory of the host, which is a share of `host`. What
+/// was packed is kept in `files`; a folder that cannot be used is logged, and nothing is kept.
 ///
 /// # Errors
 /// [`OutOfMemory`] if the device is a host device.
@@ -73,13 +91,21 @@ pub fn rule(
     device: Arc<Device>,
     max_bytes: u64,
     host: &Account,
+    files: Option<ColumnFiles>,
 ) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = columns::Freeing::default();
     let reclaim = {
         let freeing = freeing.clone();
         move |bytes| freeing.free(bytes)
     };
-    let gpu = gpu::Gpu::open(device, max_bytes, host.share(), reclaim)?;
-    let columns = columns::Columns::new(Arc::new(gpu), &freeing);
+    let measurements = files.as_ref().and_then(|it| it.measurements.as_ref());
+    let reader = gpu_files::Reader::new(measurements);
+    let gpu = gpu::Gpu::open(device, max_bytes, host.share(), reader, reclaim)?;
+    let disk = files.and_then(|files| {
+        let opened = disk::Disk::open(files.folder.clone(), files.max_bytes);
+        let warn = |why| tracing::warn!(%why, folder = %files.folder.display(), "no column files");
+        opened.map_err(warn).ok()
+    });
+    let columns = columns::Columns::new(Arc::new(gpu), &freeing, disk);
     Ok(Arc::new(rule::Fragments(columns)))
 }

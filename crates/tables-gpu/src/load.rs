@@ -29,13 +29,14 @@ use crate::column::{Chunk, Column};
 use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
+use crate::from_disk::FromDisk;
 use crate::kept::{Kept, Place};
 use crate::packed::{CHUNK_ROWS, Packer, Packing, Texts};
 use crate::reason::Reason;
 use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
-const RANGE_BYTES: u64 = 32 << 20;
+pub(crate) const RANGE_BYTES: u64 = 32 << 20;
 /// Maximum bytes of the texts of the rows of a file.
 const TEXTS_OF_ROWS_BYTES_MAX: usize = 768 << 20;
 /// Maximum number of rows of a plan that is joined.
@@ -71,6 +72,8 @@ type OfRange = Vec<Vec<Chunk>>;
 /// Brings the columns of sources to the engine, those that are not there. One load runs at a time: the one that holds
 /// the lock `loading`.
 ///
+/// Returns what was read from column files.
+///
 /// # Errors
 /// If a file cannot be read, or there is no room.
 pub(crate) async fn load(
@@ -78,8 +81,9 @@ pub(crate) async fn load(
     reads: Vec<Read>,
     context: Arc<TaskContext>,
     _loading: OwnedMutexGuard<()>,
-) -> Result<(), Reason> {
+) -> Result<FromDisk, Reason> {
     let began = columns.now();
+    let from_disk = columns.read_files(&reads, began).await?;
     for (source, files) in &reads {
         let Origin::Files(scan) = &source.origin else {
             continue;
@@ -88,7 +92,8 @@ pub(crate) async fn load(
             load_file(&columns, (source, scan), file, (began, &context)).await?;
         }
     }
-    Ok(())
+    tokio::spawn(columns.write_files(reads));
+    Ok(from_disk)
 }
 
 /// Brings the rows of a plan to the engine.

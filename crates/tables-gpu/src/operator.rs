@@ -20,6 +20,7 @@ use datafusion::physical_plan::{
 };
 use forebay_tables::{GPU_OPERATOR, GpuOptions, PlanAgain};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
@@ -184,6 +185,7 @@ impl GpuFragmentExec {
             have_plans_run: Arc::clone(&self.have_plans_run),
             has_kept_groups: AtomicBool::new(false),
             searched_us: AtomicU64::new(0),
+            from_disk: Mutex::default(),
         }
     }
 }

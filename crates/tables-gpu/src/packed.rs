@@ -119,6 +119,25 @@ impl Texts {
         }
     }
 
+    /// Returns these different texts with the numbers of their places.
+    pub(crate) fn of_all(texts: Vec<String>) -> Texts {
+        Texts {
+            numbers: HashMap::new(),
+            bytes: texts.iter().map(String::len).sum(),
+            texts: texts.into_iter().map(Box::from).collect(),
+        }
+    }
+
+    /// Returns the texts in the order of their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|text| &**text)
+    }
+
+    /// Returns the bytes of the texts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns the number of texts.
     pub(crate) fn count(&self) -> usize {
         self.texts.len()
@@ -370,7 +389,7 @@ impl Packer {
                 let bits = bits.iter().enumerate();
                 bits.fold(0, |word, (bit, valid)| word | u32::from(*valid) << bit)
             }));
-            words.resize(first + valid.len().next_multiple_of(TILE_ROWS) / 32, 0);
+            words.resize(first + words_of(valid.len(), width).1, 0);
             first
         });
         Packed {
@@ -396,12 +415,17 @@ fn range_of(numbers: &[i64], valid: &[bool]) -> Option<(i64, i64)> {
     })
 }
 
+/// Returns the number of words of packed numbers, and of the bits that tell which rows have a value.
+pub(crate) fn words_of(rows: usize, width: u32) -> (usize, usize) {
+    let rows = rows.next_multiple_of(TILE_ROWS);
+    (rows / 32 * width as usize, rows / 32)
+}
+
 /// Returns numbers above a reference as packed words, as [`Packed::words`] tells.
 fn packed(numbers: &[i64], reference: i64, width: u32, valid: &[bool]) -> Vec<u32> {
     let group_rows = LANES * ROWS_OF_LANE;
     let words_of_lane = (width / WIDTH_UNIT) as usize;
-    let groups = numbers.len().next_multiple_of(TILE_ROWS) / group_rows;
-    let mut words = vec![0; groups * words_of_lane * LANES];
+    let mut words = vec![0; words_of(numbers.len(), width).0];
     let above: Vec<u64> = numbers
         .iter()
         .zip(valid)

@@ -67,7 +67,8 @@ impl Columns {
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
-            if let Some(words) = self.engine.read_host(&chunk.memory) {
+            if chunk.memory.is_on_host {
+                let words = self.engine.read(&chunk.memory, chunk.bytes).await?;
                 let memory = self.room_of_column(words.len() as u64 * 4, began);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
                 self.engine.write(words, &memory).await?;
@@ -79,7 +80,7 @@ impl Columns {
 
     /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that
     /// were used lately.
-    fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
+    pub(crate) fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
         if !self.has_room(bytes, began) {
             return None;
         }

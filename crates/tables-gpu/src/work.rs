@@ -12,6 +12,7 @@ use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricBuilder};
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
+use parking_lot::Mutex;
 
 use crate::column::Bytes;
 use crate::columns::{Columns, Read, Resident, files};
@@ -19,6 +20,7 @@ use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{FAR_APART, Launch, Ran, SAME_KEY};
 use crate::fragment::{Fragment, Origin, Rows, Source};
+use crate::from_disk::FromDisk;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
 use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::{load, load_plan};
@@ -79,6 +81,8 @@ pub(crate) struct Work {
     pub(crate) has_kept_groups: AtomicBool,
     /// Microseconds of searches of texts on the device.
     pub(crate) searched_us: AtomicU64,
+    /// What was read from column files.
+    pub(crate) from_disk: Mutex<FromDisk>,
 }
 
 impl Work {
@@ -222,6 +226,7 @@ impl Work {
             written => written?,
         };
         figures.searched = Duration::from_micros(self.searched_us.load(Ordering::Relaxed));
+        figures.from_disk = self.from_disk.lock().clone();
         let (mut joins, mut marks) = (Joins::default(), None);
         if !compiled.kernel.builds.is_empty() {
             let (launch, tables) = joins_of(
@@ -447,6 +452,7 @@ impl Work {
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {
             let loaded = load(loading.lock_owned().await).await;
+            let loaded = loaded.map(|from_disk| self.from_disk.lock().add(from_disk));
             self.search(&reads, used, stop).await?;
             return match self.columns.resident(&reads) {
                 Err(refused) => Ok(Err(refused)),
@@ -564,6 +570,8 @@ struct Figures {
     bytes: Bytes,
     /// Time of the kernels on the device.
     took: Duration,
+    /// What was read from column files, before them.
+    from_disk: FromDisk,
     /// Time of searches of texts on the device, before them.
     searched: Duration,
     /// Time that they waited for the compiler.
@@ -581,6 +589,7 @@ impl Figures {
             rows: 0,
             bytes: Bytes::default(),
             took: Duration::ZERO,
+            from_disk: FromDisk::default(),
             searched: Duration::ZERO,
             compiled: Duration::ZERO,
         }
@@ -619,6 +628,14 @@ impl Figures {
             text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
         }
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        if self.from_disk.bytes > 0 {
+            let FromDisk { bytes, took, path } = &self.from_disk;
+            text += &format!(
+                ", {:.1} MB read from disk by {path} in {:.0} ms",
+                megabytes(*bytes),
+                ms(*took)
+            );
+        }
         if !self.searched.is_zero() {
             text += &format!(", texts searched in {:.3} ms", ms(self.searched));
         }
@@ -634,8 +651,8 @@ impl Figures {
 }
 
 /// Sets a flag when it is dropped, so that what a statement computes ends with it.
-#[derive(Default)]
-struct StopOnDrop(Arc<AtomicBool>);
+#[derive(Debug, Default)]
+pub(crate) struct StopOnDrop(pub(crate) Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {

@@ -193,16 +193,7 @@ impl Connection {
             if self.move_portal(&statement).await? {
                 continue;
             }
-            let session = &mut self.session;
-            let run = async {
-                let prepared = session.prepare(statement, &[]).await?;
-                if let [_, ..] = prepared.parameters() {
-                    let message = "there is no parameter $1";
-                    return Err(SqlError::new(Code::UndefinedParameter, message));
-                }
-                let outcome = session.execute(&prepared, Vec::new()).await?;
-                Ok((prepared, outcome))
-            };
+            let run = self.session.prepare_and_run(statement);
             let (prepared, outcome) = guarded(&mut self.wire, &mut self.key, run).await?;
             reply::put_news(&mut self.wire, &mut self.session)?;
             match outcome {

@@ -37,6 +37,8 @@ pub struct GpuFigures {
     pub column_bytes: u64,
     /// Their bytes in memory of the host.
     pub host_bytes: u64,
+    /// Bytes of their files on the disk.
+    pub disk_bytes: u64,
 }
 
 /// A rule that gives parts of plans to a GPU. It reads [`GpuOptions`].

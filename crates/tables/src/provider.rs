@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -328,23 +329,28 @@ impl Folder {
             .folder
             .as_ref()
             .and_then(|folder| std::fs::read_dir(folder).ok());
-        let paths = listed
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
-        let table = |path: PathBuf| {
+        let table = |entry: DirEntry| {
+            let path = entry.path();
             let file = path.file_name()?.to_str()?;
             if file.starts_with(['.', '_']) {
                 return None;
             }
-            let name = match path.is_dir() {
+            let is_folder = match entry.file_type() {
+                Ok(found) if !found.is_symlink() => found.is_dir(),
+                _ => path.is_dir(),
+            };
+            let name = match is_folder {
                 true => file,
                 false => crate::files::table_name(file)?,
             };
             Some((name.to_owned(), path))
         };
-        paths.filter_map(table).collect()
+        listed
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(table)
+            .collect()
     }
 
     /// Returns the path of the table with this name, in any case if none has it exactly.

@@ -193,11 +193,26 @@ impl Session {
     /// # Errors
     /// If the statement fails.
     pub async fn run(&mut self, parsed: Parsed) -> Result<Outcome> {
+        let (_, outcome) = self.prepare_and_run(parsed).await?;
+        Ok(outcome)
+    }
+
+    /// Plans a statement without parameters and runs it. The tables of the plan are compared with those that are there
+    /// once, where [`prepare`](Session::prepare) and [`execute`](Session::execute) each do it.
+    ///
+    /// # Errors
+    /// If the statement has parameters, or fails.
+    pub async fn prepare_and_run(&mut self, parsed: Parsed) -> Result<(Prepared, Outcome)> {
         let mut prepared = self.prepare(parsed, &[]).await?;
+        if let [_, ..] = prepared.parameters() {
+            let message = "there is no parameter $1";
+            return Err(SqlError::new(Code::UndefinedParameter, message));
+        }
         if let Some(inner) = Arc::get_mut(&mut prepared.0) {
             inner.is_run_at_once = true;
         }
-        self.execute(&prepared, Vec::new()).await
+        let outcome = self.execute(&prepared, Vec::new()).await?;
+        Ok((prepared, outcome))
     }
 
     /// Plans a statement. `declared` are the types of its parameters, from `$1` on, where the client knows them.

@@ -17,6 +17,8 @@ kernel_arguments! {
     pub(crate) struct Summing {
         pub(crate) from: DevicePointer<u8>,
         pub(crate) bytes: u64,
+        /// Index of the first word.
+        pub(crate) first: u64,
         /// The sum, to which the kernel adds.
         pub(crate) sum: DevicePointerMut<u64>,
     }

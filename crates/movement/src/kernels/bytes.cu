@@ -70,11 +70,11 @@ extern "C" __global__ void checksum(const __grid_constant__ Summing a) {
     u64 sum = 0;
     u64 words = a.bytes / sizeof(u64);
     auto from = reinterpret_cast<const u64*>(a.from);
-    for (u64 i = this_thread(); i < words; i += threads()) sum += mix(from[i], i);
+    for (u64 i = this_thread(); i < words; i += threads()) sum += mix(from[i], a.first + i);
     if (this_thread() == 0 && words * sizeof(u64) < a.bytes) {
         u64 last = 0;
         for (u64 i = words * sizeof(u64); i < a.bytes; i++) last |= static_cast<u64>(a.from[i]) << i % sizeof(u64) * 8;
-        sum += mix(last, words);
+        sum += mix(last, a.first + words);
     }
     add(sum, a.sum);
 }

@@ -162,18 +162,62 @@ pub(crate) fn checksum(
     from: &DeviceView<u8>,
     stream: &Stream,
 ) -> Result<u64, JobError> {
-    let sum = Total::zero(cuda, stream)?;
-    let kernel = cuda.kernel(bytes_program(cuda), "checksum")?;
-    let shape = plain_shape(cuda, from.len() as u64);
-    let arguments = Summing {
-        from: from.pointer(),
-        bytes: from.len() as u64,
-        sum: sum.pointer_mut(),
-    };
-    // SAFETY: the kernel takes `Summing`, reads the bytes of the view and adds to one number; both live until the
-    // transfer below has waited for the stream. If that fails, the device is lost and waits for its work.
-    unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }?;
+    let sum = Arc::new(Total::zero(cuda, stream)?);
+    let _adding = PartSum::begin(cuda, (from.clone(), 0), &sum, stream)?;
     sum.read(cuda, stream)
+}
+
+/// A kernel in flight that adds the checksum of a part of a source to that of the source. It owns what the kernel uses;
+/// dropping it waits for the kernel.
+pub(crate) struct PartSum {
+    _uses: (DeviceView<u8>, Arc<Total>),
+    event: Arc<Event>,
+}
+
+impl PartSum {
+    /// Queues the kernel. The part begins at this offset in the source, a multiple of 8 bytes, as is the address of its
+    /// bytes.
+    pub(crate) fn begin(
+        cuda: &mut Cuda,
+        (part, offset): (DeviceView<u8>, u64),
+        sum: &Arc<Total>,
+        stream: &Stream,
+    ) -> Result<PartSum, JobError> {
+        let kernel = cuda.kernel(bytes_program(cuda), "checksum")?;
+        let shape = plain_shape(cuda, part.len() as u64);
+        let arguments = Summing {
+            from: part.pointer(),
+            bytes: part.len() as u64,
+            first: offset / size_of::<u64>() as u64,
+            sum: sum.pointer_mut(),
+        };
+        // SAFETY: the kernel takes `Summing`, reads the bytes of the view and adds to one number. Both are moved into
+        // the result, which drops them only after the event; if there is no event, this function waits for the stream.
+        unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }?;
+        match cuda.mark(stream) {
+            Ok(event) => Ok(PartSum {
+                _uses: (part, Arc::clone(sum)),
+                event,
+            }),
+            Err(fault) => {
+                // The device is lost, whatever this call returns.
+                let _ = cuda.synchronize(stream);
+                Err(fault.into())
+            }
+        }
+    }
+
+    /// Returns whether the kernel is done.
+    pub(crate) fn is_done(&self) -> Result<bool, DeviceFault> {
+        self.event.is_done()
+    }
+}
+
+impl Drop for PartSum {
+    fn drop(&mut self) {
+        // On a failed device no kernel runs, so the error is ignored.
+        let _ = self.event.wait();
+    }
 }
 
 /// Threads of a block that reads by the bulk copy engine.

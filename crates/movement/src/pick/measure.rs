@@ -14,8 +14,8 @@ use forebay_device::{Device, DeviceKind, JobError};
 use super::{Measurements, Rate, Way};
 use crate::measure::{Pattern, Plan, ProcessTimes, rate_methods, read_by_device};
 use crate::storage::{
-    Access, AlignedBytes, DataFile, DirectMode, DirectSource, FileCause, FileError, FileReader,
-    FileSource, PageCache, StoragePath,
+    Access, AlignedBytes, DataFile, DirectMode, FileCause, FileError, PageCache, StoragePath,
+    source_by,
 };
 use crate::{Chunk, Consumer, MoveError, RingOptions, RingReport, Source, StagingRing, Tier};
 
@@ -128,7 +128,7 @@ impl Measured {
         let mut ring = StagingRing::lease(device, RING)?;
         for path in PATHS {
             let way = Way::Path(path);
-            let source = source(path, &file, cufile);
+            let source = source_by(path, (&file, 0..FILE_BYTES), RING.slots, cufile);
             let read = source.and_then(|source| Ok(read(&mut ring, &*source, stop)?));
             stop.check()?;
             match read {
@@ -163,27 +163,6 @@ fn read(
     let before = ProcessTimes::now();
     let report = ring.run(source, &Arc::new(Discard), stop)?;
     Ok((report, ProcessTimes::now().since(before).total()))
-}
-
-/// Returns a source that reads the file by a path, or why this machine lacks the path.
-fn source(
-    path: StoragePath,
-    file: &Arc<DataFile>,
-    cufile: &Opened,
-) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
-    let depth = RING.slots;
-    let reader = match path {
-        StoragePath::StagedUring => FileReader::Uring { depth },
-        StoragePath::Host | StoragePath::StagedThreads => FileReader::Threads { threads: depth },
-        StoragePath::Direct(mode) => {
-            let (cufile, file) = (cufile.as_ref().map_err(String::clone)?, Arc::clone(file));
-            let source = DirectSource::range(cufile, file, 0..FILE_BYTES, (mode, depth))?;
-            return Ok(Box::new(source));
-        }
-    };
-    reader.check()?;
-    let file = Arc::clone(file);
-    Ok(Box::new(FileSource::range(file, 0..FILE_BYTES, reader)))
 }
 
 /// A consumer that does nothing.

@@ -18,5 +18,5 @@ pub use file::{Access, DataFile, PageCache};
 pub use forebay_device::AlignedBytes;
 pub use path::{DirectMode, StoragePath, UnknownPath};
 pub use queue::{Done, IoQueue};
-pub use source::{FileReader, FileSource};
+pub use source::{FileReader, FileSource, source_by};
 pub use uring::StableBytes;

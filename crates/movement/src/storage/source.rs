@@ -1,10 +1,13 @@
 //! A range of a file as a source of the staging ring, read into the slots' host memory.
 
+use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
+use forebay_device::cuda::cufile::CuFile;
+
 use super::queue::uring_works;
-use super::{DataFile, FileCause, FileError, IoQueue};
+use super::{DataFile, DirectSource, FileCause, FileError, IoQueue, StoragePath};
 use crate::ring::{Chunk, Feed, Next, PAGE_BYTES, Slot, Slots, Source, Unread};
 
 /// How a file is read into slots.
@@ -112,6 +115,31 @@ impl FileSource {
         let queued = queue.read(offset, slot, 0..range.end, 0);
         queued.map_err(|error| self.unread(error))
     }
+}
+
+/// Returns a source that reads a range of a file by a path, with this many reads in flight. `cufile` is what the direct
+/// paths use, or why it is not used.
+///
+/// # Errors
+/// Why this machine lacks the path.
+pub fn source_by(
+    path: StoragePath,
+    (file, range): (&Arc<DataFile>, Range<u64>),
+    depth: usize,
+    cufile: &Result<Arc<CuFile>, String>,
+) -> Result<Box<dyn Source>, Box<dyn Error + Send + Sync>> {
+    let file = Arc::clone(file);
+    let reader = match path {
+        StoragePath::StagedUring => FileReader::Uring { depth },
+        StoragePath::Host | StoragePath::StagedThreads => FileReader::Threads { threads: depth },
+        StoragePath::Direct(mode) => {
+            let cufile = cufile.as_ref().map_err(String::clone)?;
+            let source = DirectSource::range(cufile, file, range, (mode, depth))?;
+            return Ok(Box::new(source));
+        }
+    };
+    reader.check()?;
+    Ok(Box::new(FileSource::range(file, range, reader)))
 }
 
 /// Returns a free slot; with `waits`, blocks until there is one. Returns `None` if no slot is free now, or if there are

@@ -194,6 +194,11 @@ settings! {
     /// `memory-bytes-max`; less than 1 GiB means none.
     tables_gpu_host_bytes_max: u64 = "tables-gpu-host-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
+    /// Maximum bytes of column files in the data directory: columns of Parquet files and managed tables, packed for a
+    /// GPU, from which they are read again after a start of the server, or after their memory was given to others.
+    /// Those that were used longest ago are deleted. A tenth of the file system is left free. 0 means none.
+    tables_gpu_disk_bytes_max: u64 = "tables-gpu-disk-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
+
     /// Maximum size of the temporary files of all SQL queries together. A query that needs more fails.
     tables_spill_bytes_max: u64 = "tables-spill-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "64GiB";
 

@@ -155,12 +155,14 @@ impl Tables {
         for gpu in &gpus {
             columns.sample(&[("device", &gpu.device)], gpu.columns);
         }
-        let help = "Bytes of these columns in the memory of the GPU, and in that of the host.";
+        let help =
+            "Bytes of these columns in the memory of the GPU and of the host, and in column files.";
         let mut bytes = page.gauge("forebay_tables_gpu_column_bytes", help);
         for gpu in &gpus {
             let place = |place| [("device", gpu.device.as_str()), ("place", place)];
             bytes.sample(&place("device"), gpu.column_bytes);
             bytes.sample(&place("host"), gpu.host_bytes);
+            bytes.sample(&place("disk"), gpu.disk_bytes);
         }
     }
 }
@@ -188,6 +190,7 @@ fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
         "columns": gpu.columns,
         "columnBytes": gpu.column_bytes,
         "hostBytes": gpu.host_bytes,
+        "diskBytes": gpu.disk_bytes,
     })
 }
 

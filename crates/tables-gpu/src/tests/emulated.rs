@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
 use forebay_device::cuda::{DeviceType, ProgramSpec};
+use forebay_movement::checksum;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::engine::{Engine, Image, Launch, Memory, Ran, TextSearch};
+use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::gpu::words;
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 use crate::search::whole_tiles;
@@ -201,18 +203,28 @@ impl Engine for Shared {
         async move { written.await.map(|()| memory) }.boxed()
     }
 
-    fn read_host(&self, memory: &Memory) -> Option<Vec<u32>> {
-        let bytes = memory
-            .held
-            .downcast_ref::<u64>()
-            .filter(|_| memory.is_on_host)?;
+    fn read(&self, memory: &Memory, bytes: u64) -> BoxFuture<'static, Result<Vec<u32>, Reason>> {
         let begin = (memory.address - BASE) as usize - HEAD;
-        let all = self.0.memory.lock();
-        let words = all[begin..begin + *bytes as usize]
-            .as_chunks::<4>()
-            .0
-            .iter();
-        Some(words.map(|it| u32::from_le_bytes(*it)).collect())
+        let words = words(&self.0.memory.lock()[begin..begin + bytes as usize]);
+        std::future::ready(Ok(words)).boxed()
+    }
+
+    fn read_files(&self, files: Vec<FileRead>) -> BoxFuture<'static, Result<FilesRead, Reason>> {
+        let sums = files.into_iter().map(|file| {
+            let bytes = fs::read(file.path).map_err(Reason::of)?;
+            for (range, memory) in file.pieces {
+                let begin = (memory.address - BASE) as usize - HEAD;
+                let piece = &bytes[range.start as usize..range.end as usize];
+                self.0.memory.lock()[begin..begin + piece.len()].copy_from_slice(piece);
+            }
+            Ok(checksum(&bytes[..file.bytes as usize]))
+        });
+        let read = FilesRead {
+            sums: sums.collect(),
+            took: Duration::ZERO,
+            path: "emulated",
+        };
+        std::future::ready(Ok(read)).boxed()
     }
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {

@@ -2,6 +2,7 @@
 
 mod data;
 mod emulated;
+mod files;
 mod floats;
 mod joins;
 mod random;
@@ -25,6 +26,7 @@ use self::floats::are_alike;
 use crate::columns::{Columns, Freeing};
 use crate::engine::Engine;
 use crate::gpu::Gpu;
+use crate::gpu_files::Reader;
 use crate::rule::Fragments;
 
 /// Queries whose aggregates a kernel computes.
@@ -169,7 +171,7 @@ impl Fixture {
         let folder = TempDir::new().expect("room");
         write(&folder.path().join("t"), sizes);
         joins::write_all(folder.path());
-        let columns = Columns::new(engine, &Freeing::default());
+        let columns = Columns::new(engine, &Freeing::default(), None);
         let session = |options: GpuOptions| {
             let mut config = config.clone();
             config.options_mut().sql_parser.parse_float_as_decimal = true;
@@ -659,11 +661,25 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         Sizes(&[2047, 2048, 2049]),
         Sizes(&[600_000, 1, 262_145]),
     ] {
-        let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
+        let gpu = Gpu::open(
+            Arc::clone(&device),
+            1 << 30,
+            Share::default(),
+            Reader::new(None),
+            |_| (),
+        )
+        .expect("room");
         let fixture = Fixture::new(Arc::new(gpu), sizes).await;
         fixture.compare_all(sizes).await;
     }
-    let gpu = Gpu::open(Arc::clone(&device), 1 << 30, Share::default(), |_| ()).expect("room");
+    let gpu = Gpu::open(
+        Arc::clone(&device),
+        1 << 30,
+        Share::default(),
+        Reader::new(None),
+        |_| (),
+    )
+    .expect("room");
     let fixture = Fixture::new(Arc::new(gpu), Sizes(&[20_000, 700])).await;
     compare_random(&fixture, 100).await;
     drop(fixture);

@@ -17,24 +17,37 @@ use super::emulated::{self, Emulated, Shared};
 use super::floats::{self, are_alike};
 use super::{QUERIES, joins};
 use crate::columns::{Columns, Freeing};
+use crate::disk::Disk;
 use crate::rule::Fragments;
 
-struct Fixture {
-    folder: TempDir,
-    tables: Arc<Tables>,
-    freeing: Freeing,
-    emulated: Arc<Emulated>,
+pub(super) struct Fixture {
+    folder: Arc<TempDir>,
+    pub(super) tables: Arc<Tables>,
+    pub(super) freeing: Freeing,
+    pub(super) emulated: Arc<Emulated>,
 }
 
 impl Fixture {
-    fn new(sizes: Sizes) -> Fixture {
+    pub(super) fn new(sizes: Sizes) -> Fixture {
         let folder = TempDir::new().expect("room");
         let files = folder.path().join("files");
         write(&files.join("t"), sizes);
         joins::write_all(&files);
+        Fixture::over(Arc::new(folder), Emulated::new(), None)
+    }
+
+    /// Returns an engine that has just started over the same tables, with at most this many bytes of column files.
+    pub(super) fn started_again(&self, column_files_bytes: u64) -> Fixture {
+        let disk = Disk::open(self.column_files(), column_files_bytes).expect("a folder");
+        let emulated = Arc::clone(&self.emulated);
+        emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
+        Fixture::over(Arc::clone(&self.folder), emulated, Some(disk))
+    }
+
+    fn over(folder: Arc<TempDir>, emulated: Arc<Emulated>, disk: Option<Disk>) -> Fixture {
+        let files = folder.path().join("files");
         let freeing = Freeing::default();
-        let emulated = Emulated::new();
-        let columns = Columns::new(Arc::new(Shared(Arc::clone(&emulated))), &freeing);
+        let columns = Columns::new(Arc::new(Shared(Arc::clone(&emulated))), &freeing, disk);
         let tables = Tables::open(Settings {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
@@ -55,8 +68,12 @@ impl Fixture {
         }
     }
 
-    fn files(&self) -> PathBuf {
+    pub(super) fn files(&self) -> PathBuf {
         self.folder.path().join("files")
+    }
+
+    pub(super) fn column_files(&self) -> PathBuf {
+        self.folder.path().join("columns")
     }
 
     fn data(&self) -> PathBuf {
@@ -64,7 +81,7 @@ impl Fixture {
     }
 
     /// Returns a session with these settings.
-    async fn session(&self, settings: &str) -> Session {
+    pub(super) async fn session(&self, settings: &str) -> Session {
         let mut session = self.tables.session("ada");
         done(&mut session, settings).await;
         session
@@ -76,7 +93,7 @@ impl Fixture {
     }
 }
 
-const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
+pub(super) const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
 
 async fn done(session: &mut Session, text: &str) {
     for parsed in parse(text).expect("statements") {
@@ -99,7 +116,7 @@ async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-async fn rows(session: &mut Session, query: &str) -> Result<Vec<String>, String> {
+pub(super) async fn rows(session: &mut Session, query: &str) -> Result<Vec<String>, String> {
     let parsed = parse(query).expect("a query").remove(0);
     let outcome = session.run(parsed).await.map_err(|it| it.to_string())?;
     lines(outcome).await
@@ -212,7 +229,7 @@ async fn kept_plans_follow_the_tables() {
 }
 
 /// Writes the files of a table beside it, and moves them there.
-fn replace(folder: &Path, sizes: Sizes) {
+pub(super) fn replace(folder: &Path, sizes: Sizes) {
     let beside = folder.with_extension("new");
     write(&beside, sizes);
     for entry in std::fs::read_dir(&beside).expect("files") {

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
-use forebay_device::DeviceKind;
+use forebay_device::{Device, DeviceKind};
 use forebay_documents::{ClientContext, Documents, Rights};
 use forebay_memory::Account;
+use forebay_movement::pick::{Machine, SavedMeasurements};
 use forebay_tables::{GpuRule, Paths, Settings as TableSettings, Source, Tables};
 use forebay_tables_documents::{Clients, Collections};
 use forebay_tables_flight::Door as Flight;
+use forebay_tables_gpu::ColumnFiles;
 use forebay_tables_postgres::Door as Postgres;
 use forebay_terminal::print_line;
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +36,8 @@ use crate::status;
 const DATABASE: &str = "forebay";
 /// Folder in the data directory for the definitions of tables. `tables` is the name of the folder of documents.
 pub const FOLDER: &str = "sql";
+/// Folder in the data directory for column files.
+const COLUMNS_FOLDER: &str = "columns";
 /// Divisor of the process's memory: SQL queries may take this part of it, and columns that GPUs read as much, unless
 /// settings tell other sizes.
 const MEMORY_PART: u64 = 4;
@@ -317,9 +321,25 @@ fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<
             0 => gpu.memory_budget_bytes(),
             bytes => bytes,
         };
-        forebay_tables_gpu::rule(gpu, bytes, host).ok()
+        let files = column_files(settings, &gpu);
+        forebay_tables_gpu::rule(gpu, bytes, host, files).ok()
     });
     rule.into_iter().collect()
+}
+
+/// Returns the folder of column files; `None` if the server keeps none.
+fn column_files(settings: &Settings, gpu: &Device) -> Option<ColumnFiles> {
+    let max_bytes = settings.tables_gpu_disk_bytes_max;
+    if settings.memory || max_bytes == 0 {
+        return None;
+    }
+    let machine = Machine::this(gpu.details());
+    let saved = SavedMeasurements::load(&settings.data, &machine);
+    Some(ColumnFiles {
+        folder: settings.data.join(COLUMNS_FOLDER),
+        max_bytes,
+        measurements: saved.ok().map(|it| it.measurements),
+    })
 }
 
 /// Returns the collections as tables; `None` if they are those of an upstream.

@@ -1,0 +1,241 @@
+//! A column in a file of its own: the packed chunks as kernels read them, then a footer that tells where each is.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use forebay_movement::part_checksum;
+use forebay_movement::storage::{DataFile, PageCache};
+use serde::{Deserialize, Serialize};
+use tempfile::{Builder, NamedTempFile};
+
+use crate::column::Chunk;
+use crate::engine::Memory;
+use crate::packed::{CHUNK_ROWS, Texts, words_of};
+use crate::reason::Reason;
+
+/// The last bytes of a file. Another layout gets another text.
+const MAGIC: [u8; 8] = *b"FBCOLUM1";
+/// Bytes behind the footer: its length, its CRC-32C, and [`MAGIC`].
+const TAIL_BYTES: u64 = 20;
+/// Maximum bytes of a footer.
+const FOOTER_BYTES_MAX: u64 = 256 << 20;
+/// Alignment in bytes of a chunk.
+const ALIGNMENT: usize = 256;
+/// End of the name of a file that is being written.
+pub(crate) const UNFINISHED: &str = ".part";
+
+/// Where a chunk is in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    rows: u32,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// Index of the first word with the bits that tell which rows have a value.
+    valid: Option<usize>,
+    range: Option<(i64, i64)>,
+    reference: i64,
+    exponent: u32,
+    width: u32,
+}
+
+impl Place {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes
+    }
+
+    /// Returns the chunk when its words are in memory.
+    pub(crate) fn chunk(&self, memory: Memory) -> Chunk {
+        Chunk {
+            rows: self.rows,
+            valid: self.valid.map(|first| memory.at_word(first)),
+            range: self.range,
+            reference: self.reference,
+            exponent: self.exponent,
+            width: self.width,
+            bytes: self.bytes,
+            memory,
+            texts: None,
+        }
+    }
+
+    /// Returns whether kernels can read a chunk with these numbers in a file with this many bytes of chunks.
+    fn is_sound(&self, data_bytes: u64) -> bool {
+        let (words, bits) = words_of(self.rows as usize, self.width);
+        let all = match self.valid {
+            Some(first) if first == words => words + bits,
+            Some(_) => return false,
+            None => words,
+        };
+        let is_inside = self
+            .offset
+            .checked_add(self.bytes)
+            .is_some_and(|end| end <= data_bytes);
+        let is_whole = self.bytes == 4 * all as u64 && self.offset.is_multiple_of(ALIGNMENT as u64);
+        is_inside && is_whole && self.rows as usize <= CHUNK_ROWS && self.width <= u64::BITS
+    }
+}
+
+/// What a file tells of its column.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Footer {
+    /// Which column of which file it is.
+    key: String,
+    pub(crate) chunks: Vec<Place>,
+    /// The texts of a dictionary, in the order of their numbers.
+    texts: Vec<String>,
+    /// Bytes of all chunks, and their checksum.
+    pub(crate) data_bytes: u64,
+    pub(crate) sum: u64,
+}
+
+/// Why a file is not read. The column is then read from the table.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unusable {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it is damaged")]
+    Damaged,
+    #[error("{0}")]
+    Unread(Reason),
+}
+
+impl Footer {
+    /// Reads the footer of the file of a column.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, or is of another column.
+    pub(crate) fn read(path: &Path, key: &str) -> Result<Footer, Unusable> {
+        let mut file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        let tail_at = bytes.checked_sub(TAIL_BYTES).ok_or(Unusable::Damaged)?;
+        let mut tail = [0; TAIL_BYTES as usize];
+        file.seek(SeekFrom::Start(tail_at))?;
+        file.read_exact(&mut tail)?;
+        let (length, rest) = tail.split_first_chunk::<8>().ok_or(Unusable::Damaged)?;
+        let (crc, magic) = rest.split_first_chunk::<4>().ok_or(Unusable::Damaged)?;
+        let length = u64::from_le_bytes(*length);
+        let footer_at = tail_at.checked_sub(length).ok_or(Unusable::Damaged)?;
+        if magic != MAGIC || length > FOOTER_BYTES_MAX {
+            return Err(Unusable::Damaged);
+        }
+        let mut text = vec![0; length as usize];
+        file.seek(SeekFrom::Start(footer_at))?;
+        file.read_exact(&mut text)?;
+        if crc32c::crc32c(&text) != u32::from_le_bytes(*crc) {
+            return Err(Unusable::Damaged);
+        }
+        let footer: Footer = serde_json::from_slice(&text).map_err(|_| Unusable::Damaged)?;
+        let is_sound = |chunk: &Place| chunk.is_sound(footer.data_bytes);
+        let are_sound = footer.chunks.iter().all(is_sound);
+        match footer.key == key && footer.data_bytes == footer_at && are_sound {
+            true => Ok(footer),
+            false => Err(Unusable::Damaged),
+        }
+    }
+
+    /// Returns the texts of the dictionary.
+    pub(crate) fn texts(&mut self) -> Texts {
+        Texts::of_all(std::mem::take(&mut self.texts))
+    }
+}
+
+/// Reads all chunks of a file into memory of the host, past the page cache. Returns the words of each.
+///
+/// # Errors
+/// If the file cannot be read, or is damaged.
+pub(crate) fn words(path: &Path, footer: &Footer) -> Result<Vec<Vec<u32>>, Unusable> {
+    let file = DataFile::open(path, PageCache::Bypass).map_err(io::Error::other)?;
+    let (mut all, mut sum, mut begin) = (Vec::new(), 0_u64, 0);
+    for (index, chunk) in footer.chunks.iter().enumerate() {
+        // With the bytes between this chunk and the next, which the checksum has too.
+        let next = footer.chunks.get(index + 1);
+        let end = next.map_or(footer.data_bytes, |it| it.offset);
+        let mut bytes = vec![0; end.checked_sub(begin).ok_or(Unusable::Damaged)? as usize];
+        let read = file.read_exact_at(begin, &mut bytes);
+        read.map_err(io::Error::other)?;
+        sum = sum.wrapping_add(part_checksum(&bytes, begin));
+        let words = bytes[..chunk.bytes as usize].as_chunks::<4>().0.iter();
+        all.push(words.map(|it| u32::from_le_bytes(*it)).collect());
+        begin = end;
+    }
+    match sum == footer.sum {
+        true => Ok(all),
+        false => Err(Unusable::Damaged),
+    }
+}
+
+/// A file that is being written. It has no name until it is finished, and is deleted if it is not.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    file: NamedTempFile,
+    chunks: Vec<Place>,
+    bytes: u64,
+    sum: u64,
+}
+
+impl Writer {
+    /// Begins a file in a folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub(crate) fn new(folder: &Path) -> io::Result<Writer> {
+        Ok(Writer {
+            file: Builder::new().suffix(UNFINISHED).tempfile_in(folder)?,
+            chunks: Vec::new(),
+            bytes: 0,
+            sum: 0,
+        })
+    }
+
+    /// Appends the words of a chunk.
+    ///
+    /// # Errors
+    /// If the disk is full, or fails.
+    pub(crate) fn push(&mut self, chunk: &Chunk, words: &[u32]) -> io::Result<()> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.chunks.push(Place {
+            rows: chunk.rows,
+            offset: self.bytes,
+            bytes: bytes.len() as u64,
+            valid: chunk.first_valid(),
+            range: chunk.range,
+            reference: chunk.reference,
+            exponent: chunk.exponent,
+            width: chunk.width,
+        });
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        self.file.write_all(&bytes)?;
+        self.sum = self.sum.wrapping_add(part_checksum(&bytes, self.bytes));
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the footer, waits until all is on the disk, and gives the file its name. Returns its bytes.
+    ///
+    /// # Errors
+    /// If the disk is full, or fails.
+    pub(crate) fn finish(mut self, key: String, texts: &Texts, path: &Path) -> io::Result<u64> {
+        let footer = Footer {
+            key,
+            chunks: self.chunks,
+            texts: texts.all().map(str::to_owned).collect(),
+            data_bytes: self.bytes,
+            sum: self.sum,
+        };
+        let mut text = serde_json::to_vec(&footer)?;
+        let (length, crc) = (text.len() as u64, crc32c::crc32c(&text));
+        text.extend(length.to_le_bytes());
+        text.extend(crc.to_le_bytes());
+        text.extend(MAGIC);
+        self.file.write_all(&text)?;
+        self.file.as_file().sync_all()?;
+        self.file.persist(path)?;
+        // It is read past the page cache, where queries have better use for the memory.
+        if let Ok(file) = DataFile::open(path, PageCache::Use) {
+            let _ = file.evict();
+        }
+        Ok(self.bytes + text.len() as u64)
+    }
+}

@@ -1,0 +1,136 @@
+//! Column files into the memory of a GPU, by the storage path that this machine is fastest with, and its memory back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use forebay_cancel::Stop;
+use forebay_device::Device;
+use forebay_device::cuda::cufile::CuFile;
+use forebay_device::cuda::{DeviceMemory, DeviceView, PinnedPart, TransferJob};
+use forebay_movement::pick::{Measurements, Pattern, Way};
+use forebay_movement::storage::{DataFile, FileReader, PageCache, StoragePath, source_by};
+use forebay_movement::{Piece, RingOptions, StagingRing, Tier, scatter};
+
+use crate::engine::{FileRead, FilesRead, Memory};
+use crate::gpu::{COPY_BYTES, words};
+use crate::reason::Reason;
+
+/// Bytes of the reads for which a path is picked.
+const PICKED_BYTES: u64 = 1 << 30;
+
+/// How column files are read.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    path: StoragePath,
+    ring: RingOptions,
+    /// What the direct paths use, or why there is none.
+    cufile: Result<Arc<CuFile>, String>,
+}
+
+impl Reader {
+    /// Returns the reader of the path that was measured to be the fastest; without measurements, of the staged path
+    /// that the machine has.
+    pub(crate) fn new(measurements: Option<&Measurements>) -> Reader {
+        let all = |it: &Measurements| it.pick(Tier::File, PICKED_BYTES, Pattern::Sequential);
+        let picked = measurements.and_then(all).map(|choice| choice.way);
+        let has_uring = FileReader::Uring { depth: 1 }.check().is_ok();
+        let path = match picked {
+            Some(Way::Path(path)) if path != StoragePath::Host => path,
+            _ if has_uring => StoragePath::StagedUring,
+            _ => StoragePath::StagedThreads,
+        };
+        let cufile = match path {
+            // It was measured, and so it does not end the process.
+            StoragePath::Direct(_) => CuFile::open().map_err(|error| error.to_string()),
+            _ => Err("another path is picked".to_owned()),
+        };
+        Reader {
+            path,
+            ring: RingOptions::default(),
+            cufile,
+        }
+    }
+
+    /// Reads files into memory of the device. Blocks until all are read, or `stop` ends it.
+    ///
+    /// # Errors
+    /// If the device has no room for the ring.
+    pub(crate) fn read(
+        &self,
+        device: &Arc<Device>,
+        files: Vec<FileRead>,
+        stop: &Stop,
+    ) -> Result<FilesRead, Reason> {
+        let began = Instant::now();
+        let mut ring = StagingRing::lease(device, self.ring).map_err(Reason::of)?;
+        let mut read = |file| self.read_one(device, &mut ring, file, stop);
+        Ok(FilesRead {
+            sums: files.into_iter().map(&mut read).collect(),
+            took: began.elapsed(),
+            path: self.path.name(),
+        })
+    }
+
+    /// Reads a file. Returns the checksum of its bytes.
+    fn read_one(
+        &self,
+        device: &Device,
+        ring: &mut StagingRing,
+        file: FileRead,
+        stop: &Stop,
+    ) -> Result<u64, Reason> {
+        let opened = Arc::new(open(&file.path)?);
+        let range = (&opened, 0..file.bytes);
+        let source = source_by(self.path, range, self.ring.slots - 1, &self.cufile);
+        let source = source.map_err(Reason::of)?;
+        let pieces = file.pieces.into_iter().map(|(range, memory)| {
+            let bytes = (range.end - range.start) as usize;
+            let to = DeviceView::of(&on_device(&memory)?, 0..bytes);
+            Ok(Piece { range, to })
+        });
+        let pieces = pieces.collect::<Result<_, _>>()?;
+        let scattered = scatter(device, ring, &*source, pieces, stop);
+        scattered.map(|(_, sum)| sum).map_err(Reason::of)
+    }
+}
+
+fn open(path: &Path) -> Result<DataFile, Reason> {
+    DataFile::open(path, PageCache::Bypass).map_err(Reason::of)
+}
+
+fn on_device(memory: &Memory) -> Result<Arc<DeviceMemory>, Reason> {
+    let memory = Arc::clone(&memory.held).downcast::<DeviceMemory>();
+    memory.map_err(|_| Reason::new("memory of another engine"))
+}
+
+/// Returns the words of the first bytes of memory of the device. Blocks until they are here.
+///
+/// # Errors
+/// If the device is lost.
+pub(crate) fn read_back(
+    device: &Device,
+    memory: &Arc<DeviceMemory>,
+    bytes: usize,
+) -> Result<Vec<u32>, Reason> {
+    let lost = || Reason::new(format!("{} was lost", device.name()));
+    let mut all = Vec::with_capacity(bytes / 4);
+    for begin in (0..bytes).step_by(COPY_BYTES) {
+        let end = bytes.min(begin + COPY_BYTES);
+        let pinned = device.stage(end - begin).ok_or_else(lost)?;
+        let (done, copied) = channel();
+        let job = TransferJob::new(
+            DeviceView::of(memory, begin..end),
+            PinnedPart::new(pinned, 0..end - begin),
+            move |_, part: PinnedPart| {
+                // The receiver is gone if the caller was cancelled.
+                let _ = done.send(part.into_buffer());
+            },
+        );
+        device.submit_when_free(Box::new(job)).map_err(Reason::of)?;
+        let pinned = copied.recv().map_err(|_| lost())?;
+        all.extend(words(&pinned[..end - begin]));
+    }
+    Ok(all)
+}

@@ -1,0 +1,142 @@
+//! Column files: what was packed is read again after a start.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::data::Sizes;
+use super::emulated;
+use super::sessions::{Fixture, ON, replace, rows};
+
+/// Queries of all types of columns, with NULLs.
+const QUERIES: [&str; 4] = [
+    "SELECT flag, sum(quantity), max(wide), min(moment), count(b) FROM t GROUP BY flag",
+    "SELECT name, count(*), max(day) FROM t WHERE name <> 'ab' GROUP BY name",
+    "SELECT label, count(*), sum(price) FROM t JOIN d ON a = k GROUP BY label",
+    "SELECT count(*), max(ratio), min(price) FROM t WHERE ratio > 0.5",
+];
+
+/// Waits until there are as many column files as columns that were read, and returns them.
+async fn written(fixture: &Fixture) -> Vec<PathBuf> {
+    let began = Instant::now();
+    loop {
+        let files = column_files(fixture);
+        let columns = fixture.tables.gpu_figures()[0].columns;
+        if columns > 0 && files.len() >= columns {
+            return files;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{columns}: {files:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn column_files(fixture: &Fixture) -> Vec<PathBuf> {
+    let entries = fs::read_dir(fixture.column_files()).expect("a folder");
+    let mut files: Vec<PathBuf> = entries.map(|it| it.expect("an entry").path()).collect();
+    files.retain(|it| it.extension().is_some_and(|it| it == "column"));
+    files.sort();
+    files
+}
+
+/// Runs the queries on the engine, and compares their rows with those of the CPU. Returns whether each read column
+/// files.
+async fn compare(fixture: &Fixture) -> Vec<bool> {
+    let mut with = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    let mut from_files = Vec::new();
+    for query in QUERIES {
+        let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {query}")).await;
+        let plan = plan.expect(query).join("\n");
+        assert!(plan.contains("ran there"), "{query}\n{plan}");
+        from_files.push(plan.contains("MB read from disk by "));
+        let wanted = rows(&mut without, query).await;
+        assert_eq!(rows(&mut with, query).await, wanted, "{query}");
+    }
+    from_files
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_are_read_from_their_files_after_a_start() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[2100, 1])).started_again(1 << 30);
+    assert_eq!(compare(&fixture).await, [false; 4]);
+    let files = written(&fixture).await;
+    let again = fixture.started_again(1 << 30);
+    assert_eq!(compare(&again).await, [true; 4]);
+    assert_eq!(written(&again).await, files);
+    // Without room on the device, into memory of the host.
+    let on_host = fixture.started_again(1 << 30);
+    on_host.emulated.free_bytes.store(0, Ordering::Relaxed);
+    assert_eq!(compare(&on_host).await, [true; 4]);
+    let figures = on_host.tables.gpu_figures().remove(0);
+    assert!(figures.column_bytes == 0 && figures.host_bytes > 0);
+    // After their memory was given to others.
+    again.freeing.free(u64::MAX);
+    assert_eq!(compare(&again).await, [true; 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_damaged_or_of_old_tables_are_not_read() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[2100])).started_again(1 << 30);
+    compare(&fixture).await;
+    let files = written(&fixture).await;
+    // A bit of each part: data, footer, and what is behind it.
+    for from_end in [None, Some(40), Some(19), Some(11), Some(1)] {
+        for path in &files {
+            let file = OpenOptions::new().read(true).write(true).open(path);
+            let file = file.expect("a file");
+            let bytes = file.metadata().expect("a file").len();
+            let at = from_end.map_or(0, |it| bytes - it);
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).expect("a byte");
+            file.write_all_at(&[byte[0] ^ 4], at).expect("a byte");
+        }
+        let again = fixture.started_again(1 << 30);
+        assert_eq!(compare(&again).await, [false; 4], "{from_end:?}");
+        // They were written again.
+        written(&again).await;
+        let again = fixture.started_again(1 << 30);
+        assert_eq!(compare(&again).await, [true; 4], "{from_end:?}");
+    }
+    fs::write(&files[0], "").expect("room");
+    fs::write(fixture.column_files().join("left.part"), "x").expect("room");
+    let again = fixture.started_again(1 << 30);
+    compare(&again).await;
+    assert!(!fixture.column_files().join("left.part").exists());
+    // Another version of a table has other columns, whose files replace those of the old one.
+    written(&again).await;
+    replace(&fixture.files().join("t"), Sizes(&[2101]));
+    let again = fixture.started_again(1 << 30);
+    assert!(compare(&again).await.contains(&false));
+    assert_eq!(written(&again).await.len(), files.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_were_used_longest_ago_give_way() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[2100])).started_again(1 << 30);
+    compare(&fixture).await;
+    let files = written(&fixture).await;
+    let bytes = |fixture: &Fixture| fixture.tables.gpu_figures()[0].disk_bytes;
+    let all = bytes(&fixture);
+    let half = fixture.started_again(all / 2);
+    assert!(bytes(&half) <= all / 2 && bytes(&half) > 0);
+    assert!(column_files(&half).len() < files.len());
+    compare(&half).await;
+    let none = fixture.started_again(0);
+    assert_eq!((bytes(&none), column_files(&none).len()), (0, 0));
+    compare(&none).await;
+    assert_eq!(column_files(&none).len(), 0);
+}
