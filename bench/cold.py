@@ -9,6 +9,7 @@ import concurrent.futures
 import mmap
 import os
 import pathlib
+import queue
 import re
 import statistics
 import subprocess
@@ -37,14 +38,22 @@ def evict(folder):
 
 
 def raw_rate(paths):
-    """Reads files past the page cache, some blocks at the same time. Returns the rate in GB/s."""
+    """Reads files past the page cache, as many blocks at the same time as the server. Returns the rate in GB/s."""
+    free = queue.SimpleQueue()
+    for _ in range(READS):
+        buffer = mmap.mmap(-1, BLOCK_BYTES)
+        # The pages are there before they are read into.
+        buffer.write(bytes(BLOCK_BYTES))
+        free.put(buffer)
+
     def read(block):
         path, offset = block
-        with mmap.mmap(-1, BLOCK_BYTES) as buffer:
-            file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-            count = os.preadv(file, [buffer], offset)
-            os.close(file)
-            return count
+        buffer = free.get()
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        count = os.preadv(file, [buffer], offset)
+        os.close(file)
+        free.put(buffer)
+        return count
     blocks = [(path, offset) for path in paths for offset in range(0, path.stat().st_size, BLOCK_BYTES)]
     began = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(READS) as threads:
@@ -58,7 +67,7 @@ def column_files(data):
     while True:
         time.sleep(2)
         found = sorted(folder.iterdir())
-        if found and found == seen and not any(it.suffix == ".part" for it in found):
+        if found and found == seen and not any(it.name.startswith(".unfinished") for it in found):
             return found
         seen = found
 

@@ -23,7 +23,8 @@ pub struct Piece {
 }
 
 /// Moves a source through a ring to the memory of its GPU. Bytes in no piece are read, and go nowhere. Returns what the
-/// ring did, and the [checksum](crate::checksum) of the source, which the device computes. Blocks.
+/// ring did, and the [checksum](crate::part_checksum) of the source as a part at `offset`, which the device computes.
+/// Blocks.
 ///
 /// # Errors
 /// As for [`StagingRing::run`]. Some pieces may have their bytes by then.
@@ -33,7 +34,7 @@ pub struct Piece {
 pub fn scatter(
     device: &Device,
     ring: &mut StagingRing,
-    source: &dyn Source,
+    (source, offset): (&dyn Source, u64),
     pieces: Vec<Piece>,
     stop: &Stop,
 ) -> Result<(RingReport, u64), MoveError> {
@@ -44,6 +45,7 @@ pub fn scatter(
         Total::zero(cuda, &stream)
     })?;
     let scatter = Arc::new(Scatter {
+        offset,
         pieces,
         sum: Arc::new(sum),
         begun: Mutex::default(),
@@ -59,6 +61,7 @@ pub fn scatter(
 
 /// The consumer of the ring.
 struct Scatter {
+    offset: u64,
     pieces: Vec<Piece>,
     sum: Arc<Total>,
     /// What was queued and may still run.
@@ -114,7 +117,7 @@ impl Consumer for Scatter {
             );
             begun.push(Begun::Copy(Transfer::begin(cuda, from, to, stream)?));
         }
-        let part = (bytes.view(0..chunk.bytes), chunk.offset);
+        let part = (bytes.view(0..chunk.bytes), self.offset + chunk.offset);
         begun.push(Begun::Sum(PartSum::begin(cuda, part, &self.sum, stream)?));
         let mut all = self.begun.lock();
         for earlier in std::mem::take(&mut *all) {

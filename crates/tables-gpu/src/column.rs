@@ -2,12 +2,15 @@
 
 use std::ops::AddAssign;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use datafusion::arrow::array::{Array, StringArray};
 use forebay_device::cuda::DevicePointer;
+use forebay_movement::Tier;
 
 use crate::arguments::Part;
 use crate::engine::Memory;
+use crate::from_disk::OnDisk;
 use crate::packed::{Packed, Texts};
 
 /// Rows of a column in memory of the engine.
@@ -42,7 +45,7 @@ pub(crate) struct Column {
     pub(crate) exponents: (u32, u32),
     pub(crate) has_nulls: bool,
     pub(crate) texts: Arc<Texts>,
-    /// Bytes in memory of the engine, and in memory of the host that its kernels read.
+    /// Bytes in memory of the engine, in memory of the host that its kernels read, and on the disk.
     pub(crate) bytes: Bytes,
 }
 
@@ -51,15 +54,18 @@ pub(crate) struct Column {
 pub(crate) struct Bytes {
     pub(crate) device: u64,
     pub(crate) host: u64,
+    /// In a column file alone.
+    pub(crate) disk: u64,
 }
 
 impl Bytes {
     pub(crate) fn of(chunks: &[Chunk]) -> Bytes {
         let mut all = Bytes::default();
-        for chunk in chunks {
-            match chunk.memory.is_on_host {
-                true => all.host += chunk.bytes,
-                false => all.device += chunk.bytes,
+        for chunk in chunks.iter().filter(|chunk| chunk.rows > 0) {
+            match chunk.memory.tier {
+                Tier::File => all.disk += chunk.bytes,
+                Tier::Pinned => all.host += chunk.bytes,
+                _ => all.device += chunk.bytes,
             }
         }
         all
@@ -70,6 +76,7 @@ impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
         self.device += other.device;
         self.host += other.host;
+        self.disk += other.disk;
     }
 }
 
@@ -77,6 +84,17 @@ impl Column {
     /// Returns the address of the parts of all chunks.
     pub(crate) fn parts(&self) -> DevicePointer<Part> {
         DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
+    }
+
+    /// Returns whether the column files of its chunks, if it has such, can be read.
+    pub(crate) fn is_usable(&self) -> bool {
+        let files = self
+            .chunks
+            .iter()
+            .filter_map(|chunk| OnDisk::of(&chunk.memory));
+        files
+            .take(1)
+            .all(|it| !it.file.is_unusable.load(Ordering::Relaxed))
     }
 
     /// Returns the number of rows.
@@ -155,6 +173,21 @@ impl Chunk {
             bytes,
             memory,
             texts: packed.texts,
+        }
+    }
+
+    /// Returns the chunk of packed rows that are in no memory that kernels read: a `Vec` holds the words.
+    pub(crate) fn unplaced(mut packed: Packed) -> Chunk {
+        let words = std::mem::take(&mut packed.words);
+        let bytes = 4 * words.len() as u64;
+        let memory = Memory {
+            address: 0,
+            tier: Tier::Pageable,
+            held: Arc::new(words),
+        };
+        Chunk {
+            bytes,
+            ..Chunk::of(packed, memory)
         }
     }
 

@@ -5,14 +5,17 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
+use forebay_device::PAGE_BYTES;
 use forebay_movement::part_checksum;
-use forebay_movement::storage::{DataFile, PageCache};
+use forebay_movement::storage::{AlignedBytes, DataFile, PageCache};
 use serde::{Deserialize, Serialize};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::column::Chunk;
 use crate::engine::Memory;
-use crate::packed::{CHUNK_ROWS, Texts, words_of};
+use crate::floats::{BITS, EXPONENTS};
+use crate::gpu::words as words_of_bytes;
+use crate::packed::{CHUNK_ROWS, Texts, WIDTH_UNIT, words_of};
 use crate::reason::Reason;
 
 /// The last bytes of a file. Another layout gets another text.
@@ -22,9 +25,9 @@ const TAIL_BYTES: u64 = 20;
 /// Maximum bytes of a footer.
 const FOOTER_BYTES_MAX: u64 = 256 << 20;
 /// Alignment in bytes of a chunk.
-const ALIGNMENT: usize = 256;
-/// End of the name of a file that is being written.
-pub(crate) const UNFINISHED: &str = ".part";
+const ALIGNMENT: usize = PAGE_BYTES;
+/// Begin of the name of a file that is being written.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
 
 /// Where a chunk is in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,11 +41,18 @@ pub(crate) struct Place {
     reference: i64,
     exponent: u32,
     width: u32,
+    /// The checksum of its whole pages as a part of the file.
+    pub(crate) sum: u64,
 }
 
 impl Place {
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.bytes
+    }
+
+    /// Returns the range of the whole pages.
+    pub(crate) fn pages(&self) -> Range<u64> {
+        self.offset..(self.offset + self.bytes).next_multiple_of(PAGE_BYTES as u64)
     }
 
     /// Returns the chunk when its words are in memory.
@@ -60,20 +70,18 @@ impl Place {
         }
     }
 
-    /// Returns whether kernels can read a chunk with these numbers in a file with this many bytes of chunks.
-    fn is_sound(&self, data_bytes: u64) -> bool {
+    /// Returns whether kernels can read the chunk, behind those that end here.
+    fn is_sound(&self, begin: u64) -> bool {
         let (words, bits) = words_of(self.rows as usize, self.width);
         let all = match self.valid {
             Some(first) if first == words => words + bits,
             Some(_) => return false,
             None => words,
         };
-        let is_inside = self
-            .offset
-            .checked_add(self.bytes)
-            .is_some_and(|end| end <= data_bytes);
-        let is_whole = self.bytes == 4 * all as u64 && self.offset.is_multiple_of(ALIGNMENT as u64);
-        is_inside && is_whole && self.rows as usize <= CHUNK_ROWS && self.width <= u64::BITS
+        let is_width = self.width <= u64::BITS && self.width.is_multiple_of(WIDTH_UNIT);
+        let is_exponent = self.exponent < EXPONENTS || self.exponent == BITS;
+        let is_whole = self.offset == begin && self.bytes == 4 * all as u64;
+        is_whole && is_width && is_exponent && self.rows as usize <= CHUNK_ROWS
     }
 }
 
@@ -85,9 +93,8 @@ pub(crate) struct Footer {
     pub(crate) chunks: Vec<Place>,
     /// The texts of a dictionary, in the order of their numbers.
     texts: Vec<String>,
-    /// Bytes of all chunks, and their checksum.
+    /// Bytes of all chunks.
     pub(crate) data_bytes: u64,
-    pub(crate) sum: u64,
 }
 
 /// Why a file is not read. The column is then read from the table.
@@ -127,9 +134,19 @@ impl Footer {
             return Err(Unusable::Damaged);
         }
         let footer: Footer = serde_json::from_slice(&text).map_err(|_| Unusable::Damaged)?;
-        let is_sound = |chunk: &Place| chunk.is_sound(footer.data_bytes);
-        let are_sound = footer.chunks.iter().all(is_sound);
-        match footer.key == key && footer.data_bytes == footer_at && are_sound {
+        let mut end = 0;
+        let are_sound = footer.chunks.iter().all(|chunk| {
+            let is_sound = chunk.is_sound(end);
+            end = chunk.pages().end;
+            is_sound
+        });
+        // Texts are looked up by their numbers.
+        let count = footer.texts.len() as i64;
+        let is_text = |(min, max): (i64, i64)| min >= 0 && max < count;
+        let ranges = || footer.chunks.iter().filter_map(|chunk| chunk.range);
+        let are_sound = are_sound && (count == 0 || ranges().all(is_text));
+        let is_whole = footer.data_bytes == end && footer_at == end;
+        match footer.key == key && are_sound && is_whole {
             true => Ok(footer),
             false => Err(Unusable::Damaged),
         }
@@ -141,38 +158,28 @@ impl Footer {
     }
 }
 
-/// Reads all chunks of a file into memory of the host, past the page cache. Returns the words of each.
+/// Reads a chunk of a file into memory of the host, past the page cache.
 ///
 /// # Errors
 /// If the file cannot be read, or is damaged.
-pub(crate) fn words(path: &Path, footer: &Footer) -> Result<Vec<Vec<u32>>, Unusable> {
+pub(crate) fn words(path: &Path, chunk: &Place) -> Result<Vec<u32>, Unusable> {
     let file = DataFile::open(path, PageCache::Bypass).map_err(io::Error::other)?;
-    let (mut all, mut sum, mut begin) = (Vec::new(), 0_u64, 0);
-    for (index, chunk) in footer.chunks.iter().enumerate() {
-        // With the bytes between this chunk and the next, which the checksum has too.
-        let next = footer.chunks.get(index + 1);
-        let end = next.map_or(footer.data_bytes, |it| it.offset);
-        let mut bytes = vec![0; end.checked_sub(begin).ok_or(Unusable::Damaged)? as usize];
-        let read = file.read_exact_at(begin, &mut bytes);
-        read.map_err(io::Error::other)?;
-        sum = sum.wrapping_add(part_checksum(&bytes, begin));
-        let words = bytes[..chunk.bytes as usize].as_chunks::<4>().0.iter();
-        all.push(words.map(|it| u32::from_le_bytes(*it)).collect());
-        begin = end;
-    }
-    match sum == footer.sum {
-        true => Ok(all),
+    let pages = chunk.pages();
+    let mut bytes = AlignedBytes::zeroed((pages.end - pages.start) as usize);
+    let read = file.read_exact_at(pages.start, &mut bytes);
+    read.map_err(io::Error::other)?;
+    match part_checksum(&bytes, pages.start) == chunk.sum {
+        true => Ok(words_of_bytes(&bytes[..chunk.bytes as usize])),
         false => Err(Unusable::Damaged),
     }
 }
 
-/// A file that is being written. It has no name until it is finished, and is deleted if it is not.
+/// A file that is being written. It gets its name when it is finished, and is deleted if it is not.
 #[derive(Debug)]
 pub(crate) struct Writer {
     file: NamedTempFile,
     chunks: Vec<Place>,
     bytes: u64,
-    sum: u64,
 }
 
 impl Writer {
@@ -182,10 +189,9 @@ impl Writer {
     /// If the folder cannot be written.
     pub(crate) fn new(folder: &Path) -> io::Result<Writer> {
         Ok(Writer {
-            file: Builder::new().suffix(UNFINISHED).tempfile_in(folder)?,
+            file: Builder::new().prefix(UNFINISHED).tempfile_in(folder)?,
             chunks: Vec::new(),
             bytes: 0,
-            sum: 0,
         })
     }
 
@@ -195,34 +201,38 @@ impl Writer {
     /// If the disk is full, or fails.
     pub(crate) fn push(&mut self, chunk: &Chunk, words: &[u32]) -> io::Result<()> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        self.file.write_all(&bytes)?;
         self.chunks.push(Place {
             rows: chunk.rows,
             offset: self.bytes,
-            bytes: bytes.len() as u64,
+            bytes: 4 * words.len() as u64,
             valid: chunk.first_valid(),
             range: chunk.range,
             reference: chunk.reference,
             exponent: chunk.exponent,
             width: chunk.width,
+            sum: part_checksum(&bytes, self.bytes),
         });
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
-        self.file.write_all(&bytes)?;
-        self.sum = self.sum.wrapping_add(part_checksum(&bytes, self.bytes));
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Writes the footer, waits until all is on the disk, and gives the file its name. Returns its bytes.
+    /// Writes the footer, waits until all is on the disk, and gives the file its name. Returns its bytes and its chunks.
     ///
     /// # Errors
     /// If the disk is full, or fails.
-    pub(crate) fn finish(mut self, key: String, texts: &Texts, path: &Path) -> io::Result<u64> {
+    pub(crate) fn finish(
+        mut self,
+        key: String,
+        texts: &Texts,
+        path: &Path,
+    ) -> io::Result<(u64, Vec<Place>)> {
         let footer = Footer {
             key,
             chunks: self.chunks,
             texts: texts.all().map(str::to_owned).collect(),
             data_bytes: self.bytes,
-            sum: self.sum,
         };
         let mut text = serde_json::to_vec(&footer)?;
         let (length, crc) = (text.len() as u64, crc32c::crc32c(&text));
@@ -236,6 +246,6 @@ impl Writer {
         if let Ok(file) = DataFile::open(path, PageCache::Use) {
             let _ = file.evict();
         }
-        Ok(self.bytes + text.len() as u64)
+        Ok((self.bytes + text.len() as u64, footer.chunks))
     }
 }

@@ -65,6 +65,11 @@ pub(crate) struct ColumnKey {
 }
 
 impl ColumnKey {
+    /// Returns the bytes of the table's file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file.bytes
+    }
+
     /// Returns texts that tell the column of a file, and the version of the file, from others.
     pub(crate) fn texts(&self) -> (String, String) {
         let file = &self.file;
@@ -125,7 +130,11 @@ impl Known {
         entry.used = used;
         entry.reads += 1;
         match &mut entry.state {
-            State::Here(here) => Ok(Ok(Arc::clone(here))),
+            State::Here(here) if here.is_usable() => Ok(Ok(Arc::clone(here))),
+            State::Here(_) => {
+                entry.state = State::Away(READS);
+                Ok(Err(READS))
+            }
             State::Refused(reason) => Err(reason.clone()),
             State::Away(reads) => {
                 *reads += 1;
@@ -142,11 +151,11 @@ impl Known {
         self.columns.retain(|_, entry| entry.used >= *median);
     }
 
-    /// Returns a column that is in memory of the host and is read often.
+    /// Returns a column that is in memory of the host, or on the disk, and is read often.
     pub(crate) fn often_on_host(&self, key: &ColumnKey) -> Option<Arc<Column>> {
         let entry = self.columns.get(key)?;
         match &entry.state {
-            State::Here(column) if column.bytes.host > 0 => {
+            State::Here(column) if column.bytes.host + column.bytes.disk > 0 => {
                 let is_often = entry.reads > 0 && entry.reads % READS_ON_HOST == 0;
                 is_often.then(|| Arc::clone(column))
             }
@@ -208,7 +217,7 @@ impl Known {
 pub(crate) struct Columns {
     pub(crate) engine: Arc<dyn Engine>,
     /// The folder of column files; `None` without one.
-    pub(crate) disk: Option<Disk>,
+    pub(crate) disk: Option<Arc<Disk>>,
     pub(crate) written: Written,
     pub(crate) hopeless: Hopeless,
     pub(crate) programs: Programs,
@@ -293,7 +302,7 @@ impl Columns {
     ) -> Arc<Columns> {
         Arc::new(Columns {
             engine,
-            disk,
+            disk: disk.map(Arc::new),
             written: Written::default(),
             hopeless: Hopeless::default(),
             programs: Programs::default(),
@@ -391,7 +400,8 @@ impl Columns {
                 matches!(used, Ok(Ok(_) | Err(READS..)))
             });
             let has_file = || self.file_of(&Columns::key(file, source, column)).is_some();
-            are_often_read &= are_texts || reads >= READS || has_file();
+            let is_here_soon = || reads > 0 && has_file();
+            are_often_read = are_often_read && (are_texts || reads >= READS || is_here_soon());
         }
         are_often_read
     }

@@ -9,17 +9,24 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
 
+use datafusion::DATAFUSION_VERSION;
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-use crate::column_file::UNFINISHED;
+use crate::column_file::{Place, UNFINISHED, Unusable, Writer};
 use crate::columns::ColumnKey;
 use crate::load::RANGE_BYTES;
-use crate::packed::CHUNK_ROWS;
+use crate::packed::{CHUNK_ROWS, Texts};
 
+/// Version of what is packed: another if the same values give other numbers.
+const PACKING: u32 = 1;
+/// Files that were used within this time are not deleted for others.
+const USED_LATELY: Duration = Duration::from_secs(600);
 /// Mode of the folder.
 const OWNER_ONLY: u32 = 0o700;
 /// End of the name of a file.
@@ -45,7 +52,9 @@ impl Name {
         }
         let (column, version) = key.texts();
         // A file is packed in ranges and chunks, which all its columns share.
-        let key = format!("{column} {version} {RANGE_BYTES} {CHUNK_ROWS}");
+        // What is packed depends on the program, too.
+        let program = [env!("CARGO_PKG_VERSION"), DATAFUSION_VERSION];
+        let key = format!("{column} {version} {RANGE_BYTES} {CHUNK_ROWS} {PACKING} {program:?}");
         Some(Name {
             column: digest(&column),
             version: digest(&key),
@@ -58,7 +67,7 @@ impl Name {
     }
 }
 
-/// Returns 16 letters and digits that texts seldom share.
+/// Returns the first 64 bits of the SHA-256 of a text, as hexadecimal digits.
 fn digest(text: &str) -> String {
     let bytes: [u8; 32] = Sha256::digest(text).into();
     bytes[..8]
@@ -72,6 +81,16 @@ fn digest(text: &str) -> String {
 struct Entry {
     bytes: u64,
     used: SystemTime,
+    held: Weak<HeldFile>,
+}
+
+/// A file that is not deleted while queries read it.
+#[derive(Debug)]
+pub(crate) struct HeldFile {
+    pub(crate) name: Name,
+    pub(crate) path: PathBuf,
+    /// Whether it could not be read.
+    pub(crate) is_unusable: AtomicBool,
 }
 
 /// The folder.
@@ -97,12 +116,12 @@ impl Disk {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let found = entry.metadata()?;
-            if name.ends_with(UNFINISHED) {
+            if found.is_file() && name.starts_with(UNFINISHED) {
                 // The server was ended while it wrote.
-                fs::remove_file(entry.path())?;
+                remove(&entry.path());
             } else if found.is_file() && name.ends_with(&format!(".{EXTENSION}")) {
-                let (bytes, used) = (found.len(), found.modified()?);
-                files.insert(name, Entry { bytes, used });
+                let (bytes, used, held) = (found.len(), found.modified()?, Weak::new());
+                files.insert(name, Entry { bytes, used, held });
             }
         }
         let disk = Disk {
@@ -111,7 +130,7 @@ impl Disk {
             files: Mutex::new(files),
             writing: tokio::sync::Mutex::default(),
         };
-        disk.free(max_bytes);
+        disk.free(max_bytes, 0, Duration::ZERO);
         Ok(disk)
     }
 
@@ -132,52 +151,96 @@ impl Disk {
         self.files.lock().values().map(|it| it.bytes).sum()
     }
 
-    /// Makes room for a file of this many bytes. Returns whether there is.
+    /// Makes room for a file of this many bytes. Returns whether there is. Blocks.
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
-        let Some(left) = self.max_bytes.checked_sub(bytes) else {
-            return false;
+        let left = self.max_bytes.checked_sub(bytes);
+        left.is_some_and(|left| self.free(left, bytes, USED_LATELY))
+    }
+
+    /// Deletes the files that were used longest ago, until the others have at most `left` bytes, and the file system has
+    /// room for `wanted`; but none that queries read, or that were used `lately`. Returns whether there is room.
+    fn free(&self, left: u64, wanted: u64, lately: Duration) -> bool {
+        let now = SystemTime::now();
+        let mut victims = Vec::new();
+        let has_room = {
+            let mut files = self.files.lock();
+            let mut held: u64 = files.values().map(|it| it.bytes).sum();
+            let mut missing = wanted.saturating_sub(self.available_bytes());
+            let is_old = |it: &Entry| it.used + lately <= now && it.held.strong_count() == 0;
+            let old = files.iter().filter(|(_, it)| is_old(it));
+            let mut oldest: Vec<_> = old.map(|(name, it)| (it.used, name.clone())).collect();
+            oldest.sort_unstable();
+            for (_, name) in oldest {
+                if held <= left && missing == 0 {
+                    break;
+                }
+                let freed = files.remove(&name).map_or(0, |it| it.bytes);
+                (held, missing) = (held - freed, missing.saturating_sub(freed));
+                victims.push(name);
+            }
+            held <= left && missing == 0
         };
-        self.free(left);
-        statvfs(&self.folder).is_ok_and(|disk| {
+        let victims = victims.into_iter().map(|name| self.folder.join(name));
+        victims.for_each(|path| remove(&path));
+        has_room
+    }
+
+    /// Returns the bytes of the file system that column files may take.
+    fn available_bytes(&self) -> u64 {
+        statvfs(&self.folder).map_or(0, |disk| {
             let of_blocks = |count: u64| count.saturating_mul(disk.fragment_size());
             let (free, all) = (of_blocks(disk.blocks_available()), of_blocks(disk.blocks()));
-            free.saturating_sub(bytes) >= all / FREE_PART
+            free.saturating_sub(all / FREE_PART)
         })
     }
 
-    /// Deletes the files that were used longest ago, until the others have at most this many bytes.
-    fn free(&self, left: u64) {
+    /// Adds a file that was written, and deletes those of other versions of the table's file. Blocks.
+    fn add(&self, name: &Name, bytes: u64) {
+        let (file, column) = (name.file(), format!("{}-", name.column));
+        let (used, held) = (SystemTime::now(), Weak::new());
+        let old: Vec<String> = {
+            let mut files = self.files.lock();
+            files.insert(file.clone(), Entry { bytes, used, held });
+            let is_old = |name: &String, _: &mut Entry| name.starts_with(&column) && *name != file;
+            files.extract_if(is_old).map(|(name, _)| name).collect()
+        };
+        old.iter().for_each(|name| remove(&self.folder.join(name)));
+    }
+
+    /// Finishes a file, and adds it. Returns where its chunks are. Blocks.
+    ///
+    /// # Errors
+    /// If the disk is full, or fails.
+    pub(crate) fn finish(
+        &self,
+        writer: Writer,
+        name: &Name,
+        texts: &Texts,
+    ) -> io::Result<Vec<Place>> {
+        let (bytes, places) = writer.finish(name.key.clone(), texts, &self.path(name))?;
+        self.add(name, bytes);
+        Ok(places)
+    }
+
+    /// Returns a file, which is not deleted to make room until the result is dropped.
+    pub(crate) fn hold(&self, name: &Name) -> Arc<HeldFile> {
         let mut files = self.files.lock();
-        let mut held: u64 = files.values().map(|it| it.bytes).sum();
-        let mut oldest: Vec<_> = files
-            .iter()
-            .map(|(name, it)| (it.used, name.clone()))
-            .collect();
-        oldest.sort_unstable();
-        for (_, name) in oldest {
-            if held <= left {
-                return;
-            }
-            held -= files.remove(&name).map_or(0, |it| it.bytes);
-            remove(&self.folder.join(&name));
+        let entry = files.get_mut(&name.file());
+        if let Some(held) = entry.as_ref().and_then(|it| it.held.upgrade()) {
+            return held;
         }
-    }
-
-    /// Adds a file that was written, and deletes those of other versions of the table's file.
-    pub(crate) fn add(&self, name: &Name, bytes: u64) {
-        let mut files = self.files.lock();
-        files.retain(|other, _| {
-            let is_old = other.starts_with(&format!("{}-", name.column)) && *other != name.file();
-            if is_old {
-                remove(&self.folder.join(other));
-            }
-            !is_old
+        let held = Arc::new(HeldFile {
+            name: name.clone(),
+            path: self.path(name),
+            is_unusable: AtomicBool::new(false),
         });
-        let used = SystemTime::now();
-        files.insert(name.file(), Entry { bytes, used });
+        if let Some(entry) = entry {
+            entry.held = Arc::downgrade(&held);
+        }
+        held
     }
 
-    /// Notes that a file is used, also for the next start of the server.
+    /// Notes that a file is used, also for the next start of the server. Blocks.
     pub(crate) fn mark_used(&self, name: &Name) {
         let used = SystemTime::now();
         if let Some(entry) = self.files.lock().get_mut(&name.file()) {
@@ -189,9 +252,18 @@ impl Disk {
         }
     }
 
-    /// Forgets a file that cannot be read until it is written again, or the server starts again.
-    pub(crate) fn forget(&self, name: &Name) {
-        self.files.lock().remove(&name.file());
+    /// Marks a file that could not be read, so that the column is read from the table. One that is damaged is deleted,
+    /// and written again.
+    pub(crate) fn forget(&self, file: &HeldFile, why: &Unusable) {
+        tracing::warn!(%why, file = %file.path.display(), "a column file is not read");
+        file.is_unusable.store(true, Ordering::Relaxed);
+        let is_gone = matches!(why, Unusable::Io(error) if error.kind() == io::ErrorKind::NotFound);
+        if is_gone || matches!(why, Unusable::Damaged) {
+            self.files.lock().remove(&file.name.file());
+        }
+        if !is_gone && matches!(why, Unusable::Damaged) {
+            remove(&file.path);
+        }
     }
 }
 

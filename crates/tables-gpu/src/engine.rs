@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use datafusion::arrow::array::StringArray;
 use forebay_device::cuda::{DevicePointer, DevicePointerMut, DeviceType, Program};
+use forebay_movement::Tier;
 use forebay_text::Program as TextProgram;
 use futures_util::future::BoxFuture;
 
@@ -31,8 +32,8 @@ const ALIGNMENT: usize = 256;
 pub(crate) struct Memory {
     /// Address of the first word for kernels.
     pub(crate) address: u64,
-    /// Whether it is memory of the host.
-    pub(crate) is_on_host: bool,
+    /// Memory of the device, pinned memory of the host, or a file, which has no address.
+    pub(crate) tier: Tier,
     /// What keeps the memory.
     pub(crate) held: Arc<dyn Any + Send + Sync>,
 }
@@ -59,20 +60,19 @@ pub(crate) struct TextSearch {
     pub(crate) is_stopped: Arc<AtomicBool>,
 }
 
-/// A file whose first bytes go to memory of the device.
+/// A range of a file, in whole pages, that goes to memory of the device.
 #[derive(Debug)]
 pub(crate) struct FileRead {
     pub(crate) path: PathBuf,
-    /// Number of bytes that are read.
-    pub(crate) bytes: u64,
-    /// Ranges of these, in order, and the memory that each goes to.
+    pub(crate) range: Range<u64>,
+    /// Ranges of the file in it, in order, and the memory that each goes to.
     pub(crate) pieces: Vec<(Range<u64>, Memory)>,
 }
 
 /// What was read of files.
 #[derive(Debug)]
 pub(crate) struct FilesRead {
-    /// The [checksum](forebay_movement::checksum) of the bytes of each file, or why it was not read.
+    /// The [checksum](forebay_movement::part_checksum) of each range as a part of its file, or why it was not read.
     pub(crate) sums: Vec<Result<u64, Reason>>,
     pub(crate) took: Duration,
     /// The storage path.
@@ -152,6 +152,14 @@ impl Ran {
     /// Returns totals, marks, counts of groups, or groups.
     pub(crate) fn results(&self) -> &[u8] {
         &self.bytes[ALIGNMENT..]
+    }
+
+    /// Returns the same with other results.
+    pub(crate) fn with_results(mut self, words: &[u32]) -> Ran {
+        self.bytes.truncate(ALIGNMENT);
+        self.bytes
+            .extend(words.iter().flat_map(|it| it.to_le_bytes()));
+        self
     }
 
     /// Returns whether a hash table or a list had no room for all keys or rows, so that the results are incomplete.

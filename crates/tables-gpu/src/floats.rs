@@ -8,6 +8,8 @@ use datafusion::arrow::datatypes::DataType;
 
 /// The exponent of a chunk that keeps bits.
 pub(crate) const BITS: u32 = 32;
+/// Number of exponents of decimals.
+pub(crate) const EXPONENTS: u32 = POWERS.len() as u32;
 /// Powers of ten that are floats, as in `numbers.cuh`. Exponents of chunks are smaller than their number.
 const POWERS: [f64; 19] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,

@@ -1,14 +1,25 @@
 //! Columns that are written to column files, and read from them.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use crate::column_file::{self, Footer, Unusable, Writer};
+use forebay_movement::Tier;
+
+use crate::column::Chunk;
+use crate::column_file::{self, Footer, Place, Unusable, Writer};
 use crate::columns::{ColumnKey, Columns, Read};
-use crate::disk::{Disk, Name};
-use crate::engine::{FileRead, Memory};
+use crate::disk::{Disk, HeldFile, Name};
+use crate::engine::{FileRead, FilesRead, Memory};
+use crate::placement::NO_ROOM;
 use crate::reason::Reason;
+
+/// Maximum number of columns that are read at once.
+const COLUMNS_AT_ONCE: usize = 64;
+/// Minimum bytes of a table's file whose columns get files: smaller ones are decoded as fast.
+const FILE_BYTES_MIN: u64 = if cfg!(test) { 0 } else { 4 << 20 };
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -21,67 +32,133 @@ pub(crate) struct FromDisk {
     pub(crate) path: &'static str,
 }
 
-/// A column that is read from its file.
-struct Reading {
-    key: ColumnKey,
-    name: Name,
-    footer: Footer,
+/// Where a chunk is that is in a column file alone.
+#[derive(Debug)]
+pub(crate) struct OnDisk {
+    pub(crate) file: Arc<HeldFile>,
+    pub(crate) place: Place,
+}
+
+impl OnDisk {
+    /// Returns the chunk as one that kernels read pass by pass.
+    pub(crate) fn chunk(file: &Arc<HeldFile>, place: &Place) -> Chunk {
+        place.chunk(Memory {
+            address: 0,
+            tier: Tier::File,
+            held: Arc::new(OnDisk {
+                file: Arc::clone(file),
+                place: place.clone(),
+            }),
+        })
+    }
+
+    /// Returns where a chunk is; `None` if it is in memory.
+    pub(crate) fn of(memory: &Memory) -> Option<&OnDisk> {
+        memory.held.downcast_ref()
+    }
+}
+
+/// Chunks of a column file, each with memory of the device that it goes to.
+pub(crate) struct Chunks {
+    pub(crate) file: Arc<HeldFile>,
+    pub(crate) to: Vec<(Place, Memory)>,
 }
 
 impl Columns {
     /// Returns the file of a column that is not here.
     pub(crate) fn file_of(&self, key: &ColumnKey) -> Option<Name> {
-        let name = Name::of(key)?;
-        self.disk.as_ref()?.has(&name).then_some(name)
+        let disk = self.disk.as_ref()?;
+        Name::of(key).filter(|name| disk.has(name))
     }
 
-    /// Brings the columns that are missing, and have files, to the engine.
+    /// Brings the columns that are missing, and have files, to the engine. Those without room stay in their files.
     ///
     /// # Errors
-    /// If there is no room, or the device fails.
+    /// If the device fails.
     pub(crate) async fn read_files(&self, reads: &[Read], began: u64) -> Result<FromDisk> {
         let mut all = FromDisk::default();
         let Some(disk) = self.disk.as_ref() else {
             return Ok(all);
         };
-        let (mut to_device, mut ranges) = (Vec::new(), Vec::new());
-        for (key, name) in self.missing_with_files(reads) {
-            let (path, key_text) = (disk.path(&name), name.key.clone());
-            let footer = blocking(move || Footer::read(&path, &key_text)).await?;
-            let Ok(footer) = footer.map_err(|why| unusable(disk, &name, &why)) else {
-                continue;
-            };
-            disk.mark_used(&name);
-            let reading = Reading { key, name, footer };
-            match self.memory_of(&reading.footer, began) {
-                Some(memory) => {
-                    ranges.push(file_read(disk, &reading, &memory));
-                    to_device.push((reading, memory));
+        // What footers tell, such as texts, is in memory of the host meanwhile.
+        for batch in self.missing_with_files(reads).chunks(COLUMNS_AT_ONCE) {
+            let mut to_device = Vec::new();
+            for (key, name) in batch {
+                let file = disk.hold(name);
+                let (disk, held) = (Arc::clone(disk), Arc::clone(&file));
+                let footer = blocking(move || {
+                    disk.mark_used(&held.name);
+                    Footer::read(&held.path, &held.name.key)
+                });
+                match footer.await? {
+                    Err(why) => self.forget(&file, &why),
+                    Ok(footer) => match self.memory_of(&footer, began) {
+                        Some(memory) => {
+                            let to = footer.chunks.iter().cloned().zip(memory).collect();
+                            to_device.push((key.clone(), footer, Chunks { file, to }));
+                        }
+                        None => {
+                            let read = self.read_to_host(key.clone(), footer, &file, began);
+                            all.add(read.await?);
+                        }
+                    },
                 }
-                None => all.add(self.read_to_host(disk, reading, began).await?),
+            }
+            let chunks: Vec<_> = to_device.iter().map(|(.., chunks)| chunks).collect();
+            all.add(self.read_chunks(&chunks).await?);
+            for (key, footer, chunks) in to_device {
+                if !chunks.file.is_unusable.load(Ordering::Relaxed) {
+                    let to = chunks.to.into_iter();
+                    let chunks = to.map(|(place, memory)| place.chunk(memory));
+                    let chunks = chunks.collect();
+                    self.put_chunks(key, chunks, footer, began).await?;
+                }
             }
         }
-        if to_device.is_empty() {
-            return Ok(all);
-        }
-        let read = self.engine.read_files(ranges).await?;
-        let mut bytes = 0;
-        for ((reading, memory), sum) in to_device.into_iter().zip(read.sums) {
-            match sum {
-                Ok(sum) if sum == reading.footer.sum => {
-                    bytes += reading.footer.data_bytes;
-                    self.put_read(reading, memory, began).await?;
-                }
-                Ok(_) => unusable(disk, &reading.name, &Unusable::Damaged),
-                Err(why) => unusable(disk, &reading.name, &Unusable::Unread(why)),
-            }
-        }
-        all.add(FromDisk {
-            bytes,
-            took: read.took,
-            path: read.path,
-        });
         Ok(all)
+    }
+
+    /// Reads chunks into memory of the device. Files that cannot be read are marked.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(crate) async fn read_chunks(&self, columns: &[&Chunks]) -> Result<FromDisk> {
+        let (mut runs, mut ranges) = (Vec::new(), Vec::new());
+        for column in columns {
+            let chunks = column.to.iter().filter(|(place, _)| place.bytes > 0);
+            let chunks: Vec<&(Place, Memory)> = chunks.collect();
+            // Chunks that follow each other in the file are read at once.
+            for run in chunks.chunk_by(|one, next| one.0.pages().end == next.0.offset) {
+                let range = run[0].0.offset..run[run.len() - 1].0.pages().end;
+                let sums = run.iter().map(|(place, _)| place.sum);
+                runs.push((&column.file, range.clone(), sums.fold(0, u64::wrapping_add)));
+                let pieces = run.iter().map(|(place, to)| (place.range(), to.clone()));
+                ranges.push(FileRead {
+                    path: column.file.path.clone(),
+                    range,
+                    pieces: pieces.collect(),
+                });
+            }
+        }
+        if ranges.is_empty() {
+            return Ok(FromDisk::default());
+        }
+        let FilesRead { sums, took, path } = self.engine.read_files(ranges).await?;
+        let mut bytes = 0;
+        for ((file, range, wanted), sum) in runs.into_iter().zip(sums) {
+            match sum {
+                Ok(sum) if sum == wanted => bytes += range.end - range.start,
+                Ok(_) => self.forget(file, &Unusable::Damaged),
+                Err(why) => self.forget(file, &Unusable::Unread(why)),
+            }
+        }
+        Ok(FromDisk { bytes, took, path })
+    }
+
+    fn forget(&self, file: &Arc<HeldFile>, why: &Unusable) {
+        if let Some(disk) = &self.disk {
+            disk.forget(file, why);
+        }
     }
 
     /// Returns the columns of sources that are missing and have files, each once.
@@ -93,6 +170,7 @@ impl Columns {
                 for column in &source.columns {
                     let key = Columns::key(file, source, *column);
                     if !self.is_settled(&key)
+                        && !self.is_put_off(&key)
                         && let Some(name) = self.file_of(&key)
                         && known.insert(name.clone())
                     {
@@ -110,39 +188,40 @@ impl Columns {
             return None;
         }
         let chunks = footer.chunks.iter();
-        chunks
-            .map(|chunk| self.room_of_column(chunk.bytes, began))
-            .collect()
+        let memory = chunks.map(|chunk| self.room_of_column(chunk.bytes, began));
+        memory.collect()
     }
 
-    /// Reads a column into memory of the host that kernels read.
-    async fn read_to_host(&self, disk: &Disk, reading: Reading, began: u64) -> Result<FromDisk> {
-        let clock = std::time::Instant::now();
-        let path = disk.path(&reading.name);
-        let read = blocking(move || {
-            let words = column_file::words(&path, &reading.footer);
-            (words, reading)
-        });
-        let (words, reading) = read.await?;
-        let words = match words {
-            Ok(words) => words,
-            Err(why) => {
-                unusable(disk, &reading.name, &why);
-                return Ok(FromDisk::default());
-            }
-        };
-        let mut memory = Vec::new();
-        for words in words {
-            match self.placed(&words, began).await {
-                Ok(placed) => memory.push(placed),
-                Err(reason) => {
-                    self.put_off(reading.key);
-                    return Err(reason);
+    /// Reads a column into memory of the host that kernels read, chunk by chunk. Without room, all stay in the file.
+    async fn read_to_host(
+        &self,
+        key: ColumnKey,
+        footer: Footer,
+        file: &Arc<HeldFile>,
+        began: u64,
+    ) -> Result<FromDisk> {
+        let clock = Instant::now();
+        let (mut chunks, mut bytes) = (Vec::new(), 0);
+        for place in &footer.chunks {
+            let words = match words(file, place).await? {
+                Ok(words) => words,
+                Err(why) => {
+                    self.forget(file, &why);
+                    return Ok(FromDisk::default());
                 }
+            };
+            bytes += place.bytes;
+            match self.placed(&words, began).await {
+                Ok(memory) => chunks.push(place.chunk(memory)),
+                Err(reason) if reason == Reason::new(NO_ROOM) => {
+                    let places = footer.chunks.iter();
+                    chunks = places.map(|it| OnDisk::chunk(file, it)).collect();
+                    break;
+                }
+                Err(reason) => return Err(reason),
             }
         }
-        let bytes = reading.footer.data_bytes;
-        self.put_read(reading, memory, began).await?;
+        self.put_chunks(key, chunks, footer, began).await?;
         Ok(FromDisk {
             bytes,
             took: clock.elapsed(),
@@ -150,61 +229,98 @@ impl Columns {
         })
     }
 
-    /// Puts a column whose chunks are in memory among those that are here.
-    async fn put_read(&self, mut reading: Reading, memory: Vec<Memory>, began: u64) -> Result<()> {
-        let texts = Arc::new(reading.footer.texts());
-        let chunks = reading.footer.chunks.iter().zip(memory);
-        let chunks = chunks.map(|(place, memory)| place.chunk(memory)).collect();
+    /// Puts a column among those that are here.
+    async fn put_chunks(
+        &self,
+        key: ColumnKey,
+        chunks: Vec<Chunk>,
+        mut footer: Footer,
+        began: u64,
+    ) -> Result<()> {
+        let texts = Arc::new(footer.texts());
         let column = self.column(chunks, texts, began).await?;
-        self.put(reading.key, column);
+        self.put(key, column);
         Ok(())
     }
 
-    /// Writes the columns of sources that are here, and have no file, to files.
-    pub(crate) async fn write_files(self: Arc<Self>, reads: Vec<Read>) {
+    /// Returns the words of a chunk, wherever it is.
+    ///
+    /// # Errors
+    /// If the device or the disk fails.
+    pub(crate) async fn words(&self, chunk: &Chunk) -> Result<Vec<u32>> {
+        let Some(OnDisk { file, place }) = OnDisk::of(&chunk.memory) else {
+            return self.engine.read(&chunk.memory, chunk.bytes).await;
+        };
+        let words = words(file, place).await?;
+        words.map_err(|why| {
+            self.forget(file, &why);
+            Reason::of(why)
+        })
+    }
+
+    /// Returns the columns of sources that have no file and are large enough for one.
+    pub(crate) fn to_write(&self, reads: &[Read]) -> Vec<(ColumnKey, Name)> {
         let Some(disk) = self.disk.as_ref() else {
+            return Vec::new();
+        };
+        let mut keys = Vec::new();
+        for (source, files) in reads {
+            for (file, _) in files {
+                let of_file = source.columns.iter();
+                let of_file = of_file.map(|it| Columns::key(file, source, *it));
+                let large = of_file.filter(|it| it.file_bytes() >= FILE_BYTES_MIN);
+                let named = large.filter_map(|key| Name::of(&key).map(|name| (key, name)));
+                keys.extend(named.filter(|(_, name)| !disk.has(name)));
+            }
+        }
+        keys
+    }
+
+    /// Writes columns that are here, and have no file, to files.
+    pub(crate) async fn write_files(self: Arc<Self>, columns: Vec<(ColumnKey, Name)>) {
+        let Some(disk) = self.disk.as_ref().filter(|_| !columns.is_empty()) else {
             return;
         };
         let _writing = disk.writing.lock().await;
-        for (source, files) in &reads {
-            for (file, _) in files {
-                for column in &source.columns {
-                    let key = Columns::key(file, source, *column);
-                    if let Err(reason) = self.write_file(disk, &key).await {
-                        tracing::warn!(%reason, "columns are not written to the disk");
-                        return;
-                    }
-                }
+        for (key, name) in &columns {
+            if let Err(reason) = self.write_file(disk, key, name).await {
+                tracing::warn!(%reason, "columns are not written to the disk");
+                return;
             }
         }
     }
 
-    async fn write_file(&self, disk: &Disk, key: &ColumnKey) -> Result<()> {
-        let Some(name) = Name::of(key).filter(|it| !disk.has(it)) else {
+    async fn write_file(&self, disk: &Arc<Disk>, key: &ColumnKey, name: &Name) -> Result<()> {
+        let column = self.column_here(key).filter(|it| it.bytes.disk == 0);
+        let Some(column) = column.filter(|_| !disk.has(name)) else {
             return Ok(());
         };
-        let Some(column) = self.column_here(key) else {
-            return Ok(());
+        let bytes = column.bytes.device + column.bytes.host + column.texts.bytes() as u64;
+        let (count, texts) = (column.chunks.len(), Arc::clone(&column.texts));
+        // Its memory is free to go meanwhile.
+        let column = {
+            let weak = Arc::downgrade(&column);
+            drop(column);
+            weak
         };
-        if !disk.make_room(column.bytes.device + column.bytes.host + column.texts.bytes() as u64) {
-            return Err(Reason::new("column files have no room on the disk"));
-        }
-        let folder = disk.folder().to_owned();
-        let mut writer = blocking(move || Writer::new(&folder))
-            .await?
-            .map_err(Reason::of)?;
-        for chunk in &column.chunks {
+        let here = Arc::clone(disk);
+        let begun = blocking(move || match here.make_room(bytes) {
+            true => Writer::new(here.folder()).map_err(Reason::of),
+            false => Err(Reason::new("column files have no room on the disk")),
+        });
+        let mut writer = begun.await??;
+        for index in 0..count {
+            let chunk = column.upgrade().map(|it| it.chunks[index].clone());
+            let Some(chunk) = chunk else {
+                return Ok(());
+            };
             let words = self.engine.read(&chunk.memory, chunk.bytes).await?;
-            let chunk = chunk.clone();
             let written = blocking(move || writer.push(&chunk, &words).map(|()| writer));
             writer = written.await?.map_err(Reason::of)?;
         }
-        let (texts, path) = (Arc::clone(&column.texts), disk.path(&name));
-        let key = name.key.clone();
-        let finished = blocking(move || writer.finish(key, &texts, &path));
-        let bytes = finished.await?.map_err(Reason::of)?;
-        disk.add(&name, bytes);
-        Ok(())
+        let (disk, name) = (Arc::clone(disk), name.clone());
+        let finished = blocking(move || disk.finish(writer, &name, &texts).map(drop));
+        finished.await?.map_err(Reason::of)
     }
 }
 
@@ -218,22 +334,18 @@ impl FromDisk {
     }
 }
 
-fn file_read(disk: &Disk, reading: &Reading, memory: &[Memory]) -> FileRead {
-    let ranges = reading.footer.chunks.iter().map(|it| it.range());
-    FileRead {
-        path: disk.path(&reading.name),
-        bytes: reading.footer.data_bytes,
-        pieces: ranges.zip(memory.iter().cloned()).collect(),
-    }
-}
-
-/// Forgets a file that cannot be used: the column is read from the table, and written again.
-fn unusable(disk: &Disk, name: &Name, why: &Unusable) {
-    tracing::warn!(%why, file = %disk.path(name).display(), "a column file cannot be used");
-    disk.forget(name);
+/// Reads a chunk on a thread for work that blocks.
+async fn words(
+    file: &Arc<HeldFile>,
+    place: &Place,
+) -> Result<std::result::Result<Vec<u32>, Unusable>> {
+    let (path, place): (PathBuf, Place) = (file.path.clone(), place.clone());
+    blocking(move || column_file::words(&path, &place)).await
 }
 
 /// Runs work that blocks on a thread for such work.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(Reason::of)
 }

@@ -14,6 +14,7 @@ use forebay_device::{
     Step,
 };
 use forebay_memory::Share;
+use forebay_movement::Tier;
 use forebay_text::{Rows, SEPARATOR};
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 use futures_util::FutureExt;
@@ -89,7 +90,7 @@ impl Engine for Gpu {
         let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
         Ok(Memory {
             address: memory.address(),
-            is_on_host: false,
+            tier: Tier::Device,
             held: Arc::new(memory),
         })
     }
@@ -105,7 +106,7 @@ impl Engine for Gpu {
             let pinned = stored.await.map_err(Reason::of)??;
             Ok(Memory {
                 address: pinned.device_pointer::<u32>().address(),
-                is_on_host: true,
+                tier: Tier::Pinned,
                 held: Arc::new(pinned),
             })
         }
@@ -166,7 +167,7 @@ impl Engine for Gpu {
             let bytes = tiled.memory_bytes();
             let memory = Memory {
                 address: 0,
-                is_on_host: false,
+                tier: Tier::Device,
                 held: Arc::new(tiled),
             };
             Ok((memory, bytes))
@@ -185,7 +186,7 @@ impl Engine for Gpu {
         let table = ScanTable::new(chunks.into_iter().map(|it| (it, Vec::new())));
         Ok(Memory {
             address: 0,
-            is_on_host: false,
+            tier: Tier::Device,
             held: Arc::new(table),
         })
     }

@@ -35,16 +35,20 @@ impl Reader {
     pub(crate) fn new(measurements: Option<&Measurements>) -> Reader {
         let all = |it: &Measurements| it.pick(Tier::File, PICKED_BYTES, Pattern::Sequential);
         let picked = measurements.and_then(all).map(|choice| choice.way);
-        let has_uring = FileReader::Uring { depth: 1 }.check().is_ok();
-        let path = match picked {
-            Some(Way::Path(path)) if path != StoragePath::Host => path,
-            _ if has_uring => StoragePath::StagedUring,
-            _ => StoragePath::StagedThreads,
+        let staged = match (FileReader::Uring { depth: 1 }).check() {
+            Ok(()) => StoragePath::StagedUring,
+            Err(_) => StoragePath::StagedThreads,
         };
-        let cufile = match path {
+        let (path, cufile) = match picked {
             // It was measured, and so it does not end the process.
-            StoragePath::Direct(_) => CuFile::open().map_err(|error| error.to_string()),
-            _ => Err("another path is picked".to_owned()),
+            Some(Way::Path(path @ StoragePath::Direct(_))) => match CuFile::open() {
+                Ok(cufile) => (path, Ok(cufile)),
+                Err(why) => (staged, Err(why.to_string())),
+            },
+            Some(Way::Path(StoragePath::StagedThreads)) => {
+                (StoragePath::StagedThreads, Err(String::new()))
+            }
+            _ => (staged, Err(String::new())),
         };
         Reader {
             path,
@@ -73,7 +77,7 @@ impl Reader {
         })
     }
 
-    /// Reads a file. Returns the checksum of its bytes.
+    /// Reads a range of a file. Returns its checksum.
     fn read_one(
         &self,
         device: &Device,
@@ -82,16 +86,21 @@ impl Reader {
         stop: &Stop,
     ) -> Result<u64, Reason> {
         let opened = Arc::new(open(&file.path)?);
-        let range = (&opened, 0..file.bytes);
-        let source = source_by(self.path, range, self.ring.slots - 1, &self.cufile);
+        let begin = file.range.start;
+        let depth = self.ring.slots - 1;
+        let source = source_by(self.path, (&opened, file.range), depth, &self.cufile);
         let source = source.map_err(Reason::of)?;
         let pieces = file.pieces.into_iter().map(|(range, memory)| {
+            let held = on_device(&memory)?;
+            let first = (memory.address - held.address()) as usize;
             let bytes = (range.end - range.start) as usize;
-            let to = DeviceView::of(&on_device(&memory)?, 0..bytes);
-            Ok(Piece { range, to })
+            Ok(Piece {
+                range: range.start - begin..range.end - begin,
+                to: DeviceView::of(&held, first..first + bytes),
+            })
         });
         let pieces = pieces.collect::<Result<_, _>>()?;
-        let scattered = scatter(device, ring, &*source, pieces, stop);
+        let scattered = scatter(device, ring, (&*source, begin), pieces, stop);
         scattered.map(|(_, sum)| sum).map_err(Reason::of)
     }
 }

@@ -128,7 +128,7 @@ impl Joins {
 #[derive(Debug, Clone)]
 pub(crate) struct InMemory {
     pub(crate) memory: Memory,
-    bytes: u64,
+    pub(crate) bytes: u64,
     pub(crate) keys: Keys,
     /// Address of the counter of a list's rows.
     counter: u64,
@@ -225,6 +225,9 @@ fn kernel(
     let mut parts = Vec::new();
     for columns in &resident.files {
         for column in &kernel.columns {
+            if columns[column].bytes.disk > 0 {
+                return Err(Reason::new("columns of a join have no room in memory"));
+            }
             parts.push(columns[column].parts());
             launch.held.push(Arc::clone(&columns[column]));
         }

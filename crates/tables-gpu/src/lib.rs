@@ -50,6 +50,7 @@ mod on_device;
 mod operator;
 mod outer;
 mod packed;
+mod passes;
 mod pattern;
 mod placement;
 mod program;

@@ -26,17 +26,22 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::column::{Chunk, Column};
+use crate::column_file::Writer;
 use crate::columns::{ColumnKey, Columns, FileKey, Read, Resident};
+use crate::disk::Name;
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
-use crate::from_disk::FromDisk;
+use crate::from_disk::{FromDisk, OnDisk, blocking};
 use crate::kept::{Kept, Place};
 use crate::packed::{CHUNK_ROWS, Packer, Packing, Texts};
+use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
 pub(crate) const RANGE_BYTES: u64 = 32 << 20;
+/// Maximum number of ranges that wait in memory until they are written to column files.
+const RANGES_TO_DISK: usize = 4;
 /// Maximum bytes of the texts of the rows of a file.
 const TEXTS_OF_ROWS_BYTES_MAX: usize = 768 << 20;
 /// Maximum number of rows of a plan that is joined.
@@ -63,6 +68,24 @@ impl OfColumn {
     }
 }
 
+/// Where packed rows go.
+#[derive(Debug, Clone, Copy)]
+enum To {
+    /// To the engine. Columns that were used before this time give way to them.
+    Engine(u64),
+    /// To column files.
+    Disk,
+}
+
+impl To {
+    fn began(self) -> u64 {
+        match self {
+            To::Engine(began) => began,
+            To::Disk => 0,
+        }
+    }
+}
+
 /// The columns that are read, as expressions over those of the scan.
 type Exprs<'e> = &'e [Arc<dyn PhysicalExpr>];
 
@@ -83,7 +106,11 @@ pub(crate) async fn load(
     _loading: OwnedMutexGuard<()>,
 ) -> Result<FromDisk, Reason> {
     let began = columns.now();
-    let from_disk = columns.read_files(&reads, began).await?;
+    let from_disk = columns.read_files(&reads, began).await;
+    let from_disk = from_disk.unwrap_or_else(|reason| {
+        tracing::warn!(%reason, "column files are not read");
+        FromDisk::default()
+    });
     for (source, files) in &reads {
         let Origin::Files(scan) = &source.origin else {
             continue;
@@ -92,7 +119,9 @@ pub(crate) async fn load(
             load_file(&columns, (source, scan), file, (began, &context)).await?;
         }
     }
-    tokio::spawn(columns.write_files(reads));
+    let keys = columns.to_write(&reads);
+    // What the reads hold, such as files of managed tables, is not held while the disk is written.
+    tokio::spawn(columns.write_files(keys));
     Ok(from_disk)
 }
 
@@ -118,7 +147,8 @@ pub(crate) async fn load_plan(
     });
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
-    let read = stored(columns, rows.boxed(), &wanted, began, (&shared, context)).await;
+    let to = To::Engine(began);
+    let read = stored(columns, rows.boxed(), &wanted, to, (&shared, context)).await;
     let loaded = match read {
         Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), began).await,
         Err(failed) => Err(failed),
@@ -139,14 +169,19 @@ async fn load_file(
     (file, partitioned): &(FileKey, PartitionedFile),
     (began, context): (u64, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
-    let mut failed = Vec::new();
+    let (mut failed, mut has_room) = (Vec::new(), true);
     loop {
         let missing = missing(columns, source, file, &failed);
         let (keys, wanted): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
         if keys.is_empty() {
             return Ok(());
         }
-        let read = of_file(columns, (scan, partitioned), (&wanted, began), context).await;
+        let names = match has_room {
+            true => None,
+            false => keys.iter().map(Name::of).collect::<Option<Vec<_>>>(),
+        };
+        let with = (context, names.as_deref());
+        let read = of_file(columns, (scan, partitioned), (&wanted, began), with).await;
         match read {
             Ok(read) => {
                 let keyed = keys.into_iter().zip(read);
@@ -173,6 +208,11 @@ async fn load_file(
                 let reason = Reason::new(format!("the column {name}: {reason}"));
                 columns.refuse(keys[index].clone(), reason.clone());
                 return Err(reason);
+            }
+            Err(Failed::Load(reason))
+                if has_room && reason == Reason::new(NO_ROOM) && columns.disk.is_some() =>
+            {
+                has_room = false;
             }
             Err(Failed::Load(reason)) => {
                 keys.into_iter().for_each(|key| columns.put_off(key));
@@ -220,12 +260,13 @@ fn failed(error: impl std::fmt::Display) -> Failed {
     Failed::Load(Reason::of(error))
 }
 
-/// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read.
+/// Reads columns of a file. Each task reads a range, so that the chunks are the same whenever the file is read. With
+/// names, the columns are written to column files, and stay there.
 async fn of_file(
     columns: &Arc<Columns>,
     (scan, file): (&FileScanConfig, &PartitionedFile),
     (wanted, began): (Exprs<'_>, u64),
-    context: &Arc<TaskContext>,
+    (context, names): (&Arc<TaskContext>, Option<&[Name]>),
 ) -> Result<Vec<Column>, Failed> {
     let bytes = file.object_meta.size;
     let ranges = bytes.div_ceil(RANGE_BYTES).max(1);
@@ -267,15 +308,71 @@ async fn of_file(
         let (columns, scan) = (Arc::clone(columns), Arc::clone(&scan));
         let (shared, context) = (shared.clone(), Arc::clone(context));
         let wanted = Arc::clone(&wanted);
+        let to = match names {
+            Some(_) => To::Disk,
+            None => To::Engine(began),
+        };
         let task = async move {
             let of = (&scan, &*wanted, range);
-            of_range(&columns, of, began, &shared, context).await
+            of_range(&columns, of, to, &shared, context).await
         };
         async { SpawnedTask::spawn(task).join().await.map_err(failed)? }
     });
     let width = forebay_device::cores();
+    if let Some(names) = names {
+        let ranges = stream::iter(tasks).buffered(width.min(RANGES_TO_DISK));
+        let of_columns = (names, &*shared, file.object_meta.size);
+        return to_disk(columns, ranges, of_columns).await;
+    }
     let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
     of_chunks(columns, read, (&wanted, shared), began).await
+}
+
+/// Writes columns to files, range by range, as they are packed.
+async fn to_disk(
+    columns: &Columns,
+    mut ranges: impl Stream<Item = Result<OfRange, Failed>> + Unpin,
+    (names, shared, bytes): (&[Name], &[Arc<OfColumn>], u64),
+) -> Result<Vec<Column>, Failed> {
+    let Some(disk) = columns.disk.as_ref() else {
+        return Err(Failed::Load(Reason::new(NO_ROOM)));
+    };
+    let _writing = disk.writing.lock().await;
+    // Packed columns seldom take more than Parquet does.
+    let here = Arc::clone(disk);
+    let has_room = blocking(move || here.make_room(bytes)).await;
+    if !has_room.map_err(Failed::Load)? {
+        let text = "there is no room for its columns, nor for column files on the disk";
+        return Err(Failed::Load(Reason::new(text)));
+    }
+    let writers = names.iter().map(|_| Writer::new(disk.folder()));
+    let mut writers: Vec<Writer> = writers.collect::<Result<_, _>>().map_err(failed)?;
+    while let Some(range) = ranges.next().await {
+        let range = range?;
+        let written = blocking(move || {
+            for (writer, chunks) in writers.iter_mut().zip(range) {
+                for chunk in chunks {
+                    let words = chunk.memory.held.downcast_ref::<Vec<u32>>();
+                    writer.push(&chunk, words.map_or(&[], Vec::as_slice))?;
+                }
+            }
+            Ok::<_, std::io::Error>(writers)
+        });
+        writers = written.await.map_err(Failed::Load)?.map_err(failed)?;
+    }
+    let mut written = Vec::new();
+    for ((name, writer), of_column) in names.iter().zip(writers).zip(shared) {
+        let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
+        let (here, of_file, name) = (Arc::clone(disk), Arc::clone(&texts), name.clone());
+        let finished = blocking(move || {
+            let places = here.finish(writer, &name, &of_file)?;
+            Ok::<_, std::io::Error>((here.hold(&name), places))
+        });
+        let (file, places) = finished.await.map_err(Failed::Load)?.map_err(failed)?;
+        let chunks = places.iter().map(|place| OnDisk::chunk(&file, place));
+        written.push(Column::new(chunks.collect(), texts));
+    }
+    Ok(written)
 }
 
 /// Returns the columns of chunks.
@@ -327,13 +424,13 @@ fn over_projected(
 async fn of_range(
     columns: &Columns,
     (scan, wanted, range): (&Arc<dyn ExecutionPlan>, Exprs<'_>, usize),
-    began: u64,
+    to: To,
     shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
     let rows = scan.execute(range, Arc::clone(&context));
     let rows = rows.map_err(failed)?;
-    stored(columns, rows, wanted, began, (shared, &context)).await
+    stored(columns, rows, wanted, to, (shared, &context)).await
 }
 
 /// Packs rows and stores them.
@@ -341,7 +438,7 @@ async fn stored(
     columns: &Columns,
     mut rows: impl Stream<Item = datafusion::error::Result<RecordBatch>> + Unpin,
     wanted: Exprs<'_>,
-    began: u64,
+    to: To,
     (shared, context): (&[Arc<OfColumn>], &Arc<TaskContext>),
 ) -> Result<OfRange, Failed> {
     let memory = MemoryConsumer::new("columns for a device").register(context.memory_pool());
@@ -388,13 +485,13 @@ async fn stored(
             batch = batch.slice(taken, batch.num_rows() - taken);
             if packed + taken == CHUNK_ROWS {
                 let of = (wanted, &mut *packers, shared);
-                store(columns, began, of, &mut stored).await?;
+                store(columns, to, of, &mut stored).await?;
                 memory.shrink(std::mem::take(&mut until_stored));
             }
         }
     }
     if packers.first().is_some_and(|packer| packer.rows() > 0) {
-        store(columns, began, (wanted, &mut packers, shared), &mut stored).await?;
+        store(columns, to, (wanted, &mut packers, shared), &mut stored).await?;
     }
     Ok(stored)
 }
@@ -402,7 +499,7 @@ async fn stored(
 /// Packs and stores the rows of all columns.
 async fn store(
     columns: &Columns,
-    began: u64,
+    to: To,
     (wanted, packers, shared): (Exprs<'_>, &mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
@@ -411,12 +508,16 @@ async fn store(
             Some(Place::Engine) => {
                 let texts = packer.take_texts();
                 let texts = texts.map_err(|it| Failed::Column(index, Reason::of(it)))?;
-                let chunk = columns.store_texts(texts, began).await;
+                let chunk = columns.store_texts(texts, to.began()).await;
                 chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
             Some(Place::Host) | None => {
                 let packed = packer.pack(&of_column.packing);
-                columns.store(packed, began).await.map_err(Failed::Load)?
+                match to {
+                    To::Engine(began) => columns.store(packed, began).await,
+                    To::Disk => Ok(Chunk::unplaced(packed)),
+                }
+                .map_err(Failed::Load)?
             }
         });
     }

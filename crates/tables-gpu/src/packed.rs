@@ -35,7 +35,7 @@ const LANES: usize = 32;
 /// Rows that a thread reads at once. Row `i` of a thread is `i` times 32 rows behind its first.
 const ROWS_OF_LANE: usize = 8;
 /// Numbers have a multiple of this many bits, so that those of a thread are whole words.
-const WIDTH_UNIT: u32 = 4;
+pub(crate) const WIDTH_UNIT: u32 = 4;
 
 /// Why a column cannot be packed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use forebay_movement::Tier;
+
 use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
@@ -10,6 +12,8 @@ use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
 const USES_LATELY: u64 = 1_000;
+/// The reason if neither the device nor the host has room.
+pub(crate) const NO_ROOM: &str = "there is no room for its columns";
 /// Divisor of the memory for tables: columns leave this part to totals and tables of joins.
 const PART_OF_TOTALS: u64 = 8;
 
@@ -31,7 +35,15 @@ impl Columns {
         self.known.lock().free(bytes, began, |it| it.host);
         match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
-            Err(_) => self.copied(words.to_vec(), began).await,
+            Err(_) => {
+                if self.engine.free_bytes() < bytes {
+                    return Err(Reason::new(NO_ROOM));
+                }
+                let memory = self.allocate(bytes, began);
+                let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
+                self.engine.write(words.to_vec(), &memory).await?;
+                Ok(memory)
+            }
         }
     }
 
@@ -62,13 +74,13 @@ impl Columns {
 
     /// Returns a column with all its chunks in memory of the device.
     async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
-        if !self.has_room(column.bytes.host, began) {
+        if !self.has_room(column.bytes.host + column.bytes.disk, began) {
             return Err(Reason::new("the device has no room"));
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
-            if chunk.memory.is_on_host {
-                let words = self.engine.read(&chunk.memory, chunk.bytes).await?;
+            if chunk.memory.tier != Tier::Device {
+                let words = self.words(chunk).await?;
                 let memory = self.room_of_column(words.len() as u64 * 4, began);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
                 self.engine.write(words, &memory).await?;

@@ -19,7 +19,6 @@ use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
 use crate::above;
 use crate::columns::Columns;
 use crate::constants;
-use crate::disk::Disk;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
@@ -161,7 +160,7 @@ impl GpuRule for Fragments {
             columns,
             column_bytes: bytes.device,
             host_bytes: bytes.host,
-            disk_bytes: self.0.disk.as_ref().map_or(0, Disk::bytes),
+            disk_bytes: self.0.disk.as_ref().map_or(0, |it| it.bytes()),
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::launches::{InMemory, Joins, joins_of, last};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
+use crate::placement::NO_ROOM;
 use crate::program::{Compiled, group_words};
 use crate::reason::Reason;
 use crate::result::{Found, Made};
@@ -183,6 +184,21 @@ impl Work {
 
     /// Returns the totals of all groups.
     async fn all(&self, ready: &Ready, figures: &mut Figures) -> Result<Found> {
+        if ready.is_on_disk() {
+            let with = (&*self.columns, figures.used);
+            let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
+            let added = self.added(ready, &ready.groups, &totals, |_| (), figures);
+            let ran = added.await?;
+            let words = self
+                .columns
+                .engine
+                .read(&totals.memory, totals.bytes)
+                .await?;
+            return Ok(Found {
+                ran: ran.with_results(&words),
+                selected: None,
+            });
+        }
         let of = (&*ready.compiled, &ready.groups, &ready.joins);
         let launch = last(&ready.resident, of, None, self.options.waits)?;
         Ok(Found {
@@ -342,7 +358,7 @@ impl Work {
         // As bytes, as numbers, and as rows.
         figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
         // Columns that were used longest ago give way to results.
-        drop(self.columns.allocate(bytes as u64, figures.used)?);
+        drop(self.columns.allocate(bytes.max(1) as u64, figures.used)?);
         let ran = self.columns.engine.run(launch).await?;
         figures.took += ran.took;
         figures.compiled += ran.compiled;
@@ -351,17 +367,16 @@ impl Work {
 
     /// Adds the totals in memory of the engine, and counts the groups that are selected.
     async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
-        let (compiled, resident, waits) = (&*ready.compiled, &ready.resident, self.options.waits);
+        let (compiled, waits) = (&*ready.compiled, self.options.waits);
         let mut groups = ready.groups.clone();
         'groups: loop {
             let totals = InMemory::new(compiled, &groups, (&self.columns, figures.used))?;
             let count = groups.count as u32;
             let mut search = compiled.selecting.search();
-            let of = (compiled, &groups, &ready.joins);
-            let mut launch = last(resident, of, Some(&totals), waits)?;
+            let counting = |launch: &mut Launch| search.count(launch, count, &totals);
+            let added = self.added(ready, &groups, &totals, counting, figures);
+            let mut ran = added.await?;
             loop {
-                search.count(&mut launch, count, &totals);
-                let ran = self.run(launch, figures).await?;
                 if ran.is_full() {
                     let grown = groups.grow(&compiled.totals);
                     compiled.slots.store(groups.count, Ordering::Relaxed);
@@ -375,12 +390,58 @@ impl Work {
                         groups,
                     });
                 }
-                launch = Launch {
+                let mut launch = Launch {
                     memory: vec![totals.memory.clone()],
                     ..Launch::new(waits)
                 };
+                search.count(&mut launch, count, &totals);
+                ran = self.run(launch, figures).await?;
             }
         }
+    }
+
+    /// Adds the totals in memory of the engine, in as many passes as the columns of the rows need. `also` adds kernels to
+    /// the launch of the last one. Returns what that launch returned, or the one after which a table was full.
+    async fn added(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        totals: &InMemory,
+        mut also: impl FnMut(&mut Launch),
+        figures: &mut Figures,
+    ) -> Result<Ran> {
+        let (compiled, source) = (&*ready.compiled, ready.compiled.kernel.of_source);
+        let of = (compiled, groups, &ready.joins);
+        let rows = compiled
+            .counting
+            .rows(source, ready.resident[source].chunks()?);
+        let Some(passes) = ready.resident[source].passes(&rows) else {
+            let mut launch = last(&ready.resident, of, Some(totals), self.options.waits)?;
+            also(&mut launch);
+            return self.run(launch, figures).await;
+        };
+        let mut resident = ready.resident.clone();
+        for (index, pass) in passes.iter().enumerate() {
+            let of_pass = self
+                .columns
+                .pass(&ready.resident[source], pass, figures.used);
+            let (of_pass, read) = of_pass.await?;
+            resident[source] = of_pass;
+            figures.from_disk.add(read);
+            let mut launch = last(&resident, of, Some(totals), self.options.waits)?;
+            if index > 0 {
+                launch.zeroed = None;
+            }
+            let is_last = index + 1 == passes.len();
+            if is_last {
+                also(&mut launch);
+            }
+            let ran = self.run(launch, figures).await?;
+            if is_last || ran.is_full() {
+                return Ok(ran);
+            }
+        }
+        Err(Reason::new("there is no pass"))
     }
 
     /// Returns the groups that are selected.
@@ -459,7 +520,7 @@ impl Work {
                 Ok(resident) => {
                     loaded?;
                     let resident = resident.map(Ok);
-                    resident.map_err(|_| Reason::new("there is no room for its columns"))
+                    resident.map_err(|_| Reason::new(NO_ROOM))
                 }
             };
         }
@@ -489,7 +550,7 @@ impl Work {
             .iter()
             .flat_map(|it| &it.files)
             .flat_map(|it| it.values());
-        if columns.any(|column| column.bytes.host > 0)
+        if columns.any(|column| column.bytes.host + column.bytes.disk > 0)
             && let Ok(loading) = Arc::clone(&self.columns.loading).try_lock_owned()
         {
             let columns = Arc::clone(&self.columns);
@@ -545,6 +606,15 @@ struct Ready {
     joins: Joins,
     groups: Groups,
     stop: StopOnDrop,
+}
+
+impl Ready {
+    /// Returns whether rows are read from the disk.
+    fn is_on_disk(&self) -> bool {
+        let files = &self.resident[self.compiled.kernel.of_source].files;
+        let mut columns = files.iter().flat_map(|it| it.values());
+        columns.any(|column| column.bytes.disk > 0)
+    }
 }
 
 /// Totals in memory of the engine, and the groups of them that are selected.

@@ -205,8 +205,8 @@ impl Session {
     pub async fn prepare_and_run(&mut self, parsed: Parsed) -> Result<(Prepared, Outcome)> {
         let mut prepared = self.prepare(parsed, &[]).await?;
         if let [_, ..] = prepared.parameters() {
-            let message = "there is no parameter $1";
-            return Err(SqlError::new(Code::UndefinedParameter, message));
+            let error = SqlError::new(Code::UndefinedParameter, "there is no parameter $1");
+            return self.failed(Err(error));
         }
         if let Some(inner) = Arc::get_mut(&mut prepared.0) {
             inner.is_run_at_once = true;

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
 use forebay_device::cuda::{DeviceType, ProgramSpec};
-use forebay_movement::checksum;
+use forebay_movement::{Tier, part_checksum};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -50,6 +50,8 @@ pub(super) struct Emulated {
     memory: Mutex<Vec<u8>>,
     /// What the engine tells of its free memory, for columns. There is room for everything.
     pub(super) free_bytes: AtomicU64,
+    /// Whether the host has no memory for columns.
+    pub(super) is_host_full: AtomicBool,
     /// Number of searches.
     pub(super) searches: AtomicU64,
     /// The kernels that were compiled, by their source.
@@ -74,18 +76,19 @@ impl Emulated {
             folder,
             memory: Mutex::default(),
             free_bytes: AtomicU64::new(u64::MAX),
+            is_host_full: AtomicBool::new(false),
             searches: AtomicU64::new(0),
             kernels: Mutex::default(),
         })
     }
 
-    fn allocate(&self, bytes: u64, is_on_host: bool) -> Memory {
+    fn allocate(&self, bytes: u64, tier: Tier) -> Memory {
         let mut memory = self.memory.lock();
         let begin = memory.len().next_multiple_of(16);
         memory.resize(begin + bytes as usize, 0);
         Memory {
             address: BASE + (HEAD + begin) as u64,
-            is_on_host,
+            tier,
             held: Arc::new(bytes),
         }
     }
@@ -190,7 +193,7 @@ impl Engine for Shared {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        Ok(self.0.allocate(bytes, false))
+        Ok(self.0.allocate(bytes, Tier::Device))
     }
 
     fn free_bytes(&self) -> u64 {
@@ -198,7 +201,10 @@ impl Engine for Shared {
     }
 
     fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
-        let memory = self.0.allocate(words.len() as u64 * 4, true);
+        if self.0.is_host_full.load(Ordering::Relaxed) {
+            return std::future::ready(Err(Reason::new("full"))).boxed();
+        }
+        let memory = self.0.allocate(words.len() as u64 * 4, Tier::Pinned);
         let written = self.write(words, &memory);
         async move { written.await.map(|()| memory) }.boxed()
     }
@@ -213,11 +219,13 @@ impl Engine for Shared {
         let sums = files.into_iter().map(|file| {
             let bytes = fs::read(file.path).map_err(Reason::of)?;
             for (range, memory) in file.pieces {
+                assert!(file.range.contains(&range.start) && range.end <= file.range.end);
                 let begin = (memory.address - BASE) as usize - HEAD;
                 let piece = &bytes[range.start as usize..range.end as usize];
                 self.0.memory.lock()[begin..begin + piece.len()].copy_from_slice(piece);
             }
-            Ok(checksum(&bytes[..file.bytes as usize]))
+            let range = file.range.start as usize..file.range.end as usize;
+            Ok(part_checksum(&bytes[range], file.range.start))
         });
         let read = FilesRead {
             sums: sums.collect(),
@@ -238,7 +246,7 @@ impl Engine for Shared {
         let bytes = texts.value_data().len() as u64;
         let memory = Memory {
             address: 0,
-            is_on_host: false,
+            tier: Tier::Device,
             held: Arc::new(texts),
         };
         std::future::ready(Ok((memory, bytes))).boxed()
@@ -254,7 +262,7 @@ impl Engine for Shared {
         }
         Ok(Memory {
             address: 0,
-            is_on_host: false,
+            tier: Tier::Device,
             held: Arc::new(list.finish()),
         })
     }

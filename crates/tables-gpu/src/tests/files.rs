@@ -43,13 +43,16 @@ fn column_files(fixture: &Fixture) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the queries on the engine, and compares their rows with those of the CPU. Returns whether each read column
-/// files.
 async fn compare(fixture: &Fixture) -> Vec<bool> {
+    compare_all(fixture, &QUERIES).await
+}
+
+/// Runs queries on the engine, and compares their rows with those of the CPU. Returns whether each read column files.
+async fn compare_all(fixture: &Fixture, queries: &[&str]) -> Vec<bool> {
     let mut with = fixture.session(ON).await;
     let mut without = fixture.session("SET forebay.gpu = off").await;
     let mut from_files = Vec::new();
-    for query in QUERIES {
+    for query in queries {
         let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {query}")).await;
         let plan = plan.expect(query).join("\n");
         assert!(plan.contains("ran there"), "{query}\n{plan}");
@@ -109,10 +112,10 @@ async fn files_that_are_damaged_or_of_old_tables_are_not_read() {
         assert_eq!(compare(&again).await, [true; 4], "{from_end:?}");
     }
     fs::write(&files[0], "").expect("room");
-    fs::write(fixture.column_files().join("left.part"), "x").expect("room");
+    fs::write(fixture.column_files().join(".unfinished-x"), "x").expect("room");
     let again = fixture.started_again(1 << 30);
     compare(&again).await;
-    assert!(!fixture.column_files().join("left.part").exists());
+    assert!(!fixture.column_files().join(".unfinished-x").exists());
     // Another version of a table has other columns, whose files replace those of the old one.
     written(&again).await;
     replace(&fixture.files().join("t"), Sizes(&[2101]));
@@ -139,4 +142,60 @@ async fn files_that_were_used_longest_ago_give_way() {
     assert_eq!((bytes(&none), column_files(&none).len()), (0, 0));
     compare(&none).await;
     assert_eq!(column_files(&none).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_without_room_in_memory_are_read_pass_by_pass() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[2100, 1, 700, 2049])).started_again(1 << 30);
+    let queries = [
+        QUERIES[0],
+        QUERIES[1],
+        QUERIES[3],
+        "SELECT count(*), sum(quantity) FROM t WHERE day < DATE '1900-01-01'",
+        // Groups that are counted in memory of the device, and selected there.
+        "SELECT a, b, sum(quantity) FROM t GROUP BY a, b ORDER BY 3 DESC, 1, 2 LIMIT 3",
+        "SELECT a, sum(s) FROM (SELECT a, b, sum(quantity) AS s FROM t GROUP BY a, b) AS n GROUP BY a HAVING sum(s) > 40",
+    ];
+    let is_full = |fixture: &Fixture| {
+        fixture.emulated.free_bytes.store(0, Ordering::Relaxed);
+        fixture.emulated.is_host_full.store(true, Ordering::Relaxed);
+    };
+    is_full(&fixture);
+    // The columns are packed into files at once, and read again with each query.
+    let expected = [true, true, true, false, true, true];
+    assert_eq!(compare_all(&fixture, &queries).await, expected);
+    assert_eq!(compare_all(&fixture, &queries).await, expected);
+    let figures = fixture.tables.gpu_figures().remove(0);
+    assert_eq!((figures.column_bytes, figures.host_bytes), (0, 0));
+    let files = written(&fixture).await;
+    let again = fixture.started_again(1 << 30);
+    is_full(&again);
+    assert_eq!(compare_all(&again, &queries).await, expected);
+    // A file that is damaged meanwhile is written again.
+    let file = OpenOptions::new().write(true).open(&files[0]);
+    file.expect("a file").write_all_at(b"xx", 9).expect("room");
+    let mut without = again
+        .session("SET forebay.gpu = on; SET forebay.compile = wait; SET forebay.strict = off")
+        .await;
+    for query in queries {
+        assert!(rows(&mut without, query).await.is_ok());
+    }
+    assert_eq!(compare_all(&again, &queries).await, expected);
+    // Joins look up rows that are in memory.
+    let wanted = rows(
+        &mut again.session("SET forebay.gpu = off").await,
+        QUERIES[2],
+    )
+    .await;
+    assert_eq!(rows(&mut without, QUERIES[2]).await, wanted);
+    again.emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
+    again.emulated.is_host_full.store(false, Ordering::Relaxed);
+    let began = Instant::now();
+    while again.tables.gpu_figures()[0].column_bytes == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        compare_all(&again, &queries[..1]).await;
+    }
 }

@@ -41,6 +41,7 @@ impl Fixture {
         let disk = Disk::open(self.column_files(), column_files_bytes).expect("a folder");
         let emulated = Arc::clone(&self.emulated);
         emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
+        emulated.is_host_full.store(false, Ordering::Relaxed);
         Fixture::over(Arc::clone(&self.folder), emulated, Some(disk))
     }
 
