@@ -2,6 +2,7 @@
 
 mod data;
 mod emulated;
+mod explain;
 mod floats;
 mod joins;
 mod random;

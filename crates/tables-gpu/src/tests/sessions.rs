@@ -19,15 +19,15 @@ use super::{QUERIES, joins};
 use crate::columns::{Columns, Freeing};
 use crate::rule::Fragments;
 
-struct Fixture {
+pub(super) struct Fixture {
     folder: TempDir,
     tables: Arc<Tables>,
     freeing: Freeing,
-    emulated: Arc<Emulated>,
+    pub(super) emulated: Arc<Emulated>,
 }
 
 impl Fixture {
-    fn new(sizes: Sizes) -> Fixture {
+    pub(super) fn new(sizes: Sizes) -> Fixture {
         let folder = TempDir::new().expect("room");
         let files = folder.path().join("files");
         write(&files.join("t"), sizes);
@@ -64,7 +64,7 @@ impl Fixture {
     }
 
     /// Returns a session with these settings.
-    async fn session(&self, settings: &str) -> Session {
+    pub(super) async fn session(&self, settings: &str) -> Session {
         let mut session = self.tables.session("ada");
         done(&mut session, settings).await;
         session
@@ -76,7 +76,7 @@ impl Fixture {
     }
 }
 
-const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
+pub(super) const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
 
 async fn done(session: &mut Session, text: &str) {
     for parsed in parse(text).expect("statements") {
@@ -99,7 +99,7 @@ async fn lines(outcome: Outcome) -> Result<Vec<String>, String> {
     Ok(lines)
 }
 
-async fn rows(session: &mut Session, query: &str) -> Result<Vec<String>, String> {
+pub(super) async fn rows(session: &mut Session, query: &str) -> Result<Vec<String>, String> {
     let parsed = parse(query).expect("a query").remove(0);
     let outcome = session.run(parsed).await.map_err(|it| it.to_string())?;
     lines(outcome).await
