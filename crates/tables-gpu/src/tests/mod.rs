@@ -6,6 +6,7 @@ mod explain;
 mod floats;
 mod joins;
 mod random;
+mod reference;
 mod sessions;
 
 use std::sync::Arc;
