@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 
+use crate::comments::{of_join, sql};
 use crate::expression::{Code, Function};
 use crate::fragment::Rows;
 use crate::joined::{Out, OutValue, Stored};
@@ -34,23 +35,27 @@ pub(crate) struct Draft<'a> {
     pub(crate) of_rows: Option<usize>,
     /// The expressions that `outs` are.
     pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
+    /// Whether the source has the plan as comments.
+    pub(crate) has_comments: bool,
 }
 
 impl<'a> Draft<'a> {
     /// Returns the draft of rows. `scanned` is what is known of each source of the fragment.
-    pub(crate) fn new(rows: &'a Rows, scanned: &'a [Scanned]) -> Draft<'a> {
+    pub(crate) fn new(rows: &'a Rows, scanned: &'a [Scanned], has_comments: bool) -> Draft<'a> {
         let joins = rows.joins.iter();
+        let of_joins = joins.map(|join| Draft::new(&join.rows, scanned, has_comments));
         Draft {
             rows,
             scanned: &scanned[rows.source],
             uses: Uses::default(),
-            joins: joins.map(|join| Draft::new(&join.rows, scanned)).collect(),
+            joins: of_joins.collect(),
             stored: None,
             store: Function::default(),
             outs: Vec::new(),
             marks: Vec::new(),
             of_rows: None,
             requested: HashMap::new(),
+            has_comments,
         }
     }
 
@@ -124,9 +129,11 @@ impl<'a> Draft<'a> {
             let mut code = Code::new(self);
             let mut kept = Vec::new();
             if let Some(join) = known.last() {
+                code.comment(|rows| of_join(&rows.joins[*join]));
                 kept.extend(code.look_up(*join)?);
             }
             for filter in &ready {
+                code.comment(|_| format!("filter: {}", sql(filter)));
                 let value = code.condition(filter)?;
                 kept.extend(value.valid);
                 kept.push(value.text);

@@ -31,6 +31,8 @@ const LIST_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) lines: Vec<String>,
+    /// The comments above it.
+    pub(crate) comments: Vec<String>,
     /// The columns of the kernel that they read.
     pub(crate) columns: BTreeSet<usize>,
     /// Variables by their declared values.
@@ -103,6 +105,7 @@ impl<'k, 'a> Code<'k, 'a> {
                 Err(reason) => self.by_table(expr, reason)?,
             },
         };
+        self.note_value(expr, &value);
         if !expr.is::<Literal>() {
             self.function.values.insert(Arc::clone(expr), value.clone());
         }
@@ -183,6 +186,7 @@ impl<'k, 'a> Code<'k, 'a> {
             ),
         };
         let text = self.declare(kind, &value);
+        self.note(&text, || scanned.name(column).to_owned());
         Ok(Value {
             text,
             kind,

@@ -9,6 +9,7 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
+use crate::comments::sql;
 use crate::domain::{Domain, Table};
 use crate::expression::Code;
 use crate::floats::is_float;
@@ -76,7 +77,9 @@ impl Code<'_, '_> {
                 unmatched: of_join.unmatched,
             }),
         };
-        Ok((self.declare(Kind::Small, &new), key))
+        let number = self.declare(Kind::Small, &new);
+        self.note(&number, || format!("number of {}", sql(expr)));
+        Ok((number, key))
     }
 
     /// Declares the number of the value of a key that other keys determine.
@@ -108,7 +111,9 @@ impl Code<'_, '_> {
         }
         let domain = Domain::of(expr, self.draft.scanned)?;
         let (table, values) = domain.keys(expr)?;
-        Ok((self.looked_up(&domain, table)?, Values::Array(values)))
+        let number = self.looked_up(&domain, table)?;
+        self.note(&number, || format!("number of {}", sql(expr)));
+        Ok((number, Values::Array(values)))
     }
 
     /// Declares the number of a row, which is that of its text.
@@ -217,7 +222,9 @@ impl Code<'_, '_> {
             data_type,
             exponent,
         };
-        Ok((self.declare(kind, &number), values))
+        let number = self.declare(kind, &number);
+        self.note(&number, || format!("number of {}", sql(expr)));
+        Ok((number, values))
     }
 }
 

@@ -25,6 +25,7 @@ use tokio::sync::OnceCell;
 
 use crate::columns::{Columns, Resident};
 use crate::fragment::{Fragment, Origin};
+use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::work::{OnDevice, Outcome, Staying, Work};
 
@@ -170,6 +171,21 @@ impl GpuFragmentExec {
         None
     }
 
+    /// Returns the name of the device.
+    pub(crate) fn device(&self) -> String {
+        self.columns.engine.name()
+    }
+
+    /// Returns the source of the kernels, with the plan as comments.
+    ///
+    /// # Errors
+    /// Why the device cannot compute the fragment.
+    pub(crate) async fn kernels(&self, context: &Arc<TaskContext>) -> Result<String, Reason> {
+        let mut work = self.work(Arc::clone(context));
+        work.options.waits = true;
+        Box::pin(work.kernels()).await
+    }
+
     /// Returns what computes the fragment on the device.
     fn work(&self, context: Arc<TaskContext>) -> Work {
         Work {
@@ -217,7 +233,7 @@ fn kept(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
 
 impl DisplayAs for GpuFragmentExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GpuFragmentExec: device={}", self.columns.engine.name())?;
+        write!(f, "GpuFragmentExec: device={}", self.device())?;
         let Selection {
             conditions, top, ..
         } = self.selection();

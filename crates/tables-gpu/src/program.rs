@@ -8,8 +8,9 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CastExpr;
 
+use crate::comments;
 use crate::draft::Draft;
-use crate::expression::Code;
+use crate::expression::{Code, Function};
 use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
 use crate::groups::{Groups, Key, Place, Values};
@@ -175,7 +176,20 @@ impl Compiled {
     /// # Errors
     /// Why the GPU cannot compute the fragment.
     pub(crate) fn new(fragment: &Fragment, scanned: &[Scanned]) -> Result<Compiled> {
-        let mut draft = Draft::new(&fragment.rows, scanned);
+        Compiled::written(fragment, scanned, false)
+    }
+
+    /// Writes the kernels with the plan as comments, to be printed. The comments name columns and constants, so that
+    /// queries of one shape would not share a compiled kernel.
+    ///
+    /// # Errors
+    /// Why the GPU cannot compute the fragment.
+    pub(crate) fn with_comments(fragment: &Fragment, scanned: &[Scanned]) -> Result<Compiled> {
+        Compiled::written(fragment, scanned, true)
+    }
+
+    fn written(fragment: &Fragment, scanned: &[Scanned], has_comments: bool) -> Result<Compiled> {
+        let mut draft = Draft::new(&fragment.rows, scanned, has_comments);
         let rows = draft.scanned.rows;
         let steps = draft.steps()?;
         let mut slots = Slots {
@@ -185,6 +199,11 @@ impl Compiled {
             addend_max: 0,
             rows,
         };
+        if !fragment.rows.joins.is_empty() {
+            // Joins leave few rows, so that most warps have none.
+            let leave = "if (!is_wanted) return;".to_owned();
+            slots.code.function.lines.push(leave);
+        }
         let are_determined = fragment.determined();
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
@@ -193,21 +212,10 @@ impl Compiled {
         let outputs = aggregates.map(|it| slots.aggregate(it));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let addend_max = slots.addend_max;
-        let (all, mut add) = (slots.slots, slots.code.function);
-        let lines = &mut add.lines;
-        if !fragment.rows.joins.is_empty() {
-            // Joins leave few rows, so that most warps have none.
-            lines.insert(0, "if (!is_wanted) return;".to_owned());
+        let (all, mut add) = slots.added(&group);
+        if has_comments {
+            comments::add(&mut add, all.len(), fragment, (&outputs, &determined));
         }
-        lines.push(format!("const Totals::Key key = {group};"));
-        lines.push("if (is_wanted) {".to_owned());
-        lines.push("    const u32 group = totals.group_of(f, key);".to_owned());
-        lines.push("    if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
-        lines.extend(all.iter().enumerate().map(|(index, slot)| {
-            let code = slot.code.replace("SLOT", &index.to_string());
-            format!("    {code};")
-        }));
-        lines.push("}".to_owned());
         let totals = totals_of(&all, rows);
         let ending = Ending {
             totals: totals.clone(),
@@ -266,6 +274,22 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
 }
 
 impl Slots<'_, '_> {
+    /// Returns the slots, and the function that adds a row to the totals of its group.
+    fn added(self, group: &str) -> (Vec<Slot>, Function) {
+        let mut add = self.code.function;
+        let lines = &mut add.lines;
+        lines.push(format!("const Totals::Key key = {group};"));
+        lines.push("if (is_wanted) {".to_owned());
+        lines.push("    const u32 group = totals.group_of(f, key);".to_owned());
+        lines.push("    if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
+        lines.extend(self.slots.iter().enumerate().map(|(index, slot)| {
+            let code = slot.code.replace("SLOT", &index.to_string());
+            format!("    {code};")
+        }));
+        lines.push("}".to_owned());
+        (self.slots, add)
+    }
+
     /// Declares the group of a row. Returns its number, the keys that no others determine, and the number of words with
     /// marks of their values.
     fn group(

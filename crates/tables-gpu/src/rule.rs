@@ -7,6 +7,7 @@ use datafusion::config::ConfigOptions;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -15,10 +16,12 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
+use futures_util::future::BoxFuture;
 
 use crate::above;
 use crate::columns::Columns;
 use crate::constants;
+use crate::explain;
 use crate::fragment::{Fragment, Origin, Source, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
@@ -162,6 +165,14 @@ impl GpuRule for Fragments {
             host_bytes: bytes.host,
             disk_bytes: self.0.disk.as_ref().map_or(0, |it| it.bytes()),
         }
+    }
+
+    fn kernels<'a>(
+        &'a self,
+        plan: &'a Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move { explain::kernels(plan, &context).await })
     }
 }
 

@@ -23,6 +23,9 @@ const BITS_OF_COUNT: u32 = 12;
 /// Groups that may be selected besides those that are wanted, before they are counted in smaller intervals.
 const MORE_MAX: u64 = 1 << 10;
 
+/// Code that writes the totals of a group.
+const WRITE_TOTALS: &str = "write_totals(f, to, number, group);";
+
 /// Constants in front of the numbers of conditions, as in `select.cuh`.
 const CONSTANTS: usize = 5;
 
@@ -186,11 +189,16 @@ impl Selecting {
         let wanted = ranked.map(|(top, _)| top.count);
         let head = head(&selected, &rank, totals);
         Ok(Selecting {
-            program: Program::new(spec(&head, "write_totals(f, to, number, group);")),
+            program: Program::new(spec(&head, WRITE_TOTALS)),
             head,
             numbers,
             wanted,
         })
+    }
+
+    /// Returns the source of the kernel.
+    pub(crate) fn source(&self) -> String {
+        self.writing_as(WRITE_TOTALS).source.to_string()
     }
 
     /// Begins a search for the groups that are selected.

@@ -7,6 +7,7 @@ use forebay_device::cuda::{KernelArguments, Program, ProgramSpec, device_header}
 use parking_lot::Mutex;
 
 use crate::arguments::{Fragment as Arguments, JOIN_WORDS_MAX, OWN_WORDS_MAX};
+use crate::comments::{self, list};
 use crate::domain::Table;
 use crate::draft::Draft;
 use crate::expression::Function;
@@ -84,6 +85,11 @@ impl Kernel {
         program
     }
 
+    /// Returns the source of that program.
+    pub(crate) fn source(&self, place: Option<Place>) -> String {
+        self.spec(place).source.to_string()
+    }
+
     fn spec(&self, place: Option<Place>) -> ProgramSpec {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
@@ -151,6 +157,13 @@ impl Build {
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);
+        if draft.has_comments {
+            let keys = list(&join.keys_of_rows);
+            add.comments.push(format!(
+                "stored by {keys}, for the {}",
+                comments::of_join(join)
+            ));
+        }
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(stored.index.conditions);
         let conditions = conditions.join(" & ");
@@ -338,6 +351,9 @@ fn functions(steps: &[Function], add: &Function) -> String {
             true => format!("__device__ inline void add({arguments}, Totals& totals)"),
             false => format!("template <> __device__ inline bool keeps<{step}>({arguments})"),
         };
+        for comment in &function.comments {
+            let _ = writeln!(text, "// {comment}");
+        }
         let lines = function.lines.join("\n    ");
         let _ = writeln!(text, "{head} {{\n    {lines}\n}}");
     }

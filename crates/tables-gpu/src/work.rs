@@ -19,6 +19,7 @@ use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{FAR_APART, Launch, Ran, SAME_KEY};
+use crate::explain::printed;
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
@@ -39,6 +40,10 @@ type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum bytes of what kernels return.
 const RESULTS_BYTES_MAX: usize = 256 << 20;
+
+/// The reasons of fragments that are computed where the session brings their columns to the device.
+pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
+pub(crate) const SMALL: &str = "its files are small";
 
 /// What computed a fragment.
 #[derive(Debug)]
@@ -159,6 +164,24 @@ impl Work {
                 Ok(Staying::Rows(self.returned(ready, found, figures).await?))
             }
         }
+    }
+
+    /// Returns the source of the kernels, with the plan as comments. Those of joins run, as they tell where the totals
+    /// of groups are.
+    ///
+    /// # Errors
+    /// Why the device cannot compute the fragment.
+    pub(crate) async fn kernels(&self) -> Result<String> {
+        let mut figures = Figures::new(&self.context, self.columns.now());
+        let ready = self.ready(&mut figures).await?;
+        let scanned = scanned(&ready.fragment.rows, &ready.resident, &ready.stop.0)?;
+        let (place, selects) = (ready.groups.place, self.are_selected(&ready.groups));
+        let work = move || {
+            let compiled = Compiled::with_comments(&ready.fragment, &scanned)?;
+            Ok(printed(&ready.fragment, &compiled, place, selects))
+        };
+        let printed = tokio::task::spawn_blocking(work).await;
+        printed.map_err(Reason::of)?
     }
 
     /// Writes the groups that are selected as columns on the device.
@@ -494,7 +517,7 @@ impl Work {
         let reads: Vec<Read> = reads.collect::<Result<_>>()?;
         let has_files = reads.iter().any(|(_, files)| !files.is_empty());
         if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
-            return Err(Reason::new("its files are small"));
+            return Err(Reason::new(SMALL));
         }
         self.columns.compile_searches(&reads).await?;
         self.search(&reads, used, stop).await?;
@@ -533,7 +556,7 @@ impl Work {
                 }
             });
         }
-        Err(Reason::new("its columns are not in device memory yet"))
+        Err(Reason::new(NOT_THERE))
     }
 
     /// Searches texts for the columns that are missing.

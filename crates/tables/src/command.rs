@@ -9,6 +9,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::copy::{CopyFrom, CopyOut};
 use crate::error::{Code, Result, SqlError};
+use crate::kernels::ExplainKernels;
 use crate::managed;
 use crate::parse::{Body, Fetch, Parsed, folded};
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     },
     /// Returns the rows of a query as a file.
     Copy(Box<CopyOut>),
+    /// Returns the kernels of a query.
+    ExplainKernels(Box<ExplainKernels>),
     /// Adds rows of the client to a managed table.
     CopyFrom(Box<CopyFrom>),
     /// Changes the catalogue.
@@ -92,6 +95,7 @@ impl Command {
             Body::Copy(copied) => Ok(Command::Copy(copied)),
             Body::CopyFrom(copied) => Ok(Command::CopyFrom(copied)),
             Body::Fetch(fetch) => Ok(Command::Fetch(fetch)),
+            Body::ExplainKernels(explained) => Ok(Command::ExplainKernels(explained)),
             Body::Sql(statement) => of_statement(statement),
         }
     }
@@ -101,6 +105,7 @@ impl Command {
         match self {
             Command::Query { statement, .. } | Command::Write(statement) => Some(statement),
             Command::Copy(copied) => Some(&copied.statement),
+            Command::ExplainKernels(explained) => Some(&explained.statement),
             Command::Declare(declared) => Some(&declared.statement),
             _ => None,
         }

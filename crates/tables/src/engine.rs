@@ -111,7 +111,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Account,
     pub(crate) plans: Plans,
     pub(crate) activity: Arc<Activity>,
-    gpu_rules: Vec<Arc<dyn GpuRule>>,
+    pub(crate) gpu_rules: Vec<Arc<dyn GpuRule>>,
     base: OnceLock<SessionState>,
 }
 

@@ -2,10 +2,14 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::TaskContext;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use futures_util::future::BoxFuture;
 
 /// What a session chooses for parts of its plans on GPUs, by `forebay.gpu`, `forebay.compile` and `forebay.strict`. A
 /// rule of physical plans finds it among the extensions of the options.
@@ -45,6 +49,17 @@ pub struct GpuFigures {
 pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Returns counts since the start, and what is in the memory of the GPU.
     fn figures(&self) -> GpuFigures;
+
+    /// Returns the source of the kernels of a plan, with the plan as comments, and why parts of it are the CPU's. What
+    /// a run does before these kernels is done: scalar subqueries run, and so do the kernels of joins.
+    ///
+    /// # Errors
+    /// If a scalar subquery fails.
+    fn kernels<'a>(
+        &'a self,
+        plan: &'a Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> BoxFuture<'a, Result<String>>;
 }
 
 /// Name of the operator of a fragment on a GPU. A plan is kept for later runs if this operator is its only source. The

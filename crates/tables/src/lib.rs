@@ -33,6 +33,7 @@ mod guards;
 mod headers;
 mod inference;
 mod information;
+mod kernels;
 mod lengths;
 mod listing;
 mod managed;

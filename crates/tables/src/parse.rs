@@ -17,6 +17,7 @@ use crate::copy::{self, CopyFrom, CopyOut};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
+use crate::kernels::{self, ExplainKernels};
 
 /// Maximum bytes of a text. PostgreSQL takes a gigabyte; the tree of a statement takes many times the bytes of its
 /// text.
@@ -59,6 +60,8 @@ pub(crate) enum Body {
     CopyFrom(Box<CopyFrom>),
     /// `FETCH` or `MOVE`.
     Fetch(Fetch),
+    /// `EXPLAIN (FORMAT kernel)`.
+    ExplainKernels(Box<ExplainKernels>),
 }
 
 /// `FETCH`, or `MOVE` if `moves`: the rows are then not returned.
@@ -123,6 +126,7 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
         match &statement {
             Body::Sql(statement) => expansion::check(statement)?,
             Body::Copy(copied) => expansion::check(&copied.statement)?,
+            Body::ExplainKernels(explained) => expansion::check(&explained.statement)?,
             Body::CopyFrom(_) | Body::Fetch(_) => {}
         }
         parsed.push(Parsed {
@@ -138,6 +142,10 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
         parser.parser.next_token();
         let fetch = parse_fetch(&mut parser.parser, moves).map_err(failed)?;
         return Ok(Body::Fetch(fetch));
+    }
+    if kernels::are_explained(parser) {
+        let explained = kernels::parse(parser)?;
+        return Ok(Body::ExplainKernels(Box::new(explained)));
     }
     match copy::place(parser) {
         Some(copy::Place::Client) => {

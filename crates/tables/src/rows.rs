@@ -367,6 +367,19 @@ async fn begun_again(
     }))
 }
 
+/// Returns the physical plan of a query.
+///
+/// # Errors
+/// If the query cannot be planned.
+pub(crate) async fn physical_plan(
+    state: &SessionState,
+    query: &Query,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = query.optimized(state)?;
+    let planner = state.query_planner();
+    Ok(planner.create_physical_plan(&plan, state).await?)
+}
+
 /// Plans a query and begins it.
 ///
 /// # Errors
@@ -374,9 +387,7 @@ async fn begun_again(
 async fn begun(state: &Arc<SessionState>, query: &Arc<Query>) -> Result<Begun> {
     let (of_plan, query) = (Arc::clone(state), Arc::clone(query));
     let planning = async move {
-        let plan = query.optimized(&of_plan)?;
-        let planner = of_plan.query_planner();
-        let plan = planner.create_physical_plan(&plan, &*of_plan).await?;
+        let plan = physical_plan(&of_plan, &query).await?;
         Ok::<_, SqlError>((plan, Basis::new(&query, &of_plan)?))
     };
     let planning = of_this_user(planning.boxed());

@@ -32,7 +32,7 @@ use crate::parse::Parsed;
 use crate::planned::Planned;
 use crate::rows::{Rows, Running, within};
 use crate::variables::Variables;
-use crate::{ddl, functions, plan};
+use crate::{ddl, functions, kernels, plan};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -140,6 +140,7 @@ impl Inner {
     fn query_text(&self) -> &str {
         match &self.command {
             Command::Copy(copied) => &copied.text,
+            Command::ExplainKernels(explained) => &explained.text,
             _ => &self.text,
         }
     }
@@ -262,6 +263,7 @@ impl Session {
         }
         match &inner.command {
             Command::Show(variable) => inner.columns = Some(show_columns(variable.as_ref())),
+            Command::ExplainKernels(_) => inner.columns = Some(kernels::columns()),
             Command::Fetch(fetch) if !fetch.moves => {
                 inner.columns = Some(self.cursor(&fetch.cursor)?.schema().clone());
             }
@@ -355,6 +357,7 @@ impl Session {
                 let rows = self.rows(prepared, &parameters, "COPY").await?;
                 Ok(Outcome::Rows(rows.copied(copied.options.clone())))
             }
+            Command::ExplainKernels(_) => self.kernels(prepared, &parameters).await,
             Command::Change(statement) => {
                 self.check_change()?;
                 ddl::run(self, (**statement).clone(), &prepared.0.text).await

@@ -509,6 +509,16 @@ async fn errors_name_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn kernels_need_a_gpu() {
+    let fixture = Fixture::new();
+    let text = "EXPLAIN (FORMAT kernel) SELECT count(*) FROM people";
+    let error = run(&mut fixture.session(), text).await.expect_err(text);
+    assert_eq!(error.code, Code::ObjectNotInState);
+    let error = error.to_string();
+    assert!(error.contains("this process has no GPU") && error.contains("forebay doctor"));
+}
+
+#[tokio::test]
 async fn memory_is_given_back_and_its_lack_is_an_error() {
     let fixture = Fixture::new();
     let memory = Account::new(64 << 20);

@@ -2,10 +2,15 @@
 
 mod data;
 mod emulated;
+<<<<<<< HEAD
 mod files;
+=======
+mod explain;
+>>>>>>> explain-kernel
 mod floats;
 mod joins;
 mod random;
+mod reference;
 mod sessions;
 
 use std::sync::Arc;

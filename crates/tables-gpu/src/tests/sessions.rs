@@ -96,7 +96,7 @@ impl Fixture {
 
 pub(super) const ON: &str = "SET forebay.gpu = on; SET forebay.compile = wait";
 
-async fn done(session: &mut Session, text: &str) {
+pub(super) async fn done(session: &mut Session, text: &str) {
     for parsed in parse(text).expect("statements") {
         session.run(parsed).await.expect(text);
     }

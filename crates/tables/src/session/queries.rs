@@ -7,13 +7,14 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::scalar::ScalarValue;
 use datafusion::sql::parser::Statement;
 
-use super::{Prepared, Session};
+use super::settings::no_gpu;
+use super::{Outcome, Prepared, Session};
 use crate::error::{Code, Result, SqlError};
 use crate::physical::kept_parameters;
 use crate::planned::{Key, Planned};
-use crate::rows::{Query, Rows, Running};
+use crate::rows::{Query, Rows, Running, physical_plan};
 use crate::source::as_user;
-use crate::{binding, plan, types};
+use crate::{binding, kernels, plan, types};
 
 impl Session {
     /// Plans the query of a statement on a thread of its own, or finds the plan that it had before. `returns_rows` asks
@@ -98,6 +99,37 @@ impl Session {
         Ok(rows)
     }
 
+    /// Returns the kernels of the parts of a query's plan that a GPU computes.
+    ///
+    /// # Errors
+    /// If there is no GPU, the session does not use it, or the query fails.
+    pub(super) async fn kernels(
+        &mut self,
+        prepared: &Prepared,
+        parameters: &[ScalarValue],
+    ) -> Result<Outcome> {
+        let rule = self.tables.shared().gpu_rules.first().cloned();
+        let rule = rule.ok_or_else(|| no_gpu("EXPLAIN (FORMAT kernel) needs a GPU"))?;
+        if !self.variables.lock().gpu().is_on {
+            let message = "EXPLAIN (FORMAT kernel) needs a GPU, and forebay.gpu is off";
+            return Err(
+                SqlError::new(Code::ObjectNotInState, message).with_hint("SET forebay.gpu = on")
+            );
+        }
+        let query = self.query_of(prepared, parameters).await?;
+        self.start();
+        let state = Arc::clone(&self.state);
+        let work = async move {
+            let plan = physical_plan(&state, &query).await?;
+            Ok::<_, SqlError>(rule.kernels(&plan, state.task_ctx()).await?)
+        };
+        let work = as_user(self.user.clone(), work);
+        let text = Running::start_blocking(self.tables.threads(), work)
+            .end()
+            .await??;
+        Ok(Outcome::Rows(kernels::rows(&text)?))
+    }
+
     /// Returns the query of a statement with its parameters.
     pub(super) async fn query_of(
         &mut self,
@@ -140,7 +172,7 @@ impl Session {
             Some(statement) if is_used || !is_same => statement.clone(),
             _ => return Ok((Arc::clone(planned), inner.is_run_at_once)),
         };
-        let returns_rows = inner.columns.is_some();
+        let returns_rows = inner.command.is_query();
         let planned = self
             .planned(
                 inner.query_text(),
@@ -149,7 +181,8 @@ impl Session {
                 returns_rows,
             )
             .await?;
-        if let (Some(before), Some(after)) = (&inner.columns, planned.known_columns())
+        if returns_rows
+            && let (Some(before), Some(after)) = (&inner.columns, planned.known_columns())
             && !types::are_same_columns(before, after)
         {
             let message = "cached plan must not change result type";

@@ -42,9 +42,8 @@ impl Session {
         match asks && !self.tables.shared().has_gpu() {
             false => Ok(()),
             true => {
-                let message = format!("{name} cannot be {value}: this process has no GPU");
-                let hint = "`forebay doctor` tells what is missing; `forebay sql` has none, `serve` has those of --devices";
-                Err(SqlError::new(Code::ObjectNotInState, message).with_hint(hint))
+                let what = format!("{name} cannot be {value}");
+                Err(no_gpu(&what))
             }
         }
     }
@@ -151,4 +150,11 @@ pub(super) fn show_columns(variable: Option<&Variable>) -> SchemaRef {
         Some(Variable(name)) => vec![text(name)],
         None => vec![text("name"), text("setting")],
     }))
+}
+
+/// Returns the error of what cannot be done without a GPU.
+pub(super) fn no_gpu(what: &str) -> SqlError {
+    let message = format!("{what}: this process has no GPU");
+    let hint = "`forebay doctor` tells what is missing; `forebay sql` has none, `serve` has those of --devices";
+    SqlError::new(Code::ObjectNotInState, message).with_hint(hint)
 }
