@@ -1,6 +1,7 @@
 //! The ring on a GPU: a kernel adds up the chunks.
 
 use std::error::Error;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_cancel::Stop;
@@ -9,9 +10,10 @@ use forebay_device::cuda::{
     KernelArguments, LaunchShape, Program, ProgramSpec, Stream, Transfer,
 };
 use forebay_device::{Device, Fault, JobError, kernel_arguments};
-use forebay_movement::method::run_on_device;
+use forebay_movement::method::{checksum_on, run_on_device};
 use forebay_movement::{
-    Chunk, Consumer, MoveError, Pageable, PinnedSource, RingOptions, StagingRing,
+    Chunk, Consumer, MoveError, Pageable, Piece, PinnedSource, RingOptions, Source, StagingRing,
+    checksum, part_checksum, scatter,
 };
 
 use super::{Sum, Tricky, bytes, tricky, weighed};
@@ -154,6 +156,56 @@ fn a_gpu_sums_pageable_and_pinned_memory() {
             report.copy.as_nanos() > 0 && report.work.as_nanos() > 0,
             "{report:?}"
         );
+    }
+    assert_all_is_back(&device);
+}
+
+#[test]
+fn a_source_goes_to_many_places() {
+    let Some((_devices, device)) = gpu(PINNED_BYTES) else {
+        return;
+    };
+    let data = bytes(1_000_003);
+    let source = Pageable {
+        bytes: &data,
+        threads: 3,
+    };
+    // Within a slot, over several, empty, side by side, and up to the end.
+    let ranges = [
+        0..10,
+        10..10,
+        60_000..270_000,
+        270_000..270_001,
+        999_000..1_000_003,
+    ];
+    for slots in [1, 8] {
+        let memory = |range: &Range<u64>| {
+            let bytes = range.end - range.start;
+            let memory = device.allocate(bytes.max(1)).expect("memory");
+            DeviceView::of(&Arc::new(memory), 0..bytes as usize)
+        };
+        let pieces = ranges.iter().map(|range| Piece {
+            range: range.clone(),
+            to: memory(range),
+        });
+        let pieces: Vec<Piece> = pieces.collect();
+        let views: Vec<_> = pieces.iter().map(|piece| piece.to.clone()).collect();
+        let with = (&source as &dyn Source, 8 << 20);
+        let moved = scatter(
+            &device,
+            &mut ring(&device, slots),
+            with,
+            pieces,
+            &Stop::never(),
+        );
+        let (report, sum) = moved.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(report.bytes, 1_000_003);
+        assert_eq!(sum, part_checksum(&data, 8 << 20));
+        for (range, view) in ranges.iter().zip(views) {
+            let piece = &data[range.start as usize..range.end as usize];
+            let there = checksum_on(&device, view).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(there, checksum(piece), "{range:?} with {slots} slots");
+        }
     }
     assert_all_is_back(&device);
 }

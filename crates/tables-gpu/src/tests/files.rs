@@ -3,12 +3,18 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_memory::Account;
+
 use super::data::Sizes;
 use super::emulated;
+use super::gpus;
 use super::sessions::{Fixture, ON, replace, rows};
+use crate::gpu::Gpu;
+use crate::gpu_files::Reader;
 
 /// Queries of all types of columns, with NULLs.
 const QUERIES: [&str; 4] = [
@@ -198,4 +204,43 @@ async fn columns_without_room_in_memory_are_read_pass_by_pass() {
         assert!(began.elapsed() < Duration::from_secs(60));
         compare_all(&again, &queries[..1]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_reads_column_files() {
+    let Some(devices) = gpus() else { return };
+    let device = devices.list().remove(0);
+    let fixture = Fixture::new(Sizes(&[600_000, 1, 262_145]));
+    let started = |max_bytes| {
+        // No memory of the host.
+        let host = Account::new(1).share();
+        let gpu = Gpu::open(
+            Arc::clone(&device),
+            max_bytes,
+            host,
+            Reader::new(None),
+            |_| (),
+        );
+        fixture.started_on(Arc::new(gpu.expect("room")), 1 << 30)
+    };
+    let first = started(256 << 20);
+    assert_eq!(compare(&first).await, [false; 4]);
+    let files = written(&first).await;
+    drop(first);
+    let again = started(256 << 20);
+    assert_eq!(compare(&again).await, [true; 4]);
+    assert_eq!(column_files(&again), files);
+    drop(again);
+    // Some columns have no room, and are read with each query.
+    let small = started(8 << 20);
+    for _ in 0..2 {
+        assert!(
+            compare_all(&small, &[QUERIES[0], QUERIES[1], QUERIES[3]])
+                .await
+                .contains(&true)
+        );
+    }
+    drop(small);
+    drop(device);
+    devices.halt();
 }

@@ -2,11 +2,8 @@
 
 mod data;
 mod emulated;
-<<<<<<< HEAD
-mod files;
-=======
 mod explain;
->>>>>>> explain-kernel
+mod files;
 mod floats;
 mod joins;
 mod random;

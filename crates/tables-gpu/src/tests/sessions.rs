@@ -18,6 +18,7 @@ use super::floats::{self, are_alike};
 use super::{QUERIES, joins};
 use crate::columns::{Columns, Freeing};
 use crate::disk::Disk;
+use crate::engine::Engine;
 use crate::rule::Fragments;
 
 pub(super) struct Fixture {
@@ -33,7 +34,9 @@ impl Fixture {
         let files = folder.path().join("files");
         write(&files.join("t"), sizes);
         joins::write_all(&files);
-        Fixture::over(Arc::new(folder), Emulated::new(), None)
+        let emulated = Emulated::new();
+        let engine = Arc::new(Shared(Arc::clone(&emulated)));
+        Fixture::over(Arc::new(folder), (emulated, engine), None)
     }
 
     /// Returns an engine that has just started over the same tables, with at most this many bytes of column files.
@@ -42,13 +45,25 @@ impl Fixture {
         let emulated = Arc::clone(&self.emulated);
         emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
         emulated.is_host_full.store(false, Ordering::Relaxed);
-        Fixture::over(Arc::clone(&self.folder), emulated, Some(disk))
+        let engine = Arc::new(Shared(Arc::clone(&emulated)));
+        Fixture::over(Arc::clone(&self.folder), (emulated, engine), Some(disk))
     }
 
-    fn over(folder: Arc<TempDir>, emulated: Arc<Emulated>, disk: Option<Disk>) -> Fixture {
+    /// Returns the same on another engine of kernels.
+    pub(super) fn started_on(&self, engine: Arc<dyn Engine>, column_files_bytes: u64) -> Fixture {
+        let disk = Disk::open(self.column_files(), column_files_bytes).expect("a folder");
+        let emulated = Arc::clone(&self.emulated);
+        Fixture::over(Arc::clone(&self.folder), (emulated, engine), Some(disk))
+    }
+
+    fn over(
+        folder: Arc<TempDir>,
+        (emulated, engine): (Arc<Emulated>, Arc<dyn Engine>),
+        disk: Option<Disk>,
+    ) -> Fixture {
         let files = folder.path().join("files");
         let freeing = Freeing::default();
-        let columns = Columns::new(Arc::new(Shared(Arc::clone(&emulated))), &freeing, disk);
+        let columns = Columns::new(engine, &freeing, disk);
         let tables = Tables::open(Settings {
             folder: Some(folder.path().join("data")),
             tables: Some(files),

@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-cancel",
             "forebay-device",
             "forebay-memory",
+            "forebay-movement",
             "forebay-tables",
             "forebay-text",
             "forebay-text-gpu",
