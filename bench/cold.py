@@ -1,7 +1,7 @@
 """Queries of a server that has just started, with the page cache cold: `cold.py FOREBAY FOLDER ROUNDS CASE`
 
-The folder is that of `forebay bench tables --generate ssb` for the case `scan-disk`, which reads column files, and of
-`tpch` for `tpch-cold`, which reads Parquet. Needs psycopg and duckdb, and a GPU. Prints JSON lines as in `bench/record/`.
+The folder is that of `forebay bench tables --generate ssb` for the cases `scan-disk` and `scan-passes`, which read column
+files, and of `tpch` for `tpch-cold`, which reads Parquet. Needs psycopg and duckdb, and a GPU. Prints JSON lines as in `bench/record/`.
 Exits with 1 if answers differ.
 """
 
@@ -131,6 +131,34 @@ def scan_disk(forebay, folder, rounds, measured):
     return are_alike(answer, wanted)
 
 
+def scan_passes(forebay, folder, rounds, measured):
+    """Measures a query over columns that have no room in memory, and are read from column files each time."""
+    query = sql_gpu.SSB["ssb 1.1"].strip().rstrip(";")
+    limits = ["--tables-gpu-bytes-max", "1GiB", "--tables-gpu-host-bytes-max", "1"]
+    with tempfile.TemporaryDirectory() as data:
+        server, client = server_of(forebay, folder, data, *limits)
+        settings(client, "gpu = on", "compile = wait", "strict = on")
+        times, wanted = timed(lambda: client.execute(query).fetchall(), 1)
+        measured("forebay, GPU, from Parquet", "client_ms", times)
+        files = column_files(data)
+        figures = {name: [] for name in ("gb_s", "raw_gb_s", "part_of_raw", "client_ms")}
+        for _ in range(rounds):
+            before = raw_rate(files)
+            times, answer = timed(lambda: client.execute(query).fetchall(), 1)
+            plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
+            found = re.search(r"([\d.]+) MB read from disk by (\S+) in ([\d.]+) ms.*, ([\d.]+) ms with", plan)
+            if not found or answer != wanted:
+                sys.exit(f"{plan}\n{answer}\n{wanted}")
+            raw, rate = (before + raw_rate(files)) / 2, float(found[1]) / float(found[4])
+            for name, value in (("gb_s", rate), ("raw_gb_s", raw), ("part_of_raw", rate / raw), ("client_ms", times[0])):
+                figures[name].append(value)
+        stopped(server, client)
+    print(f"# {plan}"[:3000], file=sys.stderr)
+    for name, values in figures.items():
+        measured(f"forebay, GPU, {found[2]}", name, values)
+    return are_alike(of_views(folder).execute(query).fetchall(), wanted)
+
+
 def tpch_cold(forebay, folder, rounds, measured):
     are_same, means = True, {}
     for number, query in tpch_queries.QUERIES.items():
@@ -162,12 +190,12 @@ def tpch_cold(forebay, folder, rounds, measured):
 def main(forebay, folder, rounds, case):
     device = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0"], capture_output=True,
                             text=True, check=True).stdout.strip()
-    fact = "lineorder" if case == "scan-disk" else "lineitem"
+    fact = "lineitem" if case == "tpch-cold" else "lineorder"
     count = duckdb.execute(f"SELECT count(*) FROM '{folder}/{fact}.parquet'").fetchone()[0]
 
     def measured(engine, metric, values, name=case):
         line(name, engine, metric, values, count, device)
-    run = {"scan-disk": scan_disk, "tpch-cold": tpch_cold}[case]
+    run = {"scan-disk": scan_disk, "scan-passes": scan_passes, "tpch-cold": tpch_cold}[case]
     return int(not run(forebay, folder, int(rounds), measured))
 
 

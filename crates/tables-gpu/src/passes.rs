@@ -11,30 +11,33 @@ use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Bytes of the chunks that a pass reads from the disk.
+/// Maximum bytes of the chunks that a pass reads from the disk.
 const PASS_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 1 << 30 };
+/// Divisor of the memory for tables: a pass takes at most this part of it, but at least a chunk of each column.
+const PART_OF_PASS: u64 = 8;
 /// Alignment of a chunk in the memory of a pass.
 const ALIGNMENT: u64 = 256;
 
 /// The indexes of the chunks that a pass reads, for each file.
 pub(crate) type Pass = Vec<Vec<usize>>;
 
-impl Resident {
+impl Columns {
     /// Returns the passes over the chunks with rows that count; `None` if all columns are in memory. `chunks` are the
     /// numbers of rows of each chunk of each file, with 0 for those of which none counts.
-    pub(crate) fn passes(&self, chunks: &[Vec<u32>]) -> Option<Vec<Pass>> {
-        let columns = self.files.iter().flat_map(|it| it.values());
+    pub(crate) fn passes(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Option<Vec<Pass>> {
+        let most = PASS_BYTES.min(self.engine.max_bytes() / PART_OF_PASS);
+        let columns = resident.files.iter().flat_map(|it| it.values());
         if columns.map(|it| it.bytes.disk).sum::<u64>() == 0 {
             return None;
         }
-        let none = || vec![Vec::new(); self.files.len()];
+        let none = || vec![Vec::new(); resident.files.len()];
         let (mut passes, mut pass, mut held) = (Vec::new(), none(), 0);
-        for (file, (columns, rows)) in self.files.iter().zip(chunks).enumerate() {
+        for (file, (columns, rows)) in resident.files.iter().zip(chunks).enumerate() {
             for (index, _) in rows.iter().enumerate().filter(|(_, rows)| **rows > 0) {
                 let chunks = columns.values().map(|it| &it.chunks[index]);
                 let on_disk = chunks.filter(|it| OnDisk::of(&it.memory).is_some());
                 let bytes: u64 = on_disk.map(|it| it.bytes).sum();
-                if held > 0 && held + bytes > PASS_BYTES {
+                if held > 0 && held + bytes > most {
                     passes.push(std::mem::replace(&mut pass, none()));
                     held = 0;
                 }
@@ -45,9 +48,7 @@ impl Resident {
         passes.push(pass);
         Some(passes)
     }
-}
 
-impl Columns {
     /// Reads the chunks of a pass that are on the disk. Returns the columns with the rows of the pass alone, all in
     /// memory.
     ///

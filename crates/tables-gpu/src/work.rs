@@ -438,7 +438,7 @@ impl Work {
         let rows = compiled
             .counting
             .rows(source, ready.resident[source].chunks()?);
-        let Some(passes) = ready.resident[source].passes(&rows) else {
+        let Some(passes) = self.columns.passes(&ready.resident[source], &rows) else {
             let mut launch = last(&ready.resident, of, Some(totals), self.options.waits)?;
             also(&mut launch);
             return self.run(launch, figures).await;
