@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
@@ -96,6 +97,8 @@ pub(crate) struct FileTable {
     command: CreateExternalTable,
     /// A pattern with folders in it, which DataFusion would not look into.
     pattern: Option<String>,
+    /// The path of a table of one local file.
+    file: Option<PathBuf>,
     made: Mutex<Option<Made>>,
 }
 
@@ -103,7 +106,28 @@ pub(crate) struct FileTable {
 #[derive(Debug, Clone)]
 struct Made {
     fingerprint: u64,
+    /// The only file as it was before.
+    stamp: Option<Stamp>,
     provider: Arc<dyn TableProvider>,
+}
+
+/// What changes with the content of a local file: device, inode, bytes, and time of the last change with nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp(u64, u64, u64, i64, i64);
+
+impl Stamp {
+    /// Returns the stamp of a file; `None` if it is none.
+    fn of(path: &Path) -> Option<Stamp> {
+        let found = std::fs::metadata(path).ok().filter(|it| it.is_file())?;
+        let (seconds, nanoseconds) = (found.mtime(), found.mtime_nsec());
+        Some(Stamp(
+            found.dev(),
+            found.ino(),
+            found.len(),
+            seconds,
+            nanoseconds,
+        ))
+    }
 }
 
 impl FileTable {
@@ -113,9 +137,16 @@ impl FileTable {
             [location] if has_folder_in_pattern(location) => Some(location.clone()),
             _ => None,
         };
+        let file = match &*command.locations {
+            [location] if location.starts_with('/') && !location.contains(PATTERN) => {
+                Some(PathBuf::from(location))
+            }
+            _ => None,
+        };
         FileTable {
             command,
             pattern,
+            file,
             made: Mutex::default(),
         }
     }
@@ -156,6 +187,15 @@ impl FileTable {
         state: &SessionState,
         paths: &Paths,
     ) -> Result<Arc<dyn TableProvider>> {
+        let stamp = self.file.as_deref().and_then(Stamp::of);
+        // Without a listing, where one file tells as much.
+        if let (Some(file), Some(_)) = (&self.file, stamp) {
+            paths.check_file(file)?;
+            let made = self.made.lock().clone();
+            if let Some(made) = made.filter(|made| made.stamp == stamp) {
+                return Ok(made.provider);
+            }
+        }
         let mut command = self.command.clone();
         if let Some(pattern) = &self.pattern {
             command.locations = expanded(pattern)?;
@@ -166,10 +206,11 @@ impl FileTable {
             Some(files) => files.fingerprint(),
             None => fingerprint(&command, state, paths).await?,
         };
-        if let Some(made) = self.made.lock().clone()
+        if let Some(made) = &mut *self.made.lock()
             && made.fingerprint == fingerprint
         {
-            return Ok(made.provider);
+            made.stamp = stamp;
+            return Ok(Arc::clone(&made.provider));
         }
         let provider = match in_s3 {
             Some(files) => files.table(command, state).await?,
@@ -180,6 +221,7 @@ impl FileTable {
         };
         *self.made.lock() = Some(Made {
             fingerprint,
+            stamp,
             provider: Arc::clone(&provider),
         });
         Ok(provider)

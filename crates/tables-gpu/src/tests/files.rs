@@ -13,6 +13,7 @@ use super::data::Sizes;
 use super::emulated;
 use super::gpus;
 use super::sessions::{Fixture, ON, replace, rows};
+use crate::engine::Engine;
 use crate::gpu::Gpu;
 use crate::gpu_files::Reader;
 
@@ -211,28 +212,24 @@ async fn a_gpu_reads_column_files() {
     let Some(devices) = gpus() else { return };
     let device = devices.list().remove(0);
     let fixture = Fixture::new(Sizes(&[600_000, 1, 262_145]));
-    let started = |max_bytes| {
+    let open = || {
         // No memory of the host.
-        let host = Account::new(1).share();
-        let gpu = Gpu::open(
-            Arc::clone(&device),
-            max_bytes,
-            host,
-            Reader::new(None),
-            |_| (),
-        );
-        fixture.started_on(Arc::new(gpu.expect("room")), 1 << 30)
+        let (device, host) = (Arc::clone(&device), Account::new(1).share());
+        Arc::new(Gpu::open(device, 256 << 20, host, Reader::new(None), |_| ()).expect("room"))
     };
-    let first = started(256 << 20);
+    let started = |gpu| fixture.started_on(gpu, 1 << 30);
+    let first = started(open());
     assert_eq!(compare(&first).await, [false; 4]);
     let files = written(&first).await;
     drop(first);
-    let again = started(256 << 20);
+    let again = started(open());
     assert_eq!(compare(&again).await, [true; 4]);
     assert_eq!(column_files(&again), files);
     drop(again);
     // Some columns have no room, and are read with each query.
-    let small = started(8 << 20);
+    let gpu = open();
+    let held = gpu.allocate(220 << 20).expect("room");
+    let small = started(gpu);
     for _ in 0..2 {
         assert!(
             compare_all(&small, &[QUERIES[0], QUERIES[1], QUERIES[3]])
@@ -240,7 +237,7 @@ async fn a_gpu_reads_column_files() {
                 .contains(&true)
         );
     }
-    drop(small);
+    drop((small, held));
     drop(device);
     devices.halt();
 }
