@@ -16,8 +16,8 @@ use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 /// wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
-/// How long a GPU thread spins for the work of an interactive job on the device. A kernel over some gigabytes takes a few
-/// milliseconds. Polls between sleeps would find its end up to an eighth later, while a client waits.
+/// How long a GPU thread spins for the work of an interactive job on the device. A kernel over some gigabytes takes a
+/// few milliseconds. Polls between sleeps would find its end up to an eighth later, while a client waits.
 const KERNEL_SPIN_TIME: Duration = Duration::from_millis(5);
 
 /// How long a GPU thread spins after a step of a load job. This is longer than the time between two pieces of a large

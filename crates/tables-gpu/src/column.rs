@@ -47,6 +47,8 @@ pub(crate) struct Column {
     pub(crate) texts: Arc<Texts>,
     /// Bytes in memory of the engine, in memory of the host that its kernels read, and on the disk.
     pub(crate) bytes: Bytes,
+    /// Whether some of its rows are in a column file alone, also if they take no bytes there.
+    pub(crate) is_on_disk: bool,
 }
 
 /// Bytes by the place where they are.
@@ -134,6 +136,7 @@ impl Column {
             ),
             has_nulls: chunks.iter().any(Chunk::has_nulls),
             bytes: Bytes::of(&chunks),
+            is_on_disk: chunks.iter().any(Chunk::is_on_disk),
             chunks,
             parts: None,
             texts,
@@ -158,6 +161,11 @@ pub(crate) fn joined(one: Option<(i64, i64)>, other: Option<(i64, i64)>) -> Opti
 impl Chunk {
     pub(crate) fn has_nulls(&self) -> bool {
         self.valid.is_some()
+    }
+
+    /// Returns whether it has rows that are in a column file alone.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.rows > 0 && self.memory.tier == Tier::File
     }
 
     /// Returns the chunk of packed rows in memory.

@@ -218,7 +218,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the footer, waits until all is on the disk, and gives the file its name. Returns its bytes and its chunks.
+    /// Writes the footer, waits until all is on the disk, and gives the file its name. Returns its bytes and its
+    /// chunks.
     ///
     /// # Errors
     /// If the disk is full, or fails.

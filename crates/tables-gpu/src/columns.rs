@@ -155,7 +155,7 @@ impl Known {
     pub(crate) fn often_on_host(&self, key: &ColumnKey) -> Option<Arc<Column>> {
         let entry = self.columns.get(key)?;
         match &entry.state {
-            State::Here(column) if column.bytes.host + column.bytes.disk > 0 => {
+            State::Here(column) if column.bytes.host > 0 || column.is_on_disk => {
                 let is_often = entry.reads > 0 && entry.reads % READS_ON_HOST == 0;
                 is_often.then(|| Arc::clone(column))
             }

@@ -157,8 +157,8 @@ impl Disk {
         left.is_some_and(|left| self.free(left, bytes, USED_LATELY))
     }
 
-    /// Deletes the files that were used longest ago, until the others have at most `left` bytes, and the file system has
-    /// room for `wanted`; but none that queries read, or that were used `lately`. Returns whether there is room.
+    /// Deletes the files that were used longest ago, until the others have at most `left` bytes, and the file system
+    /// has room for `wanted`; but none that queries read, or that were used `lately`. Returns whether there is room.
     fn free(&self, left: u64, wanted: u64, lately: Duration) -> bool {
         let now = SystemTime::now();
         let mut victims = Vec::new();
@@ -226,7 +226,8 @@ impl Disk {
     pub(crate) fn hold(&self, name: &Name) -> Arc<HeldFile> {
         let mut files = self.files.lock();
         let entry = files.get_mut(&name.file());
-        if let Some(held) = entry.as_ref().and_then(|it| it.held.upgrade()) {
+        let held = entry.as_ref().and_then(|it| it.held.upgrade());
+        if let Some(held) = held.filter(|it| !it.is_unusable.load(Ordering::Relaxed)) {
             return held;
         }
         let held = Arc::new(HeldFile {
@@ -254,15 +255,21 @@ impl Disk {
 
     /// Marks a file that could not be read, so that the column is read from the table. One that is damaged is deleted,
     /// and written again.
-    pub(crate) fn forget(&self, file: &HeldFile, why: &Unusable) {
+    pub(crate) fn forget(&self, file: &Arc<HeldFile>, why: &Unusable) {
         tracing::warn!(%why, file = %file.path.display(), "a column file is not read");
         file.is_unusable.store(true, Ordering::Relaxed);
         let is_gone = matches!(why, Unusable::Io(error) if error.kind() == io::ErrorKind::NotFound);
-        if is_gone || matches!(why, Unusable::Damaged) {
-            self.files.lock().remove(&file.name.file());
+        if !is_gone && !matches!(why, Unusable::Damaged) {
+            return;
         }
-        if !is_gone && matches!(why, Unusable::Damaged) {
-            remove(&file.path);
+        let mut files = self.files.lock();
+        let entry = files.get(&file.name.file());
+        // It may have been written again meanwhile.
+        if entry.is_some_and(|it| it.held.ptr_eq(&Arc::downgrade(file))) {
+            files.remove(&file.name.file());
+            if !is_gone {
+                remove(&file.path);
+            }
         }
     }
 }

@@ -13,13 +13,13 @@ use crate::column_file::{self, Footer, Place, Unusable, Writer};
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::disk::{Disk, HeldFile, Name};
 use crate::engine::{FileRead, FilesRead, Memory};
-use crate::placement::NO_ROOM;
+use crate::placement::{NO_ROOM, USES_LATELY};
 use crate::reason::Reason;
 
 /// Maximum number of columns that are read at once.
 const COLUMNS_AT_ONCE: usize = 64;
 /// Minimum bytes of a table's file whose columns get files: smaller ones are decoded as fast.
-const FILE_BYTES_MIN: u64 = if cfg!(test) { 0 } else { 4 << 20 };
+const FILE_BYTES_MIN: u64 = if cfg!(test) { 1 } else { 4 << 20 };
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -276,6 +276,21 @@ impl Columns {
         keys
     }
 
+    /// Makes room for a column file. Columns that are in files alone, and were not used lately, give way. Returns whether
+    /// there is room.
+    pub(crate) async fn make_room_on_disk(&self, disk: &Arc<Disk>, bytes: u64) -> Result<bool> {
+        let make_room = || {
+            let disk = Arc::clone(disk);
+            blocking(move || disk.make_room(bytes))
+        };
+        if make_room().await? {
+            return Ok(true);
+        }
+        let stale = self.now().saturating_sub(USES_LATELY);
+        self.known.lock().free(bytes, stale, |it| it.disk);
+        make_room().await
+    }
+
     /// Writes columns that are here, and have no file, to files.
     pub(crate) async fn write_files(self: Arc<Self>, columns: Vec<(ColumnKey, Name)>) {
         let Some(disk) = self.disk.as_ref().filter(|_| !columns.is_empty()) else {
@@ -291,7 +306,7 @@ impl Columns {
     }
 
     async fn write_file(&self, disk: &Arc<Disk>, key: &ColumnKey, name: &Name) -> Result<()> {
-        let column = self.column_here(key).filter(|it| it.bytes.disk == 0);
+        let column = self.column_here(key).filter(|it| !it.is_on_disk);
         let Some(column) = column.filter(|_| !disk.has(name)) else {
             return Ok(());
         };
@@ -303,12 +318,12 @@ impl Columns {
             drop(column);
             weak
         };
+        if !self.make_room_on_disk(disk, bytes).await? {
+            return Err(Reason::new("column files have no room on the disk"));
+        }
         let here = Arc::clone(disk);
-        let begun = blocking(move || match here.make_room(bytes) {
-            true => Writer::new(here.folder()).map_err(Reason::of),
-            false => Err(Reason::new("column files have no room on the disk")),
-        });
-        let mut writer = begun.await??;
+        let begun = blocking(move || Writer::new(here.folder())).await?;
+        let mut writer = begun.map_err(Reason::of)?;
         for index in 0..count {
             let chunk = column.upgrade().map(|it| it.chunks[index].clone());
             let Some(chunk) = chunk else {

@@ -225,7 +225,7 @@ fn kernel(
     let mut parts = Vec::new();
     for columns in &resident.files {
         for column in &kernel.columns {
-            if columns[column].bytes.disk > 0 {
+            if columns[column].is_on_disk {
                 return Err(Reason::new("columns of a join have no room in memory"));
             }
             parts.push(columns[column].parts());

@@ -30,6 +30,7 @@ mod draft;
 mod engine;
 mod explain;
 mod expression;
+mod figures;
 mod float_code;
 mod floats;
 mod fragment;

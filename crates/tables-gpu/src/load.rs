@@ -176,9 +176,9 @@ async fn load_file(
         if keys.is_empty() {
             return Ok(());
         }
-        let names = match has_room {
-            true => None,
-            false => keys.iter().map(Name::of).collect::<Option<Vec<_>>>(),
+        let (keys, wanted, names) = match has_room {
+            true => (keys, wanted, None),
+            false => with_names(keys, wanted),
         };
         let with = (context, names.as_deref());
         let read = of_file(columns, (scan, partitioned), (&wanted, began), with).await;
@@ -220,6 +220,27 @@ async fn load_file(
             }
         }
     }
+}
+
+/// Returns the columns that can have column files, with the names of these; all columns without names if none can.
+fn with_names(
+    keys: Vec<ColumnKey>,
+    wanted: Vec<Arc<dyn PhysicalExpr>>,
+) -> (
+    Vec<ColumnKey>,
+    Vec<Arc<dyn PhysicalExpr>>,
+    Option<Vec<Name>>,
+) {
+    let all = keys.iter().zip(&wanted);
+    let named = all.filter_map(|(key, expr)| Some((key.clone(), expr.clone(), Name::of(key)?)));
+    let named: Vec<_> = named.collect();
+    if named.is_empty() {
+        return (keys, wanted, None);
+    }
+    let keys = named.iter().map(|(key, ..)| key.clone()).collect();
+    let wanted = named.iter().map(|(_, expr, _)| expr.clone()).collect();
+    let names = named.into_iter().map(|(.., name)| name).collect();
+    (keys, wanted, Some(names))
 }
 
 /// Returns the columns of a file that are to be read: those that are not here, and texts instead of what searches of
@@ -321,7 +342,9 @@ async fn of_file(
     let width = forebay_device::cores();
     if let Some(names) = names {
         let ranges = stream::iter(tasks).buffered(width.min(RANGES_TO_DISK));
-        let of_columns = (names, &*shared, file.object_meta.size);
+        let all = original.table_schema().table_schema().fields().len();
+        let bytes = bytes / all.max(1) as u64 * names.len() as u64;
+        let of_columns = (names, &*shared, bytes);
         return to_disk(columns, ranges, of_columns).await;
     }
     let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
@@ -339,8 +362,7 @@ async fn to_disk(
     };
     let _writing = disk.writing.lock().await;
     // Packed columns seldom take more than Parquet does.
-    let here = Arc::clone(disk);
-    let has_room = blocking(move || here.make_room(bytes)).await;
+    let has_room = columns.make_room_on_disk(disk, bytes).await;
     if !has_room.map_err(Failed::Load)? {
         let text = "there is no room for its columns, nor for column files on the disk";
         return Err(Failed::Load(Reason::new(text)));

@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, Reason>;
 /// Maximum bytes of the chunks that a pass reads from the disk.
 const PASS_BYTES: u64 = if cfg!(test) { 4 << 10 } else { 1 << 30 };
 /// Divisor of the memory for tables: a pass takes at most this part of it, but at least a chunk of each column.
-const PART_OF_PASS: u64 = 8;
+const PART_OF_PASS: u64 = 16;
 /// Alignment of a chunk in the memory of a pass.
 const ALIGNMENT: u64 = 256;
 
@@ -22,12 +22,17 @@ const ALIGNMENT: u64 = 256;
 pub(crate) type Pass = Vec<Vec<usize>>;
 
 impl Columns {
+    /// Returns the bytes of memory for a pass and for the one before, which may be there still.
+    pub(crate) fn pass_bytes(&self) -> u64 {
+        self.engine.max_bytes() / PART_OF_PASS
+    }
+
     /// Returns the passes over the chunks with rows that count; `None` if all columns are in memory. `chunks` are the
     /// numbers of rows of each chunk of each file, with 0 for those of which none counts.
     pub(crate) fn passes(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Option<Vec<Pass>> {
-        let most = PASS_BYTES.min(self.engine.max_bytes() / PART_OF_PASS);
-        let columns = resident.files.iter().flat_map(|it| it.values());
-        if columns.map(|it| it.bytes.disk).sum::<u64>() == 0 {
+        let most = PASS_BYTES.min(self.pass_bytes() / 2);
+        let mut columns = resident.files.iter().flat_map(|it| it.values());
+        if !columns.any(|column| column.is_on_disk) {
             return None;
         }
         let none = || vec![Vec::new(); resident.files.len()];
@@ -35,7 +40,7 @@ impl Columns {
         for (file, (columns, rows)) in resident.files.iter().zip(chunks).enumerate() {
             for (index, _) in rows.iter().enumerate().filter(|(_, rows)| **rows > 0) {
                 let chunks = columns.values().map(|it| &it.chunks[index]);
-                let on_disk = chunks.filter(|it| OnDisk::of(&it.memory).is_some());
+                let on_disk = chunks.filter(|it| it.is_on_disk());
                 let bytes: u64 = on_disk.map(|it| it.bytes).sum();
                 if held > 0 && held + bytes > most {
                     passes.push(std::mem::replace(&mut pass, none()));
@@ -75,11 +80,14 @@ impl Columns {
                         ..of_column.clone()
                     });
                 }
-                reads.extend(self.memory_of_pass(&mut chunks, used)?);
-                let column = match column.bytes.disk {
-                    // The parts tell kernels no numbers of rows.
-                    0 => column.with_chunks(chunks),
-                    _ => self.column(chunks, Arc::clone(&column.texts), used).await?,
+                let is_read = column.is_on_disk && !wanted.is_empty();
+                if is_read {
+                    reads.extend(self.memory_of_pass(&mut chunks, used)?);
+                }
+                let column = match is_read {
+                    // The parts tell kernels no numbers of rows. Those of a file without rows are not read.
+                    false => column.with_chunks(chunks),
+                    true => self.column(chunks, Arc::clone(&column.texts), used).await?,
                 };
                 of_file.insert(*index, Arc::new(column));
             }
@@ -93,19 +101,17 @@ impl Columns {
         }
     }
 
-    /// Allocates memory for the chunks of a column with rows that are on the disk, and moves them there. Returns what is
-    /// to be read.
+    /// Allocates memory for the chunks of a column with rows that are on the disk, and moves them there. Returns what
+    /// is to be read.
     fn memory_of_pass(&self, chunks: &mut [Chunk], used: u64) -> Result<Option<Chunks>> {
-        let on_disk = |it: &Chunk| it.rows > 0 && OnDisk::of(&it.memory).is_some();
         let bytes = |it: &Chunk| it.bytes.next_multiple_of(ALIGNMENT);
-        let all: u64 = chunks.iter().filter(|it| on_disk(it)).map(bytes).sum();
+        let on_disk = chunks.iter().filter(|it| it.is_on_disk());
+        let all: u64 = on_disk.map(bytes).sum();
         let mut read: Option<Chunks> = None;
-        let memory = match all {
-            0 => return Ok(None),
-            all => self.allocate(all, used)?,
-        };
+        // Chunks of equal numbers take no bytes.
+        let memory = self.allocate(all.max(ALIGNMENT), used)?;
         let mut first = 0;
-        for chunk in chunks.iter_mut().filter(|it| on_disk(it)) {
+        for chunk in chunks.iter_mut().filter(|it| it.is_on_disk()) {
             let here = memory.at_word(first as usize / 4);
             first += bytes(chunk);
             let moved = chunk.moved(here.clone());

@@ -11,7 +11,7 @@ use crate::engine::Memory;
 use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
-const USES_LATELY: u64 = 1_000;
+pub(crate) const USES_LATELY: u64 = 1_000;
 /// The reason if neither the device nor the host has room.
 pub(crate) const NO_ROOM: &str = "there is no room for its columns";
 /// Divisor of the memory for tables: columns leave this part to totals and tables of joins.
@@ -36,7 +36,9 @@ impl Columns {
         match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
-                if self.engine.free_bytes() < bytes {
+                // Columns that can be read from the disk leave half of what totals need to them, and to passes.
+                let left = self.disk.as_ref().map_or(0, |_| self.pass_bytes());
+                if self.engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
                 let memory = self.allocate(bytes, began);

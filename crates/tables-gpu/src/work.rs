@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -14,12 +14,12 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 use parking_lot::Mutex;
 
-use crate::column::Bytes;
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
 use crate::engine::{FAR_APART, Launch, Ran, SAME_KEY};
 use crate::explain::printed;
+use crate::figures::Figures;
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
@@ -212,6 +212,11 @@ impl Work {
             let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
             let added = self.added(ready, &ready.groups, &totals, |_| (), figures);
             let ran = added.await?;
+            let bytes = totals.bytes as usize;
+            if bytes > RESULTS_BYTES_MAX {
+                return Err(Reason::new(format!("{bytes} bytes of groups")));
+            }
+            figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
             let words = self
                 .columns
                 .engine
@@ -423,8 +428,8 @@ impl Work {
         }
     }
 
-    /// Adds the totals in memory of the engine, in as many passes as the columns of the rows need. `also` adds kernels to
-    /// the launch of the last one. Returns what that launch returned, or the one after which a table was full.
+    /// Adds the totals in memory of the engine, in as many passes as the columns of the rows need. `also` adds kernels
+    /// to the launch of the last one. Returns what that launch returned, or the one after which a table was full.
     async fn added(
         &self,
         ready: &Ready,
@@ -445,6 +450,7 @@ impl Work {
         };
         let mut resident = ready.resident.clone();
         for (index, pass) in passes.iter().enumerate() {
+            resident[source].files.clear();
             let of_pass = self
                 .columns
                 .pass(&ready.resident[source], pass, figures.used);
@@ -573,7 +579,7 @@ impl Work {
             .iter()
             .flat_map(|it| &it.files)
             .flat_map(|it| it.values());
-        if columns.any(|column| column.bytes.host + column.bytes.disk > 0)
+        if columns.any(|column| column.bytes.host > 0 || column.is_on_disk)
             && let Ok(loading) = Arc::clone(&self.columns.loading).try_lock_owned()
         {
             let columns = Arc::clone(&self.columns);
@@ -636,7 +642,7 @@ impl Ready {
     fn is_on_disk(&self) -> bool {
         let files = &self.resident[self.compiled.kernel.of_source].files;
         let mut columns = files.iter().flat_map(|it| it.values());
-        columns.any(|column| column.bytes.disk > 0)
+        columns.any(|column| column.is_on_disk)
     }
 }
 
@@ -645,102 +651,6 @@ struct Counted {
     totals: InMemory,
     selected: Selected,
     groups: Groups,
-}
-
-/// What kernels did.
-#[derive(Debug)]
-struct Figures {
-    began: Instant,
-    /// The memory for what they return.
-    held: MemoryReservation,
-    /// When the query began to use its columns.
-    used: u64,
-    kernels: usize,
-    columns: usize,
-    /// Number of rows that they read.
-    rows: u64,
-    /// Bytes of these columns.
-    bytes: Bytes,
-    /// Time of the kernels on the device.
-    took: Duration,
-    /// What was read from column files, before them.
-    from_disk: FromDisk,
-    /// Time of searches of texts on the device, before them.
-    searched: Duration,
-    /// Time that they waited for the compiler.
-    compiled: Duration,
-}
-
-impl Figures {
-    fn new(context: &TaskContext, used: u64) -> Figures {
-        Figures {
-            began: Instant::now(),
-            used,
-            held: MemoryConsumer::new("totals").register(context.memory_pool()),
-            kernels: 0,
-            columns: 0,
-            rows: 0,
-            bytes: Bytes::default(),
-            took: Duration::ZERO,
-            from_disk: FromDisk::default(),
-            searched: Duration::ZERO,
-            compiled: Duration::ZERO,
-        }
-    }
-
-    fn add(&mut self, launch: &Launch) {
-        self.kernels += launch.kernels.len();
-        let columns = launch.kernels.iter().map(|it| it.columns);
-        self.columns += columns.sum::<usize>();
-        let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
-        self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
-        for column in &launch.held {
-            self.bytes += column.bytes;
-        }
-    }
-
-    /// Returns what `EXPLAIN ANALYZE` prints.
-    fn text(&self, resident: &[Resident]) -> String {
-        let mut rows = self.rows.to_string();
-        let all: u64 = resident.iter().map(Resident::rows).sum();
-        if self.rows < all {
-            // The others are in chunks of which no row counts.
-            rows = format!("{rows} of {all}");
-        }
-        let kernels = match self.kernels {
-            1 => "a kernel".to_owned(),
-            several => format!("{several} kernels"),
-        };
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        let mut text = format!(
-            "{rows} rows of {} columns, {:.1} MB on the device",
-            self.columns,
-            megabytes(self.bytes.device),
-        );
-        if self.bytes.host > 0 {
-            text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
-        }
-        let ms = |took: Duration| took.as_secs_f64() * 1e3;
-        if self.from_disk.bytes > 0 {
-            let FromDisk { bytes, took, path } = &self.from_disk;
-            text += &format!(
-                ", {:.1} MB read from disk by {path} in {:.0} ms",
-                megabytes(*bytes),
-                ms(*took)
-            );
-        }
-        if !self.searched.is_zero() {
-            text += &format!(", texts searched in {:.3} ms", ms(self.searched));
-        }
-        text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
-        if !self.compiled.is_zero() {
-            text += &format!(", compiled in {:.0} ms", ms(self.compiled));
-        }
-        text + &format!(
-            ", {:.3} ms with what is before and after",
-            ms(self.began.elapsed())
-        )
-    }
 }
 
 /// Sets a flag when it is dropped, so that what a statement computes ends with it.

@@ -111,22 +111,22 @@ struct Made {
     provider: Arc<dyn TableProvider>,
 }
 
-/// What changes with the content of a local file: device, inode, bytes, and time of the last change with nanoseconds.
+/// What changes with the content of a local file: device, inode, bytes, and the times of the last changes of the
+/// content and of the inode, in seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp(u64, u64, u64, i64, i64);
+struct Stamp(u64, u64, u64, [i64; 4]);
 
 impl Stamp {
     /// Returns the stamp of a file; `None` if it is none.
     fn of(path: &Path) -> Option<Stamp> {
         let found = std::fs::metadata(path).ok().filter(|it| it.is_file())?;
-        let (seconds, nanoseconds) = (found.mtime(), found.mtime_nsec());
-        Some(Stamp(
-            found.dev(),
-            found.ino(),
-            found.len(),
-            seconds,
-            nanoseconds,
-        ))
+        let times = [
+            found.mtime(),
+            found.mtime_nsec(),
+            found.ctime(),
+            found.ctime_nsec(),
+        ];
+        Some(Stamp(found.dev(), found.ino(), found.len(), times))
     }
 }
 

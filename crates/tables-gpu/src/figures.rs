@@ -1,0 +1,107 @@
+//! What kernels did for a query, as `EXPLAIN ANALYZE` tells it.
+
+use std::time::{Duration, Instant};
+
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+
+use crate::column::Bytes;
+use crate::columns::Resident;
+use crate::engine::Launch;
+use crate::from_disk::FromDisk;
+
+/// What kernels did.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) began: Instant,
+    /// The memory for what they return.
+    pub(crate) held: MemoryReservation,
+    /// When the query began to use its columns.
+    pub(crate) used: u64,
+    pub(crate) kernels: usize,
+    pub(crate) columns: usize,
+    /// Number of rows that they read.
+    pub(crate) rows: u64,
+    /// Bytes of these columns.
+    pub(crate) bytes: Bytes,
+    /// Time of the kernels on the device.
+    pub(crate) took: Duration,
+    /// What was read from column files, before them.
+    pub(crate) from_disk: FromDisk,
+    /// Time of searches of texts on the device, before them.
+    pub(crate) searched: Duration,
+    /// Time that they waited for the compiler.
+    pub(crate) compiled: Duration,
+}
+
+impl Figures {
+    pub(crate) fn new(context: &TaskContext, used: u64) -> Figures {
+        Figures {
+            began: Instant::now(),
+            used,
+            held: MemoryConsumer::new("totals").register(context.memory_pool()),
+            kernels: 0,
+            columns: 0,
+            rows: 0,
+            bytes: Bytes::default(),
+            took: Duration::ZERO,
+            from_disk: FromDisk::default(),
+            searched: Duration::ZERO,
+            compiled: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn add(&mut self, launch: &Launch) {
+        self.kernels += launch.kernels.len();
+        let columns = launch.kernels.iter().map(|it| it.columns);
+        self.columns += columns.sum::<usize>();
+        let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
+        self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
+        for column in &launch.held {
+            self.bytes += column.bytes;
+        }
+    }
+
+    /// Returns what `EXPLAIN ANALYZE` prints.
+    pub(crate) fn text(&self, resident: &[Resident]) -> String {
+        let mut rows = self.rows.to_string();
+        let all: u64 = resident.iter().map(Resident::rows).sum();
+        if self.rows < all {
+            // The others are in chunks of which no row counts.
+            rows = format!("{rows} of {all}");
+        }
+        let kernels = match self.kernels {
+            1 => "a kernel".to_owned(),
+            several => format!("{several} kernels"),
+        };
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let mut text = format!(
+            "{rows} rows of {} columns, {:.1} MB on the device",
+            self.columns,
+            megabytes(self.bytes.device),
+        );
+        if self.bytes.host > 0 {
+            text += &format!(" and {:.1} MB on the host", megabytes(self.bytes.host));
+        }
+        let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        if self.from_disk.bytes > 0 {
+            let FromDisk { bytes, took, path } = &self.from_disk;
+            text += &format!(
+                ", {:.1} MB read from disk by {path} in {:.0} ms",
+                megabytes(*bytes),
+                ms(*took)
+            );
+        }
+        if !self.searched.is_zero() {
+            text += &format!(", texts searched in {:.3} ms", ms(self.searched));
+        }
+        text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
+        if !self.compiled.is_zero() {
+            text += &format!(", compiled in {:.0} ms", ms(self.compiled));
+        }
+        text + &format!(
+            ", {:.3} ms with what is before and after",
+            ms(self.began.elapsed())
+        )
+    }
+}
