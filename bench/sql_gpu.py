@@ -253,6 +253,8 @@ def main(forebay, folder, rounds="15", *cases):
     is_hot, is_pinned = cases == ("tpch-hot",), cases == ("scan-pinned",)
     # Room for totals, and none for columns of this size.
     settings = ["--tables-gpu-bytes-max", "64MiB", "--tables-gpu-host-bytes-max", "32GiB"] if is_pinned else []
+    # Column files would be written while queries are measured.
+    settings += ["--tables-gpu-disk-bytes-max", "0"]
     is_like = cases == ("like",)
     duck = duckdb.connect()
     if is_like:

@@ -276,8 +276,8 @@ impl Columns {
         keys
     }
 
-    /// Makes room for a column file. Columns that are in files alone, and were not used lately, give way. Returns whether
-    /// there is room.
+    /// Makes room for a column file. Columns that are in files alone, and were not used lately, give way. Returns
+    /// whether there is room.
     pub(crate) async fn make_room_on_disk(&self, disk: &Arc<Disk>, bytes: u64) -> Result<bool> {
         let make_room = || {
             let disk = Arc::clone(disk);
