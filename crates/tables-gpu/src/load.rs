@@ -222,15 +222,15 @@ async fn load_file(
     }
 }
 
-/// Returns the columns that can have column files, with the names of these; all columns without names if none can.
-fn with_names(
-    keys: Vec<ColumnKey>,
-    wanted: Vec<Arc<dyn PhysicalExpr>>,
-) -> (
+/// Columns that are read, as expressions, and the names of their column files if they are written to such.
+type ToRead = (
     Vec<ColumnKey>,
     Vec<Arc<dyn PhysicalExpr>>,
     Option<Vec<Name>>,
-) {
+);
+
+/// Returns the columns that can have column files, with the names of these; all columns without names if none can.
+fn with_names(keys: Vec<ColumnKey>, wanted: Vec<Arc<dyn PhysicalExpr>>) -> ToRead {
     let all = keys.iter().zip(&wanted);
     let named = all.filter_map(|(key, expr)| Some((key.clone(), expr.clone(), Name::of(key)?)));
     let named: Vec<_> = named.collect();
