@@ -166,7 +166,9 @@ impl Disk {
             let mut files = self.files.lock();
             let mut held: u64 = files.values().map(|it| it.bytes).sum();
             let mut missing = wanted.saturating_sub(self.available_bytes());
-            let is_old = |it: &Entry| it.used + lately <= now && it.held.strong_count() == 0;
+            // A time to come is that of a clock that was set back.
+            let age = |it: &Entry| now.duration_since(it.used).unwrap_or(Duration::MAX);
+            let is_old = |it: &Entry| age(it) >= lately && it.held.strong_count() == 0;
             let old = files.iter().filter(|(_, it)| is_old(it));
             let mut oldest: Vec<_> = old.map(|(name, it)| (it.used, name.clone())).collect();
             oldest.sort_unstable();

@@ -39,16 +39,15 @@ impl Reader {
             Ok(()) => StoragePath::StagedUring,
             Err(_) => StoragePath::StagedThreads,
         };
-        let (path, cufile) = match picked {
-            // It was measured, and so it does not end the process.
-            Some(Way::Path(path @ StoragePath::Direct(_))) => match CuFile::open() {
-                Ok(cufile) => (path, Ok(cufile)),
-                Err(why) => (staged, Err(why.to_string())),
-            },
-            Some(Way::Path(StoragePath::StagedThreads)) => {
-                (StoragePath::StagedThreads, Err(String::new()))
-            }
-            _ => (staged, Err(String::new())),
+        // A direct path was measured, and so cuFile does not end the process.
+        let cufile = match picked {
+            Some(Way::Path(StoragePath::Direct(_))) => CuFile::open().map_err(|it| it.to_string()),
+            _ => Err("it is not picked".to_owned()),
+        };
+        let path = match picked {
+            Some(Way::Path(path @ StoragePath::Direct(_))) if cufile.is_ok() => path,
+            Some(Way::Path(path @ StoragePath::StagedThreads)) => path,
+            _ => staged,
         };
         Reader {
             path,

@@ -21,20 +21,24 @@ const ALIGNMENT: u64 = 256;
 /// The indexes of the chunks that a pass reads, for each file.
 pub(crate) type Pass = Vec<Vec<usize>>;
 
+impl Resident {
+    /// Returns whether some rows are in column files alone.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        let mut columns = self.files.iter().flat_map(|it| it.values());
+        columns.any(|column| column.is_on_disk)
+    }
+}
+
 impl Columns {
     /// Returns the bytes of memory for a pass and for the one before, which may be there still.
     pub(crate) fn pass_bytes(&self) -> u64 {
         self.engine.max_bytes() / PART_OF_PASS
     }
 
-    /// Returns the passes over the chunks with rows that count; `None` if all columns are in memory. `chunks` are the
-    /// numbers of rows of each chunk of each file, with 0 for those of which none counts.
-    pub(crate) fn passes(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Option<Vec<Pass>> {
+    /// Returns the passes over the chunks with rows that count. `chunks` are the numbers of rows of each chunk of each
+    /// file, with 0 for those of which none counts.
+    pub(crate) fn passes(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Vec<Pass> {
         let most = PASS_BYTES.min(self.pass_bytes() / 2);
-        let mut columns = resident.files.iter().flat_map(|it| it.values());
-        if !columns.any(|column| column.is_on_disk) {
-            return None;
-        }
         let none = || vec![Vec::new(); resident.files.len()];
         let (mut passes, mut pass, mut held) = (Vec::new(), none(), 0);
         for (file, (columns, rows)) in resident.files.iter().zip(chunks).enumerate() {
@@ -51,7 +55,7 @@ impl Columns {
             }
         }
         passes.push(pass);
-        Some(passes)
+        passes
     }
 
     /// Reads the chunks of a pass that are on the disk. Returns the columns with the rows of the pass alone, all in

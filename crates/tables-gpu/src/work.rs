@@ -207,7 +207,7 @@ impl Work {
 
     /// Returns the totals of all groups.
     async fn all(&self, ready: &Ready, figures: &mut Figures) -> Result<Found> {
-        if ready.is_on_disk() {
+        if ready.rows().is_on_disk() {
             let with = (&*self.columns, figures.used);
             let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
             let added = self.added(ready, &ready.groups, &totals, |_| (), figures);
@@ -440,20 +440,17 @@ impl Work {
     ) -> Result<Ran> {
         let (compiled, source) = (&*ready.compiled, ready.compiled.kernel.of_source);
         let of = (compiled, groups, &ready.joins);
-        let rows = compiled
-            .counting
-            .rows(source, ready.resident[source].chunks()?);
-        let Some(passes) = self.columns.passes(&ready.resident[source], &rows) else {
+        if !ready.rows().is_on_disk() {
             let mut launch = last(&ready.resident, of, Some(totals), self.options.waits)?;
             also(&mut launch);
             return self.run(launch, figures).await;
-        };
+        }
+        let rows = compiled.counting.rows(source, ready.rows().chunks()?);
+        let passes = self.columns.passes(ready.rows(), &rows);
         let mut resident = ready.resident.clone();
         for (index, pass) in passes.iter().enumerate() {
             resident[source].files.clear();
-            let of_pass = self
-                .columns
-                .pass(&ready.resident[source], pass, figures.used);
+            let of_pass = self.columns.pass(ready.rows(), pass, figures.used);
             let (of_pass, read) = of_pass.await?;
             resident[source] = of_pass;
             figures.from_disk.add(read);
@@ -465,7 +462,12 @@ impl Work {
             if is_last {
                 also(&mut launch);
             }
+            let columns = figures.columns;
             let ran = self.run(launch, figures).await?;
+            if index > 0 {
+                // They are the same in each pass.
+                figures.columns = columns;
+            }
             if is_last || ran.is_full() {
                 return Ok(ran);
             }
@@ -638,11 +640,9 @@ struct Ready {
 }
 
 impl Ready {
-    /// Returns whether rows are read from the disk.
-    fn is_on_disk(&self) -> bool {
-        let files = &self.resident[self.compiled.kernel.of_source].files;
-        let mut columns = files.iter().flat_map(|it| it.values());
-        columns.any(|column| column.is_on_disk)
+    /// Returns the columns of the rows that are added.
+    fn rows(&self) -> &Resident {
+        &self.resident[self.compiled.kernel.of_source]
     }
 }
 

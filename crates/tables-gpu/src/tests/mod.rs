@@ -657,32 +657,20 @@ fn gpus() -> Option<Devices> {
 async fn a_gpu_gives_the_rows_of_the_cpu() {
     let Some(devices) = gpus() else { return };
     let device = devices.list().remove(0);
+    let open = || {
+        let (device, host) = (Arc::clone(&device), Share::default());
+        Arc::new(Gpu::open(device, 1 << 30, host, Reader::new(None), |_| ()).expect("room"))
+    };
     for sizes in [
         Sizes(&[1]),
         Sizes(&[31, 32, 33]),
         Sizes(&[2047, 2048, 2049]),
         Sizes(&[600_000, 1, 262_145]),
     ] {
-        let gpu = Gpu::open(
-            Arc::clone(&device),
-            1 << 30,
-            Share::default(),
-            Reader::new(None),
-            |_| (),
-        )
-        .expect("room");
-        let fixture = Fixture::new(Arc::new(gpu), sizes).await;
+        let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
     }
-    let gpu = Gpu::open(
-        Arc::clone(&device),
-        1 << 30,
-        Share::default(),
-        Reader::new(None),
-        |_| (),
-    )
-    .expect("room");
-    let fixture = Fixture::new(Arc::new(gpu), Sizes(&[20_000, 700])).await;
+    let fixture = Fixture::new(open(), Sizes(&[20_000, 700])).await;
     compare_random(&fixture, 100).await;
     drop(fixture);
     drop(device);
