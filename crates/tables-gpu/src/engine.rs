@@ -121,6 +121,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) are_groups_read: bool,
     /// Largest absolute value that a row adds to a total of 64 bits.
     pub(crate) addend_max: u128,
+    /// Index of the first byte of its results among those of all kernels.
+    pub(crate) results_at: usize,
 }
 
 /// Kernels in the order in which they run.
@@ -152,6 +154,12 @@ impl Ran {
     /// Returns totals, marks, counts of groups, or groups.
     pub(crate) fn results(&self) -> &[u8] {
         &self.bytes[ALIGNMENT..]
+    }
+
+    /// Returns the same without the results in front of a byte.
+    pub(crate) fn from_byte(mut self, first: usize) -> Ran {
+        self.bytes.drain(ALIGNMENT..ALIGNMENT + first);
+        self
     }
 
     /// Returns the same with other results.
@@ -319,6 +327,7 @@ impl KernelLaunch {
             totals: None,
             are_groups_read: false,
             addend_max: 0,
+            results_at: 0,
         }
     }
 
@@ -402,15 +411,31 @@ impl Launch {
         }
     }
 
+    /// Runs the kernels of another launch, which writes nothing but results, behind those of this one. Returns the index
+    /// of the first byte of its results.
+    pub(crate) fn append(&mut self, other: Launch) -> usize {
+        let first = self.results_bytes.next_multiple_of(ALIGNMENT);
+        self.kernels
+            .extend(other.kernels.into_iter().map(|kernel| KernelLaunch {
+                results_at: first + kernel.results_at,
+                ..kernel
+            }));
+        self.results_bytes = first + other.results_bytes;
+        self.memory.extend(other.memory);
+        self.held.extend(other.held);
+        first
+    }
+
     /// Returns the memory of the launch, for kernels with blocks of this many threads.
     pub(crate) fn image(&self, threads: u32) -> Image {
         let mut bytes = Vec::new();
         let kernels = self.kernels.iter();
         let mut arguments: Vec<_> = kernels.map(|it| it.placed(threads, &mut bytes)).collect();
         let results = bytes.len();
-        for arguments in &mut arguments {
+        for (arguments, kernel) in arguments.iter_mut().zip(&self.kernels) {
+            let first = results + ALIGNMENT + kernel.results_at;
             arguments.flag = DevicePointerMut::new(results as u64);
-            arguments.results = DevicePointerMut::new((results + ALIGNMENT) as u64);
+            arguments.results = DevicePointerMut::new(first as u64);
         }
         Image {
             bytes,

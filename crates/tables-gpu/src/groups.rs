@@ -9,6 +9,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_
 use datafusion::arrow::compute::{cast, interleave, take};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::common::exec_err;
+use parking_lot::Mutex;
 
 use crate::column::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
@@ -37,6 +38,8 @@ const LISTED_FIRST: u64 = 1 << 20;
 const LISTED_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 /// The reason for a list without room.
 pub(crate) const TOO_MANY_ROWS: &str = "too many rows are returned";
+/// Maximum bytes of marks and groups that are kept for the next run.
+const LAST_MARKED_BYTES_MAX: usize = 256 << 10;
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
@@ -255,6 +258,28 @@ pub(crate) struct Marked {
     pub(crate) table: usize,
     /// The value of rows without a match.
     pub(crate) unmatched: Option<usize>,
+}
+
+/// What the kernels that store rows of joins marked in the last run, and the groups by it. The next run over the same
+/// columns has the same, so that its last kernel need not wait for the marks.
+#[derive(Debug, Default)]
+pub(crate) struct LastMarked(Mutex<Option<(Arc<[u32]>, Arc<Groups>)>>);
+
+impl LastMarked {
+    /// Returns the marks and the groups, if they are kept.
+    pub(crate) fn get(&self) -> Option<(Arc<[u32]>, Arc<Groups>)> {
+        self.0.lock().clone()
+    }
+
+    /// Keeps marks and their groups, unless they are large.
+    pub(crate) fn put(&self, marks: &[u32], groups: &Arc<Groups>) {
+        let tables = groups.tables.iter().map(|(_, table)| table.len());
+        let words = marks.len() + tables.sum::<usize>();
+        let values: usize = groups.keys.iter().map(Values::bytes).sum();
+        if 4 * words + values <= LAST_MARKED_BYTES_MAX {
+            *self.0.lock() = Some((marks.into(), Arc::clone(groups)));
+        }
+    }
 }
 
 /// The groups of a fragment.

@@ -13,7 +13,7 @@ use crate::draft::Draft;
 use crate::expression::{Code, Function};
 use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
-use crate::groups::{Groups, Key, Place, Values};
+use crate::groups::{Groups, Key, LastMarked, Place, Values};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::selection::Selecting;
@@ -149,6 +149,8 @@ pub(crate) struct Compiled {
     pub(crate) slots: AtomicUsize,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
+    /// What the kernels of joins marked in the last run.
+    pub(crate) last_marked: LastMarked,
 }
 
 /// How rows change a total.
@@ -238,6 +240,7 @@ impl Compiled {
             is_listed: fragment.is_listed,
             slots: AtomicUsize::new(0),
             counting: Counting::default(),
+            last_marked: LastMarked::default(),
         })
     }
 

@@ -231,7 +231,7 @@ fn finished(
 pub(crate) struct Made {
     pub(crate) fragment: Arc<Fragment>,
     pub(crate) compiled: Arc<Compiled>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Arc<Groups>,
     /// Keys, then aggregates.
     pub(crate) schema: SchemaRef,
     pub(crate) partitioning: Partitioning,

@@ -127,13 +127,13 @@ impl Work {
 
     async fn on_device(&self) -> Result<OnDevice> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let ready = self.ready(&mut figures).await?;
+        let mut ready = self.ready(&mut figures).await?;
         let found = match self.are_selected(&ready.groups) {
             true => {
                 let counted = self.counted(&ready, &mut figures).await?;
                 self.written(&ready, &counted, &mut figures).await?
             }
-            false => self.all(&ready, &mut figures).await?,
+            false => self.all(&mut ready, &mut figures).await?,
         };
         self.returned(ready, found, figures).await
     }
@@ -145,9 +145,9 @@ impl Work {
     /// Why the device cannot compute the fragment.
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let ready = self.ready(&mut figures).await?;
+        let mut ready = self.ready(&mut figures).await?;
         if !self.are_selected(&ready.groups) {
-            let found = self.all(&ready, &mut figures).await?;
+            let found = self.all(&mut ready, &mut figures).await?;
             return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
         }
         let counted = self.counted(&ready, &mut figures).await?;
@@ -206,7 +206,13 @@ impl Work {
     }
 
     /// Returns the totals of all groups.
-    async fn all(&self, ready: &Ready, figures: &mut Figures) -> Result<Found> {
+    async fn all(&self, ready: &mut Ready, figures: &mut Figures) -> Result<Found> {
+        if let Some(ran) = ready.ran.take() {
+            return Ok(Found {
+                ran,
+                selected: None,
+            });
+        }
         if ready.rows().is_on_disk() {
             let with = (&*self.columns, figures.used);
             let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
@@ -227,7 +233,7 @@ impl Work {
                 selected: None,
             });
         }
-        let of = (&*ready.compiled, &ready.groups, &ready.joins);
+        let of = (&*ready.compiled, &*ready.groups, &ready.joins);
         let launch = last(&ready.resident, of, None, self.options.waits)?;
         Ok(Found {
             ran: self.run(launch, figures).await?,
@@ -271,30 +277,63 @@ impl Work {
         };
         figures.searched = Duration::from_micros(self.searched_us.load(Ordering::Relaxed));
         figures.from_disk = self.from_disk.lock().clone();
-        let (mut joins, mut marks) = (Joins::default(), None);
-        if !compiled.kernel.builds.is_empty() {
-            let (launch, tables) = joins_of(
-                &resident,
-                &compiled,
-                (&self.columns, used),
-                self.options.waits,
-            )?;
-            let ran = self.run(launch, figures).await?;
-            if ran.is_full() {
-                return Err(Reason::new("keys of a join that collide in a hash table"));
-            }
-            let words = ran.results().as_chunks::<4>().0.iter();
-            let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
-            (joins, marks) = (tables, Some(words));
+        if compiled.kernel.builds.is_empty() {
+            return Ok(Ready {
+                groups: Arc::new(compiled.groups(None)?),
+                fragment,
+                compiled,
+                resident,
+                joins: Joins::default(),
+                ran: None,
+                stop,
+            });
         }
+        let (joins, groups, ran) = self.joined(&compiled, &resident, figures).await?;
         Ok(Ready {
-            groups: compiled.groups(marks.as_deref())?,
             fragment,
             compiled,
             resident,
             joins,
+            groups,
+            ran,
             stop,
         })
+    }
+
+    /// Stores the rows of joins. If the last run tells the groups, the kernel that adds the totals runs behind: returns
+    /// what it returned, too, if the groups are these.
+    async fn joined(
+        &self,
+        compiled: &Compiled,
+        resident: &[Resident],
+        figures: &mut Figures,
+    ) -> Result<(Joins, Arc<Groups>, Option<Ran>)> {
+        let (used, waits) = (figures.used, self.options.waits);
+        let (mut launch, joins) = joins_of(resident, compiled, (&self.columns, used), waits)?;
+        let marked = match compiled.mark_words {
+            0 => Some((Arc::default(), Arc::new(compiled.groups(Some(&[]))?))),
+            _ => compiled.last_marked.get(),
+        };
+        let is_on_disk = resident[compiled.kernel.of_source].is_on_disk();
+        let marked = marked.filter(|(_, groups)| !is_on_disk && !self.are_selected(groups));
+        let mut first = 0;
+        if let Some((_, groups)) = &marked {
+            let of = (compiled, &**groups, &joins);
+            first = launch.append(last(resident, of, None, waits)?);
+        }
+        let ran = self.run(launch, figures).await?;
+        if ran.is_full() {
+            return Err(Reason::new("keys of a join that collide in a hash table"));
+        }
+        let words = ran.results().as_chunks::<4>().0.iter();
+        let words = words.take(compiled.mark_words);
+        let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
+        if let Some((_, groups)) = marked.filter(|(marks, _)| **marks == *words) {
+            return Ok((joins, groups, Some(ran.from_byte(first))));
+        }
+        let groups = Arc::new(compiled.groups(Some(&words))?);
+        compiled.last_marked.put(&words, &groups);
+        Ok((joins, groups, None))
     }
 
     fn shares_rows(&self) -> bool {
@@ -396,7 +435,7 @@ impl Work {
     /// Adds the totals in memory of the engine, and counts the groups that are selected.
     async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
         let (compiled, waits) = (&*ready.compiled, self.options.waits);
-        let mut groups = ready.groups.clone();
+        let mut groups = Groups::clone(&ready.groups);
         'groups: loop {
             let totals = InMemory::new(compiled, &groups, (&self.columns, figures.used))?;
             let count = groups.count as u32;
@@ -635,7 +674,9 @@ struct Ready {
     compiled: Arc<Compiled>,
     resident: Vec<Resident>,
     joins: Joins,
-    groups: Groups,
+    groups: Arc<Groups>,
+    /// What the last kernel returned, if it ran with those of the joins.
+    ran: Option<Ran>,
     stop: StopOnDrop,
 }
 

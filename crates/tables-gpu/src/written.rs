@@ -60,6 +60,13 @@ impl Written {
         })
     }
 
+    /// Returns all kernels that are kept.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> Vec<Arc<Compiled>> {
+        let all = self.0.lock();
+        all.iter().map(|it| Arc::clone(&it.compiled)).collect()
+    }
+
     /// Keeps the kernels of a fragment over these columns.
     pub(crate) fn put(
         &self,

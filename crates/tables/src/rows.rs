@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +18,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Share;
+use futures_util::stream::Peekable;
 use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -36,6 +39,9 @@ use crate::stop::Stop;
 /// Maximum bytes that a function returns while a query is planned.
 const PLANNED_BYTES: usize = 1 << 10;
 
+/// Maximum number of batches that are returned at once when a query begins, one of which may be the end.
+const FIRST_BATCHES_MAX: usize = 2;
+
 /// The rows of a query. Dropping them ends the query.
 #[derive(Debug)]
 pub struct Rows {
@@ -53,6 +59,8 @@ pub struct Rows {
 enum Source {
     Query {
         plan: Arc<dyn ExecutionPlan>,
+        /// The first rows, if they were there when the query began.
+        first: VecDeque<Result<RecordBatch>>,
         batches: mpsc::Receiver<Result<RecordBatch>>,
         /// `None` after the last row.
         task: Option<Running<()>>,
@@ -119,6 +127,28 @@ impl<T: Send + 'static> Running<T> {
         Running(threads.spawn(stop.scope(work)), stop)
     }
 
+    /// Starts work as [`start`](Running::start) does. What it does before it first waits is done here: that is little,
+    /// and a task begins only after a thread has woken.
+    pub(crate) fn start_here(
+        threads: &Handle,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Running<T> {
+        let stop = Stop::default();
+        let mut work = stop.scope(work).boxed();
+        let first = {
+            let _of_threads = threads.enter();
+            catch_unwind(AssertUnwindSafe(|| (&mut work).now_or_never()))
+        };
+        let rest = async move {
+            match first {
+                Ok(Some(done)) => done,
+                Ok(None) => work.await,
+                Err(panic) => resume_unwind(panic),
+            }
+        };
+        Running(threads.spawn(rest), stop)
+    }
+
     /// Waits for the end of the task.
     ///
     /// # Errors
@@ -171,8 +201,13 @@ impl Rows {
         let (sender, batches) = mpsc::channel(1);
         let (start, started) = oneshot::channel();
         let shared = Arc::clone(tables.shared());
+        let runs_again = shared.plans.has_physical(&query.planned);
         let work = run(shared, state, Arc::new(query), start, sender);
-        let mut task = Running::start(tables.threads(), as_user(user.to_owned(), work));
+        let work = as_user(user.to_owned(), work);
+        let mut task = match runs_again {
+            true => Running::start_here(tables.threads(), work),
+            false => Running::start(tables.threads(), work),
+        };
         let Ok(started) = started.await else {
             task.end().await?;
             return Err(SqlError::new(
@@ -180,14 +215,19 @@ impl Rows {
                 "a query ended before it began",
             ));
         };
-        let plan = started?;
+        let Started {
+            plan,
+            first,
+            are_all,
+        } = started?;
         Ok(Rows {
             schema: names::shown(&plan.schema()),
             verb,
             source: Source::Query {
                 plan,
+                first,
                 batches,
-                task: Some(task),
+                task: (!are_all).then_some(task),
             },
             deadline: None,
             copy: None,
@@ -303,27 +343,44 @@ impl Source {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         match self {
             Source::Batches { batches, .. } => Ok(batches.pop_front()),
-            Source::Query { batches, task, .. } => {
+            Source::Query {
+                first,
+                batches,
+                task,
+                ..
+            } => {
+                if let Some(batch) = first.pop_front() {
+                    return batch.map(Some);
+                }
+                let Some(running) = task else {
+                    return Ok(None);
+                };
                 if let Some(batch) = batches.recv().await {
                     return batch.map(Some);
                 }
-                if let Some(running) = task {
-                    let ended = running.end().await;
-                    *task = None;
-                    ended?;
-                }
-                Ok(None)
+                let ended = running.end().await;
+                *task = None;
+                ended.map(|()| None)
             }
         }
     }
 }
 
+/// What a client waits for first.
+struct Started {
+    plan: Arc<dyn ExecutionPlan>,
+    /// The rows that are there.
+    first: VecDeque<Result<RecordBatch>>,
+    /// Whether these are all.
+    are_all: bool,
+}
+
 /// A query that began.
 struct Begun {
     plan: Arc<dyn ExecutionPlan>,
-    stream: SendableRecordBatchStream,
-    /// The first rows, if they were computed.
-    first: Option<DataFusionResult<RecordBatch>>,
+    rows: Peekable<SendableRecordBatchStream>,
+    /// Whether the first rows were computed.
+    has_first: bool,
     /// What a plan was made for that may be kept.
     basis: Option<Basis>,
 }
@@ -350,9 +407,8 @@ async fn begun_again(
     if !query.is_current && !planned.is_current().await {
         return Ok(None);
     }
-    let mut stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
-    let first = stream.next().await;
-    if let Some(Err(error)) = &first
+    let mut rows = execute_stream(Arc::clone(&plan), state.task_ctx())?.peekable();
+    if let Some(Err(error)) = Pin::new(&mut rows).peek().await
         && PlanAgain::is_cause_of(error)
     {
         plans.forget_physical(planned, &basis);
@@ -361,10 +417,43 @@ async fn begun_again(
     shared.activity.count_plan_again();
     Ok(Some(Begun {
         plan,
-        stream,
-        first,
+        rows,
+        has_first: true,
         basis: None,
     }))
+}
+
+impl Begun {
+    /// Returns the rows that are there, for which the client's thread is then woken once.
+    fn started(&mut self) -> Started {
+        let mut started = Started {
+            plan: Arc::clone(&self.plan),
+            first: VecDeque::new(),
+            are_all: false,
+        };
+        if !self.has_first {
+            return started;
+        }
+        for _ in 0..FIRST_BATCHES_MAX {
+            match self.rows.next().now_or_never() {
+                Some(Some(batch)) => {
+                    started.are_all = batch.is_err();
+                    started.first.push_back(shown(batch));
+                }
+                Some(None) => started.are_all = true,
+                None => break,
+            }
+            if started.are_all {
+                break;
+            }
+        }
+        started
+    }
+}
+
+/// Returns rows as clients see them.
+fn shown(batch: DataFusionResult<RecordBatch>) -> Result<RecordBatch> {
+    batch.map_err(SqlError::from).and_then(names::shown_rows)
 }
 
 /// Returns the physical plan of a query.
@@ -394,11 +483,11 @@ async fn begun(state: &Arc<SessionState>, query: &Arc<Query>) -> Result<Begun> {
     let (plan, basis) = Running::start_blocking(&Handle::current(), planning)
         .end()
         .await??;
-    let stream = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+    let rows = execute_stream(Arc::clone(&plan), state.task_ctx())?;
     Ok(Begun {
         plan,
-        stream,
-        first: None,
+        rows: rows.peekable(),
+        has_first: false,
         basis,
     })
 }
@@ -408,7 +497,7 @@ async fn run(
     shared: Arc<Shared>,
     state: Arc<SessionState>,
     query: Arc<Query>,
-    start: oneshot::Sender<Result<Arc<dyn ExecutionPlan>>>,
+    start: oneshot::Sender<Result<Started>>,
     batches: mpsc::Sender<Result<RecordBatch>>,
 ) {
     let started = match begun_again(&shared, &state, &query).await {
@@ -423,16 +512,11 @@ async fn run(
             return;
         }
     };
-    let _ = start.send(Ok(Arc::clone(&begun.plan)));
-    loop {
-        let next = match begun.first.take() {
-            Some(first) => Some(first),
-            None => begun.stream.next().await,
-        };
-        let Some(batch) = next else {
-            break;
-        };
-        let batch = batch.map_err(SqlError::from).and_then(names::shown_rows);
+    let started = begun.started();
+    let are_all = started.are_all;
+    let _ = start.send(Ok(started));
+    while !are_all && let Some(batch) = begun.rows.next().await {
+        let batch = shown(batch);
         let is_last = batch.is_err();
         if batches.send(batch).await.is_err() || is_last {
             return;

@@ -52,8 +52,9 @@ pub(super) struct Emulated {
     pub(super) free_bytes: AtomicU64,
     /// Whether the host has no memory for columns.
     pub(super) is_host_full: AtomicBool,
-    /// Number of searches.
+    /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
+    pub(super) launches: AtomicU64,
     /// The kernels that were compiled, by their source.
     pub(super) kernels: Mutex<HashMap<String, (PathBuf, ProgramSpec)>>,
 }
@@ -78,6 +79,7 @@ impl Emulated {
             free_bytes: AtomicU64::new(u64::MAX),
             is_host_full: AtomicBool::new(false),
             searches: AtomicU64::new(0),
+            launches: AtomicU64::new(0),
             kernels: Mutex::default(),
         })
     }
@@ -139,6 +141,7 @@ impl Emulated {
 
     fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
         let began = Instant::now();
+        self.launches.fetch_add(1, Ordering::Relaxed);
         let mut memory = vec![0; HEAD];
         // Held until the kernels have run, so that nothing else changes the memory meanwhile.
         let mut all = self.memory.lock();

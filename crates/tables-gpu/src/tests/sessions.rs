@@ -26,6 +26,7 @@ pub(super) struct Fixture {
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
     pub(super) emulated: Arc<Emulated>,
+    columns: Arc<Columns>,
 }
 
 impl Fixture {
@@ -68,7 +69,7 @@ impl Fixture {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
             source: None,
-            gpu_rules: vec![Arc::new(Fragments(columns))],
+            gpu_rules: vec![Arc::new(Fragments(Arc::clone(&columns)))],
             paths: Paths::Any,
             memory: Account::new(4 << 30),
             memory_bytes_max: 256 << 20,
@@ -81,6 +82,7 @@ impl Fixture {
             tables: tables.expect("an engine"),
             freeing,
             emulated,
+            columns,
         }
     }
 
@@ -305,6 +307,48 @@ async fn kept_plans_are_those_of_their_parameters_and_settings() {
     for _ in 0..2 {
         fixture.freeing.free(u64::MAX);
         assert_eq!(rows(&mut session, query).await, wanted);
+    }
+}
+
+/// The kernel that adds totals runs with those of joins if the last run tells the groups.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_of_the_last_run_are_compared_with_those_of_this_one() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[700, 1]));
+    let mut session = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    let launches = || fixture.emulated.launches.load(Ordering::Relaxed);
+    let by_label = "SELECT label, count(*), sum(b) FROM t JOIN d ON a = k GROUP BY 1";
+    for (query, of_first) in [
+        (by_label, 2),
+        ("SELECT count(*), sum(b) FROM t JOIN d ON a = k", 1),
+    ] {
+        let wanted = rows(&mut without, query).await;
+        assert!(wanted.is_ok(), "{wanted:?}");
+        for of_run in [of_first, 1, 1] {
+            let before = launches();
+            assert_eq!(rows(&mut session, query).await, wanted);
+            assert_eq!(launches() - before, of_run, "{query}");
+        }
+    }
+    let all = fixture.columns.written.all();
+    let with_marks = all.iter().filter(|it| it.mark_words > 0);
+    let with_marks: Vec<_> = with_marks.collect();
+    assert_eq!(with_marks.len(), 1);
+    let (marks, _) = with_marks[0].last_marked.get().expect("marks");
+    let wanted = rows(&mut without, by_label).await;
+    for wrong in [vec![0; marks.len()], vec![u32::MAX; marks.len()]] {
+        let groups = with_marks[0].groups(Some(&wrong)).expect("groups");
+        with_marks[0].last_marked.put(&wrong, &Arc::new(groups));
+        let before = launches();
+        assert_eq!(rows(&mut session, by_label).await, wanted);
+        assert_eq!(launches() - before, 2);
+        assert_eq!(rows(&mut session, by_label).await, wanted);
+        assert_eq!(launches() - before, 3);
+        let (found, _) = with_marks[0].last_marked.get().expect("marks");
+        assert_eq!(found, marks);
     }
 }
 
