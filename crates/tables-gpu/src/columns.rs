@@ -543,11 +543,12 @@ impl Resident {
     /// # Errors
     /// If the columns of a file do not have the same rows.
     pub(crate) fn chunks(&self) -> Result<Vec<Vec<u32>>, Reason> {
-        let rows = |column: &Arc<Column>| column.chunks.iter().map(|it| it.rows).collect();
         let files = self.files.iter().map(|columns| {
-            let mut columns = columns.values();
-            let first: Vec<u32> = columns.next().map(rows).unwrap_or_default();
-            let are_alike = columns.all(|it| rows(it) == first);
+            let mut columns = columns
+                .values()
+                .map(|it| it.chunks.iter().map(|it| it.rows));
+            let first: Vec<u32> = columns.next().into_iter().flatten().collect();
+            let are_alike = columns.all(|rows| rows.eq(first.iter().copied()));
             are_alike
                 .then_some(first)
                 .ok_or_else(|| Reason::new("a file changed while it was read"))

@@ -41,6 +41,9 @@ impl Fragment {
         &self,
         value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,
     ) -> std::result::Result<Option<Fragment>, Reason> {
+        if self.has_subqueries.get() == Some(&false) {
+            return Ok(None);
+        }
         let mut fragment = self.clone();
         let (rows, mut all) = fragment.parts_mut();
         add_all(rows, &mut all);
@@ -56,6 +59,7 @@ impl Fragment {
             has_some |= replaced.transformed;
             *expr = replaced.data;
         }
+        let _ = self.has_subqueries.set(has_some);
         Ok(has_some.then(|| {
             fragment.number();
             fragment

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -134,6 +134,8 @@ pub(crate) struct Fragment {
     pub(crate) shares_rows: Arc<AtomicBool>,
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
+    /// Whether expressions have scalar subqueries; known after the first run.
+    pub(crate) has_subqueries: OnceLock<bool>,
 }
 
 impl Fragment {
@@ -185,6 +187,7 @@ impl Fragment {
             is_listed: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
+            has_subqueries: OnceLock::new(),
         };
         fragment.number();
         fragment
@@ -219,6 +222,7 @@ impl Fragment {
             is_listed: true,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
+            has_subqueries: OnceLock::new(),
         };
         fragment.number();
         Ok(fragment)

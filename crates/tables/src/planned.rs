@@ -294,6 +294,14 @@ impl Plans {
         });
     }
 
+    /// Returns whether physical plans of a statement are kept.
+    pub(crate) fn runs_again(&self, key: &Key) -> bool {
+        let kept = self.0.lock();
+        kept.plans
+            .get(key)
+            .is_some_and(|it| !it.physical.is_empty())
+    }
+
     /// Returns whether physical plans of a plan are kept.
     pub(crate) fn has_physical(&self, planned: &Arc<Planned>) -> bool {
         let kept = self.0.lock();

@@ -1,6 +1,6 @@
 //! The rows of a query, as they are computed.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::Result as DataFusionResult;
-use datafusion::execution::{SendableRecordBatchStream, SessionState};
+use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
@@ -18,11 +18,12 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Share;
+use futures_util::future::BoxFuture;
 use futures_util::stream::Peekable;
 use futures_util::{FutureExt, StreamExt};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, block_in_place};
 
 use crate::activity::{Run, rows_read};
 use crate::copy::CopyOptions;
@@ -135,10 +136,7 @@ impl<T: Send + 'static> Running<T> {
     ) -> Running<T> {
         let stop = Stop::default();
         let mut work = stop.scope(work).boxed();
-        let first = {
-            let _of_threads = threads.enter();
-            catch_unwind(AssertUnwindSafe(|| (&mut work).now_or_never()))
-        };
+        let first = catch_unwind(AssertUnwindSafe(|| polled(threads, &mut work)));
         let rest = async move {
             match first {
                 Ok(Some(done)) => done,
@@ -165,6 +163,20 @@ impl<T: Send + 'static> Running<T> {
 impl<T> Drop for Running<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Returns the result of `work` if it need not wait. It may read files: another thread takes the tasks of this one
+/// meanwhile.
+pub(crate) fn polled<T>(threads: &Handle, work: &mut BoxFuture<'_, T>) -> Option<T> {
+    let mut poll = || {
+        let _of_threads = threads.enter();
+        work.now_or_never()
+    };
+    let flavor = Handle::try_current().map(|it| it.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => block_in_place(poll),
+        _ => poll(),
     }
 }
 
@@ -407,7 +419,7 @@ async fn begun_again(
     if !query.is_current && !planned.is_current().await {
         return Ok(None);
     }
-    let mut rows = execute_stream(Arc::clone(&plan), state.task_ctx())?.peekable();
+    let mut rows = execute_stream(Arc::clone(&plan), context_again(state))?.peekable();
     if let Some(Err(error)) = Pin::new(&mut rows).peek().await
         && PlanAgain::is_cause_of(error)
     {
@@ -454,6 +466,21 @@ impl Begun {
 /// Returns rows as clients see them.
 fn shown(batch: DataFusionResult<RecordBatch>) -> Result<RecordBatch> {
     batch.map_err(SqlError::from).and_then(names::shown_rows)
+}
+
+/// Returns the context of a plan that runs again. Plans name functions themselves, so that the copies of all that the
+/// session has, as [`SessionState::task_ctx`] makes them, are not needed.
+fn context_again(state: &SessionState) -> Arc<TaskContext> {
+    Arc::new(TaskContext::new(
+        None,
+        state.session_id().to_owned(),
+        state.config().clone(),
+        HashMap::new(),
+        HashMap::new(),
+        HashMap::new(),
+        HashMap::new(),
+        Arc::clone(state.runtime_env()),
+    ))
 }
 
 /// Returns the physical plan of a query.

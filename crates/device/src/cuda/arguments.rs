@@ -13,8 +13,11 @@ pub trait DeviceType: Sized {
     /// Appends the C++ definitions of the structs that the type contains or points to, each once, dependencies first.
     fn define(definitions: &mut Vec<String>);
 
-    /// Appends the value's bytes as laid out in device memory, with zeros for padding.
-    fn write(&self, out: &mut Vec<u8>);
+    /// Writes the value's bytes to the start of `out` as laid out in device memory. Bytes of padding stay as they are.
+    ///
+    /// # Panics
+    /// If `out` is shorter than the type.
+    fn write(&self, out: &mut [u8]);
 
     /// Reads a value from the start of `bytes`, laid out as in device memory.
     ///
@@ -24,8 +27,11 @@ pub trait DeviceType: Sized {
 
     /// Returns `values` as bytes, in the layout of an array in device memory.
     fn bytes_of(values: &[Self]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(size_of_val(values));
-        values.iter().for_each(|value| value.write(&mut bytes));
+        let mut bytes = vec![0; size_of_val(values)];
+        let places = bytes.chunks_exact_mut(size_of::<Self>().max(1));
+        for (value, place) in values.iter().zip(places) {
+            value.write(place);
+        }
         bytes
     }
 }
@@ -52,8 +58,8 @@ macro_rules! numbers {
 
             fn define(_: &mut Vec<String>) {}
 
-            fn write(&self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
+            fn write(&self, out: &mut [u8]) {
+                out[..size_of::<$rust>()].copy_from_slice(&self.to_le_bytes());
             }
 
             fn read(bytes: &[u8]) -> Self {
@@ -86,8 +92,10 @@ impl<T: DeviceType, const COUNT: usize> DeviceType for [T; COUNT] {
         T::define(definitions);
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        self.iter().for_each(|value| value.write(out));
+    fn write(&self, out: &mut [u8]) {
+        for (index, value) in self.iter().enumerate() {
+            value.write(&mut out[index * size_of::<T>()..]);
+        }
     }
 
     fn read(bytes: &[u8]) -> Self {
@@ -146,7 +154,7 @@ macro_rules! pointers {
                 T::define(definitions);
             }
 
-            fn write(&self, out: &mut Vec<u8>) {
+            fn write(&self, out: &mut [u8]) {
                 self.address.write(out);
             }
 
@@ -251,13 +259,11 @@ macro_rules! kernel_arguments {
                 }
             }
 
-            fn write(&self, out: &mut ::std::vec::Vec<u8>) {
-                let start = out.len();
+            fn write(&self, out: &mut [u8]) {
+                let out = &mut out[..::std::mem::size_of::<$name>()];
                 $(
-                    out.resize(start + ::std::mem::offset_of!($name, $field), 0);
-                    $crate::cuda::DeviceType::write(&self.$field, out);
+                    $crate::cuda::DeviceType::write(&self.$field, &mut out[::std::mem::offset_of!($name, $field)..]);
                 )+
-                out.resize(start + ::std::mem::size_of::<$name>(), 0);
             }
 
             fn read(bytes: &[u8]) -> Self {
