@@ -1,6 +1,6 @@
 //! Tables in device memory.
 
-use std::sync::Arc;
+use std::any::Any;
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
@@ -10,7 +10,7 @@ use forebay_device::cuda::{
 use crate::column::DeviceRows;
 use crate::error::IndexError;
 use crate::kernels::{CHAIN_TOO_LONG, HashIndexRef, JoinTotals, KEY_OUT_OF_RANGE, Outcome};
-use crate::launch;
+use crate::launch::{self, InFlight};
 use crate::shape::{STEPS_MAX, TableMethod, TableShape};
 
 /// What is known of the rows of a finished table.
@@ -108,6 +108,8 @@ pub struct IndexBuilder {
     table: Table,
     outcome: DeviceBuffer<Outcome>,
     stream: Stream,
+    /// Fills and kernels in flight. Dropping one waits for it.
+    in_flight: Vec<Box<dyn Any + Send>>,
     /// Rows of all inserts so far.
     rows: u64,
 }
@@ -117,7 +119,7 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// If device memory is too small, or the device fails.
-    pub fn new(cuda: &mut Cuda, shape: TableShape, stream: &Stream) -> Result<Self, IndexError> {
+    pub fn new(cuda: &Cuda, shape: TableShape, stream: &Stream) -> Result<Self, IndexError> {
         let table = Table {
             shape,
             slots: cuda.buffer::<u8>(shape.slot_bytes().max(1) as usize)?.all(),
@@ -127,15 +129,18 @@ impl IndexBuilder {
             contents: Contents::default(),
         };
         let outcome = cuda.buffer::<Outcome>(1)?;
+        let mut in_flight = vec![
+            fill(cuda, 0, table.taken.clone(), stream)?,
+            fill(cuda, 0, outcome.all(), stream)?,
+        ];
         if shape.method() == TableMethod::LinearProbing {
-            fill(cuda, 0xFF, table.slots.clone(), stream)?;
+            in_flight.push(fill(cuda, 0xFF, table.slots.clone(), stream)?);
         }
-        fill(cuda, 0, table.taken.clone(), stream)?;
-        fill(cuda, 0, outcome.all(), stream)?;
         Ok(IndexBuilder {
             table,
             outcome,
             stream: stream.clone(),
+            in_flight,
             rows: 0,
         })
     }
@@ -152,7 +157,8 @@ impl IndexBuilder {
         let count = self.rows + rows.count(self.table.shape.width());
         check_room(&self.table.shape, count)?;
         let outcome = self.outcome.all();
-        launch::insert(cuda, &self.table, rows, &outcome, &self.stream)?;
+        let inserting = launch::insert(cuda, &self.table, rows, &outcome, &self.stream)?;
+        self.in_flight.push(Box::new(inserting));
         self.rows = count;
         Ok(())
     }
@@ -196,8 +202,8 @@ impl HashIndex {
         self.table.contents.rows
     }
 
-    /// Queues a kernel that adds the matches of rows to totals, and returns at once. The table, the rows and the totals
-    /// are kept until the kernel has finished.
+    /// Queues a kernel that adds the matches of rows to totals, and returns at once. The result keeps table, rows and
+    /// totals until the kernel has finished.
     ///
     /// # Errors
     /// If the kernel does not compile, or the device fails.
@@ -210,7 +216,7 @@ impl HashIndex {
         rows: &DeviceRows,
         totals: &Totals,
         stream: &Stream,
-    ) -> Result<(), JobError> {
+    ) -> Result<InFlight, JobError> {
         launch::probe(cuda, &self.table, rows, totals, stream)
     }
 }
@@ -245,17 +251,14 @@ impl Totals {
     }
 }
 
-/// Queues a fill of device memory.
+/// Queues a fill of device memory. Dropping the result waits for it.
 fn fill<T: DeviceType + 'static>(
-    cuda: &mut Cuda,
+    cuda: &Cuda,
     byte: u8,
     to: DeviceView<T>,
     stream: &Stream,
-) -> Result<(), JobError> {
-    let transfer = Transfer::begin(cuda, Fill(byte), to, stream)?;
-    let event = Arc::clone(transfer.event());
-    cuda.retire(transfer, event);
-    Ok(())
+) -> Result<Box<dyn Any + Send>, JobError> {
+    Ok(Box::new(Transfer::begin(cuda, Fill(byte), to, stream)?))
 }
 
 /// Returns a value in device memory after the earlier work of the stream. Blocks until it is there.

@@ -1,7 +1,11 @@
 //! Launches of this crate's kernels. What a kernel uses is kept until it has finished.
 
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
 use forebay_device::JobError;
-use forebay_device::cuda::{Cuda, DeviceView, Kernel, KernelArguments, LaunchShape, Stream};
+use forebay_device::cuda::{Cuda, DeviceView, Event, Kernel, KernelArguments, LaunchShape, Stream};
 
 use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
@@ -11,6 +15,37 @@ use crate::kernels::{
 };
 use crate::workload::{Side, Workload};
 
+/// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
+#[must_use = "dropping it waits for the kernel"]
+pub struct InFlight {
+    event: Arc<Event>,
+    _used: Box<dyn Any + Send>,
+}
+
+impl InFlight {
+    /// Leaves what the kernel uses to the device, which drops it some time after the kernel has finished. Returns at
+    /// once.
+    pub fn leave(self, cuda: &mut Cuda) {
+        let event = Arc::clone(&self.event);
+        cuda.retire(self, event);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // On a failed device no kernel runs, so the error is ignored.
+        let _ = self.event.wait();
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight")
+            .field("event", &self.event)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Queues a kernel that inserts rows.
 pub(crate) fn insert(
     cuda: &mut Cuda,
@@ -18,7 +53,7 @@ pub(crate) fn insert(
     rows: &DeviceRows,
     outcome: &DeviceView<Outcome>,
     stream: &Stream,
-) -> Result<(), JobError> {
+) -> Result<InFlight, JobError> {
     let kernel = cuda.kernel(&INDEX, &entry("insert", &table.shape))?;
     let arguments = Inserting {
         rows: rows.rows(table.shape.width()),
@@ -40,7 +75,7 @@ pub(crate) fn probe(
     rows: &DeviceRows,
     totals: &Totals,
     stream: &Stream,
-) -> Result<(), JobError> {
+) -> Result<InFlight, JobError> {
     let kernel = cuda.kernel(&INDEX, &entry("probe", &table.shape))?;
     let arguments = Probing {
         rows: rows.rows(table.shape.width()),
@@ -61,7 +96,7 @@ pub(crate) fn generate(
     side: Side,
     (keys, payloads): (&DeviceView<u8>, &DeviceView<u8>),
     stream: &Stream,
-) -> Result<(), JobError> {
+) -> Result<InFlight, JobError> {
     let count = workload.rows(side);
     let bytes = count * workload.width.bytes();
     assert!(
@@ -94,7 +129,7 @@ fn shape_for(kernel: &Kernel, rows: u64) -> Result<LaunchShape, JobError> {
     Ok(shape)
 }
 
-/// Queues a kernel and keeps `used` until it has finished.
+/// Queues a kernel. The result owns `used`.
 ///
 /// # Safety
 /// As for [`Cuda::launch`], with `used` as the owner of the memory.
@@ -104,15 +139,15 @@ unsafe fn launch<A: KernelArguments>(
     arguments: &A,
     used: impl Send + 'static,
     stream: &Stream,
-) -> Result<(), JobError> {
-    // SAFETY: the caller promises that the arguments are right. `used` is dropped only after the event that follows the
-    // kernel; if there is no event, this function waits for the stream.
+) -> Result<InFlight, JobError> {
+    // SAFETY: the caller promises that the arguments are right. `used` is moved into the result, which drops it only
+    // after the event that follows the kernel; if there is no event, this function waits for the stream.
     unsafe { cuda.launch(kernel, shape, arguments, stream) }?;
     match cuda.mark(stream) {
-        Ok(event) => {
-            cuda.retire(used, event);
-            Ok(())
-        }
+        Ok(event) => Ok(InFlight {
+            event,
+            _used: Box::new(used),
+        }),
         Err(fault) => {
             // The device is lost, whatever this call returns.
             let _ = cuda.synchronize(stream);

@@ -1,5 +1,5 @@
-//! Hash tables in the memory of devices: a join builds one from the rows of its smaller side and probes it with those of
-//! the other.
+//! Hash tables in the memory of devices: a join builds one from the rows of its smaller side, and probes it with those
+//! of the other.
 //!
 //! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes. A [`TableShape`] names one of two layouts: an
 //! array by key for dense keys that occur once, and linear probing for all others. [`IndexBuilder`] and [`HashIndex`]
@@ -26,5 +26,6 @@ pub use error::IndexError;
 pub use host::HostIndex;
 pub use index::{HashIndex, IndexBuilder, Totals};
 pub use kernels::{JoinTotals, kernels};
+pub use launch::InFlight;
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{Side, Workload};

@@ -9,7 +9,7 @@ use forebay_device::JobError;
 use forebay_device::cuda::{Cuda, DeviceView, Stream};
 
 use crate::kernels::JoinTotals;
-use crate::launch;
+use crate::launch::{self, InFlight};
 use crate::shape::Width;
 
 const MIX_FIRST: u64 = 0xBF58_476D_1CE4_E5B9;
@@ -150,7 +150,7 @@ impl Workload {
         side: Side,
         columns: (&DeviceView<u8>, &DeviceView<u8>),
         stream: &Stream,
-    ) -> Result<(), JobError> {
+    ) -> Result<InFlight, JobError> {
         launch::generate(cuda, self, side, columns, stream)
     }
 

@@ -1,4 +1,4 @@
-// What the kernels of this crate use of CUDA beyond the emulation in `tables-gpu`. Blocks run one after another, so that
+// What the kernels of this crate use of CUDA beyond the emulation in `tables-gpu`. Blocks run one after another, and so
 // one array serves all of them.
 #undef __shared__
 #define __shared__ static

@@ -121,7 +121,7 @@ fn build(cuda: &mut Cuda, shape: TableShape, rows: &[DeviceRows]) -> Result<Hash
 fn probe(cuda: &mut Cuda, index: &HashIndex, rows: &DeviceRows) -> Result<JoinTotals, IndexError> {
     let stream = cuda.downloads().clone();
     let totals = Totals::zero(cuda, &stream)?;
-    index.probe_async(cuda, rows, &totals, &stream)?;
+    let _probing = index.probe_async(cuda, rows, &totals, &stream)?;
     Ok(totals.read(cuda, &stream)?)
 }
 
@@ -153,8 +153,7 @@ fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
     let (keys, payloads) = (column(cuda), column(cuda));
     let stream = cuda.uploads().clone();
     let queued = workload.generate_async(cuda, side, (&keys, &payloads), &stream);
-    queued.expect("the kernel runs");
-    cuda.synchronize(&stream).expect("the kernel ends");
+    drop(queued.expect("the kernel runs"));
     DeviceRows {
         keys: Column::Device(keys),
         payloads: Column::Device(payloads),
