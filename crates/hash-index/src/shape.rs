@@ -134,7 +134,7 @@ impl TableShape {
         }
     }
 
-    /// Returns by how many bits a hash is shifted to give a slot.
+    /// Returns the number of bits that a hash is shifted right to give a slot.
     pub(crate) fn shift(&self) -> u32 {
         u64::BITS - self.slots.max(2).ilog2()
     }

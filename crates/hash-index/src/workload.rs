@@ -49,7 +49,7 @@ pub struct Workload {
     pub width: Width,
     /// Rows of the build side; at most 2^32 with keys of 4 bytes.
     pub build_rows: u64,
-    /// Rows of the probe side; none if the build side has none.
+    /// Rows of the probe side; 0 if the build side has 0.
     pub probe_rows: u64,
 }
 

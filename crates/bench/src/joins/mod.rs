@@ -267,7 +267,7 @@ mod tests {
         args.results.record = Some(path.clone());
         run(&args).unwrap_or_else(|error| panic!("{error:?}"));
         let text = std::fs::read_to_string(path).expect("a record");
-        let records = text.lines().map(|line| serde_json::from_str(line));
+        let records = text.lines().map(serde_json::from_str);
         let records: Vec<Record> = records.map(|record| record.expect("a record")).collect();
         let has = |case: &str, metric: &str| {
             let mut records = records.iter();

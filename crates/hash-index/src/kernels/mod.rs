@@ -39,7 +39,7 @@ kernel_arguments! {
         pub(crate) first_key: u64,
         pub(crate) aside_count: u64,
         pub(crate) aside_sum: u64,
-        /// Bits by which a hash is shifted to give a slot.
+        /// Number of bits that a hash is shifted right to give a slot.
         pub(crate) shift: u32,
         /// 1 if no key in the slots has two rows.
         pub(crate) is_unique: u32,

@@ -61,15 +61,10 @@ struct Perfect<W>::Probe {
 
     template <u32 kRows>
     __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
-        Word values[kRows];
         bool matches[kRows];
 #pragma unroll
-        for (u32 i = 0; i < kRows; i++) {
-            u64 slot = table.slot_of(keys[i]);
-            matches[i] = slot < table.index.slot_count;
-            values[i] = matches[i] ? __ldg(table.payloads() + slot) : 0;
-        }
-        // If every key occurs, the bits need not be read.
+        for (u32 i = 0; i < kRows; i++) matches[i] = table.slot_of(keys[i]) < table.index.slot_count;
+        // If every key occurs, the bits need not be read. Slots that are not taken are never read: they have no content.
         if (table.index.has_holes) {
 #pragma unroll
             for (u32 i = 0; i < kRows; i++) {
@@ -77,6 +72,9 @@ struct Perfect<W>::Probe {
                 if (matches[i]) matches[i] = __ldg(table.index.taken + slot / 32) >> slot % 32 & 1;
             }
         }
+        Word values[kRows];
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) values[i] = matches[i] ? __ldg(table.payloads() + table.slot_of(keys[i])) : 0;
 #pragma unroll
         for (u32 i = 0; i < kRows; i++)
             if (matches[i]) found.add(1, values[i], payloads[i]);

@@ -37,7 +37,7 @@ struct Columns {
           payloads(reinterpret_cast<const Word*>(rows.payloads)),
           count(rows.count) {}
 
-    // Returns the number of vectors at the beginning of the columns: none if a column is not aligned to vectors.
+    // Returns the number of vectors at the beginning of the columns: 0 if a column is not aligned to vectors.
     __device__ u64 vectors() const {
         u64 addresses = reinterpret_cast<u64>(keys) | reinterpret_cast<u64>(payloads);
         return addresses % 16 == 0 ? count / kPerVector : 0;
