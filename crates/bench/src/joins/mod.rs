@@ -17,6 +17,7 @@ use clap::{Args, ValueEnum};
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{JoinTotals, TableShape, Workload};
+use forebay_movement::RingOptions;
 
 use crate::results::ResultArgs;
 use report::{Case, Report, Sample};
@@ -24,6 +25,10 @@ use size::{SCALE_MAX, SCALE_MIN, Tuples};
 
 /// Bytes of pinned memory of the device, for the ring.
 const PINNED_BYTES: u64 = 256 << 20;
+/// Slots of the ring.
+const RING_SLOTS: usize = 8;
+/// Bytes of a page, of which the slots of the ring consist.
+const PAGE_BYTES: usize = 4096;
 /// Bytes of device memory of a smoke run.
 const SMOKE_BYTES: u64 = 1 << 30;
 /// Maximum number of runs of a measurement.
@@ -45,6 +50,9 @@ pub struct JoinsArgs {
     /// Measure only these tables.
     #[arg(long, value_name = "TABLE", value_delimiter = ',')]
     pub tables: Vec<Table>,
+    /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB.
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = chunk_bytes())]
+    pub chunk_bytes: usize,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
@@ -111,6 +119,7 @@ struct Join {
 struct Session {
     devices: Option<HaltingDevices>,
     tables: Vec<Table>,
+    ring: RingOptions,
     threads: usize,
     rounds: usize,
     report: Report,
@@ -145,6 +154,12 @@ fn scale(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("use a number from {SCALE_MIN} to {SCALE_MAX}"))
 }
 
+/// Returns the parser of the size of a chunk.
+fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    let most = PINNED_BYTES as usize / RING_SLOTS;
+    crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
+}
+
 /// Returns the parser of a number of runs.
 fn rounds() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
@@ -170,6 +185,10 @@ impl Session {
         Ok(Session {
             devices,
             tables,
+            ring: RingOptions {
+                slots: RING_SLOTS,
+                slot_bytes: args.chunk_bytes,
+            },
             threads: forebay_device::cores(),
             rounds: if args.smoke { 1 } else { args.rounds },
             report,
@@ -317,6 +336,8 @@ mod tests {
             ("--scale", "0", "use a number from"),
             ("--scale", "5", "use a number from"),
             ("--rounds", "0", "0 is not in 1..="),
+            ("--chunk-bytes", "33M", "from 4 KiB to 32 MiB"),
+            ("--chunk-bytes", "5000", "use a multiple of 4 KiB"),
             (
                 "--tables",
                 "cuckoo",

@@ -10,7 +10,7 @@ use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, S
 use forebay_device::{AlignedBytes, Device, JobError};
 use forebay_hash_index::{Column, DeviceRows, HashIndex, Side, TableShape, Totals};
 use forebay_movement::ring::Kept;
-use forebay_movement::{Chunk, Consumer, Feed, RingOptions, Slots, Source, StagingRing, Unread};
+use forebay_movement::{Chunk, Consumer, Feed, Slots, Source, StagingRing, Unread};
 
 use super::host::Columns;
 use super::report::Sample;
@@ -103,7 +103,7 @@ impl Consumer for ProbeChunks {
 pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
     let name = format!("join-{}-pinned", join.tuples.letter());
     let source = pin(session, gpu, join, &name)?;
-    let mut ring = StagingRing::lease(gpu, RingOptions::default())?;
+    let mut ring = StagingRing::lease(gpu, session.ring)?;
     limit(session, gpu, (&mut ring, &source), &name)?;
     let build = device::generate(gpu, join.workload, Side::Build)?;
     for table in session.tables.clone() {

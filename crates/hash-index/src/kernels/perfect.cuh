@@ -64,7 +64,7 @@ struct Perfect<W>::Probe {
         bool matches[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) matches[i] = table.slot_of(keys[i]) < table.index.slot_count;
-        // If every key occurs, the bits need not be read. Slots that are not taken are never read: they have no content.
+        // If every key occurs, the bits need not be read. Slots that are not taken were never written and are not read.
         if (table.index.has_holes) {
 #pragma unroll
             for (u32 i = 0; i < kRows; i++) {

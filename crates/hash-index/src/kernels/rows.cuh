@@ -48,7 +48,8 @@ struct Columns {
     __device__ void of_vectors(u64 first, Work& work) const {
         Word key[kVectors * kPerVector], payload[kVectors * kPerVector];
 #pragma unroll
-        for (u32 v = 0; v < kVectors; v++) load_vector(keys + (first + v * threads()) * kPerVector, key + v * kPerVector);
+        for (u32 v = 0; v < kVectors; v++)
+            load_vector(keys + (first + v * threads()) * kPerVector, key + v * kPerVector);
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
             load_vector(payloads + (first + v * threads()) * kPerVector, payload + v * kPerVector);
