@@ -4,8 +4,9 @@
 #
 #   tools/gpu-check.sh collect FOLDER     builds all binaries on this machine and copies them, stripped, to FOLDER
 #   FOLDER/gpu-check.sh [PART...]         runs them on the GPU machine, without a compiler. Parts: device movement text
-#                                         cache tables memcheck racecheck initcheck demo scan policy smoke transfer q6
-#                                         q6-disk io documents figures two. Those after scan run only if named.
+#                                         cache tables hash-index memcheck racecheck initcheck demo scan policy smoke
+#                                         transfer q6 joins q6-disk io documents figures two. Those after scan run only
+#                                         if named.
 #                                         sanitizer means memcheck racecheck initcheck
 #
 # Appends figures to <date>-<device>.jsonl in the folder, and for each check a line with outcome, device and commit to
@@ -31,7 +32,8 @@ collect() {
     local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
         test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
         bench-policy=text-gpu:policy test-ring=movement:ring test-methods=movement:methods test-measure=movement:measure
-        test-storage=movement:storage test-tables=tables-gpu:forebay_tables_gpu)
+        test-storage=movement:storage test-tables=tables-gpu:forebay_tables_gpu
+        test-hash-index=hash-index:forebay_hash_index)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
@@ -77,6 +79,7 @@ sanitize() {
     check "$tool-text" env FOREBAY_GPU_PAIRS="${PAIRS:-20000}" \
         FOREBAY_GPU_ROWS="${BLOCK_ROWS:-100000}" "${run[@]}" ./test-text --test-threads=1 "${text[@]}" || all_passed=false
     check "$tool-tables" "${run[@]}" ./test-tables a_gpu || all_passed=false
+    check "$tool-hash-index" "${run[@]}" ./test-hash-index a_gpu_agrees || all_passed=false
     check "$tool-cache" env FOREBAY_TEST_DEVICES=cuda:0,host:1 FOREBAY_TEST_SEEDS="${SEEDS:-2}" "${run[@]}" ./test-model \
         --test-threads=1 || all_passed=false
     $all_passed
@@ -101,6 +104,7 @@ part() {
             check cache-storm "${cache[@]}" ./test-storm
         ;;
     tables) check tables ./test-tables a_gpu ;;
+    hash-index) check hash-index ./test-hash-index a_gpu --test-threads=1 ;;
     memcheck | racecheck | initcheck) sanitize "$1" ;;
     sanitizer)
         local all_passed=true tool
@@ -115,6 +119,7 @@ part() {
     smoke)
         check smoke-transfer ./forebay bench transfer --smoke --only cpu,reads,methods,both &&
             check smoke-q6 ./forebay bench q6 --smoke --folder smoke-q6 --zero-copy-blocks 1,8 &&
+            check smoke-joins ./forebay bench joins --smoke &&
             check smoke-io ./forebay bench io --smoke --folder smoke-io
         ;;
     transfer)
@@ -127,6 +132,10 @@ part() {
     q6)
         ./forebay bench q6 --scale-factor "${SCALE:-100}" --folder "${MEMORY_FOLDER:-/dev/shm/q6}" \
             --only pinned,methods,device,zero-copy,ring --buffer-bytes 1M,8M,64M --record "$record"
+        ;;
+    joins)
+        ./forebay bench joins --scale "${JOIN_SCALE:-1}" --only "${JOIN_SECTIONS:-device,pinned}" \
+            --rounds "${ROUNDS:-5}" --record "$record"
         ;;
     q6-disk)
         ./forebay bench q6 --scale-factor "${DISK_SCALE:-10}" --folder "${FOLDER:-q6}" --rounds "${ROUNDS:-3}" \
@@ -163,7 +172,7 @@ touch "$record" "$checks"
 [[ -z ${OUT-} ]] || trap 'cp "$record" "$checks" "$OUT"' EXIT
 failed=()
 parts=("$@")
-((${#parts[@]})) || parts=(device movement text cache tables sanitizer demo scan)
+((${#parts[@]})) || parts=(device movement text cache tables hash-index sanitizer demo scan)
 for name in "${parts[@]}"; do
     part "$name" || failed+=("$name")
 done

@@ -9,6 +9,7 @@ use forebay_terminal::print_line;
 
 use crate::documents::{self, DocumentsArgs};
 use crate::io::{self, IoArgs};
+use crate::joins::{self, JoinsArgs};
 use crate::plot::{self, PlotArgs};
 use crate::q6::{self, Q6Args};
 #[cfg(feature = "tables")]
@@ -34,6 +35,8 @@ pub enum Bench {
     Transfer(TransferArgs),
     /// Measure reads and writes of files, into host memory and into the memory of a GPU.
     Io(IoArgs),
+    /// Measure hash joins in device memory, from pinned host memory, and on the CPU.
+    Joins(JoinsArgs),
     /// Generate the tables of SQL benchmarks as Parquet files, one per table.
     #[cfg(feature = "tables")]
     Tables(TablesArgs),
@@ -61,6 +64,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         Bench::Q6(args) => q6::run(&args),
         Bench::Transfer(args) => transfer::run(&args),
         Bench::Io(args) => io::run(&args),
+        Bench::Joins(args) => joins::run(&args),
         #[cfg(feature = "tables")]
         Bench::Tables(args) => tables::run(&args),
         Bench::CufileProbe { file } => io::probe::run(&file),

@@ -10,6 +10,7 @@ pub mod data;
 pub mod demo;
 pub mod documents;
 pub mod io;
+pub mod joins;
 pub mod plot;
 pub mod q6;
 pub mod record;

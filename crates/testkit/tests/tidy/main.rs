@@ -56,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("forebay-placement", &[]),
     ("forebay-device", &["forebay-cancel"]),
+    ("forebay-hash-index", &["forebay-device"]),
     ("forebay-movement", &["forebay-cancel", "forebay-device"]),
     ("forebay-wire-mongo", &[]),
     (
@@ -95,6 +96,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "forebay-cancel",
             "forebay-device",
+            "forebay-hash-index",
             "forebay-movement",
             "forebay-peers",
             "forebay-terminal",
@@ -138,7 +140,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` code is allowed, and why.
-const UNSAFE_PLACES: [(&str, &str); 8] = [
+const UNSAFE_PLACES: [(&str, &str); 9] = [
     (
         "crates/device/",
         "it calls the driver of a GPU, its compiler and the system's allocator",
@@ -148,6 +150,7 @@ const UNSAFE_PLACES: [(&str, &str); 8] = [
         "crates/bench/src/q6/launch.rs",
         "it launches kernels, and a loop for vectors that the processor may lack",
     ),
+    ("crates/hash-index/src/launch.rs", "it launches kernels"),
     ("crates/tables-gpu/src/launch.rs", "it launches kernels"),
     ("crates/text-gpu/src/scanner.rs", "it launches kernels"),
     (

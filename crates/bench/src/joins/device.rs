@@ -1,0 +1,120 @@
+//! Joins in device memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use forebay_device::cuda::{Cuda, DeviceView, Event, Stream};
+use forebay_device::{Device, DeviceFault};
+use forebay_hash_index::{
+    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, Side, TableShape, Totals, Workload,
+};
+use forebay_movement::method::run_on_device;
+
+use super::report::Sample;
+use super::{Join, Session};
+
+/// Runs work on the thread of a device.
+///
+/// # Errors
+/// If the work fails, or the device is lost.
+pub(super) fn on_gpu<T: Send + 'static>(
+    device: &Device,
+    work: impl FnOnce(&mut Cuda) -> Result<T, IndexError> + Send + 'static,
+) -> Result<T> {
+    let result = run_on_device(device, move |cuda| match work(cuda) {
+        Err(IndexError::Device(error)) => Err(error),
+        result => Ok(result),
+    })?;
+    Ok(result?)
+}
+
+/// Generates a side in device memory.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn generate(device: &Device, workload: Workload, side: Side) -> Result<DeviceRows> {
+    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+    on_gpu(device, move |cuda| {
+        let keys: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
+        let payloads: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
+        let stream = cuda.uploads().clone();
+        drop(workload.generate_async(cuda, side, (&keys, &payloads), &stream)?);
+        Ok(DeviceRows {
+            keys: Column::Device(keys),
+            payloads: Column::Device(payloads),
+        })
+    })
+}
+
+/// Measures the joins of a workload with each table, both sides in device memory.
+pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
+    let build = generate(gpu, join.workload, Side::Build)?;
+    let probe = generate(gpu, join.workload, Side::Probe)?;
+    for table in session.tables.clone() {
+        let shape = table.shape(&join.workload);
+        let name = format!("join-{}-device/{}", join.tuples.letter(), table.name());
+        session.add((name, gpu.name()), join, || {
+            once(gpu, shape, build.clone(), probe.clone())
+        })?;
+    }
+    Ok(())
+}
+
+/// Joins once: builds the table and probes it with rows that kernels read where they are.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn once(
+    gpu: &Device,
+    shape: TableShape,
+    build_rows: DeviceRows,
+    probe_rows: DeviceRows,
+) -> Result<Sample> {
+    on_gpu(gpu, move |cuda| {
+        let (index, build) = build(cuda, shape, &build_rows)?;
+        let stream = cuda.downloads().clone();
+        let totals = Totals::zero(cuda, &stream)?;
+        let began = mark(cuda, &stream)?;
+        let _probing = index.probe_async(cuda, &probe_rows, &totals, &stream)?;
+        let ended = mark(cuda, &stream)?;
+        let totals = totals.read(cuda, &stream)?;
+        Ok(Sample {
+            allocation: None,
+            build,
+            probe: duration(&began, &ended)?,
+            totals,
+        })
+    })
+}
+
+/// Builds a table. Returns it with the time on the device, which includes emptying its memory.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn build(
+    cuda: &mut Cuda,
+    shape: TableShape,
+    rows: &DeviceRows,
+) -> Result<(HashIndex, Duration), IndexError> {
+    let stream = cuda.downloads().clone();
+    let began = mark(cuda, &stream)?;
+    let mut builder = IndexBuilder::new(cuda, shape, &stream)?;
+    builder.insert_async(cuda, rows)?;
+    let ended = mark(cuda, &stream)?;
+    let index = builder.finish(cuda)?;
+    Ok((index, duration(&began, &ended)?))
+}
+
+/// Returns a timed event after the work that is queued on a stream.
+fn mark(cuda: &Cuda, stream: &Stream) -> Result<Event, DeviceFault> {
+    let event = cuda.event()?;
+    cuda.record(&event, stream)?;
+    Ok(event)
+}
+
+/// Returns the time on the device between two events that are done.
+fn duration(began: &Event, ended: &Event) -> Result<Duration, DeviceFault> {
+    let ms = ended.elapsed_ms(began)?;
+    Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
+}

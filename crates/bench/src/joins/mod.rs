@@ -1,0 +1,353 @@
+//! `forebay bench joins`: hash joins of generated rows in device memory, from pinned host memory, and on the CPU.
+//!
+//! The workloads are A, B and C of Lutz et al. (SIGMOD 2020, table 2). Every run must find the number of matches and
+//! the sums of both payloads that the generator's formulas give, which use no hash table.
+
+mod device;
+mod host;
+mod pinned;
+mod report;
+mod size;
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use forebay_device::cuda::gpus;
+use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_hash_index::{JoinTotals, TableShape, Workload};
+use forebay_movement::RingOptions;
+
+use crate::results::ResultArgs;
+use report::{Case, Report, Sample};
+use size::{SCALE_MAX, SCALE_MIN, Tuples};
+
+/// Bytes of pinned memory of the device, for the ring.
+const PINNED_BYTES: u64 = 256 << 20;
+/// Slots of the ring.
+const RING_SLOTS: usize = 8;
+/// Bytes of a page, of which the slots of the ring consist.
+const PAGE_BYTES: usize = 4096;
+/// Bytes of device memory of a smoke run.
+const SMOKE_BYTES: u64 = 1 << 30;
+/// Maximum number of runs of a measurement.
+const ROUNDS_MAX: u64 = 1 << 20;
+
+/// Options of `forebay bench joins`.
+#[derive(Args, Clone, Debug)]
+pub struct JoinsArgs {
+    /// Fraction of the paper's tuples, from 0.00001 to 4. 1 needs 48 GiB of device memory and 48 GiB of host memory. No
+    /// build side is scaled below 262,144 tuples.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.015625, value_parser = scale)]
+    pub scale: f64,
+    /// Measure only these workloads.
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',')]
+    pub workloads: Vec<Tuples>,
+    /// Measure only these sections.
+    #[arg(long, value_name = "SECTION", value_delimiter = ',')]
+    pub only: Vec<Section>,
+    /// Measure only these tables.
+    #[arg(long, value_name = "TABLE", value_delimiter = ',')]
+    pub tables: Vec<Table>,
+    /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB.
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = chunk_bytes())]
+    pub chunk_bytes: usize,
+    /// Runs of each measurement, at least 1, after one that warms up.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
+    pub rounds: usize,
+    /// Run once on few tuples, to check that every section works; the measured times mean nothing.
+    #[arg(long, conflicts_with_all = ["scale", "rounds"])]
+    pub smoke: bool,
+    /// What becomes of the results.
+    #[command(flatten)]
+    pub results: ResultArgs,
+}
+
+/// The sections of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Section {
+    /// Both sides and the table in device memory.
+    Device,
+    /// The probe side of workload A in pinned host memory, the table in device memory.
+    Pinned,
+    /// All on the CPU.
+    Cpu,
+}
+
+const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
+
+/// The layouts of tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Table {
+    /// An array by key.
+    Perfect,
+    /// Linear probing, half of the slots empty or more.
+    LinearProbing,
+}
+
+const TABLES: [Table; 2] = [Table::Perfect, Table::LinearProbing];
+
+impl Table {
+    /// Returns the name in cases.
+    fn name(self) -> &'static str {
+        match self {
+            Table::Perfect => "perfect",
+            Table::LinearProbing => "linear-probing",
+        }
+    }
+
+    /// Returns the shape of a table for the build side of a workload.
+    fn shape(self, workload: &Workload) -> TableShape {
+        let (width, rows) = (workload.width, workload.build_rows);
+        match self {
+            Table::Perfect => TableShape::perfect(width, 0..rows),
+            Table::LinearProbing => TableShape::linear_probing(width, rows),
+        }
+    }
+}
+
+/// A workload of this run, and its answer.
+#[derive(Clone, Copy, Debug)]
+struct Join {
+    tuples: Tuples,
+    workload: Workload,
+    answer: JoinTotals,
+}
+
+/// A run: its devices and the results so far.
+struct Session {
+    devices: Option<HaltingDevices>,
+    tables: Vec<Table>,
+    ring: RingOptions,
+    threads: usize,
+    rounds: usize,
+    report: Report,
+}
+
+/// Measures what the options name.
+///
+/// # Errors
+/// If a join gives a wrong answer, memory is too small, or a named section needs a GPU and there is none.
+pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
+    let mut session = Session::start(args)?;
+    let named = |tuples: &&Tuples| args.workloads.is_empty() || args.workloads.contains(tuples);
+    for tuples in Tuples::ALL.iter().filter(named) {
+        let workload = match args.smoke {
+            true => tuples.smoke(),
+            false => tuples.scaled(args.scale),
+        };
+        let join = session.join(*tuples, workload);
+        for section in SECTIONS {
+            if args.only.is_empty() || args.only.contains(&section) {
+                session.measure(section, &join)?;
+            }
+        }
+    }
+    session.report.results.end()
+}
+
+/// Parses a scale.
+fn scale(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| (SCALE_MIN..=SCALE_MAX).contains(number));
+    number.ok_or_else(|| format!("use a number from {SCALE_MIN} to {SCALE_MAX}"))
+}
+
+/// Returns the parser of the size of a chunk.
+fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    let most = PINNED_BYTES as usize / RING_SLOTS;
+    crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
+}
+
+/// Returns the parser of a number of runs.
+fn rounds() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
+}
+
+impl Session {
+    /// Starts the first GPU if there is one.
+    fn start(args: &JoinsArgs) -> Result<Session> {
+        let report = Report::begin(&args.results)?;
+        let devices = match gpus() {
+            Ok(_) => Some(start_gpu(args.smoke)?.into()),
+            Err(error) => {
+                let is_named = args.only.iter().any(|section| *section != Section::Cpu);
+                ensure!(!is_named, "the sections need a GPU: {error}");
+                report.note(&format!("only the CPU is measured, no GPU: {error}"));
+                None
+            }
+        };
+        let tables = match args.tables.is_empty() {
+            true => TABLES.to_vec(),
+            false => args.tables.clone(),
+        };
+        Ok(Session {
+            devices,
+            tables,
+            ring: RingOptions {
+                slots: RING_SLOTS,
+                slot_bytes: args.chunk_bytes,
+            },
+            threads: forebay_device::cores(),
+            rounds: if args.smoke { 1 } else { args.rounds },
+            report,
+        })
+    }
+
+    /// Computes the answer of a workload from its formulas.
+    fn join(&self, tuples: Tuples, workload: Workload) -> Join {
+        let answer = workload.answer(self.threads);
+        self.report.note(&format!(
+            "workload {}: {} by {} tuples, keys and payloads of {} bytes",
+            tuples.letter(),
+            workload.build_rows,
+            workload.probe_rows,
+            workload.width.bytes()
+        ));
+        Join {
+            tuples,
+            workload,
+            answer,
+        }
+    }
+
+    fn gpu(&self) -> Option<Arc<Device>> {
+        self.devices.as_ref()?.list().into_iter().next()
+    }
+
+    fn measure(&mut self, section: Section, join: &Join) -> Result<()> {
+        match (section, self.gpu()) {
+            (Section::Cpu, _) => host::measure(self, join),
+            (Section::Device, Some(gpu)) => device::measure(self, &gpu, join),
+            (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
+                pinned::measure(self, &gpu, join)
+            }
+            (Section::Pinned, Some(_)) | (_, None) => Ok(()),
+        }
+    }
+
+    /// Runs a measurement once to warm up, then as often as the options say.
+    fn repeat(&self, mut once: impl FnMut() -> Result<Sample>) -> Result<Vec<Sample>> {
+        once()?;
+        (0..self.rounds).map(|_| once()).collect()
+    }
+
+    /// Measures a join, checks its answers and reports it.
+    fn add(
+        &mut self,
+        (name, devices): (String, &str),
+        join: &Join,
+        once: impl FnMut() -> Result<Sample>,
+    ) -> Result<()> {
+        let samples = self.repeat(once)?;
+        let case = Case {
+            name: &name,
+            devices,
+            workload: &join.workload,
+        };
+        self.report.add(case, join.answer, &samples)
+    }
+}
+
+/// Starts the first GPU. A smoke run takes little of its memory.
+fn start_gpu(smoke: bool) -> Result<Devices> {
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: smoke.then_some(SMOKE_BYTES),
+        pinned_pool_bytes: PINNED_BYTES,
+        ..DeviceOptions::default()
+    };
+    Ok(Devices::new(&"cuda:0".parse()?, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::record::Record;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: JoinsArgs,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<JoinsArgs, clap::Error> {
+        let all = ["joins"].iter().chain(arguments);
+        Command::try_parse_from(all).map(|command| command.args)
+    }
+
+    #[test]
+    fn every_section_gives_the_answer() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("joins.jsonl");
+        let mut args = parse(&["--smoke", "--json"]).expect("right flags");
+        args.results.record = Some(path.clone());
+        run(&args).unwrap_or_else(|error| panic!("{error:?}"));
+        let text = std::fs::read_to_string(path).expect("a record");
+        let records = text.lines().map(serde_json::from_str);
+        let records: Vec<Record> = records.map(|record| record.expect("a record")).collect();
+        let has = |case: &str, metric: &str| {
+            let mut records = records.iter();
+            records.any(|record| record.case == case && record.metric == metric)
+        };
+        for case in [
+            "join-cpu/a/perfect",
+            "join-cpu/b/linear-probing",
+            "join-cpu/c/perfect",
+        ] {
+            assert!(
+                has(case, "giga_tuples_per_s") && has(case, "allocation_s"),
+                "{case}"
+            );
+        }
+        let found = gpus();
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(found.is_ok() || !required, "{found:?}");
+        for case in [
+            "join-a-device/perfect",
+            "join-b-device/linear-probing",
+            "join-c-device/linear-probing",
+            "join-a-pinned/zero-copy/perfect",
+            "join-a-pinned/ring/linear-probing",
+        ] {
+            assert_eq!(
+                has(case, "probe_giga_tuples_per_s"),
+                found.is_ok(),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_named_section_needs_its_gpu() {
+        if gpus().is_ok() {
+            return;
+        }
+        let args = parse(&["--smoke", "--only", "cpu,pinned"]).expect("right flags");
+        let error = run(&args).expect_err("no GPU");
+        assert!(error.to_string().contains("need a GPU"), "{error}");
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        for (option, value, part) in [
+            ("--scale", "0", "use a number from"),
+            ("--scale", "5", "use a number from"),
+            ("--rounds", "0", "0 is not in 1..="),
+            ("--chunk-bytes", "33M", "from 4 KiB to 32 MiB"),
+            ("--chunk-bytes", "5000", "use a multiple of 4 KiB"),
+            (
+                "--tables",
+                "cuckoo",
+                "possible values: perfect, linear-probing",
+            ),
+        ] {
+            let error = parse(&[option, value]).expect_err("it is refused");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        let error = parse(&["--smoke", "--scale", "1"]).expect_err("it is refused");
+        assert!(error.to_string().contains("cannot be used with"), "{error}");
+    }
+}

@@ -1,0 +1,217 @@
+//! The results of a run: checked, printed and recorded.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use forebay_hash_index::{JoinTotals, Workload};
+
+use crate::record::{Measured, Record};
+use crate::results::{ResultArgs, Results};
+use crate::statistics::Summary;
+
+/// One join.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// Allocation of the table in host memory; `None` if it lies in device memory, which is allocated at start.
+    pub(super) allocation: Option<Duration>,
+    /// Emptying the table and inserting the build side.
+    pub(super) build: Duration,
+    /// Probing.
+    pub(super) probe: Duration,
+    /// The matches.
+    pub(super) totals: JoinTotals,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) name: &'a str,
+    pub(super) devices: &'a str,
+    pub(super) workload: &'a Workload,
+}
+
+/// The results of a run so far.
+pub(super) struct Report {
+    pub(super) results: Results,
+}
+
+/// A quantity of a sample: metric, head of its column, value. `None` if the sample has no such quantity.
+type Metric = (
+    &'static str,
+    &'static str,
+    fn(&Sample, &Workload) -> Option<f64>,
+);
+
+const METRICS: [Metric; 6] = [
+    ("giga_tuples_per_s", "G tuples/s", |sample, workload| {
+        let tuples = workload.build_rows + workload.probe_rows;
+        Some(giga(tuples, sample.build + sample.probe))
+    }),
+    ("probe_giga_tuples_per_s", "probe", |sample, workload| {
+        Some(giga(workload.probe_rows, sample.probe))
+    }),
+    ("probe_gb_per_s", "probe GB/s", |sample, workload| {
+        let bytes = workload.probe_rows * 2 * workload.width.bytes();
+        Some(giga(bytes, sample.probe))
+    }),
+    ("build_s", "build s", |sample, _| {
+        Some(sample.build.as_secs_f64())
+    }),
+    ("probe_s", "probe s", |sample, _| {
+        Some(sample.probe.as_secs_f64())
+    }),
+    ("allocation_s", "alloc. s", |sample, _| {
+        Some(sample.allocation?.as_secs_f64())
+    }),
+];
+
+/// Returns billions a second.
+fn giga(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64() / 1e9
+}
+
+impl Report {
+    /// Starts a report.
+    ///
+    /// # Errors
+    /// As for [`Results::begin`].
+    pub(super) fn begin(options: &ResultArgs) -> Result<Report> {
+        let columns = METRICS.map(|(_, head, _)| format!(" {head:>10}"));
+        let head = format!(
+            "{:36} {:8}{}  (medians)",
+            "case",
+            "devices",
+            columns.concat()
+        );
+        Ok(Report {
+            results: Results::begin("joins", options, head)?,
+        })
+    }
+
+    /// Checks the answers of all samples, then prints and records the case.
+    ///
+    /// # Errors
+    /// If an answer is wrong, or the record cannot be written or printed.
+    pub(super) fn add(
+        &mut self,
+        case: Case<'_>,
+        answer: JoinTotals,
+        samples: &[Sample],
+    ) -> Result<()> {
+        for sample in samples {
+            ensure!(
+                sample.totals == answer,
+                "{}: the join gives {:?}, but the generator's formulas give {answer:?}; this is a bug",
+                case.name,
+                sample.totals
+            );
+        }
+        let mut records = Vec::new();
+        let mut row = format!("{:36} {:8}", case.name, case.devices);
+        for (metric, _, of) in METRICS {
+            let values = samples.iter().map(|sample| of(sample, case.workload));
+            let values: Option<Vec<f64>> = values.collect();
+            let summary = values.map(|values| Summary::of(&values).context("no run was timed"));
+            let Some(summary) = summary.transpose()? else {
+                continue;
+            };
+            row += &format!(" {:>10}", significant(summary.median));
+            records.push(self.record(case.name, case.devices, (metric, summary), answer));
+        }
+        self.results.add(records, &row)
+    }
+
+    /// Records a quantity that was measured once, or is not that of a join; prints it as a note.
+    ///
+    /// # Errors
+    /// If the record cannot be written or printed, or there is no sample.
+    pub(super) fn add_apart(
+        &mut self,
+        (name, devices): (&str, &str),
+        metric: &str,
+        values: &[f64],
+    ) -> Result<()> {
+        let summary = Summary::of(values).context("no run was timed")?;
+        let median = significant(summary.median);
+        self.note(&format!("{name}: {metric} {median}"));
+        let by = Measured {
+            engine: "forebay",
+            devices,
+            expect: None,
+        };
+        let record = self.results.record(name, by, metric, summary);
+        self.results.add_unprinted(vec![record])
+    }
+
+    /// Prints a note to standard error; it is not recorded.
+    pub(super) fn note(&self, text: &str) {
+        forebay_terminal::note(text);
+    }
+
+    fn record(
+        &self,
+        name: &str,
+        devices: &str,
+        (metric, summary): (&str, Summary),
+        answer: JoinTotals,
+    ) -> Record {
+        let by = Measured {
+            engine: "forebay",
+            devices,
+            expect: Some(answer.count),
+        };
+        self.results.record(name, by, metric, summary)
+    }
+}
+
+/// Formats a number with four significant digits, or six decimals if it has more.
+fn significant(value: f64) -> String {
+    let digits = 3.0 - value.abs().max(1e-9).log10().floor();
+    format!("{value:.*}", digits.clamp(0.0, 6.0) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_hash_index::Width;
+
+    const WORKLOAD: Workload = Workload {
+        width: Width::Eight,
+        build_rows: 1_000_000_000,
+        probe_rows: 3_000_000_000,
+    };
+
+    fn sample(count: u64) -> Sample {
+        Sample {
+            allocation: None,
+            build: Duration::from_millis(500),
+            probe: Duration::from_millis(1500),
+            totals: JoinTotals {
+                count,
+                ..JoinTotals::default()
+            },
+        }
+    }
+
+    #[test]
+    fn rates_count_both_sides_or_the_probe_side() {
+        let of = METRICS.map(|(_, _, of)| of(&sample(1), &WORKLOAD));
+        let expected = [Some(2.0), Some(2.0), Some(32.0), Some(0.5), Some(1.5), None];
+        assert_eq!(of, expected);
+    }
+
+    #[test]
+    fn a_wrong_answer_is_an_error() {
+        let mut report = Report::begin(&ResultArgs::default()).expect("no file is named");
+        let case = Case {
+            name: "join-a-device",
+            devices: "cuda:0",
+            workload: &WORKLOAD,
+        };
+        let answer = sample(7).totals;
+        report.add(case, answer, &[sample(7)]).expect("it is right");
+        let error = report.add(case, answer, &[sample(7), sample(8)]);
+        let error = error.expect_err("the second is wrong").to_string();
+        assert!(error.contains("join-a-device: the join gives"), "{error}");
+    }
+}

@@ -1,0 +1,108 @@
+//! The columns of a join's side.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_device::AlignedBytes;
+use forebay_device::cuda::{DevicePointer, DeviceView, HostRegistration};
+
+use crate::Width;
+use crate::kernels::Rows;
+
+/// A column that kernels read.
+#[derive(Debug, Clone)]
+pub enum Column {
+    /// In device memory.
+    Device(DeviceView<u8>),
+    /// In pinned host memory, which kernels read over the bus: a range of it, in bytes.
+    Pinned(Arc<HostRegistration<AlignedBytes>>, Range<usize>),
+}
+
+impl Column {
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Column::Device(view) => view.len() as u64,
+            Column::Pinned(_, range) => range.len() as u64,
+        }
+    }
+
+    /// Returns the address on the device.
+    ///
+    /// # Panics
+    /// If the range exceeds the pinned memory.
+    fn pointer(&self) -> DevicePointer<u8> {
+        match self {
+            Column::Device(view) => view.pointer(),
+            Column::Pinned(memory, range) => {
+                let is_inside = memory.get(range.clone()).is_some();
+                assert!(is_inside, "{range:?} of {} bytes", memory.len());
+                DevicePointer::new(memory.device_pointer::<u8>().address() + range.start as u64)
+            }
+        }
+    }
+}
+
+/// A key and a payload of each row, for kernels. Columns whose addresses are multiples of 16 are read faster.
+#[derive(Debug, Clone)]
+pub struct DeviceRows {
+    /// The keys.
+    pub keys: Column,
+    /// The payloads, as many.
+    pub payloads: Column,
+}
+
+impl DeviceRows {
+    /// Returns the number of rows.
+    ///
+    /// # Panics
+    /// If the columns differ in length, are not whole values of this width or not aligned to it.
+    pub(crate) fn count(&self, width: Width) -> u64 {
+        self.rows(width).count
+    }
+
+    /// Returns what kernels take.
+    ///
+    /// # Panics
+    /// As for [`DeviceRows::count`].
+    pub(crate) fn rows(&self, width: Width) -> Rows {
+        let (keys, payloads) = (self.keys.pointer(), self.payloads.pointer());
+        let count = count_of(width, self.keys.bytes(), self.payloads.bytes());
+        let is_aligned = (keys.address() | payloads.address()).is_multiple_of(width.bytes());
+        assert!(is_aligned, "columns at {keys:?} and {payloads:?}");
+        Rows {
+            keys,
+            payloads,
+            count,
+        }
+    }
+}
+
+/// A key and a payload of each row, in host memory: little-endian numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct HostRows<'a> {
+    /// The keys.
+    pub keys: &'a [u8],
+    /// The payloads, as many.
+    pub payloads: &'a [u8],
+}
+
+impl HostRows<'_> {
+    /// Returns the number of rows.
+    ///
+    /// # Panics
+    /// If the columns differ in length, or are not whole values of this width.
+    pub fn count(&self, width: Width) -> u64 {
+        count_of(width, self.keys.len() as u64, self.payloads.len() as u64)
+    }
+}
+
+/// Returns the number of rows of two columns.
+fn count_of(width: Width, keys_bytes: u64, payloads_bytes: u64) -> u64 {
+    assert!(
+        keys_bytes == payloads_bytes && keys_bytes.is_multiple_of(width.bytes()),
+        "columns of {keys_bytes} and {payloads_bytes} bytes, values of {} bytes",
+        width.bytes()
+    );
+    keys_bytes / width.bytes()
+}

@@ -1,0 +1,57 @@
+//! Why a table could not be built or probed.
+
+use forebay_device::JobError;
+use forebay_device::cuda::DriverError;
+use forebay_device::{DeviceFault, OutOfMemory};
+
+/// Why a table could not be built or probed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// There are more rows than slots. The caller makes a larger table.
+    #[error("a table of {slots} slots has no room for {rows} rows")]
+    TooManyRows {
+        /// Number of rows.
+        rows: u64,
+        /// Number of slots.
+        slots: u64,
+    },
+    /// A row is too far away from the slot of its hash. The caller makes a larger table, or joins another way if one
+    /// key has thousands of rows.
+    #[error(
+        "a row is more than {steps} slots away from its own: a key has too many rows, or the table is too full"
+    )]
+    ChainTooLong {
+        /// Maximum distance in slots.
+        steps: u64,
+    },
+    /// A table by key has no slot for a key. The caller uses linear probing.
+    #[error("a key is not in the range of the table, {first}..{end}")]
+    KeyOutOfRange {
+        /// First key of the table.
+        first: u64,
+        /// Key after the last one.
+        end: u64,
+    },
+    /// A key occurs again in a table by key. The caller uses linear probing.
+    #[error("{rows} rows have a key that occurs before, and the table has one row for each key")]
+    DuplicateKeys {
+        /// Number of rows.
+        rows: u64,
+    },
+    /// The kernel or the device failed.
+    #[error(transparent)]
+    Device(#[from] JobError),
+}
+
+macro_rules! device_errors {
+    ($($error:ty),+) => { $(
+        impl From<$error> for IndexError {
+            fn from(error: $error) -> IndexError {
+                IndexError::Device(error.into())
+            }
+        }
+    )+ };
+}
+
+device_errors!(DeviceFault, DriverError, OutOfMemory);

@@ -1,0 +1,182 @@
+//! Linear probing, as `linear.cuh`.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{ROWS_AHEAD, Table, Word, add};
+use crate::index::Contents;
+use crate::kernels::{CHAIN_TOO_LONG, JoinTotals, Outcome};
+use crate::shape::{STEPS_MAX, TableShape};
+
+/// Steps after which a long chain looks whether another thread gave up.
+const STEPS_BETWEEN_LOOKS: u64 = 64;
+
+/// How values lie in the slots, which are words of 64 bits.
+pub(super) trait Slot: Word {
+    /// Words of a slot.
+    const WORDS: usize;
+    /// The key of an empty slot. Rows with this key are kept aside.
+    const EMPTY: u64;
+
+    /// Stores a row in a slot if the slot is empty. Returns the key that was there.
+    fn take(slot: &[AtomicU64], row: (u64, u64)) -> u64;
+
+    /// Returns key and payload of a slot.
+    fn load(slot: &[AtomicU64]) -> (u64, u64);
+}
+
+fn exchange(word: &AtomicU64, new: u64) -> u64 {
+    let exchanged = word.compare_exchange(u64::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
+    exchanged.unwrap_or_else(|before| before)
+}
+
+impl Slot for u64 {
+    const WORDS: usize = 2;
+    const EMPTY: u64 = u64::MAX;
+
+    #[inline]
+    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
+        let before = exchange(&slot[0], key);
+        if before == Self::EMPTY {
+            // Nothing reads payloads before the threads of the build have ended.
+            slot[1].store(payload, Ordering::Relaxed);
+        }
+        before
+    }
+
+    #[inline]
+    fn load(slot: &[AtomicU64]) -> (u64, u64) {
+        (
+            slot[0].load(Ordering::Relaxed),
+            slot[1].load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Slot for u32 {
+    const WORDS: usize = 1;
+    const EMPTY: u64 = u32::MAX as u64;
+
+    #[inline]
+    fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
+        exchange(&slot[0], payload << 32 | key) & Self::EMPTY
+    }
+
+    #[inline]
+    fn load(slot: &[AtomicU64]) -> (u64, u64) {
+        let row = slot[0].load(Ordering::Relaxed);
+        (row & Self::EMPTY, row >> 32)
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub(super) struct Linear<W> {
+    slots: Vec<AtomicU64>,
+    shape: TableShape,
+    word: PhantomData<W>,
+}
+
+impl<W: Slot> Linear<W> {
+    pub(super) fn new(shape: TableShape) -> Linear<W> {
+        let words = shape.slots() as usize * W::WORDS;
+        Linear {
+            slots: (0..words).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            shape,
+            word: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn slot(&self, slot: u64) -> &[AtomicU64] {
+        let first = slot as usize * W::WORDS;
+        &self.slots[first..first + W::WORDS]
+    }
+
+    fn next(&self, slot: u64) -> u64 {
+        (slot + 1) & (self.shape.slots() - 1)
+    }
+
+    fn steps_max(&self) -> u64 {
+        self.shape.slots().min(STEPS_MAX)
+    }
+
+    /// Returns number and sum of the matches of a key. `found` was read at `slot`.
+    #[inline]
+    fn follow(
+        &self,
+        key: u64,
+        mut slot: u64,
+        mut found: (u64, u64),
+        is_unique: bool,
+    ) -> (u64, u64) {
+        let (mut matches, mut sum) = (0, 0_u64);
+        let mut steps = 1;
+        while found.0 != W::EMPTY {
+            if found.0 == key {
+                matches += 1;
+                sum = sum.wrapping_add(found.1);
+                if is_unique {
+                    break;
+                }
+            }
+            if steps == self.steps_max() {
+                break;
+            }
+            slot = self.next(slot);
+            found = W::load(self.slot(slot));
+            steps += 1;
+        }
+        (matches, sum)
+    }
+}
+
+impl<W: Slot> Table for Linear<W> {
+    type Word = W;
+
+    #[inline]
+    fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+        let (key, payload) = row;
+        if key == W::EMPTY {
+            inserted.aside_count += 1;
+            inserted.aside_sum = inserted.aside_sum.wrapping_add(payload);
+            return;
+        }
+        let mut slot = self.shape.home(key);
+        let mut is_duplicate = false;
+        let mut steps = 1;
+        loop {
+            let before = W::take(self.slot(slot), row);
+            if before == W::EMPTY {
+                break;
+            }
+            is_duplicate |= before == key;
+            let looks = steps % STEPS_BETWEEN_LOOKS == 0;
+            if steps == self.steps_max() || (looks && failures.load(Ordering::Relaxed) != 0) {
+                failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);
+                return;
+            }
+            slot = self.next(slot);
+            steps += 1;
+        }
+        inserted.stored += 1;
+        inserted.duplicates += u64::from(is_duplicate);
+    }
+
+    #[inline]
+    fn probe(&self, rows: &[(u64, u64)], contents: &Contents, totals: &mut JoinTotals) {
+        let mut found = [(0, (0, 0)); ROWS_AHEAD];
+        for (found, (key, _)) in found.iter_mut().zip(rows) {
+            let slot = self.shape.home(*key);
+            *found = (slot, W::load(self.slot(slot)));
+        }
+        for ((slot, first), (key, payload)) in found.into_iter().zip(rows) {
+            let matches = if *key == W::EMPTY {
+                (contents.aside_count, contents.aside_sum)
+            } else {
+                self.follow(*key, slot, first, contents.is_unique)
+            };
+            add(totals, matches, *payload);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A table by key, as `perfect.cuh`.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{ROWS_AHEAD, Table, Word, add};
+use crate::index::Contents;
+use crate::kernels::{JoinTotals, KEY_OUT_OF_RANGE, Outcome};
+use crate::shape::{TableMethod, TableShape};
+
+/// A payload in a table.
+pub(super) trait Cell: Word {
+    /// The type that threads share.
+    type Shared: Sync + Send + Default + std::fmt::Debug;
+
+    fn store(to: &Self::Shared, payload: u64);
+    fn load(from: &Self::Shared) -> u64;
+}
+
+impl Cell for u32 {
+    type Shared = AtomicU32;
+
+    #[inline]
+    fn store(to: &AtomicU32, payload: u64) {
+        to.store(payload as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(from: &AtomicU32) -> u64 {
+        from.load(Ordering::Relaxed).into()
+    }
+}
+
+impl Cell for u64 {
+    type Shared = AtomicU64;
+
+    #[inline]
+    fn store(to: &AtomicU64, payload: u64) {
+        to.store(payload, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(from: &AtomicU64) -> u64 {
+        from.load(Ordering::Relaxed)
+    }
+}
+
+/// A table.
+#[derive(Debug)]
+pub(super) struct Perfect<W: Cell> {
+    payloads: Vec<W::Shared>,
+    /// A bit for each key that occurs.
+    taken: Vec<AtomicU32>,
+    first_key: u64,
+}
+
+impl<W: Cell> Perfect<W> {
+    pub(super) fn new(shape: TableShape) -> Perfect<W> {
+        let first_key = match shape.method() {
+            TableMethod::Perfect { first_key } => first_key,
+            TableMethod::LinearProbing => 0,
+        };
+        Perfect {
+            payloads: (0..shape.slots()).map(|_| W::Shared::default()).collect(),
+            taken: (0..shape.taken_words())
+                .map(|_| AtomicU32::new(0))
+                .collect(),
+            first_key,
+        }
+    }
+
+    /// Returns the slot of a key; one beyond the table if the key is out of its range.
+    #[inline]
+    fn slot_of(&self, key: u64) -> usize {
+        key.wrapping_sub(self.first_key) as usize
+    }
+
+    #[inline]
+    fn is_taken(&self, slot: usize) -> bool {
+        self.taken[slot / 32].load(Ordering::Relaxed) >> (slot % 32) & 1 == 1
+    }
+}
+
+impl<W: Cell> Table for Perfect<W> {
+    type Word = W;
+
+    #[inline]
+    fn insert(&self, (key, payload): (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+        let slot = self.slot_of(key);
+        let Some(cell) = self.payloads.get(slot) else {
+            failures.fetch_or(KEY_OUT_OF_RANGE, Ordering::Relaxed);
+            return;
+        };
+        let bit = 1 << (slot % 32);
+        if self.taken[slot / 32].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            inserted.duplicates += 1;
+            return;
+        }
+        W::store(cell, payload);
+        inserted.stored += 1;
+    }
+
+    #[inline]
+    fn probe(&self, rows: &[(u64, u64)], contents: &Contents, totals: &mut JoinTotals) {
+        let mut found = [None; ROWS_AHEAD];
+        for (found, (key, _)) in found.iter_mut().zip(rows) {
+            let slot = self.slot_of(*key);
+            let value = self.payloads.get(slot).map(W::load);
+            *found = value.filter(|_| !contents.has_holes || self.is_taken(slot));
+        }
+        for (found, (_, payload)) in found.into_iter().zip(rows) {
+            if let Some(value) = found {
+                add(totals, (1, value), *payload);
+            }
+        }
+    }
+}

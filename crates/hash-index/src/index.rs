@@ -1,0 +1,274 @@
+//! Tables in device memory.
+
+use std::any::Any;
+
+use forebay_device::JobError;
+use forebay_device::cuda::{
+    Cuda, DeviceBuffer, DevicePointerMut, DeviceType, DeviceView, Fill, Part, Stream, Transfer,
+};
+
+use crate::column::DeviceRows;
+use crate::error::IndexError;
+use crate::kernels::{CHAIN_TOO_LONG, HashIndexRef, JoinTotals, KEY_OUT_OF_RANGE, Outcome};
+use crate::launch::{self, InFlight};
+use crate::shape::{STEPS_MAX, TableMethod, TableShape};
+
+/// What is known of the rows of a finished table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Contents {
+    /// Number of rows.
+    pub(crate) rows: u64,
+    pub(crate) is_unique: bool,
+    pub(crate) has_holes: bool,
+    pub(crate) aside_count: u64,
+    pub(crate) aside_sum: u64,
+}
+
+impl Contents {
+    /// Returns the contents of a table after all inserts.
+    ///
+    /// # Errors
+    /// If a row could not be inserted.
+    pub(crate) fn of(shape: &TableShape, outcome: &Outcome) -> Result<Contents, IndexError> {
+        let is_perfect = match shape.method() {
+            TableMethod::Perfect { first_key: first } => {
+                if outcome.failures & KEY_OUT_OF_RANGE != 0 {
+                    let end = first + shape.slots();
+                    return Err(IndexError::KeyOutOfRange { first, end });
+                }
+                true
+            }
+            TableMethod::LinearProbing => false,
+        };
+        if outcome.failures & CHAIN_TOO_LONG != 0 {
+            return Err(IndexError::ChainTooLong { steps: STEPS_MAX });
+        }
+        let rows = outcome.duplicates;
+        if is_perfect && rows > 0 {
+            return Err(IndexError::DuplicateKeys { rows });
+        }
+        Ok(Contents {
+            rows: outcome.stored + outcome.aside_count,
+            is_unique: rows == 0,
+            has_holes: is_perfect && outcome.stored < shape.slots(),
+            aside_count: outcome.aside_count,
+            aside_sum: outcome.aside_sum,
+        })
+    }
+}
+
+/// The memory of a table. It stays allocated while a clone exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) shape: TableShape,
+    slots: DeviceView<u8>,
+    taken: DeviceView<u32>,
+    contents: Contents,
+}
+
+impl Table {
+    /// Returns what kernels take.
+    pub(crate) fn index_ref(&self) -> HashIndexRef {
+        let memory = (self.slots.pointer_mut(), self.taken.pointer_mut());
+        HashIndexRef::new(&self.shape, memory, &self.contents)
+    }
+}
+
+impl HashIndexRef {
+    /// Returns a table whose slots and bits are at these addresses.
+    pub(crate) fn new(
+        shape: &TableShape,
+        (slots, taken): (DevicePointerMut<u8>, DevicePointerMut<u32>),
+        contents: &Contents,
+    ) -> HashIndexRef {
+        let first_key = match shape.method() {
+            TableMethod::Perfect { first_key } => first_key,
+            TableMethod::LinearProbing => 0,
+        };
+        HashIndexRef {
+            slots,
+            taken,
+            slot_count: shape.slots(),
+            first_key,
+            aside_count: contents.aside_count,
+            aside_sum: contents.aside_sum,
+            shift: shape.shift(),
+            is_unique: u32::from(contents.is_unique),
+            has_holes: u32::from(contents.has_holes),
+            unused: 0,
+        }
+    }
+}
+
+/// A table in device memory into which rows are inserted. It cannot be probed before [`IndexBuilder::finish`].
+///
+/// All work runs on the stream that the builder was created with.
+#[derive(Debug)]
+pub struct IndexBuilder {
+    table: Table,
+    outcome: DeviceBuffer<Outcome>,
+    stream: Stream,
+    /// Fills and kernels in flight. Dropping one waits for it.
+    in_flight: Vec<Box<dyn Any + Send>>,
+    /// Rows of all inserts so far.
+    rows: u64,
+}
+
+impl IndexBuilder {
+    /// Allocates a table and queues the writes that empty it.
+    ///
+    /// # Errors
+    /// If device memory is too small, or the device fails.
+    pub fn new(cuda: &Cuda, shape: TableShape, stream: &Stream) -> Result<Self, IndexError> {
+        let table = Table {
+            shape,
+            slots: cuda.buffer::<u8>(shape.slot_bytes().max(1) as usize)?.all(),
+            taken: cuda
+                .buffer::<u32>(shape.taken_words().max(1) as usize)?
+                .all(),
+            contents: Contents::default(),
+        };
+        let outcome = cuda.buffer::<Outcome>(1)?;
+        let mut in_flight = vec![
+            fill(cuda, 0, table.taken.clone(), stream)?,
+            fill(cuda, 0, outcome.all(), stream)?,
+        ];
+        if shape.method() == TableMethod::LinearProbing {
+            in_flight.push(fill(cuda, 0xFF, table.slots.clone(), stream)?);
+        }
+        Ok(IndexBuilder {
+            table,
+            outcome,
+            stream: stream.clone(),
+            in_flight,
+            rows: 0,
+        })
+    }
+
+    /// Queues a kernel that inserts rows, and returns at once.
+    ///
+    /// # Errors
+    /// [`IndexError::TooManyRows`], before the device does anything; if the kernel does not compile or the device
+    /// fails.
+    ///
+    /// # Panics
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it.
+    pub fn insert_async(&mut self, cuda: &mut Cuda, rows: &DeviceRows) -> Result<(), IndexError> {
+        let count = self.rows + rows.count(self.table.shape.width());
+        check_room(&self.table.shape, count)?;
+        let outcome = self.outcome.all();
+        let inserting = launch::insert(cuda, &self.table, rows, &outcome, &self.stream)?;
+        self.in_flight.push(Box::new(inserting));
+        self.rows = count;
+        Ok(())
+    }
+
+    /// Waits for the inserts, and returns the table.
+    ///
+    /// # Errors
+    /// If a row could not be inserted ([`IndexError::ChainTooLong`], [`IndexError::KeyOutOfRange`],
+    /// [`IndexError::DuplicateKeys`]), or the device fails.
+    pub fn finish(self, cuda: &Cuda) -> Result<HashIndex, IndexError> {
+        let outcome = read(cuda, self.outcome.all(), &self.stream)?;
+        let mut table = self.table;
+        table.contents = Contents::of(&table.shape, &outcome)?;
+        Ok(HashIndex { table })
+    }
+}
+
+/// Returns an error if a table of this shape has fewer slots than rows.
+pub(crate) fn check_room(shape: &TableShape, rows: u64) -> Result<(), IndexError> {
+    let slots = shape.slots();
+    if rows > slots {
+        return Err(IndexError::TooManyRows { rows, slots });
+    }
+    Ok(())
+}
+
+/// A table in device memory, complete: nothing changes it.
+#[derive(Debug, Clone)]
+pub struct HashIndex {
+    table: Table,
+}
+
+impl HashIndex {
+    /// Returns the layout.
+    pub fn shape(&self) -> TableShape {
+        self.table.shape
+    }
+
+    /// Returns the number of rows.
+    pub fn rows(&self) -> u64 {
+        self.table.contents.rows
+    }
+
+    /// Queues a kernel that adds the matches of rows to totals, and returns at once. The result keeps table, rows and
+    /// totals until the kernel has finished.
+    ///
+    /// # Errors
+    /// If the kernel does not compile, or the device fails.
+    ///
+    /// # Panics
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it.
+    pub fn probe_async(
+        &self,
+        cuda: &mut Cuda,
+        rows: &DeviceRows,
+        totals: &Totals,
+        stream: &Stream,
+    ) -> Result<InFlight, JobError> {
+        launch::probe(cuda, &self.table, rows, totals, stream)
+    }
+}
+
+/// The matches of probes, in device memory. Clones are the same totals.
+#[derive(Debug, Clone)]
+pub struct Totals {
+    view: DeviceView<JoinTotals>,
+}
+
+impl Totals {
+    /// Returns totals of zero. Blocks until the device memory is written.
+    ///
+    /// # Errors
+    /// If device memory is too small, or the device fails.
+    pub fn zero(cuda: &Cuda, stream: &Stream) -> Result<Totals, JobError> {
+        let view = cuda.buffer::<JoinTotals>(1)?.all();
+        Transfer::begin(cuda, Fill(0), view.clone(), stream)?.finish()?;
+        Ok(Totals { view })
+    }
+
+    /// Returns the totals after the earlier work of the stream. Blocks until they are there.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self, cuda: &Cuda, stream: &Stream) -> Result<JoinTotals, JobError> {
+        read(cuda, self.view.clone(), stream)
+    }
+
+    pub(crate) fn view(&self) -> &DeviceView<JoinTotals> {
+        &self.view
+    }
+}
+
+/// Queues a fill of device memory. Dropping the result waits for it.
+fn fill<T: DeviceType + 'static>(
+    cuda: &Cuda,
+    byte: u8,
+    to: DeviceView<T>,
+    stream: &Stream,
+) -> Result<Box<dyn Any + Send>, JobError> {
+    Ok(Box::new(Transfer::begin(cuda, Fill(byte), to, stream)?))
+}
+
+/// Returns a value in device memory after the earlier work of the stream. Blocks until it is there.
+fn read<T: DeviceType + 'static>(
+    cuda: &Cuda,
+    from: DeviceView<T>,
+    stream: &Stream,
+) -> Result<T, JobError> {
+    let host = Part::divide(vec![0; size_of::<T>()].into_boxed_slice(), &[]);
+    let part = host.into_iter().next().expect("one part");
+    let (_, part) = Transfer::begin(cuda, from, part, stream)?.finish()?;
+    Ok(T::read(&part))
+}

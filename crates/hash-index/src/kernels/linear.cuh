@@ -1,0 +1,148 @@
+// Linear probing: a row is in the first slot that was free from the slot of its key's hash on. A slot is a key and its
+// payload, which one access reads.
+#pragma once
+#include "rows.cuh"
+
+// Steps after which a long chain looks whether another thread gave up.
+constexpr u64 kStepsBetweenLooks = 64;
+
+template <class Word>
+struct Slot {
+    Word key;
+    Word payload;
+};
+
+__device__ inline Slot<u64> load_slot(const u8* slots, u64 slot, u64) {
+    ulonglong2 found = __ldg(reinterpret_cast<const ulonglong2*>(slots) + slot);
+    return {found.x, found.y};
+}
+__device__ inline Slot<u32> load_slot(const u8* slots, u64 slot, u32) {
+    uint2 found = __ldg(reinterpret_cast<const uint2*>(slots) + slot);
+    return {found.x, found.y};
+}
+
+// Stores a row in a slot if the slot is empty. Returns the key that was there. The payload is written after the key:
+// no kernel probes while rows are inserted.
+__device__ inline u64 take_slot(u8* slots, u64 slot, u64 key, u64 payload) {
+    u64* words = reinterpret_cast<u64*>(slots) + 2 * slot;
+    u64 before = atomicCAS(words, ~0ull, key);
+    if (before == ~0ull) words[1] = payload;
+    return before;
+}
+// As above; key and payload are one word.
+__device__ inline u32 take_slot(u8* slots, u64 slot, u32 key, u32 payload) {
+    u64 row = static_cast<u64>(payload) << 32 | key;
+    return static_cast<u32>(atomicCAS(reinterpret_cast<u64*>(slots) + slot, ~0ull, row));
+}
+
+template <class W>
+struct Linear {
+    using Word = W;
+    // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
+    static constexpr Word kEmpty = static_cast<Word>(~0ull);
+
+    const HashIndexRef& index;
+
+    // As `Hash::slot_of` in `shape.rs`.
+    __device__ u64 home(Word key) const {
+        u64 hash = key * kHashFirst;
+        hash = (hash ^ (hash >> 32)) * kHashSecond;
+        return hash >> index.shift;
+    }
+    __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
+    __device__ u64 steps_max() const { return min(index.slot_count, static_cast<u64>(kStepsMax)); }
+
+    struct Insert;
+    struct Probe;
+};
+
+template <class W>
+struct Linear<W>::Insert {
+    using Word = W;
+    const Linear<W> table;
+    Outcome* outcome;
+    Inserted inserted;
+
+    __device__ Insert(const HashIndexRef& index, Outcome* to) : table{index}, outcome(to) {}
+
+    template <u32 kRows>
+    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+        u64 slots[kRows];
+        Word before[kRows];
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            slots[i] = table.home(keys[i]);
+            before[i] = kEmpty;
+            if (keys[i] != kEmpty) before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
+        }
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            if (keys[i] != kEmpty) {
+                follow(keys[i], payloads[i], slots[i], before[i]);
+            } else {
+                inserted.aside_count++;
+                inserted.aside_sum += payloads[i];
+            }
+        }
+    }
+
+    // Follows the chain until the row has a slot. `before` is what was in `slot`.
+    __device__ __forceinline__ void follow(Word key, Word payload, u64 slot, Word before) {
+        bool is_duplicate = false;
+        u64 steps = 1;
+        while (before != kEmpty && steps < table.steps_max()) {
+            is_duplicate |= before == key;
+            slot = table.next(slot);
+            before = take_slot(table.index.slots, slot, key, payload);
+            steps++;
+            if (steps % kStepsBetweenLooks == 0 && has_failed()) steps = table.steps_max();
+        }
+        const bool is_stored = before == kEmpty;
+        if (!is_stored) atomicOr(&outcome->failures, kChainTooLong);
+        inserted.stored += is_stored;
+        inserted.duplicates += is_stored && is_duplicate;
+    }
+
+    __device__ bool has_failed() const { return load_relaxed(&outcome->failures) != 0; }
+};
+
+template <class W>
+struct Linear<W>::Probe {
+    using Word = W;
+    const Linear<W> table;
+    Found found;
+
+    __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
+
+    template <u32 kRows>
+    __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+        u64 places[kRows];
+        Slot<Word> slots[kRows];
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            places[i] = table.home(keys[i]);
+            slots[i] = load_slot(table.index.slots, places[i], Word{});
+        }
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            if (keys[i] != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
+            else found.add(table.index.aside_count, table.index.aside_sum, payloads[i]);
+        }
+    }
+
+    // Follows the chain to its end, or to the match if no key has two. `slot` was read at `place`.
+    __device__ __forceinline__ void follow(Word key, Word payload, u64 place, Slot<Word> slot) {
+        u64 matches = 0, sum = 0;
+        for (u64 steps = 1; slot.key != kEmpty; steps++) {
+            if (slot.key == key) {
+                matches++;
+                sum += slot.payload;
+                if (table.index.is_unique) break;
+            }
+            if (steps == table.steps_max()) break;
+            place = table.next(place);
+            slot = load_slot(table.index.slots, place, Word{});
+        }
+        found.add(matches, sum, payload);
+    }
+};

@@ -1,0 +1,210 @@
+//! This crate's kernels: their sources and their arguments.
+
+use std::sync::LazyLock;
+
+use forebay_device::cuda::{
+    DevicePointer, DevicePointerMut, KernelArguments, Program, ProgramSpec, device_header,
+};
+use forebay_device::kernel_arguments;
+
+use crate::shape::{HASH_FIRST, HASH_SECOND, STEPS_MAX, TableMethod, TableShape, Width};
+use crate::workload::CONSTANTS;
+
+/// Threads of a block.
+pub(crate) const THREADS: u32 = 256;
+
+/// Rows that a thread works on at once: their reads of the table are in flight together.
+pub(crate) const ROWS_AHEAD: u32 = 4;
+
+/// Bit of [`Outcome::failures`]: a row is too far away from the slot of its hash.
+pub(crate) const CHAIN_TOO_LONG: u32 = 1;
+/// Bit of [`Outcome::failures`]: a key has no slot.
+pub(crate) const KEY_OUT_OF_RANGE: u32 = 2;
+
+kernel_arguments! {
+    /// Two columns of `count` numbers.
+    pub(crate) struct Rows {
+        pub(crate) keys: DevicePointer<u8>,
+        pub(crate) payloads: DevicePointer<u8>,
+        pub(crate) count: u64,
+    }
+
+    /// A table as kernels see it. The rows of the marker key, which no slot can hold, are known by number and sum.
+    pub(crate) struct HashIndexRef {
+        pub(crate) slots: DevicePointerMut<u8>,
+        /// A bit for each slot that is taken, in a table by key.
+        pub(crate) taken: DevicePointerMut<u32>,
+        pub(crate) slot_count: u64,
+        /// Key of the first slot, in a table by key.
+        pub(crate) first_key: u64,
+        pub(crate) aside_count: u64,
+        pub(crate) aside_sum: u64,
+        /// Number of bits that a hash is shifted right to give a slot.
+        pub(crate) shift: u32,
+        /// 1 if no key in the slots has two rows.
+        pub(crate) is_unique: u32,
+        /// 1 if a slot of a table by key is not taken.
+        pub(crate) has_holes: u32,
+        pub(crate) unused: u32,
+    }
+
+    /// What the inserts of a build did.
+    pub(crate) struct Outcome {
+        /// Rows in slots.
+        pub(crate) stored: u64,
+        /// Rows whose key was in a slot before.
+        pub(crate) duplicates: u64,
+        /// Rows with the marker key.
+        pub(crate) aside_count: u64,
+        /// Sum of their payloads.
+        pub(crate) aside_sum: u64,
+        pub(crate) failures: u32,
+        pub(crate) unused: u32,
+    }
+
+    /// The matches of probes. Sums wrap.
+    #[derive(Default, PartialEq, Eq)]
+    pub struct JoinTotals {
+        /// Number of pairs of rows with the same key.
+        pub count: u64,
+        /// Sum of their payloads on the build side.
+        pub build_sum: u64,
+        /// Sum of their payloads on the probe side.
+        pub probe_sum: u64,
+    }
+
+    /// Arguments of `insert`.
+    pub(crate) struct Inserting {
+        pub(crate) rows: Rows,
+        pub(crate) index: HashIndexRef,
+        pub(crate) outcome: DevicePointerMut<Outcome>,
+    }
+
+    /// Arguments of `probe`.
+    pub(crate) struct Probing {
+        pub(crate) rows: Rows,
+        pub(crate) index: HashIndexRef,
+        pub(crate) totals: DevicePointerMut<JoinTotals>,
+    }
+
+    /// Arguments of `generate`.
+    pub(crate) struct Generating {
+        pub(crate) keys: DevicePointerMut<u8>,
+        pub(crate) payloads: DevicePointerMut<u8>,
+        pub(crate) count: u64,
+        pub(crate) build_rows: u64,
+        /// Bits of the largest key.
+        pub(crate) key_bits: u32,
+        /// 1 for the probe side.
+        pub(crate) is_probe: u32,
+    }
+}
+
+impl JoinTotals {
+    /// Adds the matches of other rows.
+    pub fn add(&mut self, other: JoinTotals) {
+        self.count = self.count.wrapping_add(other.count);
+        self.build_sum = self.build_sum.wrapping_add(other.build_sum);
+        self.probe_sum = self.probe_sum.wrapping_add(other.probe_sum);
+    }
+}
+
+/// Returns the type of a table in CUDA C++.
+fn table(shape: &TableShape) -> &'static str {
+    match shape.method() {
+        TableMethod::Perfect { .. } => "Perfect",
+        TableMethod::LinearProbing => "Linear",
+    }
+}
+
+/// Returns the name of a kernel for tables of this shape.
+pub(crate) fn entry(kernel: &str, shape: &TableShape) -> String {
+    format!("{kernel}<{}<{}>>", table(shape), shape.width().word())
+}
+
+/// Returns the name of the kernel that generates columns of this width.
+pub(crate) fn generate_entry(width: Width) -> String {
+    format!("generate<{}>", width.word())
+}
+
+/// Returns the specifications of all programs.
+pub fn kernels() -> Vec<ProgramSpec> {
+    vec![index_spec(), workload_spec()]
+}
+
+pub(crate) static INDEX: LazyLock<Program> = LazyLock::new(|| Program::new(index_spec()));
+pub(crate) static WORKLOAD: LazyLock<Program> = LazyLock::new(|| Program::new(workload_spec()));
+
+fn index_spec() -> ProgramSpec {
+    let shapes = [Width::Four, Width::Eight].map(|width| {
+        [
+            TableShape::perfect(width, 0..1),
+            TableShape::linear_probing(width, 1),
+        ]
+    });
+    let entries = shapes.as_flattened().iter();
+    let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
+    let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    spec(
+        "index.cu",
+        include_str!("index.cu"),
+        vec![
+            header("linear.cuh", include_str!("linear.cuh")),
+            header("perfect.cuh", include_str!("perfect.cuh")),
+        ],
+        entries.collect(),
+    )
+}
+
+fn workload_spec() -> ProgramSpec {
+    let entries = [Width::Four, Width::Eight].map(generate_entry);
+    let source = include_str!("workload.cu");
+    spec("workload.cu", source, Vec::new(), entries.to_vec())
+}
+
+fn spec(
+    name: &str,
+    source: &'static str,
+    headers: Vec<(String, String)>,
+    entries: Vec<String>,
+) -> ProgramSpec {
+    let shared = [
+        device_header(),
+        ("arguments.cuh".to_owned(), arguments()),
+        ("rows.cuh".to_owned(), include_str!("rows.cuh").to_owned()),
+    ];
+    ProgramSpec {
+        name: format!("hash-index/{name}"),
+        source: source.into(),
+        headers: shared.into_iter().chain(headers).collect(),
+        options: Vec::new(),
+        entries,
+    }
+}
+
+/// Returns the generated header: the arguments and the constants.
+fn arguments() -> String {
+    let small = [
+        ("kThreads", THREADS),
+        ("kRowsAhead", ROWS_AHEAD),
+        ("kChainTooLong", CHAIN_TOO_LONG),
+        ("kKeyOutOfRange", KEY_OUT_OF_RANGE),
+    ];
+    let large = [
+        ("kHashFirst", HASH_FIRST),
+        ("kHashSecond", HASH_SECOND),
+        ("kStepsMax", STEPS_MAX),
+    ];
+    let small = small.map(|(name, value)| format!("constexpr u32 {name} = {value};\n"));
+    let large = large.iter().chain(&CONSTANTS);
+    let large = large.map(|(name, value)| format!("constexpr u64 {name} = {value}ull;\n"));
+    [
+        "#pragma once\n#include \"device.cuh\"\n".to_owned(),
+        small.concat(),
+        large.collect(),
+        Inserting::header(),
+        Probing::header(),
+        Generating::header(),
+    ]
+    .concat()
+}

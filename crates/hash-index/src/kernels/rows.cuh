@@ -1,0 +1,122 @@
+// The rows of two columns, several at once for each thread.
+#pragma once
+#include "arguments.cuh"
+#include "device.cuh"
+
+// Returns the index of this thread in the grid.
+__device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
+
+// Returns the number of threads of the grid.
+__device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x); }
+
+// Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
+__device__ inline void load_vector(const u64* from, u64* to) {
+    ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));
+    to[0] = vector.x;
+    to[1] = vector.y;
+}
+__device__ inline void load_vector(const u32* from, u32* to) {
+    uint4 vector = __ldcs(reinterpret_cast<const uint4*>(from));
+    to[0] = vector.x;
+    to[1] = vector.y;
+    to[2] = vector.z;
+    to[3] = vector.w;
+}
+
+// Two columns whose values have the type `Word`.
+template <class Word>
+struct Columns {
+    static constexpr u32 kPerVector = 16 / sizeof(Word);
+
+    const Word* keys;
+    const Word* payloads;
+    u64 count;
+
+    __device__ explicit Columns(const Rows& rows)
+        : keys(reinterpret_cast<const Word*>(rows.keys)),
+          payloads(reinterpret_cast<const Word*>(rows.payloads)),
+          count(rows.count) {}
+
+    // Returns the number of vectors at the beginning of the columns: 0 if a column is not aligned to vectors.
+    __device__ u64 vectors() const {
+        u64 addresses = reinterpret_cast<u64>(keys) | reinterpret_cast<u64>(payloads);
+        return addresses % 16 == 0 ? count / kPerVector : 0;
+    }
+
+    // Works on kVectors vectors, which are as far apart as the grid has threads.
+    template <u32 kVectors, class Work>
+    __device__ void of_vectors(u64 first, Work& work) const {
+        Word key[kVectors * kPerVector], payload[kVectors * kPerVector];
+#pragma unroll
+        for (u32 v = 0; v < kVectors; v++)
+            load_vector(keys + (first + v * threads()) * kPerVector, key + v * kPerVector);
+#pragma unroll
+        for (u32 v = 0; v < kVectors; v++)
+            load_vector(payloads + (first + v * threads()) * kPerVector, payload + v * kPerVector);
+        work(key, payload);
+    }
+
+    // Calls `work` with this thread's rows: kRowsAhead rows at once, and fewer at the end of the columns.
+    template <class Work>
+    __device__ void each(Work& work) const {
+        constexpr u32 kVectors = kRowsAhead / kPerVector;
+        const u64 whole = vectors();
+        u64 vector = this_thread();
+        for (; vector + (kVectors - 1) * threads() < whole; vector += kVectors * threads())
+            of_vectors<kVectors>(vector, work);
+        for (; vector < whole; vector += threads()) of_vectors<1>(vector, work);
+        for (u64 row = whole * kPerVector + this_thread(); row < count; row += threads()) {
+            Word key[1] = {keys[row]}, payload[1] = {payloads[row]};
+            work(key, payload);
+        }
+    }
+};
+
+// Adds kCount numbers of all threads of the block to numbers in global memory, each by one atomic operation. Every
+// thread of the block must call this.
+template <u32 kCount>
+__device__ inline void add_of_block(u64* to, const u64 (&numbers)[kCount]) {
+    __shared__ u64 sums[kCount][kThreads / kLanes];
+#pragma unroll
+    for (u32 i = 0; i < kCount; i++) {
+        u64 sum = warp_sum(numbers[i]);
+        if (this_lane() == 0) sums[i][this_warp()] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x >= kCount) return;
+    u64 sum = 0;
+    for (u32 w = 0; w < blockDim.x / kLanes; w++) sum += sums[threadIdx.x][w];
+    if (sum != 0) atomicAdd(to + threadIdx.x, sum);
+}
+
+// What a thread inserted; in the order of `Outcome`.
+struct Inserted {
+    u64 stored = 0;
+    u64 duplicates = 0;
+    u64 aside_count = 0;
+    u64 aside_sum = 0;
+
+    __device__ void add_to(Outcome* outcome) const {
+        const u64 numbers[] = {stored, duplicates, aside_count, aside_sum};
+        add_of_block(&outcome->stored, numbers);
+    }
+};
+
+// The matches that a thread found; in the order of `JoinTotals`.
+struct Found {
+    u64 count = 0;
+    u64 build_sum = 0;
+    u64 probe_sum = 0;
+
+    // Adds the matches of a row: their number and the sum of their payloads on the build side.
+    __device__ void add(u64 matches, u64 sum, u64 payload) {
+        count += matches;
+        build_sum += sum;
+        probe_sum += matches * payload;
+    }
+
+    __device__ void add_to(JoinTotals* totals) const {
+        const u64 numbers[] = {count, build_sum, probe_sum};
+        add_of_block(&totals->count, numbers);
+    }
+};

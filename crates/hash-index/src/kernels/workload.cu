@@ -1,0 +1,39 @@
+// Writes the columns of a join's sides; as `workload.rs`, which has the same formulas.
+#include "rows.cuh"
+
+__device__ inline u64 mixed(u64 x) {
+    x = (x ^ (x >> 30)) * kMixFirst;
+    x = (x ^ (x >> 27)) * kMixSecond;
+    return x ^ (x >> 31);
+}
+
+// Returns another number of as many bits; no two numbers have the same.
+__device__ inline u64 shuffled(u64 x, u32 bits) {
+    const u64 mask = (1ull << bits) - 1;
+    const u32 half = (bits + 1) / 2;
+    x = (x * kShuffleFirst + kShuffleAddend) & mask;
+    x ^= x >> half;
+    x = x * kShuffleSecond & mask;
+    return x ^ (x >> half);
+}
+
+// Returns the key of a row of the build side: each number below `build_rows` once.
+__device__ inline u64 build_key(u64 row, const Generating& a) {
+    u64 key = row;
+    do {
+        key = shuffled(key, a.key_bits);
+    } while (key >= a.build_rows);
+    return key;
+}
+
+// Writes both columns of a side.
+template <class Word>
+__global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Generating a) {
+    Word* keys = reinterpret_cast<Word*>(a.keys);
+    Word* payloads = reinterpret_cast<Word*>(a.payloads);
+    for (u64 row = this_thread(); row < a.count; row += threads()) {
+        u64 key = a.is_probe ? __umul64hi(mixed(row + kForeignSeed), a.build_rows) : build_key(row, a);
+        keys[row] = static_cast<Word>(key);
+        payloads[row] = static_cast<Word>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(key ^ kBuildSeed));
+    }
+}

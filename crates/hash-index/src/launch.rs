@@ -1,0 +1,157 @@
+//! Launches of this crate's kernels. What a kernel uses is kept until it has finished.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_device::JobError;
+use forebay_device::cuda::{Cuda, DeviceView, Event, Kernel, KernelArguments, LaunchShape, Stream};
+
+use crate::column::DeviceRows;
+use crate::index::{Table, Totals};
+use crate::kernels::{
+    Generating, INDEX, Inserting, Outcome, Probing, ROWS_AHEAD, THREADS, WORKLOAD, entry,
+    generate_entry,
+};
+use crate::workload::{Side, Workload};
+
+/// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
+#[must_use = "dropping it waits for the kernel"]
+pub struct InFlight {
+    event: Arc<Event>,
+    _used: Box<dyn Any + Send>,
+}
+
+impl InFlight {
+    /// Leaves what the kernel uses to the device, which drops it some time after the kernel has finished. Returns at
+    /// once.
+    pub fn leave(self, cuda: &mut Cuda) {
+        let event = Arc::clone(&self.event);
+        cuda.retire(self, event);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // On a failed device no kernel runs, so the error is ignored.
+        let _ = self.event.wait();
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight")
+            .field("event", &self.event)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Queues a kernel that inserts rows.
+pub(crate) fn insert(
+    cuda: &mut Cuda,
+    table: &Table,
+    rows: &DeviceRows,
+    outcome: &DeviceView<Outcome>,
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    let kernel = cuda.kernel(&INDEX, &entry("insert", &table.shape))?;
+    let arguments = Inserting {
+        rows: rows.rows(table.shape.width()),
+        index: table.index_ref(),
+        outcome: outcome.pointer_mut(),
+    };
+    let shape = shape_for(&kernel, arguments.rows.count)?;
+    let used = (table.clone(), rows.clone(), outcome.clone());
+    // SAFETY: `insert` takes `Inserting`. It reads both columns, each of `count` values, accesses the slots and bits of
+    // the table by atomic operations or in slots that its thread took, and adds to the outcome. `used` owns all of
+    // them.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Queues a kernel that probes.
+pub(crate) fn probe(
+    cuda: &mut Cuda,
+    table: &Table,
+    rows: &DeviceRows,
+    totals: &Totals,
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    let kernel = cuda.kernel(&INDEX, &entry("probe", &table.shape))?;
+    let arguments = Probing {
+        rows: rows.rows(table.shape.width()),
+        index: table.index_ref(),
+        totals: totals.view().pointer_mut(),
+    };
+    let shape = shape_for(&kernel, arguments.rows.count)?;
+    let used = (table.clone(), rows.clone(), totals.view().clone());
+    // SAFETY: `probe` takes `Probing`. It reads both columns, each of `count` values, and the table, which nothing
+    // writes since it is built, and adds to the totals by atomic operations. `used` owns all of them.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Queues a kernel that writes both columns of a side.
+pub(crate) fn generate(
+    cuda: &mut Cuda,
+    workload: &Workload,
+    side: Side,
+    (keys, payloads): (&DeviceView<u8>, &DeviceView<u8>),
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    let count = workload.rows(side);
+    let bytes = count * workload.width.bytes();
+    assert!(
+        keys.len() as u64 == bytes && payloads.len() as u64 == bytes,
+        "columns of {} and {} bytes for {count} rows",
+        keys.len(),
+        payloads.len()
+    );
+    let kernel = cuda.kernel(&WORKLOAD, &generate_entry(workload.width))?;
+    let arguments = Generating {
+        keys: keys.pointer_mut(),
+        payloads: payloads.pointer_mut(),
+        count,
+        build_rows: workload.build_rows,
+        key_bits: workload.key_bits(),
+        is_probe: u32::from(side == Side::Probe),
+    };
+    let shape = shape_for(&kernel, count)?;
+    let used = (keys.clone(), payloads.clone());
+    // SAFETY: `generate` takes `Generating` and writes `count` values to each column, which are that long. `used` owns
+    // both.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Returns as many blocks as fit on the GPU, or fewer if there are fewer rows.
+fn shape_for(kernel: &Kernel, rows: u64) -> Result<LaunchShape, JobError> {
+    let mut shape = kernel.persistent_shape(THREADS, 0)?;
+    let rows_of_block = u64::from(THREADS * ROWS_AHEAD);
+    shape.blocks = shape.blocks.min(rows.div_ceil(rows_of_block));
+    Ok(shape)
+}
+
+/// Queues a kernel. The result owns `used`.
+///
+/// # Safety
+/// As for [`Cuda::launch`], with `used` as the owner of the memory.
+unsafe fn launch<A: KernelArguments>(
+    cuda: &mut Cuda,
+    (kernel, shape): (&Kernel, &LaunchShape),
+    arguments: &A,
+    used: impl Send + 'static,
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    // SAFETY: the caller promises that the arguments are right. `used` is moved into the result, which drops it only
+    // after the event that follows the kernel; if there is no event, this function waits for the stream.
+    unsafe { cuda.launch(kernel, shape, arguments, stream) }?;
+    match cuda.mark(stream) {
+        Ok(event) => Ok(InFlight {
+            event,
+            _used: Box::new(used),
+        }),
+        Err(fault) => {
+            // The device is lost, whatever this call returns.
+            let _ = cuda.synchronize(stream);
+            Err(fault.into())
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Hash tables in the memory of devices: a join builds one from the rows of its smaller side, and probes it with those
+//! of the other.
+//!
+//! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes. A [`TableShape`] names one of two layouts: an
+//! array by key for dense keys that occur once, and linear probing for all others. [`IndexBuilder`] and [`HashIndex`]
+//! are tables on a GPU, [`HostIndex`] is the same table in host memory, built and probed by all cores. A probe adds up
+//! the matches: their number, and the sums of the payloads of both sides.
+//!
+//! [`Workload`] generates the sides of a join, on a device or on the host, and computes the answer by its formulas.
+#![deny(unsafe_code)]
+
+mod column;
+mod error;
+mod host;
+mod index;
+mod kernels;
+#[expect(unsafe_code, reason = "launches kernels")]
+mod launch;
+mod shape;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+pub use column::{Column, DeviceRows, HostRows};
+pub use error::IndexError;
+pub use host::HostIndex;
+pub use index::{HashIndex, IndexBuilder, Totals};
+pub use kernels::{JoinTotals, kernels};
+pub use launch::InFlight;
+pub use shape::{TableMethod, TableShape, Width};
+pub use workload::{Side, Workload};

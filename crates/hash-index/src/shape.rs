@@ -1,0 +1,148 @@
+//! Layouts of tables.
+
+use std::ops::Range;
+
+/// Minimum slots of a table with linear probing.
+const SLOTS_MIN: u64 = 32;
+
+/// Maximum slots that a row of a table with linear probing may be away from the slot of its hash. At half the slots,
+/// rows with different keys are at most a few hundred slots away.
+pub(crate) const STEPS_MAX: u64 = 4096;
+
+/// First factor of the hash.
+pub(crate) const HASH_FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Second factor of the hash.
+pub(crate) const HASH_SECOND: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// Bytes of a key, and of a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Width {
+    /// 4-byte keys and 4-byte payloads.
+    Four,
+    /// 8-byte keys and 8-byte payloads.
+    Eight,
+}
+
+impl Width {
+    /// Returns the bytes of a key, which are those of a payload.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Width::Four => 4,
+            Width::Eight => 8,
+        }
+    }
+
+    /// Returns the name of the type in CUDA C++.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Width::Four => "u32",
+            Width::Eight => "u64",
+        }
+    }
+}
+
+/// How a table finds the slot of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableMethod {
+    /// An array by key. Keys lie between the first key and the number of slots above it, and occur once.
+    Perfect {
+        /// The key of the first slot.
+        first_key: u64,
+    },
+    /// From the slot of a key's hash on, the first free slot. A key may occur several times.
+    LinearProbing,
+}
+
+/// The layout of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableShape {
+    method: TableMethod,
+    width: Width,
+    slots: u64,
+}
+
+impl TableShape {
+    /// Returns the shape of an array by key, for keys of this range.
+    pub fn perfect(width: Width, keys: Range<u64>) -> TableShape {
+        TableShape {
+            method: TableMethod::Perfect {
+                first_key: keys.start,
+            },
+            width,
+            slots: keys.end.saturating_sub(keys.start),
+        }
+    }
+
+    /// Returns the shape of a table with linear probing for at most `rows` rows, which fill at most half of it.
+    ///
+    /// # Panics
+    /// If the table would have more than 2^62 slots.
+    pub fn linear_probing(width: Width, rows: u64) -> TableShape {
+        let wanted = rows.checked_mul(2).expect("at most 2^62 slots");
+        TableShape::with_slots(width, wanted.max(SLOTS_MIN).next_power_of_two())
+    }
+
+    /// Returns the shape of a table with linear probing of exactly this many slots. It may be filled completely; probes
+    /// are slow if more than about three quarters of the slots are taken.
+    ///
+    /// # Panics
+    /// If the number of slots is not a power of two from 32 to 2^62.
+    pub fn with_slots(width: Width, slots: u64) -> TableShape {
+        let is_valid = slots.is_power_of_two() && (SLOTS_MIN..=1 << 62).contains(&slots);
+        assert!(is_valid, "{slots} slots");
+        TableShape {
+            method: TableMethod::LinearProbing,
+            width,
+            slots,
+        }
+    }
+
+    /// Returns how the table finds the slot of a key.
+    pub fn method(&self) -> TableMethod {
+        self.method
+    }
+
+    /// Returns the bytes of a key.
+    pub fn width(&self) -> Width {
+        self.width
+    }
+
+    /// Returns the number of slots: the maximum number of rows.
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// Returns the bytes of memory of a table.
+    pub fn bytes(&self) -> u64 {
+        self.slot_bytes() + self.taken_words() * 4
+    }
+
+    /// Returns the bytes of all slots. A slot is a payload, with linear probing also the key.
+    pub(crate) fn slot_bytes(&self) -> u64 {
+        let words = match self.method {
+            TableMethod::Perfect { .. } => 1,
+            TableMethod::LinearProbing => 2,
+        };
+        self.slots * words * self.width.bytes()
+    }
+
+    /// Returns the number of 32-bit words that say which slots are taken. With linear probing, the key says it.
+    pub(crate) fn taken_words(&self) -> u64 {
+        match self.method {
+            TableMethod::Perfect { .. } => self.slots.div_ceil(32),
+            TableMethod::LinearProbing => 0,
+        }
+    }
+
+    /// Returns the number of bits that a hash is shifted right to give a slot.
+    pub(crate) fn shift(&self) -> u32 {
+        u64::BITS - self.slots.max(2).ilog2()
+    }
+
+    /// Returns the slot of a key's hash; as `Linear::home` in `linear.cuh`.
+    #[inline]
+    pub(crate) fn home(&self, key: u64) -> u64 {
+        let hash = key.wrapping_mul(HASH_FIRST);
+        (hash ^ (hash >> 32)).wrapping_mul(HASH_SECOND) >> self.shift()
+    }
+}

@@ -1,0 +1,211 @@
+//! Joins that every engine must compute, and the model that tells their answers.
+
+use std::collections::BTreeMap;
+
+use crate::kernels::JoinTotals;
+use crate::{TableMethod, TableShape, Width};
+
+/// A join of two lists of rows: key and payload.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) shape: TableShape,
+    pub(super) build: Vec<(u64, u64)>,
+    pub(super) probe: Vec<(u64, u64)>,
+}
+
+impl Case {
+    /// Returns the matches, by a map.
+    pub(super) fn answer(&self) -> JoinTotals {
+        let mut map = BTreeMap::<u64, (u64, u64)>::new();
+        for (key, payload) in &self.build {
+            let (count, sum) = map.entry(*key).or_default();
+            (*count, *sum) = (*count + 1, sum.wrapping_add(*payload));
+        }
+        let mut totals = JoinTotals::default();
+        for (key, payload) in &self.probe {
+            let (count, build_sum) = map.get(key).copied().unwrap_or_default();
+            let probe_sum = count.wrapping_mul(*payload);
+            totals.add(JoinTotals {
+                count,
+                build_sum,
+                probe_sum,
+            });
+        }
+        totals
+    }
+}
+
+/// Returns the columns of rows as bytes.
+pub(super) fn columns(rows: &[(u64, u64)], width: Width) -> (Vec<u8>, Vec<u8>) {
+    let column = |of: fn(&(u64, u64)) -> u64| {
+        let values = rows.iter().map(of);
+        let bytes = width.bytes() as usize;
+        values
+            .flat_map(|value| value.to_le_bytes().into_iter().take(bytes))
+            .collect()
+    };
+    (column(|row| row.0), column(|row| row.1))
+}
+
+const WIDTHS: [Width; 2] = [Width::Four, Width::Eight];
+
+/// Returns the largest value of a width, which marks empty slots.
+pub(super) fn marker(width: Width) -> u64 {
+    match width {
+        Width::Four => u32::MAX.into(),
+        Width::Eight => u64::MAX,
+    }
+}
+
+/// Returns rows with keys from a list and random payloads.
+fn with_payloads(keys: impl IntoIterator<Item = u64>, width: Width) -> Vec<(u64, u64)> {
+    let mut random = fastrand::Rng::with_seed(7);
+    let payload = |_: &u64| random.u64(0..=marker(width));
+    let mut payload = payload;
+    keys.into_iter()
+        .map(|key| {
+            let value = payload(&key);
+            (key, value)
+        })
+        .collect()
+}
+
+/// Returns distinct keys at random places of the width, without the marker.
+fn scattered(count: u64, width: Width) -> impl Iterator<Item = u64> + Clone {
+    let factor = 0x9E37_79B9_7F4A_7C15 | 1;
+    (0..count).map(move |key| (key + 1).wrapping_mul(factor) & (marker(width) >> 1))
+}
+
+fn linear(
+    name: &str,
+    width: Width,
+    build: impl IntoIterator<Item = u64>,
+    probe: impl IntoIterator<Item = u64>,
+) -> Case {
+    let build = with_payloads(build, width);
+    Case {
+        name: format!("{name}, {width:?}"),
+        shape: TableShape::linear_probing(width, build.len() as u64),
+        build,
+        probe: with_payloads(probe, width),
+    }
+}
+
+/// Returns joins that have an answer.
+pub(super) fn answered() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for width in WIDTHS {
+        cases.extend(sizes(width));
+        cases.extend(with_duplicates(width));
+        cases.extend(full(width));
+        cases.extend(dense(width));
+    }
+    cases
+}
+
+/// Returns joins of sizes around those of a warp, a block and a grid.
+fn sizes(width: Width) -> Vec<Case> {
+    let counts = [0, 1, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1000];
+    let case = |(index, build): (usize, u64)| {
+        let probe = counts[counts.len() - 1 - index];
+        let keys = scattered(build.max(1) * 2, width).cycle();
+        let name = format!("{build} by {probe} rows");
+        linear(
+            &name,
+            width,
+            scattered(build, width),
+            keys.take(probe as usize),
+        )
+    };
+    counts.into_iter().enumerate().map(case).collect()
+}
+
+fn with_duplicates(width: Width) -> Vec<Case> {
+    let marker = marker(width);
+    let twice = || scattered(300, width).chain(scattered(200, width).step_by(2));
+    let with_markers = || {
+        scattered(50, width)
+            .chain([marker; 3])
+            .chain([0, marker - 1])
+    };
+    vec![
+        linear("keys twice", width, twice(), scattered(600, width)),
+        linear("one key in all rows", width, [5; 700], [5; 300]),
+        linear("one key that does not match", width, [5; 700], [6; 300]),
+        linear("only markers", width, [marker; 100], [marker; 40]),
+        linear("markers and others", width, with_markers(), with_markers()),
+        linear("markers that do not match", width, [1, 2], [marker; 40]),
+    ]
+}
+
+/// Returns joins with tables without a free slot.
+fn full(width: Width) -> Vec<Case> {
+    let of_slots = |slots: u64| {
+        let mut case = linear(
+            &format!("{slots} slots, all taken"),
+            width,
+            scattered(slots, width),
+            scattered(2 * slots, width),
+        );
+        case.shape = TableShape::with_slots(width, slots);
+        case
+    };
+    vec![of_slots(32), of_slots(1024)]
+}
+
+/// Returns joins with tables by key.
+fn dense(width: Width) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (first, count) in [
+        (0, 0),
+        (0, 1),
+        (7, 33),
+        (1000, 1000),
+        (marker(width) - 500, 500),
+    ] {
+        let end = first + count;
+        let all = (first..end).rev();
+        let around = || (first.saturating_sub(40)..end.saturating_add(1)).chain([0, marker(width)]);
+        let shape = TableShape::perfect(width, first..end);
+        let build = with_payloads(all, width);
+        let some = build.iter().copied().step_by(3).collect();
+        for (name, build) in [("all", build), ("a third", some)] {
+            cases.push(Case {
+                name: format!("{name} of {first}..{end}, {width:?}"),
+                shape,
+                build,
+                probe: with_payloads(around().chain(around()), width),
+            });
+        }
+    }
+    cases
+}
+
+/// Returns joins whose table cannot be built, each with a part of its error.
+pub(super) fn refused() -> Vec<(Case, &'static str)> {
+    let mut cases = Vec::new();
+    for width in WIDTHS {
+        let mut small = linear("too many rows", width, scattered(33, width), [1]);
+        small.shape = TableShape::with_slots(width, 32);
+        cases.push((small, "a table of 32 slots has no room for 33 rows"));
+        let one_key = linear("a long chain", width, [9; 9000], [9]);
+        cases.push((one_key, "a row is more than 4096 slots away"));
+        let perfect = |name: &str, keys: &[u64]| Case {
+            shape: TableShape::perfect(width, 10..20),
+            ..linear(name, width, keys.iter().copied(), [1])
+        };
+        let twice = perfect("a key twice", &[10, 11, 12, 11]);
+        assert_eq!(twice.shape.method(), TableMethod::Perfect { first_key: 10 });
+        cases.push((twice, "1 rows have a key that occurs before"));
+        cases.push((
+            perfect("a key before", &[10, 9]),
+            "not in the range of the table, 10..20",
+        ));
+        cases.push((
+            perfect("a key behind", &[20]),
+            "not in the range of the table, 10..20",
+        ));
+    }
+    cases
+}

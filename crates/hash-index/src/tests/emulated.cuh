@@ -1,0 +1,20 @@
+// What the kernels of this crate use of CUDA beyond the emulation in `tables-gpu`. Blocks run one after another, and so
+// one array serves all of them.
+#undef __shared__
+#define __shared__ static
+#define __forceinline__ inline
+
+struct alignas(16) ulonglong2 {
+    u64 x, y;
+};
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
+struct alignas(8) uint2 {
+    u32 x, y;
+};
+
+inline u32 this_warp() { return threadIdx.x / kLanes; }
+template <class Value> Value __ldg(const Value* from) { return *from; }
+template <class Value> Value __ldcs(const Value* from) { return *from; }
+inline u64 __umul64hi(u64 a, u64 b) { return static_cast<u64>(static_cast<unsigned __int128>(a) * b >> 64); }

@@ -1,0 +1,252 @@
+//! An engine without a GPU: kernels compiled as C++, each thread a fibre.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use forebay_device::cuda::{
+    DevicePointer, DevicePointerMut, DeviceType, KernelArguments, ProgramSpec,
+};
+use tempfile::TempDir;
+
+use super::cases::Case;
+use crate::index::{Contents, check_room};
+use crate::kernels::{
+    Generating, HashIndexRef, Inserting, JoinTotals, Outcome, Probing, Rows, entry, generate_entry,
+    kernels,
+};
+use crate::shape::TableMethod;
+use crate::{IndexError, Side, TableShape, Width, Workload};
+
+/// Where the image of memory is mapped. No process has anything there.
+const BASE: u64 = 0x1000_0000_0000;
+/// Bytes in front of the memory, for the arguments.
+const HEAD: usize = 4096;
+/// Threads of a block: two warps.
+const THREADS: u32 = 64;
+
+/// Returns whether there is a compiler of C++. Without one, prints that the test is skipped, or panics if
+/// `FOREBAY_REQUIRE_CXX=1`.
+pub(super) fn has_compiler() -> bool {
+    let found = Command::new("c++").arg("--version").output().is_ok();
+    let required = std::env::var_os("FOREBAY_REQUIRE_CXX").is_some_and(|value| value == "1");
+    assert!(found || !required, "no compiler of C++ (c++)");
+    if !found {
+        println!("skipped: no compiler of C++");
+    }
+    found
+}
+
+/// The kernels as programs, one for each kind of arguments. A number behind the arguments selects the kernel.
+pub(super) struct Emulated {
+    folder: TempDir,
+    insert: PathBuf,
+    probe: PathBuf,
+    generate: PathBuf,
+}
+
+impl Emulated {
+    pub(super) fn new() -> Emulated {
+        let folder = TempDir::new().expect("room");
+        let specs = kernels();
+        for (name, text) in specs.iter().flat_map(|spec| &spec.headers) {
+            let emulation = include_str!("../../../tables-gpu/src/tests/emulated.cuh");
+            let text = match name.as_str() {
+                "device.cuh" => [emulation, include_str!("emulated.cuh")].concat(),
+                // Only NVRTC knows `__INTADDR__`.
+                _ => {
+                    let lines = text.lines().filter(|it| !it.contains("__INTADDR__"));
+                    lines.collect::<Vec<_>>().join("\n")
+                }
+            };
+            fs::write(folder.path().join(name), text).expect("room");
+        }
+        let compiled = |spec: &ProgramSpec, kernel: &str, arguments: &str| {
+            compile(&folder, spec, kernel, arguments)
+        };
+        Emulated {
+            insert: compiled(&specs[0], "insert", "Inserting"),
+            probe: compiled(&specs[0], "probe", "Probing"),
+            generate: compiled(&specs[1], "generate", "Generating"),
+            folder,
+        }
+    }
+
+    /// Runs a kernel over an image of memory.
+    fn run<A: KernelArguments>(
+        &self,
+        program: &PathBuf,
+        (entry, entries): (&str, &[String]),
+        arguments: &A,
+        (memory, blocks): (&mut Image, u32),
+    ) {
+        let mut head = Vec::new();
+        arguments.write(&mut head);
+        let selected = entries.iter().position(|known| known == entry);
+        head.extend((selected.expect("a known kernel") as u64).to_le_bytes());
+        memory.bytes[..head.len()].copy_from_slice(&head);
+        let file = tempfile::NamedTempFile::new_in(self.folder.path()).expect("room");
+        fs::write(file.path(), &memory.bytes).expect("room");
+        let run = Command::new(program)
+            .arg(file.path())
+            .args([format!("{BASE:x}"), blocks.to_string(), THREADS.to_string()])
+            .output()
+            .expect("the kernel runs");
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success(), "{entry}: {}: {errors}", run.status);
+        memory.bytes = fs::read(file.path()).expect("the memory");
+    }
+
+    /// Joins both sides of a case. Columns begin `offset` bytes after an address of whole vectors.
+    pub(super) fn join(
+        &self,
+        case: &Case,
+        offset: usize,
+        blocks: u32,
+    ) -> Result<JoinTotals, IndexError> {
+        let (shape, entries) = (case.shape, &kernels()[0].entries);
+        let mut image = Image::new();
+        let table = Memory::of(&mut image, &shape);
+        let outcome = image.reserve(size_of::<Outcome>(), 0);
+        let totals = image.reserve(size_of::<JoinTotals>(), 0);
+        let build = rows(&mut image, &case.build, shape.width(), offset);
+        check_room(&shape, build.count)?;
+        let inserting = Inserting {
+            rows: build,
+            index: table.index_ref(&shape, &Contents::default()),
+            outcome: DevicePointerMut::new(outcome),
+        };
+        let kernel = entry("insert", &shape);
+        let selected = (kernel.as_str(), &entries[..]);
+        self.run(&self.insert, selected, &inserting, (&mut image, blocks));
+        let contents = Contents::of(&shape, &Outcome::read(image.at(outcome)))?;
+        assert_eq!(contents.rows, build.count);
+        let probing = Probing {
+            rows: rows(&mut image, &case.probe, shape.width(), offset),
+            index: table.index_ref(&shape, &contents),
+            totals: DevicePointerMut::new(totals),
+        };
+        let kernel = entry("probe", &shape);
+        let selected = (kernel.as_str(), &entries[..]);
+        self.run(&self.probe, selected, &probing, (&mut image, blocks));
+        Ok(JoinTotals::read(image.at(totals)))
+    }
+
+    /// Returns both columns of a generated side.
+    pub(super) fn generate(&self, workload: &Workload, side: Side) -> (Vec<u8>, Vec<u8>) {
+        let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+        let mut image = Image::new();
+        let (keys, payloads) = (image.reserve(bytes, 0), image.reserve(bytes, 0));
+        let generating = Generating {
+            keys: DevicePointerMut::new(keys),
+            payloads: DevicePointerMut::new(payloads),
+            count: workload.rows(side),
+            build_rows: workload.build_rows,
+            key_bits: workload.key_bits(),
+            is_probe: u32::from(side == Side::Probe),
+        };
+        let entry = generate_entry(workload.width);
+        let selected = (entry.as_str(), &kernels()[1].entries[..]);
+        self.run(&self.generate, selected, &generating, (&mut image, 2));
+        let column = |address| image.at(address)[..bytes].to_vec();
+        (column(keys), column(payloads))
+    }
+}
+
+/// Compiles the kernels of one kind.
+fn compile(folder: &TempDir, spec: &ProgramSpec, kernel: &str, arguments: &str) -> PathBuf {
+    let cases = spec.entries.iter().enumerate();
+    let cases = cases.filter(|(_, entry)| entry.starts_with(kernel));
+    let cases: String = cases
+        .map(|(index, entry)| format!("    if (f.kernel == {index}) {entry}(f.arguments);\n"))
+        .collect();
+    let text = format!(
+        "{}\nstruct Fragment {{ {arguments} arguments; u64 kernel; }};\n\
+         inline void fragment(const Fragment& f) {{\n{cases}}}\n{}",
+        spec.source,
+        include_str!("../../../tables-gpu/src/tests/emulated_main.cuh")
+    );
+    let source = folder.path().join(format!("{kernel}.cpp"));
+    fs::write(&source, text).expect("room");
+    let program = source.with_extension("");
+    let compiled = Command::new("c++")
+        .args(["-std=c++20", "-O0", "-w", "-fsanitize=undefined"])
+        .arg("-fno-sanitize-recover")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .current_dir(folder.path())
+        .output()
+        .expect("a compiler");
+    let errors = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{errors}");
+    program
+}
+
+/// An image of device memory.
+struct Image {
+    bytes: Vec<u8>,
+}
+
+impl Image {
+    fn new() -> Image {
+        Image {
+            bytes: vec![0; HEAD],
+        }
+    }
+
+    /// Returns the address of zeroed memory, which begins `offset` bytes after a multiple of 256.
+    fn reserve(&mut self, bytes: usize, offset: usize) -> u64 {
+        let begin = self.bytes.len().next_multiple_of(256) + offset;
+        self.bytes.resize(begin + bytes, 0);
+        BASE + begin as u64
+    }
+
+    fn at(&self, address: u64) -> &[u8] {
+        &self.bytes[(address - BASE) as usize..]
+    }
+}
+
+/// The addresses of a table.
+struct Memory {
+    slots: u64,
+    taken: u64,
+}
+
+impl Memory {
+    /// Returns the memory of an empty table.
+    fn of(image: &mut Image, shape: &TableShape) -> Memory {
+        let bytes = shape.slot_bytes() as usize;
+        let slots = image.reserve(bytes, 0);
+        if shape.method() == TableMethod::LinearProbing {
+            let begin = (slots - BASE) as usize;
+            image.bytes[begin..begin + bytes].fill(0xFF);
+        }
+        let taken = image.reserve(shape.taken_words() as usize * 4, 0);
+        Memory { slots, taken }
+    }
+
+    fn index_ref(&self, shape: &TableShape, contents: &Contents) -> HashIndexRef {
+        let memory = (
+            DevicePointerMut::new(self.slots),
+            DevicePointerMut::new(self.taken),
+        );
+        HashIndexRef::new(shape, memory, contents)
+    }
+}
+
+/// Writes columns to memory.
+fn rows(image: &mut Image, side: &[(u64, u64)], width: Width, offset: usize) -> Rows {
+    let (keys, payloads) = super::cases::columns(side, width);
+    let mut column = |bytes: &[u8]| {
+        let address = image.reserve(bytes.len(), offset);
+        let begin = (address - BASE) as usize;
+        image.bytes[begin..].copy_from_slice(bytes);
+        DevicePointer::new(address)
+    };
+    Rows {
+        keys: column(&keys),
+        payloads: column(&payloads),
+        count: side.len() as u64,
+    }
+}

@@ -1,0 +1,212 @@
+//! The kernels on a GPU.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use forebay_device::cuda::{Cuda, DeviceView, Pinned, Transfer, gpus};
+use forebay_device::{
+    AlignedBytes, Class, Device, DeviceContext, DeviceOptions, Devices, Job, JobError, JobFailure,
+    Step,
+};
+
+use super::cases::{Case, columns};
+use super::check;
+use crate::{
+    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, Side, TableShape, Totals,
+    Width, Workload,
+};
+
+/// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
+fn gpu() -> Option<(Devices, Arc<Device>)> {
+    if let Err(error) = gpus() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no GPU");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(512 << 20),
+        pinned_pool_bytes: 1 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
+    let devices = devices.expect("the GPU starts");
+    let device = devices.list().remove(0);
+    Some((devices, device))
+}
+
+/// A job of one step, which runs a function.
+struct Once<F>(Option<F>);
+
+impl<F: FnOnce(&mut Cuda) + Send> Job for Once<F> {
+    fn class(&self) -> Class {
+        Class::Load
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let cuda = context.parts().cuda.expect("a GPU");
+        self.0.take().expect("one step")(cuda);
+        Ok(Step::Done)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        println!("the job failed: {failure}");
+    }
+}
+
+/// Runs a function on the thread of a device, and returns its result.
+fn on<T: Send + 'static>(device: &Device, work: impl FnOnce(&mut Cuda) -> T + Send + 'static) -> T {
+    let (sender, receiver) = channel();
+    let work = move |cuda: &mut Cuda| sender.send(work(cuda)).expect("a receiver");
+    device.submit(Box::new(Once(Some(work)))).expect("a device");
+    receiver.recv().expect("the job runs")
+}
+
+/// Where the columns of a test are.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Device,
+    /// Device memory at addresses that are no multiples of 16.
+    Unaligned,
+    Pinned,
+}
+
+fn to_device(cuda: &Cuda, bytes: &[u8], offset: usize) -> Column {
+    let mut host: Pinned = cuda.host_buffer(bytes.len() + offset).expect("host memory");
+    host[offset..].copy_from_slice(bytes);
+    let buffer = cuda
+        .buffer::<u8>(bytes.len() + offset)
+        .expect("device memory");
+    let copy = Transfer::begin(cuda, host, buffer.all(), cuda.uploads());
+    copy.expect("a copy").finish().expect("it ends");
+    Column::Device(buffer.view(offset..offset + bytes.len()))
+}
+
+fn pinned(device: &Device, bytes: &[u8]) -> Column {
+    let mut memory = AlignedBytes::zeroed(bytes.len().max(1));
+    memory[..bytes.len()].copy_from_slice(bytes);
+    let registered = device.register(memory).map_err(|(_, error)| error);
+    let registered = Arc::new(registered.expect("the memory can be pinned"));
+    Column::Pinned(registered, 0..bytes.len())
+}
+
+/// Brings rows to where kernels read them.
+fn place(device: &Device, rows: &[(u64, u64)], width: Width, place: Place) -> DeviceRows {
+    let (keys, payloads) = columns(rows, width);
+    let offset = match place {
+        Place::Pinned => {
+            return DeviceRows {
+                keys: pinned(device, &keys),
+                payloads: pinned(device, &payloads),
+            };
+        }
+        Place::Unaligned => width.bytes() as usize,
+        Place::Device => 0,
+    };
+    on(device, move |cuda| DeviceRows {
+        keys: to_device(cuda, &keys, offset),
+        payloads: to_device(cuda, &payloads, offset),
+    })
+}
+
+fn build(cuda: &mut Cuda, shape: TableShape, rows: &[DeviceRows]) -> Result<HashIndex, IndexError> {
+    let stream = cuda.uploads().clone();
+    let mut builder = IndexBuilder::new(cuda, shape, &stream)?;
+    for rows in rows {
+        builder.insert_async(cuda, rows)?;
+    }
+    builder.finish(cuda)
+}
+
+fn probe(cuda: &mut Cuda, index: &HashIndex, rows: &DeviceRows) -> Result<JoinTotals, IndexError> {
+    let stream = cuda.downloads().clone();
+    let totals = Totals::zero(cuda, &stream)?;
+    let _probing = index.probe_async(cuda, rows, &totals, &stream)?;
+    Ok(totals.read(cuda, &stream)?)
+}
+
+fn join(device: &Device, case: &Case, to: Place) -> Result<JoinTotals, IndexError> {
+    let (shape, rows) = (case.shape, case.build.len() as u64);
+    let build_rows = place(device, &case.build, shape.width(), to);
+    let probe_rows = place(device, &case.probe, shape.width(), to);
+    on(device, move |cuda| {
+        let index = build(cuda, shape, &[build_rows])?;
+        assert_eq!(index.rows(), rows);
+        probe(cuda, &index, &probe_rows)
+    })
+}
+
+#[test]
+fn a_gpu_agrees_with_the_model() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    for to in [Place::Device, Place::Unaligned, Place::Pinned] {
+        check(|case| join(&device, case, to));
+    }
+}
+
+fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
+    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+    let column =
+        |cuda: &Cuda| -> DeviceView<u8> { cuda.buffer::<u8>(bytes).expect("device memory").all() };
+    let (keys, payloads) = (column(cuda), column(cuda));
+    let stream = cuda.uploads().clone();
+    let queued = workload.generate_async(cuda, side, (&keys, &payloads), &stream);
+    drop(queued.expect("the kernel runs"));
+    DeviceRows {
+        keys: Column::Device(keys),
+        payloads: Column::Device(payloads),
+    }
+}
+
+#[test]
+fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    for (width, build_rows) in [(Width::Four, 1_500_001), (Width::Eight, 1 << 20)] {
+        let workload = Workload {
+            width,
+            build_rows,
+            probe_rows: 5_000_003,
+        };
+        let expected = workload.answer(4);
+        let found = on(&device, move |cuda| {
+            let sides = [Side::Build, Side::Probe].map(|side| generated(cuda, &workload, side));
+            let shapes = [
+                TableShape::perfect(width, 0..build_rows),
+                TableShape::perfect(width, 0..build_rows + 100),
+                TableShape::linear_probing(width, build_rows),
+            ];
+            shapes.map(|shape| {
+                let index = build(cuda, shape, &sides[..1]).expect("the table has room");
+                probe(cuda, &index, &sides[1]).expect("the kernel runs")
+            })
+        });
+        assert_eq!(found, [expected; 3], "{workload:?}");
+    }
+}
+
+#[test]
+fn a_gpu_finds_every_match_of_keys_that_were_inserted_three_times() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Eight,
+        build_rows: 300_000,
+        probe_rows: 1_000_000,
+    };
+    let once = workload.answer(4);
+    let found = on(&device, move |cuda| {
+        let side = generated(cuda, &workload, Side::Build);
+        let shape = TableShape::linear_probing(workload.width, 3 * workload.build_rows);
+        let index = build(cuda, shape, &[side.clone(), side.clone(), side])?;
+        let rows = generated(cuda, &workload, Side::Probe);
+        probe(cuda, &index, &rows)
+    });
+    let mut thrice = JoinTotals::default();
+    (0..3).for_each(|_| thrice.add(once));
+    assert_eq!(found.expect("the table has room"), thrice);
+}

@@ -1,0 +1,128 @@
+//! Every engine against a model: the host engine, the kernels emulated on the CPU, and the kernels on a GPU.
+
+mod cases;
+mod emulated;
+mod gpu;
+
+use forebay_device::cuda::{Arch, compile, nvrtc_version};
+
+use crate::{HostIndex, HostRows, IndexError, JoinTotals, Side, Width, Workload, kernels};
+use cases::{Case, answered, columns, refused};
+use emulated::{Emulated, has_compiler};
+
+/// Joins both sides of a case on the host.
+fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
+    let width = case.shape.width();
+    let (build, probe) = (columns(&case.build, width), columns(&case.probe, width));
+    let rows = |(keys, payloads): &(Vec<u8>, Vec<u8>)| -> Result<JoinTotals, IndexError> {
+        let build = HostRows {
+            keys: &build.0,
+            payloads: &build.1,
+        };
+        let index = HostIndex::new(case.shape).build(build, threads)?;
+        assert_eq!(index.rows(), case.build.len() as u64);
+        Ok(index.probe(HostRows { keys, payloads }, threads))
+    };
+    rows(&probe)
+}
+
+/// Checks an engine on all cases.
+fn check(join: impl Fn(&Case) -> Result<JoinTotals, IndexError>) {
+    for case in answered() {
+        let found = join(&case).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(found, case.answer(), "{}", case.name);
+    }
+    for (case, part) in refused() {
+        let error = join(&case).expect_err(&case.name).to_string();
+        assert!(error.contains(part), "{}: {error}", case.name);
+    }
+}
+
+#[test]
+fn the_host_engine_agrees_with_the_model() {
+    for threads in [1, 2, 7] {
+        check(|case| on_host(case, threads));
+    }
+}
+
+#[test]
+fn kernels_emulated_on_the_cpu_agree_with_the_model() {
+    if !has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    check(|case| emulated.join(case, 0, 3));
+    for case in answered().iter().step_by(3) {
+        let bytes = case.shape.width().bytes() as usize;
+        let found = emulated.join(case, bytes, 1);
+        let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(found, case.answer(), "{} by single values", case.name);
+    }
+}
+
+#[test]
+fn the_emulated_kernel_generates_what_the_host_does() {
+    if !has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for (width, build_rows) in [(Width::Four, 1), (Width::Eight, 33), (Width::Four, 1000)] {
+        let workload = Workload {
+            width,
+            build_rows,
+            probe_rows: 500,
+        };
+        for side in [Side::Build, Side::Probe] {
+            let rows = (0..workload.rows(side)).map(|row| workload.row(side, row));
+            let expected = columns(&rows.collect::<Vec<_>>(), width);
+            assert_eq!(
+                emulated.generate(&workload, side),
+                expected,
+                "{workload:?} {side:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_answer_of_a_workload_is_that_of_the_host_engine() {
+    for width in [Width::Four, Width::Eight] {
+        let workload = Workload {
+            width,
+            build_rows: 1000,
+            probe_rows: 5000,
+        };
+        let rows = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
+        let case = Case {
+            name: format!("{workload:?}"),
+            shape: crate::TableShape::perfect(width, 0..1000),
+            build: rows(Side::Build).collect(),
+            probe: rows(Side::Probe).collect(),
+        };
+        assert_eq!(
+            on_host(&case, 2).expect("a dense table"),
+            workload.answer(3)
+        );
+    }
+}
+
+#[test]
+fn kernels_compile_for_every_architecture_and_do_not_spill() {
+    if let Err(error) = nvrtc_version() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no NVRTC");
+        return;
+    }
+    for major in [8, 9, 10] {
+        let arch = Arch { major, minor: 0 };
+        for spec in kernels() {
+            let cubin = compile(&spec, arch).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(cubin.entries.len(), spec.entries.len());
+            for kernel in &cubin.entries {
+                println!("{arch} {kernel:?}");
+                assert_eq!(kernel.local_bytes, 0, "{} for {arch}", kernel.name);
+            }
+        }
+    }
+}

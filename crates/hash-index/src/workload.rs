@@ -1,0 +1,254 @@
+//! The sides of a join, generated row by row, and the answer by the same formulas.
+//!
+//! The build side has each key below its number of rows once, in a shuffled order. The key of a row of the probe side
+//! is a uniform random key of the build side. So the answer is a sum over the rows of the probe side, without a table.
+
+use std::thread;
+
+use forebay_device::JobError;
+use forebay_device::cuda::{Cuda, DeviceView, Stream};
+
+use crate::kernels::JoinTotals;
+use crate::launch::{self, InFlight};
+use crate::shape::Width;
+
+const MIX_FIRST: u64 = 0xBF58_476D_1CE4_E5B9;
+const MIX_SECOND: u64 = 0x94D0_49BB_1331_11EB;
+const SHUFFLE_FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
+const SHUFFLE_SECOND: u64 = 0xD6E8_FEB8_6659_FD93;
+const SHUFFLE_ADDEND: u64 = 0x7F4A_7C15_F39C_C060;
+const FOREIGN_SEED: u64 = 0x2545_F491_4F6C_DD1D;
+const BUILD_SEED: u64 = 0x5851_F42D_4C95_7F2D;
+const PROBE_SEED: u64 = 0x1405_7B7E_F767_814F;
+
+/// The constants of the formulas, with their names in CUDA C++.
+pub(crate) const CONSTANTS: [(&str, u64); 8] = [
+    ("kMixFirst", MIX_FIRST),
+    ("kMixSecond", MIX_SECOND),
+    ("kShuffleFirst", SHUFFLE_FIRST),
+    ("kShuffleSecond", SHUFFLE_SECOND),
+    ("kShuffleAddend", SHUFFLE_ADDEND),
+    ("kForeignSeed", FOREIGN_SEED),
+    ("kBuildSeed", BUILD_SEED),
+    ("kProbeSeed", PROBE_SEED),
+];
+
+/// A side of a join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The side from which the table is built: R.
+    Build,
+    /// The side that probes the table: S.
+    Probe,
+}
+
+/// A join of generated rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Bytes of a key, and of a payload.
+    pub width: Width,
+    /// Rows of the build side; at most 2^32 with keys of 4 bytes.
+    pub build_rows: u64,
+    /// Rows of the probe side; 0 if the build side has 0.
+    pub probe_rows: u64,
+}
+
+impl Workload {
+    /// Returns the number of rows of a side.
+    pub fn rows(&self, side: Side) -> u64 {
+        match side {
+            Side::Build => self.build_rows,
+            Side::Probe => self.probe_rows,
+        }
+    }
+
+    /// Returns the number of bits of the largest key, at least 1.
+    pub(crate) fn key_bits(&self) -> u32 {
+        let largest = self.build_rows.saturating_sub(1);
+        (u64::BITS - largest.leading_zeros()).max(1)
+    }
+
+    /// Returns key and payload of a row. Payloads are cut off to the width.
+    pub fn row(&self, side: Side, row: u64) -> (u64, u64) {
+        let (key, payload) = match side {
+            Side::Build => {
+                let key = self.build_key(row);
+                (key, mixed(key ^ BUILD_SEED))
+            }
+            Side::Probe => (self.foreign_key(row), mixed(row ^ PROBE_SEED)),
+        };
+        (key, self.cut(payload))
+    }
+
+    /// Returns the answer of the join, computed from the formulas by `threads` threads.
+    pub fn answer(&self, threads: usize) -> JoinTotals {
+        let share = self.probe_rows.div_ceil(threads.max(1) as u64).max(1);
+        let part = |first: u64| {
+            let mut totals = JoinTotals::default();
+            for row in first..(first + share).min(self.probe_rows) {
+                let (key, probe_sum) = self.row(Side::Probe, row);
+                totals.add(JoinTotals {
+                    count: 1,
+                    build_sum: self.cut(mixed(key ^ BUILD_SEED)),
+                    probe_sum,
+                });
+            }
+            totals
+        };
+        thread::scope(|scope| {
+            let firsts = (0..self.probe_rows).step_by(share as usize);
+            let running: Vec<_> = firsts
+                .map(|first| scope.spawn(move || part(first)))
+                .collect();
+            let mut totals = JoinTotals::default();
+            for each in running {
+                totals.add(each.join().expect("sums wrap"));
+            }
+            totals
+        })
+    }
+
+    /// Writes both columns of a side to host memory by `threads` threads.
+    ///
+    /// # Panics
+    /// If the columns are not as long as the side.
+    pub fn generate(&self, side: Side, (keys, payloads): (&mut [u8], &mut [u8]), threads: usize) {
+        let bytes = (self.rows(side) * self.width.bytes()) as usize;
+        assert_eq!((keys.len(), payloads.len()), (bytes, bytes));
+        let value_bytes = self.width.bytes() as usize;
+        let share_rows = self.rows(side).div_ceil(threads.max(1) as u64).max(1);
+        let share_bytes = share_rows as usize * value_bytes;
+        thread::scope(|scope| {
+            let parts = keys
+                .chunks_mut(share_bytes)
+                .zip(payloads.chunks_mut(share_bytes));
+            for ((keys, payloads), first) in parts.zip((0..).step_by(share_rows as usize)) {
+                scope.spawn(move || {
+                    let values = keys
+                        .chunks_exact_mut(value_bytes)
+                        .zip(payloads.chunks_exact_mut(value_bytes));
+                    for ((key, payload), row) in values.zip(first..) {
+                        let values = self.row(side, row);
+                        key.copy_from_slice(&values.0.to_le_bytes()[..value_bytes]);
+                        payload.copy_from_slice(&values.1.to_le_bytes()[..value_bytes]);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Queues a kernel that writes both columns of a side to device memory.
+    ///
+    /// # Errors
+    /// If the kernel does not compile, or the device fails.
+    ///
+    /// # Panics
+    /// If the columns are not as long as the side.
+    pub fn generate_async(
+        &self,
+        cuda: &mut Cuda,
+        side: Side,
+        columns: (&DeviceView<u8>, &DeviceView<u8>),
+        stream: &Stream,
+    ) -> Result<InFlight, JobError> {
+        launch::generate(cuda, self, side, columns, stream)
+    }
+
+    fn build_key(&self, row: u64) -> u64 {
+        let bits = self.key_bits();
+        let mut key = shuffled(row, bits);
+        while key >= self.build_rows {
+            key = shuffled(key, bits);
+        }
+        key
+    }
+
+    fn foreign_key(&self, row: u64) -> u64 {
+        let random = mixed(row.wrapping_add(FOREIGN_SEED));
+        ((u128::from(random) * u128::from(self.build_rows)) >> 64) as u64
+    }
+
+    fn cut(&self, payload: u64) -> u64 {
+        match self.width {
+            Width::Four => u64::from(payload as u32),
+            Width::Eight => payload,
+        }
+    }
+}
+
+/// Returns a random number that depends on `x` alone.
+fn mixed(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(MIX_FIRST);
+    let x = (x ^ (x >> 27)).wrapping_mul(MIX_SECOND);
+    x ^ (x >> 31)
+}
+
+/// Returns another number of as many bits; no two numbers have the same.
+fn shuffled(x: u64, bits: u32) -> u64 {
+    let mask = u64::MAX >> (u64::BITS - bits);
+    let half = bits.div_ceil(2);
+    let x = x.wrapping_mul(SHUFFLE_FIRST).wrapping_add(SHUFFLE_ADDEND) & mask;
+    let x = (x ^ (x >> half)).wrapping_mul(SHUFFLE_SECOND) & mask;
+    x ^ (x >> half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(width: Width, build_rows: u64, probe_rows: u64) -> Workload {
+        Workload {
+            width,
+            build_rows,
+            probe_rows,
+        }
+    }
+
+    #[test]
+    fn the_build_side_has_each_key_once_in_another_order() {
+        for rows in [1, 2, 3, 31, 32, 33, 1000, 1024, 1025, 5000] {
+            let workload = workload(Width::Eight, rows, 0);
+            let keys: Vec<u64> = (0..rows)
+                .map(|row| workload.row(Side::Build, row).0)
+                .collect();
+            let mut sorted = keys.clone();
+            sorted.sort_unstable();
+            assert!(sorted.iter().copied().eq(0..rows), "{rows} rows: {keys:?}");
+            assert!(rows < 31 || keys != sorted, "{rows} rows are in order");
+        }
+    }
+
+    #[test]
+    fn foreign_keys_are_spread_over_the_build_side() {
+        let workload = workload(Width::Four, 10, 10_000);
+        let mut counts = [0; 10];
+        for row in 0..10_000 {
+            counts[workload.row(Side::Probe, row).0 as usize] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (850..1150).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn threads_write_what_one_row_has_and_the_answer_does_not_depend_on_them() {
+        for (width, threads) in [(Width::Four, 1), (Width::Four, 3), (Width::Eight, 7)] {
+            let workload = workload(width, 100, 1001);
+            let bytes = width.bytes() as usize;
+            let mut keys = vec![0; 1001 * bytes];
+            let mut payloads = keys.clone();
+            workload.generate(Side::Probe, (&mut keys, &mut payloads), threads);
+            for row in 0..1001 {
+                let (key, payload) = workload.row(Side::Probe, row as u64);
+                let range = row * bytes..(row + 1) * bytes;
+                assert_eq!(keys[range.clone()], key.to_le_bytes()[..bytes]);
+                assert_eq!(payloads[range], payload.to_le_bytes()[..bytes]);
+            }
+            let answer = workload.answer(threads);
+            assert_eq!(answer, workload.answer(2));
+            assert_eq!(answer.count, 1001);
+        }
+        assert_eq!(workload(Width::Four, 0, 0).answer(4), JoinTotals::default());
+    }
+}
