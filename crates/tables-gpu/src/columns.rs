@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
@@ -70,6 +71,16 @@ impl ColumnKey {
         self.file.bytes
     }
 
+    /// Returns the path or the URL of the table's file, and the name of the column, or what is computed of it.
+    pub(crate) fn names(&self) -> (String, String) {
+        let FileKey { store, path, .. } = &self.file;
+        let computed = self.computed.as_ref().map(ToString::to_string);
+        (
+            format!("{}{path}", store.strip_prefix("file://").unwrap_or(store)),
+            computed.unwrap_or_else(|| self.name.clone()),
+        )
+    }
+
     /// Returns texts that tell the column of a file, and the version of the file, from others.
     pub(crate) fn texts(&self) -> (String, String) {
         let file = &self.file;
@@ -87,7 +98,7 @@ impl ColumnKey {
 }
 
 #[derive(Debug)]
-enum State {
+pub(crate) enum State {
     /// On files, and read this often; less than zero if there was no room lately.
     Away(i32),
     Here(Arc<Column>),
@@ -95,24 +106,30 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Entry {
-    state: State,
+pub(crate) struct Entry {
+    pub(crate) state: State,
     /// Time of the last use, counted in uses.
     used: u64,
+    /// Time of the last use.
+    pub(crate) used_at: Instant,
     /// Number of uses since it is here.
     reads: u64,
 }
 
 impl Entry {
     fn new(state: State, used: u64) -> Entry {
-        let reads = 0;
-        Entry { state, used, reads }
+        Entry {
+            state,
+            used,
+            used_at: Instant::now(),
+            reads: 0,
+        }
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    columns: HashMap<ColumnKey, Entry>,
+    pub(crate) columns: HashMap<ColumnKey, Entry>,
     uses: u64,
 }
 
@@ -121,13 +138,17 @@ impl Known {
     ///
     /// # Errors
     /// If it cannot be here.
-    fn use_column(&mut self, key: ColumnKey) -> Result<Result<Arc<Column>, i32>, Reason> {
+    fn use_column(
+        &mut self,
+        key: ColumnKey,
+        now: Instant,
+    ) -> Result<Result<Arc<Column>, i32>, Reason> {
         let used = self.uses;
         let entry = self
             .columns
             .entry(key)
             .or_insert_with(|| Entry::new(State::Away(0), used));
-        entry.used = used;
+        (entry.used, entry.used_at) = (used, now);
         entry.reads += 1;
         match &mut entry.state {
             State::Here(here) if here.is_usable() => Ok(Ok(Arc::clone(here))),
@@ -359,13 +380,13 @@ impl Columns {
         if known.columns.len() > COLUMNS_MAX {
             known.forget_half();
         }
-        let (mut all, mut missing) = (Vec::new(), Vec::new());
+        let (mut all, mut missing, now) = (Vec::new(), Vec::new(), Instant::now());
         for (index, (source, files)) in reads.iter().enumerate() {
             let mut resident = Vec::new();
             for (file, _) in files {
                 let mut of_file = HashMap::new();
                 for column in &source.columns {
-                    let used = known.use_column(Columns::key(file, source, *column));
+                    let used = known.use_column(Columns::key(file, source, *column), now);
                     let used = used.map_err(|reason| Refused {
                         source: index,
                         column: *column,
@@ -392,11 +413,13 @@ impl Columns {
     /// has.
     fn are_often_read(&self, missing: Vec<(&Arc<Source>, &FileKey, usize, i32)>) -> bool {
         let (mut are_often_read, mut texts_used) = (true, HashMap::new());
+        let now = Instant::now();
+        let use_texts = |key: &ColumnKey| self.known.lock().use_column(key.clone(), now);
         for (source, file, column, reads) in missing {
             let texts = self.texts_of_search(file, source, column);
             let are_texts = texts.is_some_and(|(key, _)| {
                 let used = texts_used.entry(key);
-                let used = used.or_insert_with_key(|key| self.known.lock().use_column(key.clone()));
+                let used = used.or_insert_with_key(use_texts);
                 matches!(used, Ok(Ok(_) | Err(READS..)))
             });
             let has_file = || self.file_of(&Columns::key(file, source, column)).is_some();
@@ -424,7 +447,7 @@ impl Columns {
         let mut known = self.known.lock();
         let now = known.uses;
         let entry = known.columns.get_mut(key)?;
-        entry.used = now;
+        (entry.used, entry.used_at) = (now, Instant::now());
         match &entry.state {
             State::Here(column) => Some(Arc::clone(column)),
             State::Away(_) | State::Refused(_) => None,

@@ -44,6 +44,7 @@ mod join;
 mod joined;
 mod kept;
 mod keys;
+mod largest;
 #[expect(unsafe_code, reason = "the launch of a kernel")]
 mod launch;
 mod launches;

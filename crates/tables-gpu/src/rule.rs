@@ -15,7 +15,7 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
-use forebay_tables::{GpuFigures, GpuOptions, GpuRule};
+use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule};
 use futures_util::future::BoxFuture;
 
 use crate::above;
@@ -165,6 +165,10 @@ impl GpuRule for Fragments {
             host_bytes: bytes.host,
             disk_bytes: self.0.disk.as_ref().map_or(0, |it| it.bytes()),
         }
+    }
+
+    fn columns(&self, limit: usize) -> GpuColumns {
+        self.0.largest(limit)
     }
 
     fn kernels<'a>(

@@ -149,6 +149,16 @@ impl Catalogue {
         entries.any(|entry| entry.kind == Kind::Managed && entry.definition == name)
     }
 
+    /// Returns the managed table, with its schema, whose files are in the folder with this name.
+    pub(crate) fn table_of_folder(&self, folder: &str) -> Option<String> {
+        let schemas = self.schemas.read();
+        schemas.iter().find_map(|(schema, tables)| {
+            let is_of = |entry: &Entry| entry.kind == Kind::Managed && entry.definition == folder;
+            let (name, _) = tables.iter().find(|(_, entry)| is_of(entry))?;
+            Some(format!("{schema}.{name}"))
+        })
+    }
+
     /// Refuses a schema in which no table can be created.
     ///
     /// # Errors

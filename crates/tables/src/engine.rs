@@ -25,7 +25,7 @@ use crate::catalogue::{Catalogue, PUBLIC};
 use crate::conditions::CheapConditions;
 use crate::dynamic::DynamicFilters;
 use crate::error::{Code, Result, SqlError};
-use crate::gpu::{GpuFigures, GpuRule};
+use crate::gpu::{GpuColumns, GpuFigures, GpuRule};
 use crate::information::InformationSchema;
 use crate::managed::Place;
 use crate::memory::AccountPool;
@@ -223,6 +223,17 @@ impl Tables {
     pub fn gpu_figures(&self) -> Vec<GpuFigures> {
         let rules = self.shared.gpu_rules.iter();
         rules.map(|rule| rule.figures()).collect()
+    }
+
+    /// Returns the largest columns that each GPU reads, at most `limit` of each.
+    pub fn gpu_columns(&self, limit: usize) -> Vec<GpuColumns> {
+        let rules = self.shared.gpu_rules.iter();
+        let mut all: Vec<_> = rules.map(|rule| rule.columns(limit)).collect();
+        for column in all.iter_mut().flat_map(|it| &mut it.largest) {
+            let folder = column.file.rsplit('/').nth(1);
+            column.table = folder.and_then(|it| self.shared.catalogue.table_of_folder(it));
+        }
+        all
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

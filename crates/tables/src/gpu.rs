@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
 use datafusion::error::{DataFusionError, Result};
@@ -45,10 +46,45 @@ pub struct GpuFigures {
     pub disk_bytes: u64,
 }
 
+/// A column of a file that a GPU reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuColumn {
+    /// The managed table that the file is of, with its schema.
+    pub table: Option<String>,
+    /// Path or URL of the file, shortened at its start.
+    pub file: String,
+    /// Name of the column, or what is computed of it, shortened.
+    pub name: String,
+    /// Number of rows.
+    pub rows: u64,
+    /// Bytes in memory of the GPU.
+    pub device_bytes: u64,
+    /// Bytes in memory of the host.
+    pub host_bytes: u64,
+    /// Bytes that are in a column file alone.
+    pub disk_bytes: u64,
+    /// Time since the last use.
+    pub unused: Duration,
+}
+
+/// The largest columns that a GPU reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuColumns {
+    /// Name of the device.
+    pub device: String,
+    /// The columns, the largest first.
+    pub largest: Vec<GpuColumn>,
+    /// Number of the others, and their bytes in all places.
+    pub left_out: (usize, u64),
+}
+
 /// A rule that gives parts of plans to a GPU. It reads [`GpuOptions`].
 pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Returns counts since the start, and what is in the memory of the GPU.
     fn figures(&self) -> GpuFigures;
+
+    /// Returns the largest columns, at most `limit`. The tables that they are of are not known here.
+    fn columns(&self, limit: usize) -> GpuColumns;
 
     /// Returns the source of the kernels of a plan, with the plan as comments, and why parts of it are the CPU's. What
     /// a run does before these kernels is done: scalar subqueries run, and so do the kernels of joins.
