@@ -26,6 +26,7 @@ pub(super) struct Fixture {
     folder: Arc<TempDir>,
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
+    pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
 }
 
@@ -69,7 +70,7 @@ impl Fixture {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
             source: None,
-            gpu_rules: vec![Arc::new(Fragments(columns))],
+            gpu_rules: vec![Arc::new(Fragments(Arc::clone(&columns)))],
             paths: Paths::Any,
             memory: Account::new(4 << 30),
             memory_bytes_max: 256 << 20,
@@ -81,6 +82,7 @@ impl Fixture {
             folder,
             tables: tables.expect("an engine"),
             freeing,
+            columns,
             emulated,
         }
     }
