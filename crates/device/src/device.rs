@@ -21,7 +21,7 @@ use crate::pool::PooledMemory;
 use crate::queue::{Places, Queued};
 use crate::{
     DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, MemoryPool, OutOfMemory,
-    PoolOptions, Reclaim, SubmitError,
+    PoolFigures, PoolOptions, Reclaim, SubmitError,
 };
 
 /// Id of a device of this process; never reused.
@@ -299,6 +299,12 @@ impl Device {
     /// Returns the number of bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
         self.memory.budget().used_bytes()
+    }
+
+    /// Returns how much of the memory each tenant uses, in the order of their names. The last is `other`, for memory
+    /// that is in no pool.
+    pub fn pools(&self) -> Vec<PoolFigures> {
+        self.memory.figures()
     }
 
     /// Returns the number of unfinished jobs.

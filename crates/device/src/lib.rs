@@ -44,7 +44,7 @@ pub use events::{Change, DeviceEvent, DeviceEvents, Subscription};
 pub use fault::{Fault, Stall};
 pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
-pub use pool::{MemoryPool, PoolOptions, Reclaim};
+pub use pool::{MemoryPool, PoolFigures, PoolOptions, Reclaim};
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;
 

@@ -69,6 +69,12 @@ impl Budget {
         self.shares.lock()[share.0].used_bytes
     }
 
+    /// Returns the number of bytes that a share uses, and its maximum.
+    pub(crate) fn use_of(&self, share: ShareId) -> (u64, u64) {
+        let share = self.shares.lock()[share.0];
+        (share.used_bytes, share.max_bytes.min(self.budget_bytes))
+    }
+
     /// Returns the number of bytes that a share uses above its minimum.
     pub(crate) fn excess_bytes(&self, share: ShareId) -> u64 {
         let share = self.shares.lock()[share.0];

@@ -1,6 +1,7 @@
 //! Memory pools: how much of a device's memory each tenant may use.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -19,6 +20,20 @@ pub struct PoolOptions {
     /// Bytes reserved for the tenant; it is never asked to release them.
     pub min_bytes: u64,
     /// Maximum bytes that the tenant may use; raised to `min_bytes` if smaller.
+    pub max_bytes: u64,
+}
+
+/// Name of all memory of a device that is in no pool.
+const OTHER: &str = "other";
+
+/// How much of a device's memory a tenant uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolFigures {
+    /// Name of the tenant; `other` for memory that is in no pool.
+    pub name: String,
+    /// Bytes that the tenant uses.
+    pub used_bytes: u64,
+    /// Maximum bytes that the tenant may use.
     pub max_bytes: u64,
 }
 
@@ -107,6 +122,28 @@ impl PooledMemory {
         drop(pools);
         others.sort_by_key(|other| Reverse(other.excess_bytes()));
         others
+    }
+
+    /// Returns the use of each tenant in the order of their names, and that of all other memory as the last.
+    pub(crate) fn figures(&self) -> Vec<PoolFigures> {
+        let pools: Vec<_> = self.pools.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut by_name: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for pool in &pools {
+            let (used_bytes, max_bytes) = self.budget.use_of(pool.share);
+            let (used, max) = by_name.entry(pool.name()).or_default();
+            *used += used_bytes;
+            *max = max_bytes.max(*max);
+        }
+        let in_pools: u64 = by_name.values().map(|(used, _)| used).sum();
+        let other = self.budget.used_bytes().saturating_sub(in_pools);
+        let other = (OTHER, (other, self.budget.budget_bytes()));
+        let all = by_name.into_iter().chain([other]);
+        let figures = all.map(|(name, (used_bytes, max_bytes))| PoolFigures {
+            name: name.to_owned(),
+            used_bytes,
+            max_bytes,
+        });
+        figures.collect()
     }
 
     /// Returns whether a request of this share for `bytes` would succeed.

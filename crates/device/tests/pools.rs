@@ -314,6 +314,38 @@ fn a_tenant_that_refuses_keeps_its_memory_and_another_gives_more() {
 }
 
 #[test]
+fn the_memory_of_each_tenant_is_told() {
+    let model = Model::new();
+    let open = |name: &str, max_bytes| {
+        let options = PoolOptions {
+            name: name.to_owned(),
+            min_bytes: 0,
+            max_bytes,
+        };
+        model.device.open_pool(options, None).expect("no minimum")
+    };
+    let told = || {
+        let pools = model.device.pools().into_iter();
+        let told = pools.map(|it| (it.name, it.used_bytes, it.max_bytes));
+        told.collect::<Vec<_>>()
+    };
+    let of = |name: &str, used, max| (name.to_owned(), used, max);
+    assert_eq!(told(), [of("other", 0, BUDGET_BYTES)]);
+    let tables = open("tables", 400);
+    let documents = open("documents", u64::MAX);
+    let _held = (tables.reserve(300), documents.reserve(50));
+    let wanted = [
+        of("documents", 50, BUDGET_BYTES),
+        of("tables", 300, 400),
+        of("other", 0, BUDGET_BYTES),
+    ];
+    assert_eq!(told(), wanted);
+    // Memory that outlives its pool is in no pool.
+    drop(tables);
+    assert_eq!(told()[1], of("other", 300, BUDGET_BYTES));
+}
+
+#[test]
 fn the_memory_of_a_closed_pool_stays_valid_and_its_minimum_is_free() {
     let model = Model::new();
     let options = |min_bytes| PoolOptions {

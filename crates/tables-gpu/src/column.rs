@@ -74,6 +74,13 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// Returns the bytes in all places.
+    pub(crate) fn all(self) -> u64 {
+        self.device + self.host + self.disk
+    }
+}
+
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
         self.device += other.device;

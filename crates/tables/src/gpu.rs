@@ -1,10 +1,14 @@
 //! Rules that give parts of plans to GPUs: what sessions choose, and what the rules report.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -45,10 +49,73 @@ pub struct GpuFigures {
     pub disk_bytes: u64,
 }
 
+/// The schema and the name of a table.
+pub type TableName = (String, String);
+
+/// A column of a file that a GPU reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuColumn {
+    /// The managed table that the file is of, with its schema.
+    pub table: Option<String>,
+    /// Path or URL of the file, shortened at its start.
+    pub file: String,
+    /// Name of the column, or what is computed of it, shortened.
+    pub name: String,
+    /// Whether it is declared.
+    pub is_declared: bool,
+    /// Number of rows.
+    pub rows: u64,
+    /// Bytes in memory of the GPU.
+    pub device_bytes: u64,
+    /// Bytes in memory of the host.
+    pub host_bytes: u64,
+    /// Bytes that are in a column file alone.
+    pub disk_bytes: u64,
+    /// Time since the last use.
+    pub unused: Duration,
+}
+
+/// The largest columns that a GPU reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuColumns {
+    /// Name of the device.
+    pub device: String,
+    /// The columns, the largest first.
+    pub largest: Vec<GpuColumn>,
+    /// Number of the others, and their bytes in all places.
+    pub left_out: (usize, u64),
+}
+
 /// A rule that gives parts of plans to a GPU. It reads [`GpuOptions`].
 pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Returns counts since the start, and what is in the memory of the GPU.
     fn figures(&self) -> GpuFigures;
+
+    /// Returns whether columns of a type can be kept for the GPU.
+    fn keeps(&self, data_type: &DataType) -> bool;
+
+    /// Leaves these files to the CPU if the session lets the server choose. Replaces those of the last call.
+    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>);
+
+    /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They stay when
+    /// others need room. Those that the table had before, and does not have any more, are forgotten. The future ends
+    /// when they are there, or there is no room; dropping it ends the work.
+    fn bring<'a>(
+        &'a self,
+        table: &'a TableName,
+        columns: Option<&'a [String]>,
+        scan: &'a Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> BoxFuture<'a, ()>;
+
+    /// Returns whether all columns of a declared table are there that have room.
+    fn is_there(&self, table: &TableName) -> bool;
+
+    /// Forgets the declarations of all tables but these.
+    fn retain_declared(&self, tables: &BTreeSet<TableName>);
+
+    /// Returns the largest columns, at most `limit`. The tables that they are of are not known here.
+    fn columns(&self, limit: usize) -> GpuColumns;
 
     /// Returns the source of the kernels of a plan, with the plan as comments, and why parts of it are the CPU's. What
     /// a run does before these kernels is done: scalar subqueries run, and so do the kernels of joins.

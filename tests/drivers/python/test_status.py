@@ -8,6 +8,7 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import psycopg
 import pymongo
@@ -210,6 +211,77 @@ def test_tables_and_statements_are_counted(sql):
     listed = {table["name"]: table["bytes"] for table in tables_of(page)["tables"]}
     assert listed == {"people": 24, "things": 8}
     assert tables_of(page)["gpus"] == []
+
+
+def test_the_memory_of_a_device_is_that_of_its_tenants(watched):
+    page, _ = watched
+    found = families(page)
+    # Inserted values move to devices in the background.
+    while "host" in buckets_by_device(found):
+        found = families(page)
+    used = values(found["forebay_device_pool_used_bytes"])
+    for (labels, all_bytes) in values(found["forebay_device_memory_used_bytes"]).items():
+        device = dict(labels)["device"]
+        parts = {dict(labels)["tenant"]: count for labels, count in used.items() if dict(labels)["device"] == device}
+        assert set(parts) == {"documents", "other"}
+        assert parts["documents"] > 0 and sum(parts.values()) == all_bytes
+
+
+NODE = shutil.which("node")
+
+
+def drawn(page, sample):
+    """Draws a sample with the script of the page. Returns the texts of the elements by their ids."""
+    harness = Path(__file__).with_name("page.mjs")
+    given = json.dumps({"script": get(page, "status.js")[1], "sample": sample})
+    done = subprocess.run([NODE, harness], input=given, capture_output=True, text=True, timeout=300, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(NODE is None, reason="skipped: no node")
+def test_the_page_shows_the_memory_and_the_columns_of_a_gpu(sql):
+    page, _ = sql
+    sample = json.loads(get(page, "status.json")[1])
+    shown = drawn(page, sample)
+    assert shown["sql-columns"]["hidden"] and "free" in shown["devices"]["text"]
+    gib = 1 << 30
+    tenants = [("documents", 2 * gib, 64 * gib), ("tables", 5 * gib, 32 * gib), ("other", 0, 64 * gib)]
+    sample["devices"][0] |= {
+        "memoryBudgetBytes": 64 * gib,
+        "memoryUsedBytes": 7 * gib,
+        "tenants": [{"name": name, "usedBytes": used, "maxBytes": limit} for name, used, limit in tenants],
+    }
+    hostile = "<img src=x onerror=alert(1)>"
+    column = {"rows": 6_000_000, "hostBytes": 0, "diskBytes": 0, "unusedSeconds": 3.2}
+    declared = {"name": "price", "table": "public.sales", "file": "/d/sales-x/1.parquet", "isDeclared": True}
+    largest = [
+        column | declared | {"deviceBytes": 4 * gib},
+        column | {"name": hostile, "table": None, "file": "/files/a.parquet", "deviceBytes": 0, "hostBytes": gib},
+    ]
+    figures = {"aggregates": 3, "onCpu": 1, "reasons": {"a reason": 1}, "diskBytes": 9 * gib}
+    gpu = figures | {"device": "cuda:0", "columns": 12, "columnBytes": 5 * gib, "hostBytes": gib}
+    sample["tables"]["gpus"] = [gpu]
+    sample["tables"]["gpuColumns"] = [
+        {"device": "cuda:0", "largest": largest, "leftOut": 10, "leftOutBytes": 3 << 20}
+    ]
+    shown = drawn(page, sample)
+    devices = shown["devices"]["text"]
+    for expected in ["documents 2.0 GiB", "tables 5.0 GiB of 32.0 GiB", "57.0 GiB free"]:
+        assert expected in devices, devices
+    assert "other" not in devices, "it uses nothing"
+    assert not shown["sql-columns"]["hidden"]
+    about, columns = shown["sql-columns-about"]["text"], shown["gpu-columns"]["text"]
+    assert about == "cuda:0: 12 columns, 5.0 GiB on the GPU, 1.0 GiB on the host; 9.0 GiB of column files"
+    for expected in [
+        "price sales · declared 6M 4.0 GiB – – 3 s ago",
+        f"{hostile} /files/a.parquet 6M – 1.0 GiB – 3 s ago",
+        "10 more columns on cuda:0, 3.0 MiB.",
+    ]:
+        assert expected in columns, columns
+    # A page that other machines can reach has no names.
+    sample["tables"]["gpuColumns"] = []
+    shown = drawn(page, sample)
+    assert shown["gpu-columns"]["text"] == "Columns are shown to clients of the server's machine."
 
 
 def browse(*arguments):

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_device::{Change, Device, DeviceEvent, DeviceId, DeviceState};
+use forebay_device::{Change, Device, DeviceEvent, DeviceId, DeviceState, PoolFigures};
 use forebay_documents::{
     Cell, CollectionStatus, FieldStatus, Histogram, IndexState, SearchFigures, Status,
 };
@@ -93,10 +93,19 @@ fn device(device: &Device, buckets: u64) -> Value {
         "gpu": device.details().map(ToString::to_string),
         "memoryBudgetBytes": device.memory_budget_bytes(),
         "memoryUsedBytes": device.memory_used_bytes(),
+        "tenants": device.pools().iter().map(tenant).collect::<Vec<_>>(),
         "queuedJobs": device.queued_jobs(),
         "finishedJobs": device.finished_jobs(),
         "busySeconds": device.busy_time().as_secs_f64(),
         "buckets": buckets,
+    })
+}
+
+fn tenant(pool: &PoolFigures) -> Value {
+    json!({
+        "name": pool.name,
+        "usedBytes": pool.used_bytes,
+        "maxBytes": pool.max_bytes,
     })
 }
 

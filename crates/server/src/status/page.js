@@ -186,6 +186,31 @@ function bar(share) {
   return make("div", { class: "bar" }, make("i", { width: `${Math.min(100, 100 * share)}%` }));
 }
 
+/** The tenants of a device's memory, in the order of their colours. */
+const TENANTS = ["documents", "tables", "other"];
+
+function tenantColour(name) {
+  if (name === "other") return deviceColour("host");
+  return DEVICES[TENANTS.indexOf(name)] || DEVICES[TENANTS.length];
+}
+
+/** A bar with a part for each tenant of a device's memory; the rest is free. */
+function tenantsBar(device) {
+  const share = (tenant) => (device.memoryBudgetBytes > 0 ? tenant.usedBytes / device.memoryBudgetBytes : 0);
+  const parts = device.tenants.map((tenant) => make("i", { colour: tenantColour(tenant.name), width: `${Math.min(100, 100 * share(tenant))}%` }));
+  return make("div", { class: "bar parts" }, ...parts);
+}
+
+function tenantFigures(device) {
+  const used = device.tenants.filter((tenant) => tenant.usedBytes > 0 || tenant.name === "tables");
+  const figures = used.map((tenant) => {
+    // A limit of a tenant is that of the device, unless a setting has another one.
+    const limit = tenant.maxBytes < device.memoryBudgetBytes ? ` of ${bytes(tenant.maxBytes)}` : "";
+    return make("span", {}, make("span", { class: "chip", colour: tenantColour(tenant.name) }), `${tenant.name} ${bytes(tenant.usedBytes)}${limit} `);
+  });
+  return [...figures, `${bytes(Math.max(0, device.memoryBudgetBytes - device.memoryUsedBytes))} free`];
+}
+
 function drawDevices(now, before) {
   const cards = now.devices.map((device) => {
     const old = before.devices.find((one) => one.id === device.id);
@@ -195,7 +220,8 @@ function drawDevices(now, before) {
       make("div", { class: "row" }, make("h3", {}, make("span", { class: "chip", colour: deviceColour(device.id) }), device.name), state),
       make("div", { class: "soft small" }, device.reason || [device.gpu, `${count(device.buckets)} buckets`].filter(Boolean).join(" · ")),
       make("div", { class: "row small" }, make("span", { class: "soft" }, "memory"), `${bytes(device.memoryUsedBytes)} of ${bytes(device.memoryBudgetBytes)}`),
-      bar(device.memoryBudgetBytes > 0 ? device.memoryUsedBytes / device.memoryBudgetBytes : 0),
+      tenantsBar(device),
+      make("div", { class: "soft small" }, ...tenantFigures(device)),
       make("div", { class: "row small" }, make("span", { class: "soft" }, "load"), `${percent(load, 1)}, ${count(device.queuedJobs)} queued`),
       bar(load));
   });
@@ -386,7 +412,7 @@ function drawSlow(now) {
 function drawTables(sql) {
   const known = (n, format) => (n === null ? "–" : format(n));
   const rows = sql.tables.map((table) => make("tr", {},
-    make("td", {}, table.schema === "public" ? table.name : `${table.schema}.${table.name}`, " ", make("span", { class: "soft small" }, table.isView ? "view" : "")),
+    make("td", {}, table.schema === "public" ? table.name : `${table.schema}.${table.name}`, " ", make("span", { class: "soft small" }, table.isView ? "view" : table.gpu === null ? "" : `gpu = ${table.gpu}`)),
     make("td", {}, known(table.rows, count)),
     make("td", {}, known(table.bytes, bytes))));
   if (sql.tablesLeftOut > 0) rows.push(none(`${count(sql.tablesLeftOut)} more tables.`));
@@ -395,11 +421,33 @@ function drawTables(sql) {
 
 function drawGpus(sql) {
   $("sql-gpus").hidden = sql.gpus.length === 0;
-  set("sql-gpus-about", sql.gpus.map((gpu) => [`${gpu.device}: ${count(gpu.aggregates)} aggregates`, `${count(gpu.onCpu)} on the CPU`,
-    `${count(gpu.columns)} columns, ${bytes(gpu.columnBytes)} on the GPU and ${bytes(gpu.hostBytes)} on the host`].join(" · ")).join("; "));
+  set("sql-gpus-about", sql.gpus.map((gpu) => [`${gpu.device}: ${count(gpu.aggregates)} aggregates`, `${count(gpu.onCpu)} on the CPU`].join(" · ")).join("; "));
   const reasons = {};
   for (const [reason, n] of sql.gpus.flatMap((gpu) => Object.entries(gpu.reasons))) reasons[reason] = (reasons[reason] || 0) + n;
   drawCounts("sql-reasons", reasons, sum(sql.gpus.map((gpu) => gpu.onCpu)) > 0 ? "Reasons are shown to clients of the server's machine." : "None.");
+}
+
+function gpuColumn(column) {
+  const size = (n) => (n > 0 ? bytes(n) : "–");
+  const place = column.table === null ? column.file : column.table.replace(/^public\./, "");
+  return make("tr", {},
+    make("td", { class: "statement", title: `${column.name}\n${column.file}` }, make("code", {}, column.name), make("div", { class: "soft small" }, column.isDeclared ? `${place} · declared` : place)),
+    make("td", {}, count(column.rows)),
+    make("td", {}, size(column.deviceBytes)),
+    make("td", {}, size(column.hostBytes)),
+    make("td", {}, size(column.diskBytes)),
+    make("td", { class: "soft" }, `${age(column.unusedSeconds)} ago`));
+}
+
+function drawGpuColumns(sql) {
+  $("sql-columns").hidden = sql.gpus.length === 0;
+  const total = (gpu) => `${gpu.device}: ${count(gpu.columns)} columns, ${bytes(gpu.columnBytes)} on the GPU, ${bytes(gpu.hostBytes)} on the host; ${bytes(gpu.diskBytes)} of column files`;
+  set("sql-columns-about", sql.gpus.map(total).join("; "));
+  const rows = sql.gpuColumns.flatMap((gpu) => gpu.largest.map(gpuColumn));
+  const others = sql.gpuColumns.filter((gpu) => gpu.leftOut > 0);
+  rows.push(...others.map((gpu) => none(`${count(gpu.leftOut)} more columns on ${gpu.device}, ${bytes(gpu.leftOutBytes)}.`)));
+  const empty = sum(sql.gpus.map((gpu) => gpu.columns)) > 0 ? "Columns are shown to clients of the server's machine." : "None.";
+  $("gpu-columns").replaceChildren(...(rows.length > 0 ? rows : [none(empty)]));
 }
 
 function drawSql(now, before) {
@@ -415,6 +463,7 @@ function drawSql(now, before) {
   drawSlow(now);
   drawTables(sql);
   drawGpus(sql);
+  drawGpuColumns(sql);
 }
 
 function draw() {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_tables::{
-    Ending, GpuFigures, RunningStatement, SlowStatement, TableStatus, Tables as Engine,
+    Ending, GpuColumn, GpuColumns, GpuFigures, RunningStatement, SlowStatement, TableStatus,
+    Tables as Engine,
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -14,6 +15,10 @@ use super::metrics::Page;
 
 /// Maximum number of statements, and of tables, on the page.
 const SHOWN_MAX: usize = 60;
+/// Maximum number of columns of a GPU on the page.
+const COLUMNS_MAX: usize = 60;
+/// Maximum characters of the columns that a table declares for GPUs.
+const GPU_CHARACTERS: usize = 160;
 /// Age at which the list of tables is read again. It may take as many seconds as there are tables.
 const LIST_AGE_MAX: Duration = Duration::from_secs(30);
 
@@ -59,6 +64,12 @@ impl Tables {
         let slow: Vec<Value> = slow.iter().map(|it| of_slow(it, shows_texts)).collect();
         let gpus = engine.gpu_figures();
         let gpus: Vec<Value> = gpus.iter().map(|it| of_gpu(it, shows_texts)).collect();
+        // Names of files, columns and expressions are texts, too.
+        let columns = match shows_texts {
+            true => engine.gpu_columns(COLUMNS_MAX),
+            false => Vec::new(),
+        };
+        let columns: Vec<Value> = columns.iter().map(of_columns).collect();
         let (tables, left_out) = self.listed(engine).await;
         json!({
             "sessions": figures.sessions,
@@ -70,6 +81,7 @@ impl Tables {
             "plansMade": figures.plans_made,
             "plansRunAgain": figures.plans_run_again,
             "gpus": gpus,
+            "gpuColumns": columns,
             "running": running,
             "slowStatements": slow,
             "tables": tables,
@@ -194,6 +206,30 @@ fn of_gpu(gpu: &GpuFigures, shows_texts: bool) -> Value {
     })
 }
 
+fn of_columns(columns: &GpuColumns) -> Value {
+    let (left_out, left_out_bytes) = columns.left_out;
+    json!({
+        "device": columns.device,
+        "largest": columns.largest.iter().map(of_column).collect::<Vec<_>>(),
+        "leftOut": left_out,
+        "leftOutBytes": left_out_bytes,
+    })
+}
+
+fn of_column(column: &GpuColumn) -> Value {
+    json!({
+        "table": column.table,
+        "file": column.file,
+        "name": column.name,
+        "isDeclared": column.is_declared,
+        "rows": column.rows,
+        "deviceBytes": column.device_bytes,
+        "hostBytes": column.host_bytes,
+        "diskBytes": column.disk_bytes,
+        "unusedSeconds": column.unused.as_secs_f64(),
+    })
+}
+
 fn of_running(statement: &RunningStatement, shows_texts: bool) -> Value {
     json!({
         "number": statement.number,
@@ -222,6 +258,7 @@ fn of_table(table: &TableStatus) -> Value {
         "schema": table.schema,
         "name": table.name,
         "isView": table.is_view,
+        "gpu": table.gpu.as_ref().map(|it| it.chars().take(GPU_CHARACTERS).collect::<String>()),
         "rows": table.rows,
         "bytes": table.bytes,
     })

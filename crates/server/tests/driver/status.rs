@@ -214,6 +214,30 @@ async fn the_state_of_devices_and_caches_is_shown() -> Result<()> {
     server.stop()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_memory_of_devices_is_shown_by_tenant() -> Result<()> {
+    let server = start(&["--devices", "host:1"])?;
+    let address = address(server.process())?;
+    cached(&server).await?;
+    let of = |tenant: &str| {
+        let labels = format!("{{device=\"host:0\",tenant=\"{tenant}\"}}");
+        let used = sample(&address, &format!("forebay_device_pool_used_bytes{labels}"))?;
+        let max = sample(&address, &format!("forebay_device_pool_max_bytes{labels}"))?;
+        anyhow::Ok((used, max))
+    };
+    // The values move to the device in the background; before, it has no tenant.
+    while !of("documents").is_ok_and(|(used, _)| used > 0.0) {
+        tokio::task::yield_now().await;
+    }
+    let device = &json(&address)?["devices"][0];
+    let tenants = device["tenants"].as_array().context("tenants")?;
+    let names: Vec<_> = tenants.iter().map(|it| it["name"].as_str()).collect();
+    assert_eq!(names, [Some("documents"), Some("other")], "{device}");
+    let budget = device["memoryBudgetBytes"].as_f64().context("a budget")?;
+    assert_eq!((of("documents")?.1, of("other")?), (budget, (0.0, budget)));
+    server.stop()
+}
+
 #[test]
 fn requests_that_are_wrong_or_harmful_get_clear_answers() -> Result<()> {
     let server = start(&["--memory"])?;

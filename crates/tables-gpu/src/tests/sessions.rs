@@ -1,5 +1,6 @@
 //! Sessions of the SQL engine with an engine of kernels: plans that are kept, and tables that change.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::scalar::ScalarValue;
 use forebay_memory::Account;
-use forebay_tables::{Outcome, Paths, Session, Settings, Tables, parse};
+use forebay_tables::{GpuColumn, Outcome, Paths, Session, Settings, Tables, parse};
 use tempfile::TempDir;
 
 use super::data::{Sizes, write};
@@ -25,6 +26,7 @@ pub(super) struct Fixture {
     folder: Arc<TempDir>,
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
+    pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
     columns: Arc<Columns>,
 }
@@ -81,6 +83,7 @@ impl Fixture {
             folder,
             tables: tables.expect("an engine"),
             freeing,
+            columns,
             emulated,
             columns,
         }
@@ -186,9 +189,38 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         figures.columns > 0 && figures.column_bytes > 0,
         "{figures:?}"
     );
+    largest_are_told(&fixture, figures.columns);
     let mut reasons = figures.on_cpu.iter().map(|(reason, _)| reason);
     assert!(reasons.any(|it| it.starts_with("median")), "{figures:?}");
     assert!(on_engine * 10 > queries.len() * 9);
+}
+
+/// Checks what is told of the largest columns, of this many in all.
+fn largest_are_told(fixture: &Fixture, columns: usize) {
+    let told = |limit| fixture.tables.gpu_columns(limit).remove(0);
+    let (few, all) = (told(3), told(usize::MAX));
+    let bytes = |it: &GpuColumn| it.device_bytes + it.host_bytes + it.disk_bytes;
+    assert_eq!((all.largest.len(), all.left_out), (columns, (0, 0)));
+    assert!(all.largest.is_sorted_by_key(|it| Reverse(bytes(it))));
+    let left_out = all.largest[3..].iter().map(bytes).sum();
+    assert_eq!(
+        (few.largest.len(), few.left_out),
+        (3, (columns - 3, left_out))
+    );
+    assert_eq!(
+        few.largest.iter().map(bytes).max(),
+        all.largest.iter().map(bytes).max()
+    );
+    let price = all
+        .largest
+        .iter()
+        .find(|it| it.name == "price" && it.rows == 700);
+    let price = price.expect("the column of the first file");
+    assert!(
+        price.file.ends_with("/files/t/0.parquet") && price.table.is_none(),
+        "{price:?}"
+    );
+    assert!(price.device_bytes > 0 && price.unused < Duration::from_secs(3600));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_device::{Change, Device};
+use forebay_device::{Change, Device, PoolFigures};
 
 use super::{Figure, Page};
 use crate::status::process::ProcessStatus;
@@ -110,11 +110,41 @@ fn devices(page: &mut Page, status: &ProcessStatus) {
             family.sample(&[("device", device.name())], figure(device));
         }
     }
+    pools(page, status);
     let mut events = page.counter(
         "forebay_device_events_total",
         "Devices that joined, left or were lost.",
     );
     for (change, count) in Change::NAMES.iter().zip(status.device_event_counts) {
         events.sample(&[("event", change)], count);
+    }
+}
+
+/// Appends the memory of each tenant of each device.
+fn pools(page: &mut Page, status: &ProcessStatus) {
+    let of_devices = status.devices.iter().map(|it| (it.name(), it.pools()));
+    let of_devices: Vec<_> = of_devices.collect();
+    let figures: [Figure<PoolFigures>; 2] = [
+        (
+            "forebay_device_pool_used_bytes",
+            "gauge",
+            "Device memory that a tenant uses; the tenant is \"other\" for memory that is in no pool.",
+            |it| it.used_bytes as f64,
+        ),
+        (
+            "forebay_device_pool_max_bytes",
+            "gauge",
+            "Maximum device memory that a tenant may use, if no other tenant needs it.",
+            |it| it.max_bytes as f64,
+        ),
+    ];
+    for (name, kind, help, figure) in figures {
+        let mut family = page.family(name, kind, help);
+        for (device, pools) in &of_devices {
+            for pool in pools {
+                let labels = [("device", *device), ("tenant", pool.name.as_str())];
+                family.sample(&labels, figure(pool));
+            }
+        }
     }
 }
