@@ -104,7 +104,7 @@ impl ScanTable {
             segment
                 .rows
                 .chunk(chunk, *index, has_deleted)
-                .write(&mut bytes);
+                .append(&mut bytes);
         }
         let segments_at = bytes.len();
         let mut deleted_at =
@@ -115,11 +115,11 @@ impl ScanTable {
             } else {
                 deleted_at
             };
-            segment.rows.segment(first_row, at).write(&mut bytes);
+            segment.rows.segment(first_row, at).append(&mut bytes);
             deleted_at += (segment.deleted.len() * size_of::<u32>()) as u64;
         }
         let deleted = self.segments.iter().flat_map(|segment| &segment.deleted);
-        deleted.for_each(|word| word.write(&mut bytes));
+        deleted.for_each(|word| word.append(&mut bytes));
         Image { bytes, segments_at }
     }
 }

@@ -17,7 +17,14 @@ pub trait DeviceType: Sized {
     ///
     /// # Panics
     /// If `out` is shorter than the type.
-    fn write(&self, out: &mut [u8]);
+    fn put(&self, out: &mut [u8]);
+
+    /// Appends the value's bytes as laid out in device memory, with zeros for padding.
+    fn append(&self, out: &mut Vec<u8>) {
+        let first = out.len();
+        out.resize(first + size_of::<Self>(), 0);
+        self.put(&mut out[first..]);
+    }
 
     /// Reads a value from the start of `bytes`, laid out as in device memory.
     ///
@@ -30,7 +37,7 @@ pub trait DeviceType: Sized {
         let mut bytes = vec![0; size_of_val(values)];
         let places = bytes.chunks_exact_mut(size_of::<Self>().max(1));
         for (value, place) in values.iter().zip(places) {
-            value.write(place);
+            value.put(place);
         }
         bytes
     }
@@ -58,7 +65,7 @@ macro_rules! numbers {
 
             fn define(_: &mut Vec<String>) {}
 
-            fn write(&self, out: &mut [u8]) {
+            fn put(&self, out: &mut [u8]) {
                 out[..size_of::<$rust>()].copy_from_slice(&self.to_le_bytes());
             }
 
@@ -92,9 +99,9 @@ impl<T: DeviceType, const COUNT: usize> DeviceType for [T; COUNT] {
         T::define(definitions);
     }
 
-    fn write(&self, out: &mut [u8]) {
+    fn put(&self, out: &mut [u8]) {
         for (index, value) in self.iter().enumerate() {
-            value.write(&mut out[index * size_of::<T>()..]);
+            value.put(&mut out[index * size_of::<T>()..]);
         }
     }
 
@@ -154,8 +161,8 @@ macro_rules! pointers {
                 T::define(definitions);
             }
 
-            fn write(&self, out: &mut [u8]) {
-                self.address.write(out);
+            fn put(&self, out: &mut [u8]) {
+                self.address.put(out);
             }
 
             fn read(bytes: &[u8]) -> Self {
@@ -259,10 +266,10 @@ macro_rules! kernel_arguments {
                 }
             }
 
-            fn write(&self, out: &mut [u8]) {
+            fn put(&self, out: &mut [u8]) {
                 let out = &mut out[..::std::mem::size_of::<$name>()];
                 $(
-                    $crate::cuda::DeviceType::write(&self.$field, &mut out[::std::mem::offset_of!($name, $field)..]);
+                    $crate::cuda::DeviceType::put(&self.$field, &mut out[::std::mem::offset_of!($name, $field)..]);
                 )+
             }
 

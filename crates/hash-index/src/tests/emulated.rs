@@ -81,7 +81,7 @@ impl Emulated {
         (memory, blocks): (&mut Image, u32),
     ) {
         let mut head = Vec::new();
-        arguments.write(&mut head);
+        arguments.append(&mut head);
         let selected = entries.iter().position(|known| known == entry);
         head.extend((selected.expect("a known kernel") as u64).to_le_bytes());
         memory.bytes[..head.len()].copy_from_slice(&head);

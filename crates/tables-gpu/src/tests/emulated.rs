@@ -162,7 +162,7 @@ impl Emulated {
             let program = self.compiled(kernel.program.spec());
             let mut arguments = Vec::new();
             let of_kernel = image.arguments_at(index, BASE + begin as u64);
-            of_kernel.write(&mut arguments);
+            of_kernel.append(&mut arguments);
             memory[..arguments.len()].copy_from_slice(&arguments);
             fs::write(file.path(), &memory).expect("room");
             let run = Command::new(program)
