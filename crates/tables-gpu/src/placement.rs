@@ -8,7 +8,6 @@ use forebay_movement::Tier;
 use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
-use crate::giving_way::GivingWay;
 use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
@@ -20,7 +19,7 @@ const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
     /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either,
-    /// frees columns that were used longest ago, but none that were used since `began`, or that are declared.
+    /// frees columns that were used longest ago, but none that were used since `began`.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
@@ -33,10 +32,7 @@ impl Columns {
         if let Ok(memory) = self.engine.write_host(words.to_vec()).await {
             return Ok(memory);
         }
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, began), undeclared, |it| it.host);
+        self.known.lock().free(bytes, began, |it| it.host);
         match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
@@ -45,7 +41,7 @@ impl Columns {
                 if self.engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
-                let memory = self.allocate_column(bytes, began);
+                let memory = self.allocate(bytes, began);
                 let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
                 self.engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
@@ -121,9 +117,6 @@ impl Columns {
 
     fn free_stale(&self, bytes: u64, began: u64) {
         let stale = began.saturating_sub(USES_LATELY);
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, stale), undeclared, |it| it.device);
+        self.known.lock().free(bytes, stale, |it| it.device);
     }
 }

@@ -44,7 +44,6 @@ const RESULTS_BYTES_MAX: usize = 256 << 20;
 /// The reasons of fragments that are computed where the session brings their columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
 pub(crate) const SMALL: &str = "its files are small";
-pub(crate) const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
 /// What computed a fragment.
 #[derive(Debug)]
@@ -564,11 +563,7 @@ impl Work {
         });
         let reads: Vec<Read> = reads.collect::<Result<_>>()?;
         let has_files = reads.iter().any(|(_, files)| !files.is_empty());
-        if !self.options.loads && self.columns.are_left_to_cpu(&reads) {
-            return Err(Reason::new(LEFT_TO_CPU));
-        }
-        let is_small = has_files && !Columns::are_worth_it(&reads);
-        if !self.options.loads && is_small && !self.columns.are_declared(&reads) {
+        if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
             return Err(Reason::new(SMALL));
         }
         self.columns.compile_searches(&reads).await?;
@@ -583,8 +578,7 @@ impl Work {
         };
         let load = |loading| {
             let columns = Arc::clone(&self.columns);
-            let with = (Arc::clone(&self.context), columns.now());
-            load(columns, reads.clone(), with, loading)
+            load(columns, reads.clone(), Arc::clone(&self.context), loading)
         };
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {

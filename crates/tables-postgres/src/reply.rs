@@ -31,11 +31,7 @@ pub(crate) fn fatal(error: &SqlError) -> ErrorResponse {
 }
 
 fn notice(warning: &SqlError) -> NoticeResponse {
-    let severity = match warning.code {
-        Code::Warning => "WARNING",
-        _ => "NOTICE",
-    };
-    NoticeResponse::new(fields(severity, warning, None))
+    NoticeResponse::new(fields("NOTICE", warning, None))
 }
 
 fn fields(severity: &str, error: &SqlError, position: Option<usize>) -> Vec<(u8, String)> {

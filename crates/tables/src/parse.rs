@@ -14,7 +14,6 @@ use forebay_memory::Share;
 
 use crate::complexity;
 use crate::copy::{self, CopyFrom, CopyOut};
-use crate::declaration::{self, AlterTable};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
@@ -61,8 +60,6 @@ pub(crate) enum Body {
     CopyFrom(Box<CopyFrom>),
     /// `FETCH` or `MOVE`.
     Fetch(Fetch),
-    /// `ALTER TABLE` that sets or resets options.
-    AlterTable(Box<AlterTable>),
     /// `EXPLAIN (FORMAT kernel)`.
     ExplainKernels(Box<ExplainKernels>),
 }
@@ -130,7 +127,7 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
             Body::Sql(statement) => expansion::check(statement)?,
             Body::Copy(copied) => expansion::check(&copied.statement)?,
             Body::ExplainKernels(explained) => expansion::check(&explained.statement)?,
-            Body::AlterTable(_) | Body::CopyFrom(_) | Body::Fetch(_) => {}
+            Body::CopyFrom(_) | Body::Fetch(_) => {}
         }
         parsed.push(Parsed {
             share: None,
@@ -149,9 +146,6 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
     if kernels::are_explained(parser) {
         let explained = kernels::parse(parser)?;
         return Ok(Body::ExplainKernels(Box::new(explained)));
-    }
-    if let Some(alter) = declaration::parse(&mut parser.parser)? {
-        return Ok(Body::AlterTable(Box::new(alter)));
     }
     match copy::place(parser) {
         Some(copy::Place::Client) => {

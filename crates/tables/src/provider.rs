@@ -225,7 +225,7 @@ impl SchemaProvider for Schema {
 }
 
 /// Returns the provider of a declared table.
-pub(crate) async fn declared(
+async fn declared(
     shared: &Arc<Shared>,
     name: &str,
     entry: &Entry,

@@ -26,7 +26,6 @@ pub(super) struct Fixture {
     folder: Arc<TempDir>,
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
-    pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
 }
 
@@ -70,7 +69,7 @@ impl Fixture {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
             source: None,
-            gpu_rules: vec![Arc::new(Fragments(Arc::clone(&columns)))],
+            gpu_rules: vec![Arc::new(Fragments(columns))],
             paths: Paths::Any,
             memory: Account::new(4 << 30),
             memory_bytes_max: 256 << 20,
@@ -82,7 +81,6 @@ impl Fixture {
             folder,
             tables: tables.expect("an engine"),
             freeing,
-            columns,
             emulated,
         }
     }
