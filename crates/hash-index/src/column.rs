@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::AlignedBytes;
-use forebay_device::cuda::{DevicePointer, DeviceView, HostRegistration};
+use forebay_device::cuda::{Cuda, DevicePointer, DeviceView, HostRegistration};
 
 use crate::Width;
 use crate::kernels::Rows;
@@ -24,6 +24,16 @@ impl Column {
         match self {
             Column::Device(view) => view.len() as u64,
             Column::Pinned(_, range) => range.len() as u64,
+        }
+    }
+
+    /// Asserts that kernels of this device may read it.
+    ///
+    /// # Panics
+    /// If it is in memory of another device.
+    pub(crate) fn assert_is_of(&self, cuda: &Cuda) {
+        if let Column::Device(view) = self {
+            cuda.assert_owns(view);
         }
     }
 

@@ -19,10 +19,10 @@ pub enum IndexError {
     /// A row is too far away from the slot of its hash. The caller makes a larger table, or joins another way if one
     /// key has thousands of rows.
     #[error(
-        "a row is more than {steps} slots away from its own: a key has too many rows, or the table is too full"
+        "no slot is free among the {steps} from a row's own on: a key has too many rows, or the table is too full"
     )]
     ChainTooLong {
-        /// Maximum distance in slots.
+        /// Number of slots in which a row may be.
         steps: u64,
     },
     /// A table by key has no slot for a key. The caller uses linear probing.

@@ -67,6 +67,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Asserts that it is in memory of this device.
+    ///
+    /// # Panics
+    /// If it is in that of another one.
+    pub(crate) fn assert_is_of(&self, cuda: &Cuda) {
+        cuda.assert_owns(&self.slots);
+        cuda.assert_owns(&self.taken);
+    }
+
     /// Returns what kernels take.
     pub(crate) fn index_ref(&self) -> HashIndexRef {
         let memory = (self.slots.pointer_mut(), self.taken.pointer_mut());
@@ -152,7 +161,8 @@ impl IndexBuilder {
     /// fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it.
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is that
+    /// of another device.
     pub fn insert_async(&mut self, cuda: &mut Cuda, rows: &DeviceRows) -> Result<(), IndexError> {
         let count = self.rows + rows.count(self.table.shape.width());
         check_room(&self.table.shape, count)?;
@@ -209,7 +219,8 @@ impl HashIndex {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it.
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is that
+    /// of another device.
     pub fn probe_async(
         &self,
         cuda: &mut Cuda,

@@ -54,6 +54,8 @@ pub(crate) fn insert(
     outcome: &DeviceView<Outcome>,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
+    assert_is_of(cuda, table, rows);
+    cuda.assert_owns(outcome);
     let kernel = cuda.kernel(&INDEX, &entry("insert", &table.shape))?;
     let arguments = Inserting {
         rows: rows.rows(table.shape.width()),
@@ -76,6 +78,8 @@ pub(crate) fn probe(
     totals: &Totals,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
+    assert_is_of(cuda, table, rows);
+    cuda.assert_owns(totals.view());
     let kernel = cuda.kernel(&INDEX, &entry("probe", &table.shape))?;
     let arguments = Probing {
         rows: rows.rows(table.shape.width()),
@@ -105,6 +109,8 @@ pub(crate) fn generate(
         keys.len(),
         payloads.len()
     );
+    cuda.assert_owns(keys);
+    cuda.assert_owns(payloads);
     let kernel = cuda.kernel(&WORKLOAD, &generate_entry(workload.width))?;
     let arguments = Generating {
         keys: keys.pointer_mut(),
@@ -119,6 +125,13 @@ pub(crate) fn generate(
     // SAFETY: `generate` takes `Generating` and writes `count` values to each column, which are that long. `used` owns
     // both.
     unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
+}
+
+/// Asserts that a table and rows are where kernels of this device may use them.
+fn assert_is_of(cuda: &Cuda, table: &Table, rows: &DeviceRows) {
+    table.assert_is_of(cuda);
+    rows.keys.assert_is_of(cuda);
+    rows.payloads.assert_is_of(cuda);
 }
 
 /// Returns as many blocks as fit on the GPU, or fewer if there are fewer rows.

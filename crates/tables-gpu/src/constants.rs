@@ -1,6 +1,6 @@
 //! Scalar subqueries, whose values are constants once they have run.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::Schema;
@@ -14,6 +14,17 @@ use datafusion::scalar::ScalarValue;
 
 use crate::fragment::{Fragment, Rows};
 use crate::reason::Reason;
+
+/// Whether the expressions of a fragment have scalar subqueries; known after the first run. A clone, which may get other
+/// expressions, does not know it.
+#[derive(Debug, Default)]
+pub(crate) struct HasSubqueries(OnceLock<bool>);
+
+impl Clone for HasSubqueries {
+    fn clone(&self) -> HasSubqueries {
+        HasSubqueries::default()
+    }
+}
 
 /// Returns the value of a scalar subquery.
 ///
@@ -41,7 +52,7 @@ impl Fragment {
         &self,
         value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,
     ) -> std::result::Result<Option<Fragment>, Reason> {
-        if self.has_subqueries.get() == Some(&false) {
+        if self.has_subqueries.0.get() == Some(&false) {
             return Ok(None);
         }
         let mut fragment = self.clone();
@@ -59,7 +70,7 @@ impl Fragment {
             has_some |= replaced.transformed;
             *expr = replaced.data;
         }
-        let _ = self.has_subqueries.set(has_some);
+        let _ = self.has_subqueries.0.set(has_some);
         Ok(has_some.then(|| {
             fragment.number();
             fragment

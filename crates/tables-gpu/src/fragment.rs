@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -22,6 +22,7 @@ use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 
+use crate::constants::HasSubqueries;
 use crate::join::{Join, joined};
 use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
@@ -134,8 +135,7 @@ pub(crate) struct Fragment {
     pub(crate) shares_rows: Arc<AtomicBool>,
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
-    /// Whether expressions have scalar subqueries; known after the first run.
-    pub(crate) has_subqueries: OnceLock<bool>,
+    pub(crate) has_subqueries: HasSubqueries,
 }
 
 impl Fragment {
@@ -187,7 +187,7 @@ impl Fragment {
             is_listed: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
-            has_subqueries: OnceLock::new(),
+            has_subqueries: HasSubqueries::default(),
         };
         fragment.number();
         fragment
@@ -222,7 +222,7 @@ impl Fragment {
             is_listed: true,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
-            has_subqueries: OnceLock::new(),
+            has_subqueries: HasSubqueries::default(),
         };
         fragment.number();
         Ok(fragment)

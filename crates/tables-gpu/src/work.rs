@@ -127,7 +127,7 @@ impl Work {
 
     async fn on_device(&self) -> Result<OnDevice> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let mut ready = self.ready(&mut figures).await?;
+        let mut ready = self.ready(true, &mut figures).await?;
         let found = match self.are_selected(&ready.groups) {
             true => {
                 let counted = self.counted(&ready, &mut figures).await?;
@@ -145,7 +145,7 @@ impl Work {
     /// Why the device cannot compute the fragment.
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let mut ready = self.ready(&mut figures).await?;
+        let mut ready = self.ready(true, &mut figures).await?;
         if !self.are_selected(&ready.groups) {
             let found = self.all(&mut ready, &mut figures).await?;
             return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
@@ -173,7 +173,7 @@ impl Work {
     /// Why the device cannot compute the fragment.
     pub(crate) async fn kernels(&self) -> Result<String> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let ready = self.ready(&mut figures).await?;
+        let ready = self.ready(false, &mut figures).await?;
         let scanned = scanned(&ready.fragment.rows, &ready.resident, &ready.stop.0)?;
         let (place, selects) = (ready.groups.place, self.are_selected(&ready.groups));
         let work = move || {
@@ -261,8 +261,8 @@ impl Work {
         })
     }
 
-    /// Returns what the kernel that adds totals needs.
-    async fn ready(&self, figures: &mut Figures) -> Result<Ready> {
+    /// Returns what the kernel that adds totals needs. `may_run` allows that kernel to run with those of joins.
+    async fn ready(&self, may_run: bool, figures: &mut Figures) -> Result<Ready> {
         let used = figures.used;
         let constant = self.fragment.with_constants(constants::value)?;
         let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
@@ -288,7 +288,8 @@ impl Work {
                 stop,
             });
         }
-        let (joins, groups, ran) = self.joined(&compiled, &resident, figures).await?;
+        let joined = self.joined((&compiled, &resident), may_run, figures);
+        let (joins, groups, ran) = joined.await?;
         Ok(Ready {
             fragment,
             compiled,
@@ -304,8 +305,8 @@ impl Work {
     /// what it returned, too, if the groups are these.
     async fn joined(
         &self,
-        compiled: &Compiled,
-        resident: &[Resident],
+        (compiled, resident): (&Compiled, &[Resident]),
+        may_run: bool,
         figures: &mut Figures,
     ) -> Result<(Joins, Arc<Groups>, Option<Ran>)> {
         let (used, waits) = (figures.used, self.options.waits);
@@ -315,7 +316,8 @@ impl Work {
             _ => compiled.last_marked.get(),
         };
         let is_on_disk = resident[compiled.kernel.of_source].is_on_disk();
-        let marked = marked.filter(|(_, groups)| !is_on_disk && !self.are_selected(groups));
+        let marked =
+            marked.filter(|(_, groups)| may_run && !is_on_disk && !self.are_selected(groups));
         let mut first = 0;
         if let Some((_, groups)) = &marked {
             let of = (compiled, &**groups, &joins);

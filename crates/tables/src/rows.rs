@@ -136,7 +136,7 @@ impl<T: Send + 'static> Running<T> {
     ) -> Running<T> {
         let stop = Stop::default();
         let mut work = stop.scope(work).boxed();
-        let first = catch_unwind(AssertUnwindSafe(|| polled(threads, &mut work)));
+        let first = polled(threads, &mut work);
         let rest = async move {
             match first {
                 Ok(Some(done)) => done,
@@ -168,10 +168,16 @@ impl<T> Drop for Running<T> {
 
 /// Returns the result of `work` if it need not wait. It may read files: another thread takes the tasks of this one
 /// meanwhile.
-pub(crate) fn polled<T>(threads: &Handle, work: &mut BoxFuture<'_, T>) -> Option<T> {
+///
+/// # Errors
+/// What `work` panicked with.
+pub(crate) fn polled<T>(
+    threads: &Handle,
+    work: &mut BoxFuture<'_, T>,
+) -> std::thread::Result<Option<T>> {
     let mut poll = || {
         let _of_threads = threads.enter();
-        work.now_or_never()
+        catch_unwind(AssertUnwindSafe(|| work.now_or_never()))
     };
     let flavor = Handle::try_current().map(|it| it.runtime_flavor());
     match flavor {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use forebay_device::cuda::{Cuda, DeviceView, Event, Stream};
+use forebay_device::cuda::{Cuda, DeviceView, Event, Fill, Stream, Transfer};
 use forebay_device::{Device, DeviceFault};
 use forebay_hash_index::{
     Column, DeviceRows, HashIndex, IndexBuilder, IndexError, Side, TableShape, Totals, Workload,
@@ -88,7 +88,7 @@ pub(super) fn once(
     })
 }
 
-/// Builds a table. Returns it with the time on the device, which includes emptying its memory.
+/// Builds a table. Returns it with the time on the device, which includes allocating and emptying its memory.
 ///
 /// # Errors
 /// If device memory is too small, or the device is lost.
@@ -98,6 +98,10 @@ pub(super) fn build(
     rows: &DeviceRows,
 ) -> Result<(HashIndex, Duration), IndexError> {
     let stream = cuda.downloads().clone();
+    // The table probably gets this memory, which has the rows of the last run.
+    let memory = cuda.buffer::<u8>(shape.bytes() as usize)?;
+    Transfer::begin(cuda, Fill(0xEE), memory.all(), &stream)?.finish()?;
+    drop(memory);
     let began = mark(cuda, &stream)?;
     let mut builder = IndexBuilder::new(cuda, shape, &stream)?;
     builder.insert_async(cuda, rows)?;

@@ -227,26 +227,20 @@ impl Session {
         }
     }
 
-    /// Runs a measurement once to warm up, then as often as the options say.
-    fn repeat(&self, mut once: impl FnMut() -> Result<Sample>) -> Result<Vec<Sample>> {
-        once()?;
-        (0..self.rounds).map(|_| once()).collect()
-    }
-
-    /// Measures a join, checks its answers and reports it.
+    /// Runs a join once to warm up, then as often as the options say; checks all answers, and reports the others' times.
     fn add(
         &mut self,
         (name, devices): (String, &str),
         join: &Join,
-        once: impl FnMut() -> Result<Sample>,
+        mut once: impl FnMut() -> Result<Sample>,
     ) -> Result<()> {
-        let samples = self.repeat(once)?;
+        let samples: Result<Vec<Sample>> = (0..=self.rounds).map(|_| once()).collect();
         let case = Case {
             name: &name,
             devices,
             workload: &join.workload,
         };
-        self.report.add(case, join.answer, &samples)
+        self.report.add(case, join.answer, &samples?)
     }
 }
 

@@ -109,7 +109,8 @@ impl Report {
         let mut records = Vec::new();
         let mut row = format!("{:36} {:8}", case.name, case.devices);
         for (metric, _, of) in METRICS {
-            let values = samples.iter().map(|sample| of(sample, case.workload));
+            let timed = samples.iter().skip(1);
+            let values = timed.map(|sample| of(sample, case.workload));
             let values: Option<Vec<f64>> = values.collect();
             let summary = values.map(|values| Summary::of(&values).context("no run was timed"));
             let Some(summary) = summary.transpose()? else {

@@ -11,7 +11,7 @@ use super::event::Clock;
 use super::library::{DriverError, OUT_OF_MEMORY, check};
 use super::modules::{Modules, no_entry};
 use super::{
-    Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, Event, Gpu, Kernel,
+    Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, DeviceView, Event, Gpu, Kernel,
     KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool, Priority, Program,
     Stream,
 };
@@ -414,6 +414,14 @@ impl Cuda {
     pub(super) fn own_stream<'a>(&self, stream: &'a Stream) -> &'a Stream {
         assert!(stream.is_of(&self.context), "stream of another device");
         stream
+    }
+
+    /// Asserts that a view is of memory of this device, as kernels need it.
+    ///
+    /// # Panics
+    /// If it is of another device.
+    pub fn assert_owns<T: DeviceType>(&self, view: &DeviceView<T>) {
+        self.own(view.memory());
     }
 
     /// Returns whether the memory belongs to this device.

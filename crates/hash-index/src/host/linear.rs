@@ -136,6 +136,9 @@ impl<W: Slot> Table for Linear<W> {
 
     #[inline]
     fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+        if failures.load(Ordering::Relaxed) != 0 {
+            return;
+        }
         let (key, payload) = row;
         if key == W::EMPTY {
             inserted.aside_count += 1;

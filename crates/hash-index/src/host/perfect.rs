@@ -85,6 +85,9 @@ impl<W: Cell> Table for Perfect<W> {
 
     #[inline]
     fn insert(&self, (key, payload): (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
+        if failures.load(Ordering::Relaxed) != 0 {
+            return;
+        }
         let slot = self.slot_of(key);
         let Some(cell) = self.payloads.get(slot) else {
             failures.fetch_or(KEY_OUT_OF_RANGE, Ordering::Relaxed);

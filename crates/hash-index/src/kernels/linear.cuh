@@ -67,6 +67,7 @@ struct Linear<W>::Insert {
 
     template <u32 kRows>
     __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+        if (has_failed(outcome)) return;
         u64 slots[kRows];
         Word before[kRows];
 #pragma unroll
@@ -95,15 +96,13 @@ struct Linear<W>::Insert {
             slot = table.next(slot);
             before = take_slot(table.index.slots, slot, key, payload);
             steps++;
-            if (steps % kStepsBetweenLooks == 0 && has_failed()) steps = table.steps_max();
+            if (steps % kStepsBetweenLooks == 0 && has_failed(outcome)) steps = table.steps_max();
         }
         const bool is_stored = before == kEmpty;
         if (!is_stored) atomicOr(&outcome->failures, kChainTooLong);
         inserted.stored += is_stored;
         inserted.duplicates += is_stored && is_duplicate;
     }
-
-    __device__ bool has_failed() const { return load_relaxed(&outcome->failures) != 0; }
 };
 
 template <class W>

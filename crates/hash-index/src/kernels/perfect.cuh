@@ -26,6 +26,7 @@ struct Perfect<W>::Insert {
 
     template <u32 kRows>
     __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
+        if (has_failed(outcome)) return;
         u32 before[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {

@@ -9,6 +9,9 @@ __device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(block
 // Returns the number of threads of the grid.
 __device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x); }
 
+// Returns whether a row could not be inserted. The build is an error then, and its threads end.
+__device__ inline bool has_failed(const Outcome* outcome) { return load_relaxed(&outcome->failures) != 0; }
+
 // Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
 __device__ inline void load_vector(const u64* from, u64* to) {
     ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));

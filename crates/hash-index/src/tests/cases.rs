@@ -104,7 +104,7 @@ pub(super) fn answered() -> Vec<Case> {
     cases
 }
 
-/// Returns joins of sizes around those of a warp, a block and a grid.
+/// Returns joins of sizes around those of a warp, and of a block with one row for each thread.
 fn sizes(width: Width) -> Vec<Case> {
     let counts = [0, 1, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1000];
     let case = |(index, build): (usize, u64)| {
@@ -190,7 +190,7 @@ pub(super) fn refused() -> Vec<(Case, &'static str)> {
         small.shape = TableShape::with_slots(width, 32);
         cases.push((small, "a table of 32 slots has no room for 33 rows"));
         let one_key = linear("a long chain", width, [9; 9000], [9]);
-        cases.push((one_key, "a row is more than 4096 slots away"));
+        cases.push((one_key, "no slot is free among the 4096"));
         let perfect = |name: &str, keys: &[u64]| Case {
             shape: TableShape::perfect(width, 10..20),
             ..linear(name, width, keys.iter().copied(), [1])

@@ -188,6 +188,42 @@ fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
     }
 }
 
+/// Threads of many blocks insert the same keys at the same time: in turn, and one of them thousands of times.
+#[test]
+fn a_gpu_counts_rows_that_many_blocks_insert_with_the_same_key() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    const KEYS: u64 = 100_000;
+    let in_turn = (0..5 * KEYS).map(|row| (row % KEYS, row));
+    let one_often = (0..KEYS).map(|row| (if row % 40 == 0 { 7 } else { 1_000 + row }, row));
+    let all: [Vec<(u64, u64)>; 2] = [in_turn.collect(), one_often.collect()];
+    for (rows, width) in all
+        .iter()
+        .flat_map(|rows| [(rows, Width::Four), (rows, Width::Eight)])
+    {
+        let build_rows = place(&device, rows, width, Place::Device);
+        let probe_rows: Vec<(u64, u64)> = (0..KEYS).map(|key| (key, 1)).collect();
+        let probes = place(&device, &probe_rows, width, Place::Device);
+        let count = rows.len() as u64;
+        let found = on(&device, move |cuda| {
+            let shape = TableShape::linear_probing(width, count);
+            let index = build(cuda, shape, &[build_rows])?;
+            assert_eq!(index.rows(), count);
+            probe(cuda, &index, &probes)
+        });
+        let matches = rows.iter().filter(|(key, _)| *key < KEYS);
+        let wanted = matches.fold((0, 0_u64), |(matches, sum), (_, payload)| {
+            (matches + 1, sum + payload)
+        });
+        let found = found.expect("the table has room");
+        assert_eq!(
+            (found.count, found.build_sum, found.probe_sum),
+            (wanted.0, wanted.1, wanted.0)
+        );
+    }
+}
+
 #[test]
 fn a_gpu_finds_every_match_of_keys_that_were_inserted_three_times() {
     let Some((_devices, device)) = gpu() else {

@@ -27,6 +27,7 @@ pub(super) struct Fixture {
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
     pub(super) emulated: Arc<Emulated>,
+    columns: Arc<Columns>,
 }
 
 impl Fixture {
@@ -69,7 +70,7 @@ impl Fixture {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
             source: None,
-            gpu_rules: vec![Arc::new(Fragments(columns))],
+            gpu_rules: vec![Arc::new(Fragments(Arc::clone(&columns)))],
             paths: Paths::Any,
             memory: Account::new(4 << 30),
             memory_bytes_max: 256 << 20,
@@ -82,6 +83,7 @@ impl Fixture {
             tables: tables.expect("an engine"),
             freeing,
             emulated,
+            columns,
         }
     }
 

@@ -83,7 +83,11 @@ impl Session {
         }
         let found = shared.plans.get(key, shared.catalogue.changes());
         let mut found = as_user(self.user.clone(), found).boxed();
-        polled(self.tables.threads(), &mut found).flatten()
+        // After a panic, the thread that looks again reports it.
+        polled(self.tables.threads(), &mut found)
+            .ok()
+            .flatten()
+            .flatten()
     }
 
     /// Starts the query of a statement.
