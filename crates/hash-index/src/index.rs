@@ -161,8 +161,8 @@ impl IndexBuilder {
     /// fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is that
-    /// of another device.
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is
+    /// that of another device.
     pub fn insert_async(&mut self, cuda: &mut Cuda, rows: &DeviceRows) -> Result<(), IndexError> {
         let count = self.rows + rows.count(self.table.shape.width());
         check_room(&self.table.shape, count)?;
@@ -219,8 +219,8 @@ impl HashIndex {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is that
-    /// of another device.
+    /// If the columns differ in length, are not whole values of the table's width or not aligned to it, or memory is
+    /// that of another device.
     pub fn probe_async(
         &self,
         cuda: &mut Cuda,

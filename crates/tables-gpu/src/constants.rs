@@ -15,8 +15,8 @@ use datafusion::scalar::ScalarValue;
 use crate::fragment::{Fragment, Rows};
 use crate::reason::Reason;
 
-/// Whether the expressions of a fragment have scalar subqueries; known after the first run. A clone, which may get other
-/// expressions, does not know it.
+/// Whether the expressions of a fragment have scalar subqueries; known after the first run. A clone, which may get
+/// other expressions, does not know it.
 #[derive(Debug, Default)]
 pub(crate) struct HasSubqueries(OnceLock<bool>);
 

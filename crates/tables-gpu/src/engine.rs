@@ -411,8 +411,8 @@ impl Launch {
         }
     }
 
-    /// Runs the kernels of another launch, which writes nothing but results, behind those of this one. Returns the index
-    /// of the first byte of its results.
+    /// Runs the kernels of another launch, which writes nothing but results, behind those of this one. Returns the
+    /// index of the first byte of its results.
     pub(crate) fn append(&mut self, other: Launch) -> usize {
         let first = self.results_bytes.next_multiple_of(ALIGNMENT);
         self.kernels

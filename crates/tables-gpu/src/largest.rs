@@ -38,7 +38,8 @@ impl Columns {
         }
     }
 
-    /// Returns the columns, and the number and the bytes of the others. Queries wait meanwhile, so nothing is formatted.
+    /// Returns the columns, and the number and the bytes of the others. Queries wait meanwhile, so nothing is
+    /// formatted.
     fn with_most_bytes(
         &self,
         limit: usize,

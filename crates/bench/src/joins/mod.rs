@@ -227,7 +227,8 @@ impl Session {
         }
     }
 
-    /// Runs a join once to warm up, then as often as the options say; checks all answers, and reports the others' times.
+    /// Runs a join once to warm up, then as often as the options say; checks all answers, and reports the others'
+    /// times.
     fn add(
         &mut self,
         (name, devices): (String, &str),

@@ -5,8 +5,8 @@ use std::sync::mpsc::channel;
 
 use forebay_device::cuda::{Cuda, DeviceView, Pinned, Transfer, gpus};
 use forebay_device::{
-    AlignedBytes, Class, Device, DeviceContext, DeviceOptions, Devices, Job, JobError, JobFailure,
-    Step,
+    AlignedBytes, Class, Device, DeviceContext, DeviceOptions, Devices, HaltingDevices, Job,
+    JobError, JobFailure, Step,
 };
 
 use super::cases::{Case, columns};
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
-fn gpu() -> Option<(Devices, Arc<Device>)> {
+fn gpu() -> Option<(HaltingDevices, Arc<Device>)> {
     if let Err(error) = gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -32,7 +32,8 @@ fn gpu() -> Option<(Devices, Arc<Device>)> {
     let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
     let devices = devices.expect("the GPU starts");
     let device = devices.list().remove(0);
-    Some((devices, device))
+    // Its thread ends before the process does.
+    Some((devices.into(), device))
 }
 
 /// A job of one step, which runs a function.

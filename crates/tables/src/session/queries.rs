@@ -74,8 +74,8 @@ impl Session {
             .await?
     }
 
-    /// Returns the plan of a statement whose physical plan is kept, if its tables are compared without waiting: to start
-    /// a thread would take longer.
+    /// Returns the plan of a statement whose physical plan is kept, if its tables are compared without waiting: to
+    /// start a thread would take longer.
     fn planned_again(&self, key: &Key) -> Option<Arc<Planned>> {
         let shared = self.tables.shared();
         if !shared.plans.runs_again(key) {
