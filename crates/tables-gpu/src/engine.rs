@@ -156,9 +156,9 @@ impl Ran {
         &self.bytes[ALIGNMENT..]
     }
 
-    /// Returns the same without the results in front of a byte.
-    pub(crate) fn from_byte(mut self, first: usize) -> Ran {
-        self.bytes.drain(ALIGNMENT..ALIGNMENT + first);
+    /// Returns the same without the first bytes of the results.
+    pub(crate) fn without_first(mut self, bytes: usize) -> Ran {
+        self.bytes.drain(ALIGNMENT..ALIGNMENT + bytes);
         self
     }
 

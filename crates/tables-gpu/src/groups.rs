@@ -263,11 +263,13 @@ pub(crate) struct Marked {
 /// What the kernels that store rows of joins marked in the last run, and the groups by it. The next run over the same
 /// columns has the same, so that its last kernel need not wait for the marks.
 #[derive(Debug, Default)]
-pub(crate) struct LastMarked(Mutex<Option<(Arc<[u32]>, Arc<Groups>)>>);
+pub(crate) struct LastMarked(Mutex<Option<MarksAndGroups>>);
+
+type MarksAndGroups = (Arc<[u32]>, Arc<Groups>);
 
 impl LastMarked {
     /// Returns the marks and the groups, if they are kept.
-    pub(crate) fn get(&self) -> Option<(Arc<[u32]>, Arc<Groups>)> {
+    pub(crate) fn get(&self) -> Option<MarksAndGroups> {
         self.0.lock().clone()
     }
 

@@ -13,6 +13,9 @@ use crate::columns::{ColumnKey, Columns, State};
 const FILE_CHARACTERS: usize = 160;
 const NAME_CHARACTERS: usize = 100;
 
+/// A column that is here, with its key and the time of its last use.
+type KnownColumn = (ColumnKey, Arc<Column>, Instant);
+
 impl Columns {
     /// Returns the columns with the most bytes in all places, at most `limit`.
     pub(crate) fn largest(&self, limit: usize) -> GpuColumns {
@@ -40,10 +43,7 @@ impl Columns {
 
     /// Returns the columns, and the number and the bytes of the others. Queries wait meanwhile, so nothing is
     /// formatted.
-    fn with_most_bytes(
-        &self,
-        limit: usize,
-    ) -> (Vec<(ColumnKey, Arc<Column>, Instant)>, (usize, u64)) {
+    fn with_most_bytes(&self, limit: usize) -> (Vec<KnownColumn>, (usize, u64)) {
         let known = self.known.lock();
         let here = known.columns.iter();
         let here = here.filter_map(|(key, entry)| match &entry.state {

@@ -331,7 +331,7 @@ impl Work {
         let words = words.take(compiled.mark_words);
         let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
         if let Some((_, groups)) = marked.filter(|(marks, _)| **marks == *words) {
-            return Ok((joins, groups, Some(ran.from_byte(first))));
+            return Ok((joins, groups, Some(ran.without_first(first))));
         }
         let groups = Arc::new(compiled.groups(Some(&words))?);
         compiled.last_marked.put(&words, &groups);
