@@ -9,8 +9,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
 use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 use forebay_device::cuda::DeviceType;
@@ -20,9 +21,11 @@ use crate::arguments::Part;
 use crate::column::{Bytes, Chunk, Column, joined};
 use crate::computed::Refused;
 use crate::counts::Counts;
+use crate::declared::Declared;
 use crate::disk::Disk;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
+use crate::giving_way::GivingWay;
 use crate::hopeless::Hopeless;
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
@@ -33,14 +36,12 @@ use crate::written::Written;
 /// Reads of a column after which it is brought to the device.
 const READS: i32 = 2;
 /// Reads of a column for which there was no room, before it is tried again.
-const READS_WITHOUT_ROOM: i32 = 100;
+pub(crate) const READS_WITHOUT_ROOM: i32 = 100;
 
 /// Number of reads of a column in memory of the host, after each of which it is promoted if the device has room.
 const READS_ON_HOST: u64 = 8;
 /// Number of columns above which the half that was used longest ago is forgotten.
 const COLUMNS_MAX: usize = 1 << 18;
-/// Maximum bytes in host memory of the texts of all columns.
-const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
 /// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
 /// about a millisecond, in which the CPU reads smaller files.
 const BYTES_MIN: u64 = 4 << 20;
@@ -54,6 +55,14 @@ pub(crate) struct FileKey {
     modified: Option<i64>,
     tag: Option<String>,
     version: Option<String>,
+}
+
+impl FileKey {
+    /// Returns whether it is a file of a table at this place.
+    pub(crate) fn is_of(&self, url: &ListingTableUrl) -> bool {
+        let path = ObjectPath::parse(&self.path);
+        url.object_store().as_str() == self.store && path.is_ok_and(|it| url.contains(&it, false))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -109,7 +118,7 @@ pub(crate) enum State {
 pub(crate) struct Entry {
     pub(crate) state: State,
     /// Time of the last use, counted in uses.
-    used: u64,
+    pub(crate) used: u64,
     /// Time of the last use.
     pub(crate) used_at: Instant,
     /// Number of uses since it is here.
@@ -117,7 +126,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn new(state: State, used: u64) -> Entry {
+    pub(crate) fn new(state: State, used: u64) -> Entry {
         Entry {
             state,
             used,
@@ -130,7 +139,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) columns: HashMap<ColumnKey, Entry>,
-    uses: u64,
+    pub(crate) declared: Declared,
+    pub(crate) uses: u64,
 }
 
 impl Known {
@@ -169,7 +179,9 @@ impl Known {
         let mut used: Vec<u64> = self.columns.values().map(|entry| entry.used).collect();
         let middle = used.len() / 2;
         let (_, median, _) = used.select_nth_unstable(middle);
-        self.columns.retain(|_, entry| entry.used >= *median);
+        let declared = &self.declared;
+        self.columns
+            .retain(|key, entry| entry.used >= *median || declared.has(key));
     }
 
     /// Returns a column that is in memory of the host, or on the disk, and is read often.
@@ -181,54 +193,6 @@ impl Known {
                 is_often.then(|| Arc::clone(column))
             }
             _ => None,
-        }
-    }
-
-    /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room.
-    fn free_texts(&mut self, but: &ColumnKey) {
-        let here = self.columns.iter();
-        let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) => Some((entry.used, column.text_bytes(), key)),
-            _ => None,
-        });
-        let mut held: usize = here.clone().map(|(_, bytes, _)| bytes).sum();
-        if held <= TEXTS_BYTES_MAX {
-            return;
-        }
-        let mut here: Vec<_> = here.filter(|(_, bytes, _)| *bytes > 0).collect();
-        here.sort_by_key(|(used, ..)| *used);
-        let mut freed = Vec::new();
-        for (_, bytes, key) in here.into_iter().filter(|(.., key)| *key != but) {
-            if held <= TEXTS_BYTES_MAX {
-                break;
-            }
-            held -= bytes;
-            freed.push(key.clone());
-        }
-        freed.iter().for_each(|key| drop(self.columns.remove(key)));
-    }
-
-    /// Forgets the columns that were used longest ago, before `end`, until at least `bytes` of theirs in a place are
-    /// free.
-    pub(crate) fn free(&mut self, bytes: u64, end: u64, place: impl Fn(Bytes) -> u64) {
-        let mut here: Vec<_> = self
-            .columns
-            .iter()
-            .filter_map(|(key, entry)| match &entry.state {
-                State::Here(column) if entry.used < end && place(column.bytes) > 0 => {
-                    Some((entry.used, place(column.bytes), key.clone()))
-                }
-                _ => None,
-            })
-            .collect();
-        here.sort_by_key(|(used, ..)| *used);
-        let mut freed = 0;
-        for (_, column_bytes, key) in here {
-            if freed >= bytes {
-                break;
-            }
-            freed += column_bytes;
-            self.columns.remove(&key);
         }
     }
 }
@@ -265,7 +229,8 @@ impl Freeing {
     /// Frees at least this many bytes of the columns that were used longest ago. Those that a query uses are freed when
     /// it ends.
     pub(crate) fn free(&self, bytes: u64) {
-        self.0.lock().free(bytes, u64::MAX, |it| it.device);
+        let mut known = self.0.lock();
+        known.free((bytes, u64::MAX), GivingWay::All, |it| it.device);
     }
 }
 
@@ -485,7 +450,7 @@ impl Columns {
     }
 
     pub(crate) async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
-        let memory = self.allocate(words.len() as u64 * 4, began)?;
+        let memory = self.allocate_column(words.len() as u64 * 4, began)?;
         self.engine.write(words, &memory).await?;
         Ok(memory)
     }
@@ -496,12 +461,31 @@ impl Columns {
     /// # Errors
     /// If there is no room.
     pub(crate) fn allocate(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
+        self.allocate_for(bytes, began, GivingWay::All)
+    }
+
+    /// Allocates memory for columns as [`Columns::allocate`] does. Those of declared tables do not give way.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn allocate_column(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
+        self.allocate_for(bytes, began, GivingWay::Undeclared)
+    }
+
+    fn allocate_for(
+        &self,
+        bytes: u64,
+        began: u64,
+        giving_way: GivingWay,
+    ) -> Result<Memory, Reason> {
         if bytes > self.engine.max_bytes() / 2 {
             let text = format!("{bytes} bytes, more than half of the memory for tables");
             return Err(Reason::new(text));
         }
         self.engine.allocate(bytes).or_else(|_| {
-            self.known.lock().free(bytes, began, |it| it.device);
+            let mut known = self.known.lock();
+            known.free((bytes, began), giving_way, |it| it.device);
+            drop(known);
             self.engine.allocate(bytes)
         })
     }
@@ -666,5 +650,38 @@ mod tests {
         let mut left: Vec<_> = known.columns.keys().map(|it| it.name.as_str()).collect();
         left.sort_unstable();
         assert_eq!(left, ["five", "four", "three"]);
+    }
+    #[test]
+    fn declared_columns_give_way_last_and_not_to_columns() {
+        let mut known = Known::default();
+        for (used, name) in ["declared", "old", "new"].into_iter().enumerate() {
+            let bytes = Bytes {
+                device: 10,
+                ..Bytes::default()
+            };
+            let column = Column {
+                bytes,
+                ..Column::default()
+            };
+            let entry = Entry::new(State::Here(Arc::new(column)), used as u64);
+            known.columns.insert(key(name), entry);
+        }
+        let table = ("public".to_owned(), "t".to_owned());
+        known.declare(&table, [key("declared")].into());
+        let here = |known: &Known| {
+            let here = known.columns.iter();
+            let here = here.filter(|(_, entry)| matches!(entry.state, State::Here(_)));
+            let mut names: Vec<_> = here.map(|(key, _)| key.name.clone()).collect();
+            names.sort();
+            names
+        };
+        known.free((10, u64::MAX), GivingWay::All, |it| it.device);
+        assert_eq!(here(&known), ["declared", "new"]);
+        known.free((20, u64::MAX), GivingWay::Undeclared, |it| it.device);
+        assert_eq!(here(&known), ["declared"]);
+        known.free((10, u64::MAX), GivingWay::All, |it| it.device);
+        assert_eq!(here(&known), [""; 0]);
+        // It is not brought back at once.
+        assert!(!known.is_missing(&key("declared")) && known.is_missing(&key("old")));
     }
 }

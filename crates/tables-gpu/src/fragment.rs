@@ -61,6 +61,25 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// Returns columns of a scan of files, by their indexes in the table.
+    pub(crate) fn of_files(scan: Arc<FileScanConfig>, columns: Vec<usize>) -> Source {
+        let origin = Origin::Files(scan);
+        Source {
+            first_computed: origin.schema().fields().len(),
+            computed: Exprs::new(),
+            origin,
+            columns,
+        }
+    }
+
+    /// Returns these columns of the origin.
+    pub(crate) fn with_columns(&self, columns: Vec<usize>) -> Source {
+        Source {
+            columns,
+            ..self.clone()
+        }
+    }
+
     /// Returns the columns of the table, or of the plan.
     pub(crate) fn schema(&self) -> SchemaRef {
         self.origin.schema()

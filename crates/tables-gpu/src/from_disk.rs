@@ -13,6 +13,7 @@ use crate::column_file::{self, Footer, Place, Unusable, Writer};
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::disk::{Disk, HeldFile, Name};
 use crate::engine::{FileRead, FilesRead, Memory};
+use crate::giving_way::GivingWay;
 use crate::placement::{NO_ROOM, USES_LATELY};
 use crate::reason::Reason;
 
@@ -287,7 +288,10 @@ impl Columns {
             return Ok(true);
         }
         let stale = self.now().saturating_sub(USES_LATELY);
-        self.known.lock().free(bytes, stale, |it| it.disk);
+        let undeclared = GivingWay::Undeclared;
+        self.known
+            .lock()
+            .free((bytes, stale), undeclared, |it| it.disk);
         make_room().await
     }
 

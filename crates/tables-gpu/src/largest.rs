@@ -13,27 +13,30 @@ use crate::columns::{ColumnKey, Columns, State};
 const FILE_CHARACTERS: usize = 160;
 const NAME_CHARACTERS: usize = 100;
 
-/// A column that is here, with its key and the time of its last use.
-type KnownColumn = (ColumnKey, Arc<Column>, Instant);
+/// A column, whether it is declared, and the time of its last use.
+type KnownColumn = (ColumnKey, Arc<Column>, bool, Instant);
 
 impl Columns {
     /// Returns the columns with the most bytes in all places, at most `limit`.
     pub(crate) fn largest(&self, limit: usize) -> GpuColumns {
         let (largest, left_out) = self.with_most_bytes(limit);
-        let largest = largest.into_iter().map(|(key, column, used_at)| {
-            let (file, name) = key.names();
-            let Bytes { device, host, disk } = column.bytes;
-            GpuColumn {
-                table: None,
-                file: end_of(&file, FILE_CHARACTERS),
-                name: start_of(&name, NAME_CHARACTERS),
-                rows: column.rows(),
-                device_bytes: device,
-                host_bytes: host,
-                disk_bytes: disk,
-                unused: used_at.elapsed(),
-            }
-        });
+        let largest = largest
+            .into_iter()
+            .map(|(key, column, is_declared, used_at)| {
+                let (file, name) = key.names();
+                let Bytes { device, host, disk } = column.bytes;
+                GpuColumn {
+                    table: None,
+                    file: end_of(&file, FILE_CHARACTERS),
+                    name: start_of(&name, NAME_CHARACTERS),
+                    is_declared,
+                    rows: column.rows(),
+                    device_bytes: device,
+                    host_bytes: host,
+                    disk_bytes: disk,
+                    unused: used_at.elapsed(),
+                }
+            });
         GpuColumns {
             device: self.engine.name(),
             largest: largest.collect(),
@@ -57,7 +60,10 @@ impl Columns {
         let others = here.split_off(limit.min(here.len()));
         here.sort_by_key(|(bytes, ..)| Reverse(*bytes));
         let largest = here.into_iter();
-        let largest = largest.map(|(_, key, column, at)| (key.clone(), Arc::clone(column), at));
+        let largest = largest.map(|(_, key, column, at)| {
+            let is_declared = known.declared.has(key);
+            (key.clone(), Arc::clone(column), is_declared, at)
+        });
         let bytes = others.iter().map(|(bytes, ..)| bytes).sum();
         (largest.collect(), (others.len(), bytes))
     }

@@ -92,8 +92,8 @@ type Exprs<'e> = &'e [Arc<dyn PhysicalExpr>];
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
 
-/// Brings the columns of sources to the engine, those that are not there. One load runs at a time: the one that holds
-/// the lock `loading`.
+/// Brings the columns of sources to the engine, those that are not there. Columns that were not used lately, before
+/// `began`, give way to them. One load runs at a time: the one that holds the lock `loading`.
 ///
 /// Returns what was read from column files.
 ///
@@ -102,10 +102,9 @@ type OfRange = Vec<Vec<Chunk>>;
 pub(crate) async fn load(
     columns: Arc<Columns>,
     reads: Vec<Read>,
-    context: Arc<TaskContext>,
+    (context, began): (Arc<TaskContext>, u64),
     _loading: OwnedMutexGuard<()>,
 ) -> Result<FromDisk, Reason> {
-    let began = columns.now();
     let from_disk = columns.read_files(&reads, began).await;
     let from_disk = from_disk.unwrap_or_else(|reason| {
         tracing::warn!(%reason, "column files are not read");

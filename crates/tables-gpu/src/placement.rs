@@ -8,6 +8,7 @@ use forebay_movement::Tier;
 use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
+use crate::giving_way::GivingWay;
 use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
@@ -19,7 +20,7 @@ const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
     /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either,
-    /// frees columns that were used longest ago, but none that were used since `began`.
+    /// frees columns that were used longest ago, but none that were used since `began`, or that are declared.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
@@ -32,7 +33,10 @@ impl Columns {
         if let Ok(memory) = self.engine.write_host(words.to_vec()).await {
             return Ok(memory);
         }
-        self.known.lock().free(bytes, began, |it| it.host);
+        let undeclared = GivingWay::Undeclared;
+        self.known
+            .lock()
+            .free((bytes, began), undeclared, |it| it.host);
         match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
@@ -41,7 +45,7 @@ impl Columns {
                 if self.engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
-                let memory = self.allocate(bytes, began);
+                let memory = self.allocate_column(bytes, began);
                 let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
                 self.engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
@@ -117,6 +121,9 @@ impl Columns {
 
     fn free_stale(&self, bytes: u64, began: u64) {
         let stale = began.saturating_sub(USES_LATELY);
-        self.known.lock().free(bytes, stale, |it| it.device);
+        let undeclared = GivingWay::Undeclared;
+        self.known
+            .lock()
+            .free((bytes, stale), undeclared, |it| it.device);
     }
 }

@@ -1,9 +1,12 @@
 //! The rule that gives fragments of plans to a device.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::{DataFusionError, Result};
@@ -15,7 +18,7 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
-use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule};
+use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName};
 use futures_util::future::BoxFuture;
 
 use crate::above;
@@ -165,6 +168,36 @@ impl GpuRule for Fragments {
             host_bytes: bytes.host,
             disk_bytes: self.0.disk.as_ref().map_or(0, |it| it.bytes()),
         }
+    }
+
+    fn keeps(&self, data_type: &DataType) -> bool {
+        is_packable(data_type)
+    }
+
+    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>) {
+        self.0.leave_to_cpu(files);
+    }
+
+    fn bring<'a>(
+        &'a self,
+        table: &'a TableName,
+        columns: Option<&'a [String]>,
+        scan: &'a Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Err(reason) = self.0.bring(table, columns, scan, &context).await {
+                tracing::debug!(%reason, table = table.1, "a declared table stays on the CPU");
+            }
+        })
+    }
+
+    fn is_there(&self, table: &TableName) -> bool {
+        self.0.is_declared_here(table)
+    }
+
+    fn retain_declared(&self, tables: &BTreeSet<TableName>) {
+        self.0.retain_declared(tables);
     }
 
     fn columns(&self, limit: usize) -> GpuColumns {

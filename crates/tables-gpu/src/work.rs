@@ -44,6 +44,7 @@ const RESULTS_BYTES_MAX: usize = 256 << 20;
 /// The reasons of fragments that are computed where the session brings their columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
 pub(crate) const SMALL: &str = "its files are small";
+pub(crate) const LEFT_TO_CPU: &str = "a table is declared with gpu = off";
 
 /// What computed a fragment.
 #[derive(Debug)]
@@ -565,7 +566,11 @@ impl Work {
         });
         let reads: Vec<Read> = reads.collect::<Result<_>>()?;
         let has_files = reads.iter().any(|(_, files)| !files.is_empty());
-        if !self.options.loads && has_files && !Columns::are_worth_it(&reads) {
+        if !self.options.loads && self.columns.are_left_to_cpu(&reads) {
+            return Err(Reason::new(LEFT_TO_CPU));
+        }
+        let is_small = has_files && !Columns::are_worth_it(&reads);
+        if !self.options.loads && is_small && !self.columns.are_declared(&reads) {
             return Err(Reason::new(SMALL));
         }
         self.columns.compile_searches(&reads).await?;
@@ -580,7 +585,8 @@ impl Work {
         };
         let load = |loading| {
             let columns = Arc::clone(&self.columns);
-            load(columns, reads.clone(), Arc::clone(&self.context), loading)
+            let with = (Arc::clone(&self.context), columns.now());
+            load(columns, reads.clone(), with, loading)
         };
         let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {

@@ -31,7 +31,11 @@ pub(crate) fn fatal(error: &SqlError) -> ErrorResponse {
 }
 
 fn notice(warning: &SqlError) -> NoticeResponse {
-    NoticeResponse::new(fields("NOTICE", warning, None))
+    let severity = match warning.code {
+        Code::Warning => "WARNING",
+        _ => "NOTICE",
+    };
+    NoticeResponse::new(fields(severity, warning, None))
 }
 
 fn fields(severity: &str, error: &SqlError, position: Option<usize>) -> Vec<(u8, String)> {

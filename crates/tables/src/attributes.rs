@@ -68,7 +68,11 @@ impl SchemaProvider for PgCatalog {
         let table = self.inner.table(name).await?;
         Ok(match name {
             PG_ATTRIBUTE => table.map(|inner| Arc::new(Attributes { inner }) as _),
-            "pg_class" => table.map(|inner| Arc::new(Classes::new(inner)) as _),
+            "pg_class" => {
+                let namespaces = self.inner.table("pg_namespace").await?;
+                let tables = table.zip(namespaces);
+                tables.map(|of| Arc::new(Classes::new(of, self.listed.clone())) as _)
+            }
             "pg_constraint" | "pg_index" => table.as_ref().map(system::emptied).transpose()?,
             _ => table,
         })

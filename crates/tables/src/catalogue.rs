@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use tokio::sync::OnceCell;
 
+use crate::declaration::Declaration;
 use crate::error::{Code, Result, SqlError};
 use crate::files::FileTable;
 use crate::managed::ManagedProvider;
@@ -29,16 +30,18 @@ const VERSION: u32 = 1;
 const TABLES_MAX: usize = 10_000;
 
 /// A declared table.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Entry {
     /// What it is.
     pub(crate) kind: Kind,
     /// The statement that made it. Of a managed table, the name of its folder.
     pub(crate) definition: String,
+    /// What it declares of GPUs.
+    pub(crate) gpu: Option<Declaration>,
     /// The files of an external table, made at the first use.
-    pub(crate) files: OnceCell<FileTable>,
+    pub(crate) files: Arc<OnceCell<FileTable>>,
     /// A managed table, opened at the first use.
-    pub(crate) managed: OnceCell<Arc<ManagedProvider>>,
+    pub(crate) managed: Arc<OnceCell<Arc<ManagedProvider>>>,
 }
 
 /// The kind of a declared table.
@@ -79,6 +82,8 @@ struct SavedTable {
     name: String,
     kind: Kind,
     definition: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<Declaration>,
 }
 
 impl Catalogue {
@@ -93,7 +98,8 @@ impl Catalogue {
                 schemas.entry(schema).or_default();
             }
             for table in saved.tables {
-                let entry = Entry::new(table.kind, table.definition);
+                let mut entry = Entry::new(table.kind, table.definition);
+                entry.gpu = table.gpu;
                 let schema = schemas.entry(table.schema).or_default();
                 schema.insert(table.name, Arc::new(entry));
             }
@@ -246,6 +252,43 @@ impl Catalogue {
         })
     }
 
+    /// Sets what a table declares of GPUs. `known` is the table as the caller has seen it.
+    ///
+    /// # Errors
+    /// If the table is another one by now, or the catalogue cannot be written.
+    pub(crate) fn declare(
+        &self,
+        schema: &str,
+        name: &str,
+        known: &Arc<Entry>,
+        declaration: Option<Declaration>,
+    ) -> Result<()> {
+        self.change(|schemas| {
+            let found = schemas.get_mut(schema).and_then(|it| it.get_mut(name));
+            let Some(found) = found.filter(|found| Arc::ptr_eq(found, known)) else {
+                let message = format!("relation \"{name}\" was changed meanwhile");
+                return Err(
+                    SqlError::new(Code::SerializationFailure, message).with_hint("try again")
+                );
+            };
+            *found = Arc::new(Entry {
+                gpu: declaration,
+                ..Entry::clone(known)
+            });
+            Ok(())
+        })
+    }
+
+    /// Returns the tables that declare something of GPUs, with their schemas and names.
+    pub(crate) fn declared(&self) -> Vec<(String, String, Arc<Entry>)> {
+        let schemas = self.schemas.read();
+        let tables = schemas.iter().flat_map(|(schema, tables)| {
+            let tables = tables.iter().filter(|(_, entry)| entry.gpu.is_some());
+            tables.map(|(name, entry)| (schema.clone(), name.clone(), Arc::clone(entry)))
+        });
+        tables.collect()
+    }
+
     /// Removes tables of this kind, all or none.
     ///
     /// # Errors
@@ -299,8 +342,9 @@ impl Entry {
         Entry {
             kind,
             definition,
-            files: OnceCell::new(),
-            managed: OnceCell::new(),
+            gpu: None,
+            files: Arc::default(),
+            managed: Arc::default(),
         }
     }
 }
@@ -346,6 +390,7 @@ fn write(folder: &Path, schemas: &Schemas) -> io::Result<()> {
         name: name.to_owned(),
         kind: entry.kind,
         definition: entry.definition.clone(),
+        gpu: entry.gpu.clone(),
     };
     let tables = schemas.iter().flat_map(|(schema, tables)| {
         tables
@@ -390,6 +435,15 @@ mod tests {
         let again = Catalogue::open(Some(&folder)).expect("it was written");
         assert_eq!(again.schema_names(), ["public", "s"]);
         assert_eq!(again.table_names("s"), ["t"]);
+        let table = again.table("s", "t").expect("it was written");
+        let columns = Declaration::Columns(vec!["a".to_owned()]);
+        let declare = |gpu| again.declare("s", "t", &table, gpu);
+        declare(Some(columns.clone())).expect("it is there");
+        let changed = declare(None).expect_err("it is another entry");
+        assert_eq!(changed.code, Code::SerializationFailure);
+        let third = Catalogue::open(Some(&folder)).expect("it was written");
+        let (schema, name, entry) = third.declared().remove(0);
+        assert_eq!((&*schema, &*name, &entry.gpu), ("s", "t", &Some(columns)));
         let found = again.table(PUBLIC, "v").expect("it was written");
         assert_eq!((found.kind, &*found.definition), (Kind::View, "CREATE ..."));
         again.remove_schema("s", true).expect("it exists");

@@ -8,6 +8,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use crate::copy::{CopyFrom, CopyOut};
+use crate::declaration::AlterTable;
 use crate::error::{Code, Result, SqlError};
 use crate::kernels::ExplainKernels;
 use crate::managed;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     /// `INSERT`, `UPDATE` or `DELETE`.
     Write(Box<Statement>),
     Truncate(Box<ast::Truncate>),
+    /// `ALTER TABLE` that sets or resets options.
+    AlterTable(Box<AlterTable>),
     Declare(Declared),
     Fetch(Fetch),
     /// `CLOSE`; without a name, of all cursors.
@@ -94,6 +97,7 @@ impl Command {
         match body {
             Body::Copy(copied) => Ok(Command::Copy(copied)),
             Body::CopyFrom(copied) => Ok(Command::CopyFrom(copied)),
+            Body::AlterTable(alter) => Ok(Command::AlterTable(alter)),
             Body::Fetch(fetch) => Ok(Command::Fetch(fetch)),
             Body::ExplainKernels(explained) => Ok(Command::ExplainKernels(explained)),
             Body::Sql(statement) => of_statement(statement),

@@ -278,7 +278,7 @@ impl<'a> DropTables<'a> {
     }
 }
 
-fn skipping(error: SqlError) -> SqlError {
+pub(crate) fn skipping(error: SqlError) -> SqlError {
     SqlError {
         message: format!("{}, skipping", error.message),
         ..error

@@ -23,6 +23,7 @@ use crate::attributes::{PG_CATALOG, PgCatalog};
 use crate::balanced::BalancedScans;
 use crate::catalogue::{Catalogue, PUBLIC};
 use crate::conditions::CheapConditions;
+use crate::declared::{self, Declared};
 use crate::dynamic::DynamicFilters;
 use crate::error::{Code, Result, SqlError};
 use crate::gpu::{GpuColumns, GpuFigures, GpuRule};
@@ -112,6 +113,7 @@ pub(crate) struct Shared {
     pub(crate) plans: Plans,
     pub(crate) activity: Arc<Activity>,
     pub(crate) gpu_rules: Vec<Arc<dyn GpuRule>>,
+    pub(crate) declared: Declared,
     base: OnceLock<SessionState>,
 }
 
@@ -152,12 +154,17 @@ impl Tables {
             activity: Activity::new(settings.slow_statement),
             memory: settings.memory,
             gpu_rules: settings.gpu_rules,
+            declared: Declared::default(),
             base: OnceLock::new(),
         });
         let state = state(&shared, Arc::new(environment), settings.threads);
         let state = state.map_err(io::Error::other)?;
         let is_first = shared.base.set(state).is_ok();
         debug_assert!(is_first, "only this function sets the state");
+        if shared.has_gpu() {
+            declared::leave_to_cpu(&shared);
+            runtime.spawn(declared::keep(Arc::downgrade(&shared)));
+        }
         Ok(Arc::new(Tables {
             shared,
             runtime: Some(runtime),
@@ -167,6 +174,11 @@ impl Tables {
     /// Starts a session of a user.
     pub fn session(self: &Arc<Self>, user: &str) -> Session {
         Session::new(Arc::clone(self), user)
+    }
+
+    /// Brings declared tables to GPUs whose files have changed, in the background and sooner than by itself.
+    pub fn check_declared(&self) {
+        self.shared.declared.wake();
     }
 
     /// Parses statements as [`parse`](crate::parse) does, on a thread of its own if the text is long.

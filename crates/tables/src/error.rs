@@ -66,6 +66,8 @@ macro_rules! codes {
 }
 
 codes! {
+    /// No error: the statement was done, but perhaps not as its client thinks.
+    Warning = "01000";
     /// The client uses the protocol wrongly.
     ProtocolViolation = "08P01";
     /// The server does not have this feature.

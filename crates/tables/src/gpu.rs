@@ -1,11 +1,14 @@
 //! Rules that give parts of plans to GPUs: what sessions choose, and what the rules report.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
+use datafusion::datasource::listing::ListingTableUrl;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::TaskContext;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -46,6 +49,9 @@ pub struct GpuFigures {
     pub disk_bytes: u64,
 }
 
+/// The schema and the name of a table.
+pub type TableName = (String, String);
+
 /// A column of a file that a GPU reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuColumn {
@@ -55,6 +61,8 @@ pub struct GpuColumn {
     pub file: String,
     /// Name of the column, or what is computed of it, shortened.
     pub name: String,
+    /// Whether it is declared.
+    pub is_declared: bool,
     /// Number of rows.
     pub rows: u64,
     /// Bytes in memory of the GPU.
@@ -82,6 +90,29 @@ pub struct GpuColumns {
 pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Returns counts since the start, and what is in the memory of the GPU.
     fn figures(&self) -> GpuFigures;
+
+    /// Returns whether columns of a type can be kept for the GPU.
+    fn keeps(&self, data_type: &DataType) -> bool;
+
+    /// Leaves these files to the CPU if the session lets the server choose. Replaces those of the last call.
+    fn leave_to_cpu(&self, files: Vec<ListingTableUrl>);
+
+    /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They stay when
+    /// others need room. Those that the table had before, and does not have any more, are forgotten. The future ends
+    /// when they are there, or there is no room; dropping it ends the work.
+    fn bring<'a>(
+        &'a self,
+        table: &'a TableName,
+        columns: Option<&'a [String]>,
+        scan: &'a Arc<dyn ExecutionPlan>,
+        context: Arc<TaskContext>,
+    ) -> BoxFuture<'a, ()>;
+
+    /// Returns whether all columns of a declared table are there that have room.
+    fn is_there(&self, table: &TableName) -> bool;
+
+    /// Forgets the declarations of all tables but these.
+    fn retain_declared(&self, tables: &BTreeSet<TableName>);
 
     /// Returns the largest columns, at most `limit`. The tables that they are of are not known here.
     fn columns(&self, limit: usize) -> GpuColumns;

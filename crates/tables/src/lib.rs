@@ -20,6 +20,8 @@ mod conditions;
 mod copy;
 mod cursor;
 mod ddl;
+mod declaration;
+mod declared;
 mod dialect;
 mod dynamic;
 mod engine;
@@ -70,7 +72,9 @@ pub use bytea::bytea_of_text;
 pub use copy::{CopyFormat, CopyOptions, QuotedColumns};
 pub use engine::{Settings, Tables};
 pub use error::{Code, Place, Result, SqlError};
-pub use gpu::{GPU_OPERATOR, GpuColumn, GpuColumns, GpuFigures, GpuOptions, GpuRule, PlanAgain};
+pub use gpu::{
+    GPU_OPERATOR, GpuColumn, GpuColumns, GpuFigures, GpuOptions, GpuRule, PlanAgain, TableName,
+};
 pub use listing::TableStatus;
 pub use managed::CopyIn;
 pub use parse::{Parsed, TEXT_BYTES_MAX, parse};

@@ -30,6 +30,8 @@ pub struct TableStatus {
     pub name: String,
     /// Whether it is a view.
     pub is_view: bool,
+    /// What it declares of GPUs: `on`, `off`, or names of columns.
+    pub gpu: Option<String>,
     /// Number of rows; `None` if its files do not tell, as those of CSV, or it is a view.
     pub rows: Option<u64>,
     /// Bytes of its files; `None` if they could not be listed.
@@ -64,7 +66,9 @@ async fn listed(shared: &Arc<Shared>, limit: usize) -> (Vec<TableStatus>, usize)
     for (schema, name, provider) in names.into_iter().take(limit) {
         let measured = timeout(TABLE_TIME_MAX, measured(shared.base(), &*provider, &name)).await;
         let (is_view, rows, bytes) = measured.unwrap_or_default();
+        let entry = shared.catalogue.table(&schema, &name);
         found.push(TableStatus {
+            gpu: entry.and_then(|it| it.gpu.as_ref().map(ToString::to_string)),
             schema,
             name,
             is_view,

@@ -14,6 +14,7 @@ use forebay_memory::Share;
 
 use crate::complexity;
 use crate::copy::{self, CopyFrom, CopyOut};
+use crate::declaration::{self, AlterTable};
 use crate::dialect::Postgres;
 use crate::error::{Code, Result, SqlError};
 use crate::expansion;
@@ -60,6 +61,8 @@ pub(crate) enum Body {
     CopyFrom(Box<CopyFrom>),
     /// `FETCH` or `MOVE`.
     Fetch(Fetch),
+    /// `ALTER TABLE` that sets or resets options.
+    AlterTable(Box<AlterTable>),
     /// `EXPLAIN (FORMAT kernel)`.
     ExplainKernels(Box<ExplainKernels>),
 }
@@ -127,7 +130,7 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
             Body::Sql(statement) => expansion::check(statement)?,
             Body::Copy(copied) => expansion::check(&copied.statement)?,
             Body::ExplainKernels(explained) => expansion::check(&explained.statement)?,
-            Body::CopyFrom(_) | Body::Fetch(_) => {}
+            Body::AlterTable(_) | Body::CopyFrom(_) | Body::Fetch(_) => {}
         }
         parsed.push(Parsed {
             share: None,
@@ -146,6 +149,9 @@ fn parse_one(parser: &mut DFParser<'_>) -> Result<Body> {
     if kernels::are_explained(parser) {
         let explained = kernels::parse(parser)?;
         return Ok(Body::ExplainKernels(Box::new(explained)));
+    }
+    if let Some(alter) = declaration::parse(&mut parser.parser)? {
+        return Ok(Body::AlterTable(Box::new(alter)));
     }
     match copy::place(parser) {
         Some(copy::Place::Client) => {

@@ -225,7 +225,7 @@ impl SchemaProvider for Schema {
 }
 
 /// Returns the provider of a declared table.
-async fn declared(
+pub(crate) async fn declared(
     shared: &Arc<Shared>,
     name: &str,
     entry: &Entry,

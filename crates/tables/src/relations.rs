@@ -10,7 +10,7 @@ use datafusion::error::Result;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
-use crate::catalogue::Kind;
+use crate::catalogue::{Entry, Kind};
 use crate::computed::{Find, called};
 use crate::engine::Shared;
 use crate::managed::described;
@@ -112,6 +112,17 @@ impl Listed {
         let shared = self.shared.upgrade().filter(|_| database == DATABASE);
         let entry = shared.and_then(|shared| shared.catalogue.table(schema, name));
         entry.is_some_and(|entry| entry.kind == Kind::Managed)
+    }
+
+    /// Returns the schemas and names of tables that declare something of GPUs, and what they do.
+    pub(crate) fn declared(&self) -> Vec<(String, String, String)> {
+        let shared = self.shared.upgrade();
+        let declared = shared.map_or_else(Vec::new, |shared| shared.catalogue.declared());
+        let declared = declared.into_iter();
+        let of = |(schema, table, entry): (_, _, Arc<Entry>)| {
+            Some((schema, table, entry.gpu.as_ref()?.to_string()))
+        };
+        declared.filter_map(of).collect()
     }
 
     /// Returns the query of a view that a user made; `None` if it is none.

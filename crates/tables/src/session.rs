@@ -32,7 +32,7 @@ use crate::parse::Parsed;
 use crate::planned::Planned;
 use crate::rows::{Rows, Running, within};
 use crate::variables::Variables;
-use crate::{ddl, functions, kernels, plan};
+use crate::{ddl, declaration, functions, kernels, plan};
 
 /// Maximum number of prepared statements of a session, and of cursors.
 const NAMES_MAX: usize = 10_000;
@@ -305,6 +305,7 @@ impl Session {
         if prepared.0.command.removes_files() {
             // Also if it failed or was cancelled, which may have been too late.
             self.tables.shared().plans.forget_versions();
+            self.tables.shared().declared.wake();
         }
         if self.transaction.status.is_none()
             && let Some(seen) = self.state.config().get_extension::<Snapshots>()
@@ -362,7 +363,8 @@ impl Session {
                 self.check_change()?;
                 ddl::run(self, (**statement).clone(), &prepared.0.text).await
             }
-            Command::CreateTable(_)
+            Command::AlterTable(_)
+            | Command::CreateTable(_)
             | Command::Write(_)
             | Command::Truncate(_)
             | Command::CopyFrom(_) => self.change(prepared, &parameters).await,
@@ -422,11 +424,12 @@ impl Session {
         self.try_execute(&statement, values).await
     }
 
-    /// Runs a statement that changes managed tables.
+    /// Runs a statement that changes managed tables, or options of tables.
     async fn change(&mut self, prepared: &Prepared, parameters: &[ScalarValue]) -> Result<Outcome> {
         self.check_change()?;
         self.start();
         match &prepared.0.command {
+            Command::AlterTable(alter) => declaration::alter(self, alter).await,
             Command::CreateTable(sql) => managed::create(self, sql).await,
             Command::Truncate(sql) => managed::truncate(self, sql).await,
             Command::CopyFrom(copied) => {

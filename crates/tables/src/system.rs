@@ -1,12 +1,13 @@
 //! Tables of `pg_catalog` that `datafusion-pg-catalog` lacks, or has without rows or columns that clients read.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::arrow::array::{
-    ArrayRef, Int32Array, ListBuilder, RecordBatch, StringBuilder, new_null_array,
+    ArrayRef, AsArray, Int32Array, ListBuilder, RecordBatch, StringBuilder, new_null_array,
 };
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Int32Type, Schema, SchemaRef};
 use datafusion::catalog::{MemTable, Session, TableProvider};
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
@@ -187,11 +188,20 @@ pub(crate) fn emptied(table: &Arc<dyn TableProvider>) -> Result<Arc<dyn TablePro
 #[derive(Debug)]
 pub(crate) struct Classes {
     inner: Arc<dyn TableProvider>,
+    /// The table `pg_namespace`.
+    namespaces: Arc<dyn TableProvider>,
+    listed: Listed,
     schema: SchemaRef,
 }
 
+/// What tables declare of GPUs, by the number of the schema and the name.
+type Options = HashMap<(i32, String), String>;
+
 impl Classes {
-    pub(crate) fn new(inner: Arc<dyn TableProvider>) -> Classes {
+    pub(crate) fn new(
+        (inner, namespaces): (Arc<dyn TableProvider>, Arc<dyn TableProvider>),
+        listed: Listed,
+    ) -> Classes {
         let schema = inner.schema();
         let fields = schema.fields().iter().map(|field| match &**field.name() {
             "relpartbound" => field.as_ref().clone().with_nullable(true),
@@ -203,12 +213,62 @@ impl Classes {
         let fields: Vec<Field> = fields.chain(more).collect();
         Classes {
             inner,
+            namespaces,
+            listed,
             schema: Arc::new(Schema::new(fields)),
         }
     }
 
+    /// Returns the options of tables.
+    async fn options(&self, state: &dyn Session) -> Result<Options> {
+        let declared = self.listed.declared();
+        let mut options = Options::new();
+        if declared.is_empty() {
+            return Ok(options);
+        }
+        let plan = self.namespaces.scan(state, None, &[], None).await?;
+        for batch in collect(plan, state.task_ctx()).await? {
+            let (Some(numbers), Some(names)) =
+                (batch.column_by_name("oid"), batch.column_by_name("nspname"))
+            else {
+                continue;
+            };
+            let names = names.as_string::<i32>().iter().flatten();
+            for (number, schema) in numbers
+                .as_primitive::<Int32Type>()
+                .values()
+                .iter()
+                .zip(names)
+            {
+                let tables = declared.iter().filter(|(of, ..)| of == schema);
+                let tables = tables.map(|(_, table, gpu)| ((*number, table.clone()), gpu.clone()));
+                options.extend(tables);
+            }
+        }
+        Ok(options)
+    }
+
+    /// Returns the options of the rows.
+    fn listed_options(batch: &RecordBatch, options: &Options) -> ArrayRef {
+        let mut lists = ListBuilder::new(StringBuilder::new());
+        let numbers = batch.column_by_name("relnamespace");
+        let numbers = numbers.and_then(|it| it.as_primitive_opt::<Int32Type>());
+        let names = batch.column_by_name("relname");
+        let names = names.and_then(|it| it.as_string_opt::<i32>());
+        for row in 0..batch.num_rows() {
+            let of_row = numbers.zip(names);
+            let key = of_row.map(|(number, name)| (number.value(row), name.value(row).to_owned()));
+            let gpu = key.and_then(|key| options.get(&key));
+            if let Some(gpu) = gpu {
+                lists.values().append_value(format!("gpu={gpu}"));
+            }
+            lists.append(gpu.is_some());
+        }
+        Arc::new(lists.finish())
+    }
+
     /// Adds the columns to rows. The user may read them all.
-    fn extended(&self, batch: &RecordBatch, user: &str) -> Result<RecordBatch> {
+    fn extended(&self, batch: &RecordBatch, user: &str, options: &Options) -> Result<RecordBatch> {
         let count = batch.num_rows();
         let mut access = ListBuilder::new(StringBuilder::new());
         for _ in 0..count {
@@ -219,6 +279,7 @@ impl Classes {
         let column = |field: &Arc<Field>| -> ArrayRef {
             match (&**field.name(), batch.column_by_name(field.name())) {
                 ("relacl", _) => Arc::clone(&access),
+                ("reloptions", _) => Classes::listed_options(batch, options),
                 ("relowner", _) => Arc::new(Int32Array::from(vec![USER; count])),
                 ("relpartbound", _) | (_, None) => new_null_array(field.data_type(), count),
                 (_, Some(array)) => Arc::clone(array),
@@ -249,7 +310,9 @@ impl TableProvider for Classes {
         let plan = self.inner.scan(state, None, &[], None).await?;
         let batches = collect(plan, state.task_ctx()).await?;
         let user = user(state);
-        let extended = batches.iter().map(|batch| self.extended(batch, &user));
+        let options = self.options(state).await?;
+        let extended = batches.iter();
+        let extended = extended.map(|batch| self.extended(batch, &user, &options));
         let extended = extended.collect::<Result<Vec<_>>>()?;
         let table = MemTable::try_new(self.schema(), vec![extended])?;
         table.scan(state, projection, filters, limit).await

@@ -263,6 +263,46 @@ def test_the_data_directory_may_be_a_relative_path(tmp_path):
         server.stop()
 
 
+def test_tables_are_declared_for_gpus(tmp_path):
+    options = "SELECT reloptions FROM pg_class WHERE relname = 'sales'"
+    told = []
+    server = start_tables("--data", str(tmp_path))
+    with psycopg.connect(server.sql, autocommit=True) as sql:
+        sql.add_notice_handler(lambda it: told.append((it.severity, it.sqlstate, it.message_primary)))
+        sql.execute("CREATE TABLE sales (id int, price numeric(10, 2), \"Note\" text)")
+        sql.execute("CREATE TABLE others (id int)")
+        assert rows(sql, options) == [(None,)]
+        assert tag(sql, "ALTER TABLE sales SET (gpu = 'price, \"Note\"')") == "ALTER TABLE"
+        assert rows(sql, options) == [(['gpu=price, "Note"'],)]
+        assert rows(sql, options.replace("sales", "others")) == [(None,)]
+        ((severity, code, message),) = told
+        assert (severity, code) == ("WARNING", "01000") and message.startswith("this server has no GPU")
+        for statement, error in [
+            ("ALTER TABLE sales SET (gpu = note)", errors.UndefinedColumn),
+            ("ALTER TABLE sales SET (fillfactor = 70)", errors.InvalidParameterValue),
+            ("ALTER TABLE sales ADD COLUMN a int", errors.FeatureNotSupported),
+            ("ALTER TABLE nothing RESET (gpu)", errors.UndefinedTable),
+        ]:
+            with pytest.raises(error):
+                sql.execute(statement)
+        assert tag(sql, "ALTER TABLE IF EXISTS nothing SET (gpu = off)") == "ALTER TABLE"
+        assert told[1:] == [("NOTICE", "42P01", 'relation "nothing" does not exist, skipping')]
+        # `off` is done without a GPU, too.
+        sql.execute("ALTER TABLE others SET (gpu = off)")
+        assert len(told) == 2
+    server.stop()
+    server = start_tables("--data", str(tmp_path))
+    with psycopg.connect(server.sql, autocommit=True) as sql:
+        assert rows(sql, options) == [(['gpu=price, "Note"'],)]
+        assert rows(sql, options.replace("sales", "others")) == [(["gpu=off"],)]
+        sql.execute("ALTER TABLE others RESET (gpu)")
+        sql.execute("DROP TABLE sales")
+        sql.execute("CREATE TABLE sales (id int)")
+        assert rows(sql, options) == [(None,)]
+        assert rows(sql, options.replace("sales", "others")) == [(None,)]
+    server.stop()
+
+
 def test_catalogues_list_managed_tables(sql):
     sql.execute("CREATE TABLE t (a int NOT NULL, b varchar(5) DEFAULT 'x', c numeric(6, 2), d timestamptz, e text[])")
     query = "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"

@@ -253,8 +253,9 @@ def test_the_page_shows_the_memory_and_the_columns_of_a_gpu(sql):
     }
     hostile = "<img src=x onerror=alert(1)>"
     column = {"rows": 6_000_000, "hostBytes": 0, "diskBytes": 0, "unusedSeconds": 3.2}
+    declared = {"name": "price", "table": "public.sales", "file": "/d/sales-x/1.parquet", "isDeclared": True}
     largest = [
-        column | {"name": "price", "table": "public.sales", "file": "/d/sales-x/1.parquet", "deviceBytes": 4 * gib},
+        column | declared | {"deviceBytes": 4 * gib},
         column | {"name": hostile, "table": None, "file": "/files/a.parquet", "deviceBytes": 0, "hostBytes": gib},
     ]
     figures = {"aggregates": 3, "onCpu": 1, "reasons": {"a reason": 1}, "diskBytes": 9 * gib}
@@ -272,7 +273,7 @@ def test_the_page_shows_the_memory_and_the_columns_of_a_gpu(sql):
     about, columns = shown["sql-columns-about"]["text"], shown["gpu-columns"]["text"]
     assert about == "cuda:0: 12 columns, 5.0 GiB on the GPU, 1.0 GiB on the host; 9.0 GiB of column files"
     for expected in [
-        "price sales 6M 4.0 GiB – – 3 s ago",
+        "price sales · declared 6M 4.0 GiB – – 3 s ago",
         f"{hostile} /files/a.parquet 6M – 1.0 GiB – 3 s ago",
         "10 more columns on cuda:0, 3.0 MiB.",
     ]:

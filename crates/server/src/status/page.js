@@ -412,7 +412,7 @@ function drawSlow(now) {
 function drawTables(sql) {
   const known = (n, format) => (n === null ? "–" : format(n));
   const rows = sql.tables.map((table) => make("tr", {},
-    make("td", {}, table.schema === "public" ? table.name : `${table.schema}.${table.name}`, " ", make("span", { class: "soft small" }, table.isView ? "view" : "")),
+    make("td", {}, table.schema === "public" ? table.name : `${table.schema}.${table.name}`, " ", make("span", { class: "soft small" }, table.isView ? "view" : table.gpu === null ? "" : `gpu = ${table.gpu}`)),
     make("td", {}, known(table.rows, count)),
     make("td", {}, known(table.bytes, bytes))));
   if (sql.tablesLeftOut > 0) rows.push(none(`${count(sql.tablesLeftOut)} more tables.`));
@@ -431,7 +431,7 @@ function gpuColumn(column) {
   const size = (n) => (n > 0 ? bytes(n) : "–");
   const place = column.table === null ? column.file : column.table.replace(/^public\./, "");
   return make("tr", {},
-    make("td", { class: "statement", title: `${column.name}\n${column.file}` }, make("code", {}, column.name), make("div", { class: "soft small" }, place)),
+    make("td", { class: "statement", title: `${column.name}\n${column.file}` }, make("code", {}, column.name), make("div", { class: "soft small" }, column.isDeclared ? `${place} · declared` : place)),
     make("td", {}, count(column.rows)),
     make("td", {}, size(column.deviceBytes)),
     make("td", {}, size(column.hostBytes)),

@@ -17,6 +17,8 @@ use super::metrics::Page;
 const SHOWN_MAX: usize = 60;
 /// Maximum number of columns of a GPU on the page.
 const COLUMNS_MAX: usize = 60;
+/// Maximum characters of the columns that a table declares for GPUs.
+const GPU_CHARACTERS: usize = 160;
 /// Age at which the list of tables is read again. It may take as many seconds as there are tables.
 const LIST_AGE_MAX: Duration = Duration::from_secs(30);
 
@@ -219,6 +221,7 @@ fn of_column(column: &GpuColumn) -> Value {
         "table": column.table,
         "file": column.file,
         "name": column.name,
+        "isDeclared": column.is_declared,
         "rows": column.rows,
         "deviceBytes": column.device_bytes,
         "hostBytes": column.host_bytes,
@@ -255,6 +258,7 @@ fn of_table(table: &TableStatus) -> Value {
         "schema": table.schema,
         "name": table.name,
         "isView": table.is_view,
+        "gpu": table.gpu.as_ref().map(|it| it.chars().take(GPU_CHARACTERS).collect::<String>()),
         "rows": table.rows,
         "bytes": table.bytes,
     })

@@ -1,6 +1,7 @@
 //! Queries on an engine and without it: the same rows.
 
 mod data;
+mod declared;
 mod emulated;
 mod explain;
 mod files;

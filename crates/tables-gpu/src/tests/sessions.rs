@@ -26,6 +26,7 @@ pub(super) struct Fixture {
     folder: Arc<TempDir>,
     pub(super) tables: Arc<Tables>,
     pub(super) freeing: Freeing,
+    pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
     columns: Arc<Columns>,
 }
@@ -82,6 +83,7 @@ impl Fixture {
             folder,
             tables: tables.expect("an engine"),
             freeing,
+            columns,
             emulated,
             columns,
         }

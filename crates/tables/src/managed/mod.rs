@@ -155,6 +155,17 @@ impl Version {
     }
 }
 
+/// Returns the number of the last version of a managed table; `None` of other tables.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn last_version(table: &dyn TableProvider) -> Result<Option<u64>> {
+    let Some(provider) = table.downcast_ref::<ManagedProvider>() else {
+        return Ok(None);
+    };
+    Ok(Some(provider.managed().table.snapshot()?.version()))
+}
+
 impl PartialEq for Version {
     fn eq(&self, other: &Version) -> bool {
         Arc::ptr_eq(&self.snapshot, &other.snapshot)

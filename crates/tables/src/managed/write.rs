@@ -23,6 +23,7 @@ use super::provider::{FILE, ManagedProvider};
 use super::settled::settled;
 use super::sink::Sink;
 use super::{Managed, Snapshots, Stop};
+use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
@@ -95,15 +96,18 @@ const NO_RETURNING: &str = "use SELECT before or after it";
 /// What a statement needs while it writes, on a thread of its own.
 pub(super) struct Write {
     state: Arc<SessionState>,
+    shared: Arc<Shared>,
     pub(super) account: Account,
     pub(super) stop: Stop,
 }
 
 impl Write {
     pub(super) fn new(session: &Session, stop: Stop) -> Write {
+        let shared = Arc::clone(session.tables().shared());
         Write {
             state: Arc::clone(session.state()),
-            account: session.tables().shared().memory.clone(),
+            account: shared.memory.clone(),
+            shared,
             stop,
         }
     }
@@ -230,12 +234,14 @@ impl Write {
         if added.is_empty() && removed.is_empty() {
             return Ok(());
         }
-        Ok(managed.table.commit(&Change {
+        managed.table.commit(&Change {
             operation,
             added,
             removed,
             is_data_change: true,
-        })?)
+        })?;
+        self.shared.declared.wake();
+        Ok(())
     }
 
     /// Writes the files again in which rows change. Returns the number of those rows.

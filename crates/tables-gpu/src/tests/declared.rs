@@ -1,0 +1,304 @@
+//! Declared tables: their columns come without a query, follow the table, and give way last.
+
+use std::time::{Duration, Instant};
+
+use forebay_tables::{Code, Session, TableName, parse};
+
+use super::data::Sizes;
+use super::emulated;
+use super::sessions::{Fixture, done, replace, rows};
+
+const AUTO: &str = "SET forebay.gpu = auto; SET forebay.compile = wait";
+const TABLE: &str = "CREATE TABLE m (k int, v bigint, name text, raw bytea); \
+     INSERT INTO m (k, v, name) SELECT value % 5, value, 'n' || value % 3 FROM generate_series(1, 1000) AS s(value)";
+const QUERY: &str = "SELECT k, count(*), sum(v) FROM m WHERE v > 10 GROUP BY k";
+
+fn columns(fixture: &Fixture) -> usize {
+    fixture.tables.gpu_figures()[0].columns
+}
+
+/// Returns the names of the columns that are there and declared, in order.
+fn declared(fixture: &Fixture) -> Vec<String> {
+    let all = fixture.tables.gpu_columns(usize::MAX).remove(0).largest;
+    let declared = all.into_iter().filter(|it| it.is_declared);
+    let mut names: Vec<String> = declared.map(|it| it.name).collect();
+    names.sort();
+    names
+}
+
+/// Waits until columns of these names are there and declared, and no others.
+async fn until(fixture: &Fixture, wanted: &[&str]) {
+    let began = Instant::now();
+    while declared(fixture) != wanted {
+        let found = declared(fixture);
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{found:?}, not {wanted:?}"
+        );
+        fixture.tables.check_declared();
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn failed(session: &mut Session, text: &str) -> Code {
+    let parsed = match parse(text) {
+        Ok(mut parsed) => parsed.remove(0),
+        Err(error) => return error.code,
+    };
+    session.run(parsed).await.expect_err(text).code
+}
+
+/// Returns what `EXPLAIN ANALYZE` tells of a query, after its rows were compared with those of the CPU.
+async fn plan(fixture: &Fixture, settings: &str, query: &str) -> String {
+    let mut with = fixture.session(settings).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    let wanted = rows(&mut without, query).await;
+    assert_eq!(rows(&mut with, query).await, wanted, "{query}");
+    let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {query}")).await;
+    plan.expect(query).join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_tables_come_without_a_query_and_follow_changes() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    // The files are small.
+    assert!(
+        plan(&fixture, AUTO, QUERY)
+            .await
+            .contains("its files are small")
+    );
+    done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
+    until(&fixture, &["k", "name", "v"]).await;
+    assert!(plan(&fixture, AUTO, QUERY).await.contains("ran there"));
+    // Another file has columns of its own.
+    done(&mut session, "INSERT INTO m (k, v) VALUES (7, 77)").await;
+    until(&fixture, &["k", "k", "name", "name", "v", "v"]).await;
+    assert!(plan(&fixture, AUTO, QUERY).await.contains("ran there"));
+    // A file that is written again has new columns, and those of the old one are forgotten.
+    done(&mut session, "UPDATE m SET v = v + 1 WHERE k = 7").await;
+    until(&fixture, &["k", "k", "name", "name", "v", "v"]).await;
+    assert!(plan(&fixture, AUTO, QUERY).await.contains("ran there"));
+    done(&mut session, "TRUNCATE m").await;
+    until(&fixture, &[]).await;
+    assert_eq!(columns(&fixture), 0);
+    done(&mut session, "INSERT INTO m (k, v) VALUES (1, 11)").await;
+    until(&fixture, &["k", "name", "v"]).await;
+    // After a start.
+    let again = fixture.started_again(1 << 30);
+    until(&again, &["k", "name", "v"]).await;
+    assert!(plan(&again, AUTO, QUERY).await.contains("ran there"));
+    let mut session = again.session(AUTO).await;
+    done(&mut session, "DROP TABLE m").await;
+    until(&again, &[]).await;
+    done(
+        &mut session,
+        "CREATE TABLE m (k int); INSERT INTO m VALUES (1)",
+    )
+    .await;
+    let options = "SELECT count(*) AS n FROM pg_class WHERE reloptions IS NOT NULL";
+    let listed = rows(&mut session, options).await.expect("rows");
+    assert!(listed.contains(&"| 0 |".to_owned()), "{listed:?}");
+    until(&again.started_again(1 << 30), &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_files_come_without_a_query_and_follow_changes() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    let folder = fixture.files().join("t");
+    let table = format!(
+        "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{}/'",
+        folder.display()
+    );
+    done(&mut session, &table).await;
+    done(&mut session, "ALTER TABLE e SET (gpu = 'b, FLAG')").await;
+    until(&fixture, &["b", "flag"]).await;
+    let query = "SELECT flag, count(*), sum(b) FROM e GROUP BY flag";
+    assert!(plan(&fixture, AUTO, query).await.contains("ran there"));
+    let other = "SELECT flag, sum(quantity) FROM e GROUP BY flag";
+    assert!(
+        plan(&fixture, AUTO, other)
+            .await
+            .contains("its files are small")
+    );
+    replace(&folder, Sizes(&[200, 100]));
+    until(&fixture, &["b", "b", "flag", "flag"]).await;
+    assert!(plan(&fixture, AUTO, query).await.contains("ran there"));
+    let again = fixture.started_again(1 << 30);
+    until(&again, &["b", "b", "flag", "flag"]).await;
+    // All that can be packed, then nothing.
+    let mut session = again.session(AUTO).await;
+    done(&mut session, "ALTER TABLE e SET (gpu)").await;
+    let began = Instant::now();
+    while declared(&again).len() < 40 {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::task::yield_now().await;
+    }
+    done(&mut session, "ALTER TABLE e RESET (gpu)").await;
+    until(&again, &[]).await;
+    assert!(columns(&again) >= 40, "they are as others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_are_off_are_left_to_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    let file = fixture.files().join("t/0.parquet");
+    let table = format!(
+        "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{}'",
+        file.display()
+    );
+    done(&mut session, &table).await;
+    let off = "a table is declared with gpu = off";
+    let of_file = "SELECT flag, count(*), sum(b) FROM e GROUP BY flag";
+    for (table, query) in [("m", QUERY), ("e", of_file)] {
+        done(&mut session, &format!("ALTER TABLE {table} SET (gpu = on)")).await;
+        while declared(&fixture).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(plan(&fixture, AUTO, query).await.contains("ran there"));
+        done(
+            &mut session,
+            &format!("ALTER TABLE {table} SET (gpu = off)"),
+        )
+        .await;
+        assert!(plan(&fixture, AUTO, query).await.contains(off), "{query}");
+        until(&fixture, &[]).await;
+        // A session that asks for it has it.
+        let on = "SET forebay.gpu = on; SET forebay.compile = wait";
+        assert!(plan(&fixture, on, query).await.contains("ran there"));
+        assert!(plan(&fixture, AUTO, query).await.contains(off), "{query}");
+    }
+    let again = fixture.started_again(1 << 30);
+    for query in [QUERY, of_file] {
+        assert!(plan(&again, AUTO, query).await.contains(off), "{query}");
+    }
+    let mut session = again.session(AUTO).await;
+    done(
+        &mut session,
+        "ALTER TABLE m RESET (gpu); ALTER TABLE IF EXISTS nothing SET (gpu = off)",
+    )
+    .await;
+    assert_eq!(session.take_notices().len(), 1);
+    assert!(!plan(&again, AUTO, QUERY).await.contains(off));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_ends_with_its_declaration() {
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    // The load waits as for one of a query.
+    let loading = fixture.columns.loading.lock().await;
+    done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
+    while !fixture.columns.is_declared(&table("m")) {
+        tokio::task::yield_now().await;
+    }
+    done(&mut session, "DROP TABLE m").await;
+    done(
+        &mut session,
+        "CREATE TABLE n AS SELECT 1 AS a; ALTER TABLE n SET (gpu = on)",
+    )
+    .await;
+    while !fixture.columns.is_declared(&table("n")) {
+        tokio::task::yield_now().await;
+    }
+    assert!(!fixture.columns.is_declared(&table("m")));
+    drop(loading);
+    until(&fixture, &["a"]).await;
+}
+
+fn table(name: &str) -> TableName {
+    ("public".to_owned(), name.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_gpu_cannot_keep_is_refused() {
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    let csv = fixture.files().join("c.csv");
+    std::fs::write(&csv, "a\n1\n").expect("room");
+    let table = format!(
+        "CREATE EXTERNAL TABLE c STORED AS CSV LOCATION '{}'",
+        csv.display()
+    );
+    done(&mut session, &table).await;
+    done(&mut session, "CREATE VIEW w AS SELECT k FROM m").await;
+    for (text, code) in [
+        (
+            "ALTER TABLE m SET (gpu = 'k, nothing')",
+            Code::UndefinedColumn,
+        ),
+        ("ALTER TABLE m SET (gpu = '\"K\"')", Code::UndefinedColumn),
+        ("ALTER TABLE m SET (gpu = raw)", Code::InvalidParameterValue),
+        (
+            "ALTER TABLE m SET (color = red)",
+            Code::InvalidParameterValue,
+        ),
+        ("ALTER TABLE nothing SET (gpu = on)", Code::UndefinedTable),
+        ("ALTER TABLE other.m SET (gpu = on)", Code::UndefinedTable),
+        ("ALTER TABLE w SET (gpu = on)", Code::WrongObjectType),
+        // A file of the folder, without a declaration.
+        ("ALTER TABLE t SET (gpu = on)", Code::WrongObjectType),
+        ("ALTER TABLE c SET (gpu = on)", Code::FeatureNotSupported),
+        ("ALTER TABLE m ADD COLUMN z int", Code::FeatureNotSupported),
+    ] {
+        assert_eq!(failed(&mut session, text).await, code, "{text}");
+    }
+    done(&mut session, "ALTER TABLE c SET (gpu = off)").await;
+    let set = "ALTER TABLE m SET (gpu = v)";
+    session.set_read_only(true);
+    assert_eq!(failed(&mut session, set).await, Code::InsufficientPrivilege);
+    session.set_read_only(false);
+    done(&mut session, "BEGIN").await;
+    assert_eq!(failed(&mut session, set).await, Code::ReadOnlyTransaction);
+    done(&mut session, "ROLLBACK").await;
+    done(&mut session, set).await;
+    assert_eq!(session.take_notices(), []);
+    until(&fixture, &["v"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_columns_give_way_last() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture
+        .session("SET forebay.gpu = on; SET forebay.compile = wait")
+        .await;
+    done(&mut session, TABLE).await;
+    done(&mut session, "ALTER TABLE m SET (gpu = 'k, v')").await;
+    until(&fixture, &["k", "v"]).await;
+    let others = "SELECT flag, count(*), sum(b) FROM t GROUP BY flag";
+    rows(&mut session, others).await.expect("rows");
+    assert_eq!(columns(&fixture), 4);
+    // The declared ones were used longest ago, and yet the others go first.
+    let largest = fixture.tables.gpu_columns(usize::MAX).remove(0).largest;
+    let of_others = largest.iter().filter(|it| !it.is_declared);
+    fixture
+        .freeing
+        .free(of_others.map(|it| it.device_bytes).sum());
+    assert_eq!(
+        (columns(&fixture), declared(&fixture)),
+        (2, vec!["k".into(), "v".into()])
+    );
+    fixture.freeing.free(u64::MAX);
+    assert_eq!(columns(&fixture), 0);
+    // They are not brought back at once, and a query that waits for them brings them.
+    assert!(rows(&mut session, QUERY).await.is_ok());
+    until(&fixture, &["k", "v"]).await;
+}
