@@ -96,9 +96,9 @@ def timed(run, rounds):
     return times, rows(answer)
 
 
-def server_of(forebay, folder, data, *settings, with_documents=False):
+def server_of(forebay, folder, data, *settings, with_documents=False, devices="cuda:0"):
     """Starts a server. Returns it, a client of its tables, and the address of its documents, if that is wanted."""
-    command = [forebay, "serve", "--data", data, "--devices", "cuda:0", "--tables", folder, "--until-stdin-ends"]
+    command = [forebay, "serve", "--data", data, "--devices", devices, "--tables", folder, "--until-stdin-ends"]
     command += ["--mongodb-listen", "127.0.0.1:0", "--postgres-listen", "127.0.0.1:0", *settings]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     addresses = {}

@@ -28,6 +28,8 @@ pub(crate) struct Chunk {
     pub(crate) exponent: u32,
     pub(crate) width: u32,
     pub(crate) bytes: u64,
+    /// The chunks with the same stripe are on the same device, if it has room.
+    pub(crate) stripe: u32,
     /// In host memory, the texts of the rows, if the numbers are those of the rows in the file.
     pub(crate) texts: Option<StringArray>,
 }
@@ -36,8 +38,8 @@ pub(crate) struct Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Column {
     pub(crate) chunks: Vec<Chunk>,
-    /// Where each chunk is, for kernels.
-    pub(crate) parts: Option<Memory>,
+    /// Where each chunk is, for the kernels of each device; of texts, the list of those of each device.
+    pub(crate) parts: Vec<Option<Memory>>,
     pub(crate) range: Option<(i64, i64)>,
     /// Bits of a number, if all chunks have the same.
     pub(crate) width: Option<u32>,
@@ -47,6 +49,8 @@ pub(crate) struct Column {
     pub(crate) texts: Arc<Texts>,
     /// Bytes in memory of the engine, in memory of the host that its kernels read, and on the disk.
     pub(crate) bytes: Bytes,
+    /// The bytes in memory of each device.
+    pub(crate) on_devices: Vec<u64>,
     /// Whether some of its rows are in a column file alone, also if they take no bytes there.
     pub(crate) is_on_disk: bool,
 }
@@ -90,9 +94,15 @@ impl AddAssign for Bytes {
 }
 
 impl Column {
-    /// Returns the address of the parts of all chunks.
-    pub(crate) fn parts(&self) -> DevicePointer<Part> {
-        DevicePointer::new(self.parts.as_ref().map_or(0, |it| it.address))
+    /// Returns the address of the parts of all chunks for kernels of a device.
+    pub(crate) fn parts(&self, device: usize) -> DevicePointer<Part> {
+        let parts = self.parts.get(device).and_then(Option::as_ref);
+        DevicePointer::new(parts.map_or(0, |it| it.address))
+    }
+
+    /// Returns the bytes in memory of a device.
+    pub(crate) fn bytes_on(&self, device: usize) -> u64 {
+        self.on_devices.get(device).copied().unwrap_or(0)
     }
 
     /// Returns whether the column files of its chunks, if it has such, can be read.
@@ -143,12 +153,24 @@ impl Column {
             ),
             has_nulls: chunks.iter().any(Chunk::has_nulls),
             bytes: Bytes::of(&chunks),
+            on_devices: on_devices(&chunks),
             is_on_disk: chunks.iter().any(Chunk::is_on_disk),
             chunks,
-            parts: None,
+            parts: Vec::new(),
             texts,
         }
     }
+}
+
+/// Returns the bytes of chunks in memory of each device.
+fn on_devices(chunks: &[Chunk]) -> Vec<u64> {
+    let mut bytes = Vec::new();
+    for chunk in chunks.iter().filter(|it| it.memory.tier == Tier::Device) {
+        let device = chunk.memory.device;
+        bytes.resize(bytes.len().max(device + 1), 0);
+        bytes[device] += chunk.bytes;
+    }
+    bytes
 }
 
 /// Returns what all are, if they are the same.
@@ -176,9 +198,10 @@ impl Chunk {
     }
 
     /// Returns the chunk of packed rows in memory.
-    pub(crate) fn of(packed: Packed, memory: Memory) -> Chunk {
+    pub(crate) fn of(packed: Packed, stripe: u32, memory: Memory) -> Chunk {
         let bytes = packed.words.len() as u64 * 4;
         Chunk {
+            stripe,
             rows: packed.rows as u32,
             valid: packed.valid.map(|first| memory.at_word(first)),
             range: packed.range,
@@ -192,21 +215,22 @@ impl Chunk {
     }
 
     /// Returns the chunk of packed rows that are in no memory that kernels read: a `Vec` holds the words.
-    pub(crate) fn unplaced(mut packed: Packed) -> Chunk {
+    pub(crate) fn unplaced(mut packed: Packed, stripe: u32) -> Chunk {
         let words = std::mem::take(&mut packed.words);
         let bytes = 4 * words.len() as u64;
         let memory = Memory {
             address: 0,
+            device: 0,
             tier: Tier::Pageable,
             held: Arc::new(words),
         };
         Chunk {
             bytes,
-            ..Chunk::of(packed, memory)
+            ..Chunk::of(packed, stripe, memory)
         }
     }
 
-    /// Returns the chunk of these rows in memory of the device.
+    /// Returns the chunk of these rows in memory of a device.
     pub(crate) fn at(
         memory: Memory,
         rows: u32,
@@ -215,6 +239,7 @@ impl Chunk {
     ) -> Chunk {
         Chunk {
             rows,
+            stripe: 0,
             bytes: u64::from(rows) * u64::from(width) / 8,
             memory,
             valid,

@@ -19,7 +19,7 @@ use crate::packed::{CHUNK_ROWS, Texts, WIDTH_UNIT, words_of};
 use crate::reason::Reason;
 
 /// The last bytes of a file. Another layout gets another text.
-const MAGIC: [u8; 8] = *b"FBCOLUM1";
+const MAGIC: [u8; 8] = *b"FBCOLUM2";
 /// Bytes behind the footer: its length, its CRC-32C, and [`MAGIC`].
 const TAIL_BYTES: u64 = 20;
 /// Maximum bytes of a footer.
@@ -41,6 +41,7 @@ pub(crate) struct Place {
     reference: i64,
     exponent: u32,
     width: u32,
+    pub(crate) stripe: u32,
     /// The checksum of its whole pages as a part of the file.
     pub(crate) sum: u64,
 }
@@ -65,6 +66,7 @@ impl Place {
             exponent: self.exponent,
             width: self.width,
             bytes: self.bytes,
+            stripe: self.stripe,
             memory,
             texts: None,
         }
@@ -212,6 +214,7 @@ impl Writer {
             reference: chunk.reference,
             exponent: chunk.exponent,
             width: chunk.width,
+            stripe: chunk.stripe,
             sum: part_checksum(&bytes, self.bytes),
         });
         self.bytes += bytes.len() as u64;

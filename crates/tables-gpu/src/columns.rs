@@ -200,7 +200,8 @@ impl Known {
 /// The columns that an engine holds.
 #[derive(Debug)]
 pub(crate) struct Columns {
-    pub(crate) engine: Arc<dyn Engine>,
+    /// The devices, at least one.
+    pub(crate) engines: Vec<Arc<dyn Engine>>,
     /// The folder of column files; `None` without one.
     pub(crate) disk: Option<Arc<Disk>>,
     pub(crate) written: Written,
@@ -226,11 +227,11 @@ pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
 pub(crate) struct Freeing(Arc<Mutex<Known>>);
 
 impl Freeing {
-    /// Frees at least this many bytes of the columns that were used longest ago. Those that a query uses are freed when
+    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses are freed when
     /// it ends.
-    pub(crate) fn free(&self, bytes: u64) {
+    pub(crate) fn free(&self, device: usize, bytes: u64) {
         let mut known = self.0.lock();
-        known.free((bytes, u64::MAX), GivingWay::All, |it| it.device);
+        known.free((bytes, u64::MAX), GivingWay::All, |it| it.bytes_on(device));
     }
 }
 
@@ -282,12 +283,12 @@ fn file_key(scan: &FileScanConfig, file: &PartitionedFile) -> FileKey {
 
 impl Columns {
     pub(crate) fn new(
-        engine: Arc<dyn Engine>,
+        engines: Vec<Arc<dyn Engine>>,
         freeing: &Freeing,
         disk: Option<Disk>,
     ) -> Arc<Columns> {
         Arc::new(Columns {
-            engine,
+            engines,
             disk: disk.map(Arc::new),
             written: Written::default(),
             hopeless: Hopeless::default(),
@@ -342,6 +343,7 @@ impl Columns {
     pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Refused> {
         let mut known = self.known.lock();
         known.uses += 1;
+        self.forget_lost(&mut known);
         if known.columns.len() > COLUMNS_MAX {
             known.forget_half();
         }
@@ -444,49 +446,69 @@ impl Columns {
     ///
     /// # Errors
     /// If there is no room, or the device fails.
-    pub(crate) async fn store(&self, packed: Packed, began: u64) -> Result<Chunk, Reason> {
-        let memory = self.placed(&packed.words, began).await?;
-        Ok(Chunk::of(packed, memory))
+    pub(crate) async fn store(
+        &self,
+        packed: Packed,
+        stripe: u32,
+        began: u64,
+    ) -> Result<Chunk, Reason> {
+        let memory = self.placed(&packed.words, stripe, began).await?;
+        Ok(Chunk::of(packed, stripe, memory))
     }
 
-    pub(crate) async fn copied(&self, words: Vec<u32>, began: u64) -> Result<Memory, Reason> {
-        let memory = self.allocate_column(words.len() as u64 * 4, began)?;
-        self.engine.write(words, &memory).await?;
+    /// Copies words to memory of a device.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn copied(
+        &self,
+        words: Vec<u32>,
+        device: usize,
+        began: u64,
+    ) -> Result<Memory, Reason> {
+        let memory = self.allocate_column(device, words.len() as u64 * 4, began)?;
+        self.engines[device].write(words, &memory).await?;
         Ok(memory)
     }
 
-    /// Allocates memory of the engine. If there is no room, frees columns that were used longest ago, but none that
+    /// Allocates memory of a device. If there is no room, frees columns that were used longest ago, but none that
     /// were used since `began`.
     ///
     /// # Errors
     /// If there is no room.
-    pub(crate) fn allocate(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
-        self.allocate_for(bytes, began, GivingWay::All)
+    pub(crate) fn allocate(&self, device: usize, bytes: u64, began: u64) -> Result<Memory, Reason> {
+        self.allocate_for(device, (bytes, began), GivingWay::All)
     }
 
     /// Allocates memory for columns as [`Columns::allocate`] does. Those of declared tables do not give way.
     ///
     /// # Errors
     /// If there is no room.
-    pub(crate) fn allocate_column(&self, bytes: u64, began: u64) -> Result<Memory, Reason> {
-        self.allocate_for(bytes, began, GivingWay::Undeclared)
+    pub(crate) fn allocate_column(
+        &self,
+        device: usize,
+        bytes: u64,
+        began: u64,
+    ) -> Result<Memory, Reason> {
+        self.allocate_for(device, (bytes, began), GivingWay::Undeclared)
     }
 
     fn allocate_for(
         &self,
-        bytes: u64,
-        began: u64,
+        device: usize,
+        (bytes, began): (u64, u64),
         giving_way: GivingWay,
     ) -> Result<Memory, Reason> {
-        if bytes > self.engine.max_bytes() / 2 {
+        let engine = &self.engines[device];
+        if bytes > engine.max_bytes() / 2 {
             let text = format!("{bytes} bytes, more than half of the memory for tables");
             return Err(Reason::new(text));
         }
-        self.engine.allocate(bytes).or_else(|_| {
+        engine.allocate(bytes).or_else(|_| {
             let mut known = self.known.lock();
-            known.free((bytes, began), giving_way, |it| it.device);
+            known.free((bytes, began), giving_way, |it| it.bytes_on(device));
             drop(known);
-            self.engine.allocate(bytes)
+            engine.allocate(bytes)
         })
     }
 
@@ -512,10 +534,13 @@ impl Columns {
         let parts: Vec<Part> = chunks.iter().map(Chunk::part).collect();
         let bytes = DeviceType::bytes_of(&parts);
         let words = bytes.as_chunks::<4>().0.iter();
-        let words = words.map(|it| u32::from_le_bytes(*it)).collect();
+        let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
         let mut column = Column::new(chunks, texts);
+        column.parts = vec![None; self.engines.len()];
         if !parts.is_empty() {
-            column.parts = Some(self.copied(words, began).await?);
+            for device in self.live() {
+                column.parts[device] = Some(self.copied(words.clone(), device, began).await?);
+            }
         }
         Ok(column)
     }
@@ -675,11 +700,12 @@ mod tests {
             names.sort();
             names
         };
-        known.free((10, u64::MAX), GivingWay::All, |it| it.device);
+        let of = |column: &Column| column.bytes.device;
+        known.free((10, u64::MAX), GivingWay::All, of);
         assert_eq!(here(&known), ["declared", "new"]);
-        known.free((20, u64::MAX), GivingWay::Undeclared, |it| it.device);
+        known.free((20, u64::MAX), GivingWay::Undeclared, of);
         assert_eq!(here(&known), ["declared"]);
-        known.free((10, u64::MAX), GivingWay::All, |it| it.device);
+        known.free((10, u64::MAX), GivingWay::All, of);
         assert_eq!(here(&known), [""; 0]);
         // It is not brought back at once.
         assert!(!known.is_missing(&key("declared")) && known.is_missing(&key("old")));

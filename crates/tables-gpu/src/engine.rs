@@ -32,6 +32,8 @@ const ALIGNMENT: usize = 256;
 pub(crate) struct Memory {
     /// Address of the first word for kernels.
     pub(crate) address: u64,
+    /// Index of the engine that has allocated it.
+    pub(crate) device: usize,
     /// Memory of the device, pinned memory of the host, or a file, which has no address.
     pub(crate) tier: Tier,
     /// What keeps the memory.
@@ -156,6 +158,16 @@ impl Ran {
         &self.bytes[ALIGNMENT..]
     }
 
+    /// Changes the results, as numbers of 64 bits.
+    pub(crate) fn change_results(&mut self, change: impl FnOnce(&mut [u64])) {
+        let (bytes, _) = self.bytes[ALIGNMENT..].as_chunks_mut::<8>();
+        let mut words: Vec<u64> = bytes.iter().map(|it| u64::from_le_bytes(*it)).collect();
+        change(&mut words);
+        for (bytes, word) in bytes.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
     /// Returns the same without the first bytes of the results.
     pub(crate) fn without_first(mut self, bytes: usize) -> Ran {
         self.bytes.drain(ALIGNMENT..ALIGNMENT + bytes);
@@ -176,10 +188,13 @@ impl Ran {
     }
 }
 
-/// What holds packed columns and runs kernels over them.
+/// A device that holds packed columns and runs kernels over them. Its kernels read the memory of the engines beside it.
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns the name of the device.
     fn name(&self) -> String;
+
+    /// Returns whether the device has failed for good.
+    fn is_lost(&self) -> bool;
 
     /// Returns the bytes of memory that columns, tables of joins and totals may take.
     fn max_bytes(&self) -> u64;

@@ -19,6 +19,8 @@ pub(crate) struct Figures {
     /// When the query began to use its columns.
     pub(crate) used: u64,
     pub(crate) kernels: usize,
+    /// The devices that ran some, the first that did first.
+    devices: Vec<usize>,
     pub(crate) columns: usize,
     /// Number of rows that they read.
     pub(crate) rows: u64,
@@ -41,6 +43,7 @@ impl Figures {
             used,
             held: MemoryConsumer::new("totals").register(context.memory_pool()),
             kernels: 0,
+            devices: Vec::new(),
             columns: 0,
             rows: 0,
             bytes: Bytes::default(),
@@ -51,12 +54,24 @@ impl Figures {
         }
     }
 
-    pub(crate) fn add(&mut self, launch: &Launch) {
+    /// Adds the kernels of a launch on a device. Of the devices behind the first, only the rows that they add count:
+    /// each stores the rows of joins, and reads the same columns.
+    pub(crate) fn add(&mut self, launch: &Launch, device: usize) {
+        let is_first = self.devices.first().is_none_or(|first| *first == device);
+        if !self.devices.contains(&device) {
+            self.devices.push(device);
+        }
+        let counted = launch.kernels.iter();
+        // Kernels that store rows of joins have words of their own.
+        let counted = counted.filter(|it| is_first || it.own_words.is_empty());
+        let chunks = counted.flat_map(|it| &it.chunks).flatten();
+        self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
+        if !is_first {
+            return;
+        }
         self.kernels += launch.kernels.len();
         let columns = launch.kernels.iter().map(|it| it.columns);
         self.columns += columns.sum::<usize>();
-        let chunks = launch.kernels.iter().flat_map(|it| &it.chunks).flatten();
-        self.rows += chunks.map(|rows| u64::from(*rows)).sum::<u64>();
         for column in &launch.held {
             self.bytes += column.bytes;
         }
@@ -96,6 +111,9 @@ impl Figures {
             text += &format!(", texts searched in {:.3} ms", ms(self.searched));
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
+        if self.devices.len() > 1 {
+            text += &format!(" on each of {} GPUs", self.devices.len());
+        }
         if !self.compiled.is_zero() {
             text += &format!(", compiled in {:.0} ms", ms(self.compiled));
         }

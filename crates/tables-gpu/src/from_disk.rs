@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_movement::Tier;
+use futures_util::future::try_join_all;
 
 use crate::column::Chunk;
 use crate::column_file::{self, Footer, Place, Unusable, Writer};
@@ -45,6 +46,7 @@ impl OnDisk {
     pub(crate) fn chunk(file: &Arc<HeldFile>, place: &Place) -> Chunk {
         place.chunk(Memory {
             address: 0,
+            device: 0,
             tier: Tier::File,
             held: Arc::new(OnDisk {
                 file: Arc::clone(file),
@@ -128,8 +130,11 @@ impl Columns {
         for column in columns {
             let chunks = column.to.iter().filter(|(place, _)| place.bytes > 0);
             let chunks: Vec<&(Place, Memory)> = chunks.collect();
-            // Chunks that follow each other in the file are read at once.
-            for run in chunks.chunk_by(|one, next| one.0.pages().end == next.0.offset) {
+            // Chunks that follow each other in the file are read at once, if they go to the same device.
+            let are_one = |one: &&(Place, Memory), next: &&(Place, Memory)| {
+                one.0.pages().end == next.0.offset && one.1.device == next.1.device
+            };
+            for run in chunks.chunk_by(are_one) {
                 let range = run[0].0.offset..run[run.len() - 1].0.pages().end;
                 let sums = run.iter().map(|(place, _)| place.sum);
                 runs.push((&column.file, range.clone(), sums.fold(0, u64::wrapping_add)));
@@ -144,7 +149,7 @@ impl Columns {
         if ranges.is_empty() {
             return Ok(FromDisk::default());
         }
-        let FilesRead { sums, took, path } = self.engine.read_files(ranges).await?;
+        let FilesRead { sums, took, path } = self.read_ranges(ranges).await?;
         let mut bytes = 0;
         for ((file, range, wanted), sum) in runs.into_iter().zip(sums) {
             match sum {
@@ -154,6 +159,33 @@ impl Columns {
             }
         }
         Ok(FromDisk { bytes, took, path })
+    }
+
+    /// Reads ranges of files, each into memory of one device: all devices at once.
+    async fn read_ranges(&self, ranges: Vec<FileRead>) -> Result<FilesRead> {
+        let mut of_devices: Vec<(Vec<usize>, Vec<FileRead>)> = Vec::new();
+        of_devices.resize_with(self.engines.len(), Default::default);
+        let mut sums = Vec::new();
+        for (index, range) in ranges.into_iter().enumerate() {
+            let device = range.pieces.first().map_or(0, |(_, to)| to.device);
+            of_devices[device].0.push(index);
+            of_devices[device].1.push(range);
+            sums.push(Err(Reason::new("it was not read")));
+        }
+        let reads = self.engines.iter().zip(of_devices);
+        let reads = reads.filter(|(_, (indexes, _))| !indexes.is_empty());
+        let reads = reads.map(|(engine, (indexes, ranges))| {
+            let reading = engine.read_files(ranges);
+            async move { Ok::<_, Reason>((indexes, reading.await?)) }
+        });
+        let (mut took, mut path) = (Duration::ZERO, "");
+        for (indexes, read) in try_join_all(reads).await? {
+            for (index, sum) in indexes.into_iter().zip(read.sums) {
+                sums[index] = sum;
+            }
+            (took, path) = (took.max(read.took), read.path);
+        }
+        Ok(FilesRead { sums, took, path })
     }
 
     fn forget(&self, file: &Arc<HeldFile>, why: &Unusable) {
@@ -183,13 +215,13 @@ impl Columns {
         missing
     }
 
-    /// Allocates memory of the device for each chunk; `None` if there is no room for all.
+    /// Allocates memory of devices for each chunk; `None` if there is no room for all.
     fn memory_of(&self, footer: &Footer, began: u64) -> Option<Vec<Memory>> {
-        if !self.has_room(footer.data_bytes, began) {
+        let chunks = footer.chunks.iter();
+        if !self.have_room(chunks.clone().map(|it| (it.stripe, it.bytes)), began) {
             return None;
         }
-        let chunks = footer.chunks.iter();
-        let memory = chunks.map(|chunk| self.room_of_column(chunk.bytes, began));
+        let memory = chunks.map(|it| self.room_of_column(it.stripe, it.bytes, began));
         memory.collect()
     }
 
@@ -212,7 +244,7 @@ impl Columns {
                 }
             };
             bytes += place.bytes;
-            match self.placed(&words, began).await {
+            match self.placed(&words, place.stripe, began).await {
                 Ok(memory) => chunks.push(place.chunk(memory)),
                 Err(reason) if reason == Reason::new(NO_ROOM) => {
                     let places = footer.chunks.iter();
@@ -250,7 +282,8 @@ impl Columns {
     /// If the device or the disk fails.
     pub(crate) async fn words(&self, chunk: &Chunk) -> Result<Vec<u32>> {
         let Some(OnDisk { file, place }) = OnDisk::of(&chunk.memory) else {
-            return self.engine.read(&chunk.memory, chunk.bytes).await;
+            let engine = self.engine_of(&chunk.memory);
+            return engine.read(&chunk.memory, chunk.bytes).await;
         };
         let words = words(file, place).await?;
         words.map_err(|why| {
@@ -291,7 +324,7 @@ impl Columns {
         let undeclared = GivingWay::Undeclared;
         self.known
             .lock()
-            .free((bytes, stale), undeclared, |it| it.disk);
+            .free((bytes, stale), undeclared, |it| it.bytes.disk);
         make_room().await
     }
 
@@ -333,7 +366,8 @@ impl Columns {
             let Some(chunk) = chunk else {
                 return Ok(());
             };
-            let words = self.engine.read(&chunk.memory, chunk.bytes).await?;
+            let engine = self.engine_of(&chunk.memory);
+            let words = engine.read(&chunk.memory, chunk.bytes).await?;
             let written = blocking(move || writer.push(&chunk, &words).map(|()| writer));
             writer = written.await?.map_err(Reason::of)?;
         }

@@ -1,6 +1,6 @@
 //! Which columns give way when there is no room: those that were used longest ago, and those of declared tables last.
 
-use crate::column::Bytes;
+use crate::column::Column;
 use crate::columns::{ColumnKey, Entry, Known, READS_WITHOUT_ROOM, State};
 
 /// Maximum bytes in host memory of the texts of all columns.
@@ -62,14 +62,14 @@ impl Known {
         &mut self,
         (bytes, end): (u64, u64),
         giving_way: GivingWay,
-        place: impl Fn(Bytes) -> u64,
+        place: impl Fn(&Column) -> u64,
     ) {
         let here = self.columns.iter();
         let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) if entry.used < end && place(column.bytes) > 0 => {
+            State::Here(column) if entry.used < end && place(column) > 0 => {
                 let is_declared = self.declared.has(key);
                 let gives_way = !is_declared || giving_way == GivingWay::All;
-                gives_way.then(|| (is_declared, entry.used, place(column.bytes), key.clone()))
+                gives_way.then(|| (is_declared, entry.used, place(column), key.clone()))
             }
             _ => None,
         });

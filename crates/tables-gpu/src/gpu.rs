@@ -15,12 +15,14 @@ use forebay_device::{
 };
 use forebay_memory::Share;
 use forebay_movement::Tier;
+use forebay_movement::pick::Measurements;
 use forebay_text::{Rows, SEPARATOR};
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
+use crate::columns::Freeing;
 use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
@@ -39,6 +41,8 @@ const GROUPS_SELECTED: usize = 1 << 15;
 /// A GPU, and the tenant that its columns are.
 #[derive(Debug)]
 pub(crate) struct Gpu {
+    /// Index among the engines.
+    index: usize,
     device: Arc<Device>,
     pool: Arc<MemoryPool>,
     max_bytes: u64,
@@ -47,19 +51,43 @@ pub(crate) struct Gpu {
     searches: Arc<ScanQueue>,
 }
 
+/// Opens the tenants of devices, with at most `max_bytes` of the memory of each, and pinned memory of the host, charged
+/// to `host`. When other tenants need memory, `freeing` releases some.
+///
+/// # Errors
+/// [`OutOfMemory`] if a device has no memory.
+pub(crate) fn open_all(
+    devices: Vec<Arc<Device>>,
+    max_bytes: u64,
+    host: Share,
+    measurements: Option<&Measurements>,
+    freeing: &Freeing,
+) -> Result<Vec<Arc<dyn Engine>>, OutOfMemory> {
+    let Some(first) = devices.first() else {
+        return Ok(Vec::new());
+    };
+    // All devices read it.
+    let host = Arc::new(Host::new(Arc::clone(first), host));
+    let reader = Arc::new(Reader::new(measurements));
+    let gpus = devices.into_iter().enumerate().map(|(index, device)| {
+        let freeing = freeing.clone();
+        let reclaim = move |bytes| freeing.free(index, bytes);
+        let of_all = (Arc::clone(&host), Arc::clone(&reader));
+        let gpu = Gpu::open(index, device, max_bytes, of_all, reclaim)?;
+        Ok(Arc::new(gpu) as _)
+    });
+    gpus.collect()
+}
+
 impl Gpu {
-    /// Opens the tenant of a device, with at most `max_bytes` of its memory, and pinned memory of the host, charged to
-    /// `host`. When other tenants need memory, `reclaim` is asked to release some.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] if the device has no memory.
-    pub(crate) fn open(
+    fn open(
+        index: usize,
         device: Arc<Device>,
         max_bytes: u64,
-        host: Share,
-        reader: Reader,
+        (host, reader): (Arc<Host>, Arc<Reader>),
         reclaim: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Gpu, OutOfMemory> {
+        let max_bytes = max_bytes.min(device.memory_budget_bytes());
         let options = PoolOptions {
             name: "tables".to_owned(),
             min_bytes: 0,
@@ -67,11 +95,12 @@ impl Gpu {
         };
         let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
         Ok(Gpu {
-            host: Arc::new(Host::new(Arc::clone(&device), host)),
+            index,
             device,
             pool,
             max_bytes,
-            reader: Arc::new(reader),
+            host,
+            reader,
             searches: Arc::default(),
         })
     }
@@ -82,6 +111,10 @@ impl Engine for Gpu {
         self.device.name().to_owned()
     }
 
+    fn is_lost(&self) -> bool {
+        self.device.is_lost()
+    }
+
     fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
@@ -90,6 +123,7 @@ impl Engine for Gpu {
         let memory = self.pool.allocate(bytes).map_err(Reason::of)?;
         Ok(Memory {
             address: memory.address(),
+            device: self.index,
             tier: Tier::Device,
             held: Arc::new(memory),
         })
@@ -100,12 +134,13 @@ impl Engine for Gpu {
     }
 
     fn write_host(&self, words: Vec<u32>) -> BoxFuture<'static, Result<Memory, Reason>> {
-        let host = Arc::clone(&self.host);
+        let (host, device) = (Arc::clone(&self.host), self.index);
         async move {
             let stored = tokio::task::spawn_blocking(move || host.store(&words));
             let pinned = stored.await.map_err(Reason::of)??;
             Ok(Memory {
                 address: pinned.device_pointer::<u32>().address(),
+                device,
                 tier: Tier::Pinned,
                 held: Arc::new(pinned),
             })
@@ -160,6 +195,7 @@ impl Engine for Gpu {
 
     fn write_texts(&self, texts: StringArray) -> BoxFuture<'static, Result<(Memory, u64), Reason>> {
         let (device, pool) = (Arc::clone(&self.device), Arc::clone(&self.pool));
+        let index = self.index;
         async move {
             let write = move || tiled(&device, &pool, &texts);
             let written = tokio::task::spawn_blocking(write).await;
@@ -167,6 +203,7 @@ impl Engine for Gpu {
             let bytes = tiled.memory_bytes();
             let memory = Memory {
                 address: 0,
+                device: index,
                 tier: Tier::Device,
                 held: Arc::new(tiled),
             };
@@ -186,6 +223,7 @@ impl Engine for Gpu {
         let table = ScanTable::new(chunks.into_iter().map(|it| (it, Vec::new())));
         Ok(Memory {
             address: 0,
+            device: self.index,
             tier: Tier::Device,
             held: Arc::new(table),
         })

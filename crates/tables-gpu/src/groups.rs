@@ -44,9 +44,10 @@ const LAST_MARKED_BYTES_MAX: usize = 256 << 10;
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
 /// Where the totals of a kernel are while it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     /// One group, in registers.
+    #[default]
     Registers,
     /// Few groups, in shared memory, those of each thread apart.
     Private,
@@ -285,7 +286,7 @@ impl LastMarked {
 }
 
 /// The groups of a fragment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
     pub(crate) place: Place,
     /// Number of groups, also of those without rows; of a hash table its slots, of a list the rows that have room.

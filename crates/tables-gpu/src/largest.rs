@@ -38,7 +38,7 @@ impl Columns {
                 }
             });
         GpuColumns {
-            device: self.engine.name(),
+            device: self.device_names(),
             largest: largest.collect(),
             left_out,
         }

@@ -10,6 +10,7 @@ use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::{Build, Kernel};
+use crate::spread::Spread;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -28,22 +29,22 @@ pub(crate) struct Joins {
     memory: Option<Memory>,
 }
 
-/// Returns the kernels that store the rows of all joins, and the tables that they fill. Columns that were used before
-/// `used` give way to them.
+/// Returns the kernels that store the rows of all joins on a device, and the tables that they fill. Columns that were
+/// used before `used` give way to them.
 ///
 /// # Errors
 /// If there is no room for the tables.
 pub(crate) fn joins_of(
     resident: &[Resident],
     compiled: &Compiled,
-    (columns, used): (&Columns, u64),
+    (columns, device, used): (&Columns, usize, u64),
     waits: bool,
 ) -> Result<(Launch, Joins)> {
     let bytes: u64 = compiled.kernel.builds.iter().map(bytes_of).sum();
     if bytes > TABLES_BYTES_MAX {
         return Err(Reason::new("the tables of its joins are too large"));
     }
-    let memory = columns.allocate(bytes, used)?;
+    let memory = columns.allocate(device, bytes, used)?;
     let mut launch = Launch {
         zeroed: Some((memory.clone(), bytes)),
         results_bytes: compiled.mark_words * 4,
@@ -56,7 +57,7 @@ pub(crate) fn joins_of(
         ..Joins::default()
     };
     for build in &compiled.kernel.builds {
-        joins.add(&mut launch, (resident, compiled), build, &mut end)?;
+        joins.add(&mut launch, (resident, compiled, device), build, &mut end)?;
     }
     Ok((launch, joins))
 }
@@ -82,7 +83,7 @@ impl Joins {
     fn add(
         &mut self,
         launch: &mut Launch,
-        of: (&[Resident], &Compiled),
+        of: (&[Resident], &Compiled, usize),
         build: &Build,
         end: &mut u64,
     ) -> Result<()> {
@@ -117,7 +118,7 @@ impl Joins {
             own_words,
             own_keys,
             seen,
-            ..kernel(launch, of, &build.kernel, None)?
+            ..kernel(launch, of, &build.kernel, (None, None))?
         };
         launch.kernels.push(kernel);
         Ok(())
@@ -131,20 +132,20 @@ pub(crate) struct InMemory {
     pub(crate) bytes: u64,
     pub(crate) keys: Keys,
     /// Address of the counter of a list's rows.
-    counter: u64,
+    pub(crate) counter: u64,
     /// Address of the totals.
     pub(crate) address: u64,
 }
 
 impl InMemory {
-    /// Allocates memory for the totals of groups. Columns that were used before `used` give way to them.
+    /// Allocates memory of a device for the totals of groups. Columns that were used before `used` give way to them.
     ///
     /// # Errors
     /// If there is no room.
     pub(crate) fn new(
         compiled: &Compiled,
         groups: &Groups,
-        (columns, used): (&Columns, u64),
+        (columns, device, used): (&Columns, usize, u64),
     ) -> Result<InMemory> {
         let head_bytes = match groups.place {
             Place::Hashed => 8 * groups.count as u64,
@@ -152,7 +153,7 @@ impl InMemory {
             _ => 0,
         };
         let bytes = head_bytes + groups.bytes(&compiled.totals) as u64;
-        let memory = columns.allocate(bytes, used)?;
+        let memory = columns.allocate(device, bytes, used)?;
         let mut keys = Keys::default();
         if groups.place == Place::Hashed {
             (keys.address, keys.bits) = (memory.address, groups.count.ilog2());
@@ -167,13 +168,14 @@ impl InMemory {
     }
 }
 
-/// Returns the kernel that adds the totals, to memory of the engine or to its results.
+/// Returns the kernel that adds the totals of a device's rows, to memory of the device or to its results.
 ///
 /// # Errors
 /// If the columns of a file do not have the same rows.
 pub(crate) fn last(
     resident: &[Resident],
     (compiled, groups, joins): (&Compiled, &Groups, &Joins),
+    (spread, device): (&Spread, usize),
     totals: Option<&InMemory>,
     waits: bool,
 ) -> Result<Launch> {
@@ -195,9 +197,9 @@ pub(crate) fn last(
         },
         ..kernel(
             &mut launch,
-            (resident, compiled),
+            (resident, compiled, device),
             &compiled.kernel,
-            Some(groups),
+            (Some(groups), Some(spread)),
         )?
     };
     launch.kernels.push(kernel);
@@ -211,15 +213,19 @@ pub(crate) fn last(
     Ok(launch)
 }
 
-/// Returns a kernel without what joins and groups need. The launch holds its columns.
+/// Returns a kernel of a device without what joins and groups need: over all rows, or over those that a spread gives
+/// the device. The launch holds its columns.
 fn kernel(
     launch: &mut Launch,
-    (resident, compiled): (&[Resident], &Compiled),
+    (resident, compiled, device): (&[Resident], &Compiled, usize),
     kernel: &Kernel,
-    groups: Option<&Groups>,
+    (groups, spread): (Option<&Groups>, Option<&Spread>),
 ) -> Result<KernelLaunch> {
     let resident = &resident[kernel.of_source];
-    let chunks = compiled.counting.rows(kernel.of_source, resident.chunks()?);
+    let mut chunks = compiled.counting.rows(kernel.of_source, resident.chunks()?);
+    if let Some(spread) = spread {
+        spread.keep(device, &mut chunks);
+    }
     let of_keys = groups.map_or(&[][..], |groups| &groups.tables);
     let (tables, table_offsets) = tables(kernel, of_keys, chunks.len());
     let mut parts = Vec::new();
@@ -228,7 +234,7 @@ fn kernel(
             if columns[column].is_on_disk {
                 return Err(Reason::new("columns of a join have no room in memory"));
             }
-            parts.push(columns[column].parts());
+            parts.push(columns[column].parts(device));
             launch.held.push(Arc::clone(&columns[column]));
         }
     }

@@ -15,6 +15,7 @@ use forebay_movement::pick::Measurements;
 use forebay_tables::GpuRule;
 
 mod above;
+mod adding;
 mod arguments;
 mod column;
 mod column_file;
@@ -51,6 +52,7 @@ mod largest;
 mod launch;
 mod launches;
 mod load;
+mod merge;
 mod on_cpu;
 mod on_device;
 mod operator;
@@ -69,6 +71,7 @@ mod search;
 mod selection;
 mod skipped;
 mod source;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod uses;
@@ -88,31 +91,27 @@ pub struct ColumnFiles {
     pub measurements: Option<Measurements>,
 }
 
-/// Returns the rule that gives parts of plans to a GPU. Their columns take at most `max_bytes` of its memory, and less
-/// when others need it. Columns without room there are in pinned memory of the host, which is a share of `host`. What
-/// was packed is kept in `files`; a folder that cannot be used is logged, and nothing is kept.
+/// Returns the rule that gives parts of plans to GPUs, of which each [reaches](Device::reaches) the memory of the
+/// others. Columns take at most `max_bytes` of the memory of each, and less when others need it. Columns without room
+/// there are in pinned memory of the host, which is a share of `host`. What was packed is kept in `files`; a folder that
+/// cannot be used is logged, and nothing is kept.
 ///
 /// # Errors
-/// [`OutOfMemory`] if the device is a host device.
+/// [`OutOfMemory`] if one of the devices is a host device.
 pub fn rule(
-    device: Arc<Device>,
+    gpus: Vec<Arc<Device>>,
     max_bytes: u64,
     host: &Account,
     files: Option<ColumnFiles>,
 ) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
     let freeing = columns::Freeing::default();
-    let reclaim = {
-        let freeing = freeing.clone();
-        move |bytes| freeing.free(bytes)
-    };
     let measurements = files.as_ref().and_then(|it| it.measurements.as_ref());
-    let reader = gpu_files::Reader::new(measurements);
-    let gpu = gpu::Gpu::open(device, max_bytes, host.share(), reader, reclaim)?;
+    let engines = gpu::open_all(gpus, max_bytes, host.share(), measurements, &freeing)?;
     let disk = files.and_then(|files| {
         let opened = disk::Disk::open(files.folder.clone(), files.max_bytes);
         let warn = |why| tracing::warn!(%why, folder = %files.folder.display(), "no column files");
         opened.map_err(warn).ok()
     });
-    let columns = columns::Columns::new(Arc::new(gpu), &freeing, disk);
+    let columns = columns::Columns::new(engines, &freeing, disk);
     Ok(Arc::new(rule::Fragments(columns)))
 }

@@ -39,7 +39,7 @@ use crate::reason::Reason;
 use crate::source::Kernel;
 
 /// Bytes of a file that one task reads.
-pub(crate) const RANGE_BYTES: u64 = 32 << 20;
+pub(crate) const RANGE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 32 << 20 };
 /// Maximum number of ranges that wait in memory until they are written to column files.
 const RANGES_TO_DISK: usize = 4;
 /// Maximum bytes of the texts of the rows of a file.
@@ -71,7 +71,7 @@ impl OfColumn {
 /// Where packed rows go.
 #[derive(Debug, Clone, Copy)]
 enum To {
-    /// To the engine. Columns that were used before this time give way to them.
+    /// To devices. Columns that were used before this time give way to them.
     Engine(u64),
     /// To column files.
     Disk,
@@ -83,6 +83,30 @@ impl To {
             To::Engine(began) => began,
             To::Disk => 0,
         }
+    }
+}
+
+/// The stripes of the chunks of a range: the first, and what is added for each further chunk.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stripes {
+    first: u32,
+    step: u32,
+}
+
+impl Stripes {
+    /// Returns those of a range of a file. Chunks of a file that is read in one range have the same, as it is too small
+    /// for several devices.
+    fn of_range(path: &str, range: usize, ranges: usize) -> Stripes {
+        let first = crc32c::crc32c(path.as_bytes());
+        Stripes {
+            first: crc32c::crc32c_append(first, &(range as u64).to_le_bytes()),
+            step: u32::from(ranges > 1),
+        }
+    }
+
+    fn of_chunk(self, chunk: usize) -> u32 {
+        self.first
+            .wrapping_add(self.step.wrapping_mul(chunk as u32))
     }
 }
 
@@ -147,6 +171,7 @@ pub(crate) async fn load_plan(
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
     let to = To::Engine(began);
+    let to = (to, Stripes::default());
     let read = stored(columns, rows.boxed(), &wanted, to, (&shared, context)).await;
     let loaded = match read {
         Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), began).await,
@@ -332,6 +357,8 @@ async fn of_file(
             Some(_) => To::Disk,
             None => To::Engine(began),
         };
+        let path = file.object_meta.location.as_ref();
+        let to = (to, Stripes::of_range(path, range, ranges as usize));
         let task = async move {
             let of = (&scan, &*wanted, range);
             of_range(&columns, of, to, &shared, context).await
@@ -445,7 +472,7 @@ fn over_projected(
 async fn of_range(
     columns: &Columns,
     (scan, wanted, range): (&Arc<dyn ExecutionPlan>, Exprs<'_>, usize),
-    to: To,
+    to: (To, Stripes),
     shared: &[Arc<OfColumn>],
     context: Arc<TaskContext>,
 ) -> Result<OfRange, Failed> {
@@ -459,7 +486,7 @@ async fn stored(
     columns: &Columns,
     mut rows: impl Stream<Item = datafusion::error::Result<RecordBatch>> + Unpin,
     wanted: Exprs<'_>,
-    to: To,
+    to: (To, Stripes),
     (shared, context): (&[Arc<OfColumn>], &Arc<TaskContext>),
 ) -> Result<OfRange, Failed> {
     let memory = MemoryConsumer::new("columns for a device").register(context.memory_pool());
@@ -520,23 +547,24 @@ async fn stored(
 /// Packs and stores the rows of all columns.
 async fn store(
     columns: &Columns,
-    to: To,
+    (to, stripes): (To, Stripes),
     (wanted, packers, shared): (Exprs<'_>, &mut [Packer], &[Arc<OfColumn>]),
     stored: &mut OfRange,
 ) -> Result<(), Failed> {
+    let stripe = stripes.of_chunk(stored.first().map_or(0, Vec::len));
     for (index, (packer, of_column)) in packers.iter_mut().zip(shared).enumerate() {
         stored[index].push(match Kept::place_of(&wanted[index]) {
             Some(Place::Engine) => {
                 let texts = packer.take_texts();
                 let texts = texts.map_err(|it| Failed::Column(index, Reason::of(it)))?;
-                let chunk = columns.store_texts(texts, to.began()).await;
+                let chunk = columns.store_texts(texts, stripe, to.began()).await;
                 chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
             Some(Place::Host) | None => {
                 let packed = packer.pack(&of_column.packing);
                 match to {
-                    To::Engine(began) => columns.store(packed, began).await,
-                    To::Disk => Ok(Chunk::unplaced(packed)),
+                    To::Engine(began) => columns.store(packed, stripe, began).await,
+                    To::Disk => Ok(Chunk::unplaced(packed, stripe)),
                 }
                 .map_err(Failed::Load)?
             }

@@ -173,7 +173,7 @@ impl GpuFragmentExec {
 
     /// Returns the name of the device.
     pub(crate) fn device(&self) -> String {
-        self.columns.engine.name()
+        self.columns.device_names()
     }
 
     /// Returns the source of the kernels, with the plan as comments.

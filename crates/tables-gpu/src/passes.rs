@@ -32,7 +32,7 @@ impl Resident {
 impl Columns {
     /// Returns the bytes of memory for a pass and for the one before, which may be there still.
     pub(crate) fn pass_bytes(&self) -> u64 {
-        self.engine.max_bytes() / PART_OF_PASS
+        self.engines[0].max_bytes() / PART_OF_PASS
     }
 
     /// Returns the passes over the chunks with rows that count. `chunks` are the numbers of rows of each chunk of each
@@ -113,7 +113,7 @@ impl Columns {
         let all: u64 = on_disk.map(bytes).sum();
         let mut read: Option<Chunks> = None;
         // Chunks of equal numbers take no bytes.
-        let memory = self.allocate(all.max(ALIGNMENT), used)?;
+        let memory = self.allocate(self.device_of(0), all.max(ALIGNMENT), used)?;
         let mut first = 0;
         for chunk in chunks.iter_mut().filter(|it| it.is_on_disk()) {
             let here = memory.at_word(first as usize / 4);

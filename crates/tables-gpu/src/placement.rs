@@ -1,5 +1,5 @@
-//! Where columns are: in memory of the device, or in pinned memory of the host, from which those that are read often
-//! are promoted to the device.
+//! Where columns are: in memory of devices, or in pinned memory of the host, from which those that are read often
+//! are promoted to the devices.
 
 use std::sync::Arc;
 
@@ -19,35 +19,45 @@ pub(crate) const NO_ROOM: &str = "there is no room for its columns";
 const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
-    /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either,
-    /// frees columns that were used longest ago, but none that were used since `began`, or that are declared.
+    /// Copies words to memory of the device of a stripe, or of another one with room, or, if none has, to memory of the
+    /// host. If there is none either, frees columns that were used longest ago, but none that were used since `began`,
+    /// or that are declared.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
-    pub(crate) async fn placed(&self, words: &[u32], began: u64) -> Result<Memory, Reason> {
+    pub(crate) async fn placed(
+        &self,
+        words: &[u32],
+        stripe: u32,
+        began: u64,
+    ) -> Result<Memory, Reason> {
         let bytes = words.len() as u64 * 4;
-        if let Some(memory) = self.room_of_column(bytes, began) {
-            self.engine.write(words.to_vec(), &memory).await?;
+        if let Some(memory) = self.room_of_column(stripe, bytes, began) {
+            self.engine_of(&memory)
+                .write(words.to_vec(), &memory)
+                .await?;
             return Ok(memory);
         }
-        if let Ok(memory) = self.engine.write_host(words.to_vec()).await {
+        let device = self.device_of(stripe);
+        let engine = &self.engines[device];
+        if let Ok(memory) = self.engines[0].write_host(words.to_vec()).await {
             return Ok(memory);
         }
         let undeclared = GivingWay::Undeclared;
         self.known
             .lock()
-            .free((bytes, began), undeclared, |it| it.host);
-        match self.engine.write_host(words.to_vec()).await {
+            .free((bytes, began), undeclared, |it| it.bytes.host);
+        match self.engines[0].write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
                 // Columns that can be read from the disk leave half of what totals need to them, and to passes.
                 let left = self.disk.as_ref().map_or(0, |_| self.pass_bytes());
-                if self.engine.free_bytes() < bytes + left {
+                if engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
-                let memory = self.allocate_column(bytes, began);
+                let memory = self.allocate_column(device, bytes, began);
                 let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
-                self.engine.write(words.to_vec(), &memory).await?;
+                engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
             }
         }
@@ -78,52 +88,74 @@ impl Columns {
         Ok(())
     }
 
-    /// Returns a column with all its chunks in memory of the device.
+    /// Returns a column with all its chunks in memory of devices.
     async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
-        if !self.has_room(column.bytes.host + column.bytes.disk, began) {
+        let not_there = column.chunks.iter();
+        let not_there = not_there.filter(|it| it.memory.tier != Tier::Device);
+        if !self.have_room(not_there.map(|it| (it.stripe, it.bytes)), began) {
             return Err(Reason::new("the device has no room"));
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
             if chunk.memory.tier != Tier::Device {
                 let words = self.words(chunk).await?;
-                let memory = self.room_of_column(words.len() as u64 * 4, began);
+                let memory = self.room_of_column(chunk.stripe, words.len() as u64 * 4, began);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
-                self.engine.write(words, &memory).await?;
+                self.engine_of(&memory).write(words, &memory).await?;
                 *chunk = chunk.moved(memory);
             }
         }
         self.column(chunks, Arc::clone(&column.texts), began).await
     }
 
-    /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that
-    /// were used lately.
-    pub(crate) fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
-        if !self.has_room(bytes, began) {
+    /// Allocates memory for a chunk of a column: of the device of its stripe, or of another one. Returns `None` if none
+    /// has room beside columns that were used lately.
+    pub(crate) fn room_of_column(&self, stripe: u32, bytes: u64, began: u64) -> Option<Memory> {
+        let live = self.live();
+        let first = stripe as usize % live.len();
+        let mut devices = live[first..].iter().chain(&live[..first]);
+        devices.find_map(|device| self.room_on(*device, bytes, began))
+    }
+
+    fn room_on(&self, device: usize, bytes: u64, began: u64) -> Option<Memory> {
+        if !self.has_room(device, bytes, began) {
             return None;
         }
-        let memory = self.engine.allocate(bytes).or_else(|_| {
+        let engine = &self.engines[device];
+        let memory = engine.allocate(bytes).or_else(|_| {
             // Others have the memory.
-            self.free_stale(bytes, began);
-            self.engine.allocate(bytes)
+            self.free_stale(device, bytes, began);
+            engine.allocate(bytes)
         });
         memory.ok()
     }
 
-    /// Returns whether the device has room for this many bytes of columns, beside those that were used lately.
-    pub(crate) fn has_room(&self, bytes: u64, began: u64) -> bool {
-        let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
-        if self.engine.free_bytes() < wanted {
-            self.free_stale(bytes, began);
+    /// Returns whether the devices have room for chunks of these stripes and bytes, beside columns that were used
+    /// lately.
+    pub(crate) fn have_room(&self, chunks: impl Iterator<Item = (u32, u64)>, began: u64) -> bool {
+        let mut wanted = vec![0; self.engines.len()];
+        for (stripe, bytes) in chunks {
+            wanted[self.device_of(stripe)] += bytes;
         }
-        self.engine.free_bytes() >= wanted
+        let mut wanted = wanted.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
+        wanted.all(|(device, bytes)| self.has_room(device, *bytes, began))
     }
 
-    fn free_stale(&self, bytes: u64, began: u64) {
+    /// Returns whether a device has room for this many bytes of columns, beside those that were used lately.
+    pub(crate) fn has_room(&self, device: usize, bytes: u64, began: u64) -> bool {
+        let engine = &self.engines[device];
+        let wanted = bytes + engine.max_bytes() / PART_OF_TOTALS;
+        if engine.free_bytes() < wanted {
+            self.free_stale(device, bytes, began);
+        }
+        engine.free_bytes() >= wanted
+    }
+
+    fn free_stale(&self, device: usize, bytes: u64, began: u64) {
         let stale = began.saturating_sub(USES_LATELY);
         let undeclared = GivingWay::Undeclared;
         self.known
             .lock()
-            .free((bytes, stale), undeclared, |it| it.device);
+            .free((bytes, stale), undeclared, |it| it.bytes_on(device));
     }
 }

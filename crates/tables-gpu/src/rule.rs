@@ -160,7 +160,7 @@ impl GpuRule for Fragments {
     fn figures(&self) -> GpuFigures {
         let (columns, bytes) = self.0.held();
         GpuFigures {
-            device: self.0.engine.name(),
+            device: self.0.device_names(),
             aggregates: self.0.counts.on_device(),
             on_cpu: self.0.counts.on_cpu(),
             columns,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use datafusion::arrow::array::{Array, StringArray};
 use datafusion::physical_expr::PhysicalExpr;
 use forebay_text::Program;
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 
 use crate::column::{Chunk, Column};
@@ -104,9 +105,7 @@ impl Columns {
     ) -> Result<Duration, Reason> {
         let mut took = Duration::ZERO;
         for (key, (key_of_texts, texts), program) in self.to_search(reads) {
-            let rows = texts.chunks.iter().map(|it| whole_tiles(it.rows as usize));
-            let words = rows.sum::<usize>() * MARK_BITS as usize / 32;
-            let Ok(memory) = self.allocate(words as u64 * 4, began) else {
+            let Ok(memory) = self.memory_of_marks(&texts, began) else {
                 // The CPU searches, until there is room again.
                 self.put_off(key_of_texts);
                 continue;
@@ -144,51 +143,70 @@ impl Columns {
         found
     }
 
-    /// Searches texts. Returns the marks of their rows, and the time on the device.
+    /// Allocates memory for the marks of texts, on each device that has some of these.
+    fn memory_of_marks(&self, texts: &Column, began: u64) -> Result<Vec<Option<Memory>>, Reason> {
+        let devices = texts.parts.iter().enumerate().map(|(device, list)| {
+            let chunks = texts.chunks.iter();
+            let chunks = chunks.filter(|it| it.memory.device == device);
+            let words: usize = chunks.map(words_of_marks).sum();
+            let allocate = |_: &Memory| self.allocate(device, words as u64 * 4, began);
+            list.as_ref().map(allocate).transpose()
+        });
+        devices.collect()
+    }
+
+    /// Searches texts, on all devices at once. Returns the marks of their rows, and the longest time on a device.
     async fn marks(
         &self,
         texts: &Column,
-        memory: Memory,
+        memory: Vec<Option<Memory>>,
         (program, is_stopped): (Arc<Program>, Arc<AtomicBool>),
         began: u64,
     ) -> Result<(Column, Duration), Reason> {
-        let Some(list) = &texts.parts else {
-            return Ok((Column::default(), Duration::ZERO));
-        };
-        let search = TextSearch {
-            texts: list.clone(),
-            program,
-            marks: memory.clone(),
-            is_stopped,
-        };
-        let took = self.engine.search(search).await?;
-        let mut first = 0;
-        let chunks = texts.chunks.iter().map(|chunk| {
-            let here = memory.at_word(first);
-            first += whole_tiles(chunk.rows as usize) * MARK_BITS as usize / 32;
-            Chunk {
-                bytes: whole_tiles(chunk.rows as usize) as u64 * u64::from(MARK_BITS) / 8,
-                ..Chunk::at(here, chunk.rows, chunk.valid.clone(), ((0, 1), MARK_BITS))
-            }
+        let lists = texts.parts.iter().zip(&memory);
+        let lists = lists.filter_map(|(list, marks)| Some((list.clone()?, marks.clone()?)));
+        let searches = lists.map(|(texts, marks)| {
+            self.engine_of(&marks).search(TextSearch {
+                texts,
+                program: Arc::clone(&program),
+                is_stopped: Arc::clone(&is_stopped),
+                marks,
+            })
         });
-        let chunks = chunks.collect();
+        let took = try_join_all(searches).await?.into_iter().max();
+        let mut firsts = vec![0; memory.len()];
+        let chunks = texts.chunks.iter().map(|chunk| {
+            let device = chunk.memory.device;
+            let of_device = memory[device].as_ref();
+            let of_device = of_device.ok_or_else(|| Reason::new("texts without a list"))?;
+            let here = of_device.at_word(firsts[device]);
+            firsts[device] += words_of_marks(chunk);
+            Ok(Chunk {
+                bytes: words_of_marks(chunk) as u64 * 4,
+                stripe: chunk.stripe,
+                ..Chunk::at(here, chunk.rows, chunk.valid.clone(), ((0, 1), MARK_BITS))
+            })
+        });
+        let chunks = chunks.collect::<Result<_, Reason>>()?;
         let marks = self.column(chunks, Arc::default(), began).await?;
-        Ok((marks, took))
+        Ok((marks, took.unwrap_or_default()))
     }
 
-    /// Brings the texts of a chunk to the engine.
+    /// Brings the texts of a chunk to the device of its stripe.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
     pub(crate) async fn store_texts(
         &self,
         texts: StringArray,
+        stripe: u32,
         began: u64,
     ) -> Result<Chunk, Reason> {
+        let device = self.device_of(stripe);
         let rows = texts.len();
         // Each text takes whole words of eight bytes, and the number of its row.
         let bytes = texts.value_data().len() + rows * 12;
-        if !self.has_room(bytes as u64, began) {
+        if !self.has_room(device, bytes as u64, began) {
             return Err(Reason::new("the device has no room for texts"));
         }
         let mut valid = None;
@@ -199,13 +217,14 @@ impl Columns {
                     bits | u32::from(texts.is_valid(row)) << (row % 32)
                 })
             });
-            valid = Some(self.copied(words.collect(), began).await?);
+            valid = Some(self.copied(words.collect(), device, began).await?);
         }
-        let (memory, bytes) = self.engine.write_texts(texts).await?;
+        let (memory, bytes) = self.engines[device].write_texts(texts).await?;
         let of_valid = valid.as_ref().map_or(0, |_| whole_tiles(rows) as u64 / 8);
         Ok(Chunk {
             bytes: bytes + of_valid,
             range: None,
+            stripe,
             ..Chunk::at(memory, rows as u32, valid, ((0, 0), 0))
         })
     }
@@ -215,12 +234,23 @@ impl Columns {
     /// # Errors
     /// If they are too many.
     pub(crate) fn texts(&self, chunks: Vec<Chunk>) -> Result<Column, Reason> {
-        let texts: Vec<_> = chunks.iter().map(|it| it.memory.clone()).collect();
-        let list = self.engine.list_texts(&texts)?;
+        let lists = self.engines.iter().enumerate().map(|(device, engine)| {
+            let chunks = chunks.iter().map(|it| &it.memory);
+            let texts = chunks.filter(|it| it.device == device).cloned();
+            let texts: Vec<Memory> = texts.collect();
+            let list = (!texts.is_empty()).then(|| engine.list_texts(&texts));
+            list.transpose()
+        });
+        let lists = lists.collect::<Result<_, _>>()?;
         let mut column = Column::new(chunks, Arc::default());
-        column.parts = Some(list);
+        column.parts = lists;
         Ok(column)
     }
+}
+
+/// Returns the number of words of the marks of a chunk.
+fn words_of_marks(chunk: &Chunk) -> usize {
+    whole_tiles(chunk.rows as usize) * MARK_BITS as usize / 32
 }
 
 /// Returns the number of rows of whole tiles.

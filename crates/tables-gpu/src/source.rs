@@ -213,6 +213,7 @@ pub(crate) fn headers() -> Vec<(String, String)> {
         ("arguments.cuh".to_owned(), arguments),
         header("numbers.cuh", include_str!("kernels/numbers.cuh")),
         header("hash.cuh", include_str!("kernels/hash.cuh")),
+        header("merge.cuh", include_str!("kernels/merge.cuh")),
         header("select.cuh", include_str!("kernels/select.cuh")),
         header("columns.cuh", include_str!("kernels/columns.cuh")),
         header("totals.cuh", include_str!("kernels/totals.cuh")),
@@ -226,7 +227,7 @@ fn header(name: &str, text: &str) -> (String, String) {
 }
 
 /// Returns an array of constants; C++ has none without elements.
-fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> String {
+pub(crate) fn array(declared: &str, elements: impl IntoIterator<Item = impl ToString>) -> String {
     let elements: Vec<_> = elements.into_iter().map(|it| it.to_string()).collect();
     let elements = match elements.is_empty() {
         true => "{}".to_owned(),

@@ -14,6 +14,7 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use forebay_tables::GpuOptions;
 use parking_lot::Mutex;
 
+use crate::adding::{Counted, together};
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
@@ -23,7 +24,7 @@ use crate::figures::Figures;
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
-use crate::launches::{InMemory, Joins, joins_of, last};
+use crate::launches::{InMemory, Joins, joins_of};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
@@ -35,11 +36,12 @@ use crate::scanned::Scanned;
 use crate::selection::Selected;
 use crate::skipped::Counting;
 use crate::source::MANY_COLUMNS;
+use crate::spread::Spread;
 
 type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum bytes of what kernels return.
-const RESULTS_BYTES_MAX: usize = 256 << 20;
+pub(crate) const RESULTS_BYTES_MAX: usize = 256 << 20;
 
 /// The reasons of fragments that are computed where the session brings their columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
@@ -200,9 +202,12 @@ impl Work {
         let of = (&*ready.fragment, &*ready.compiled, groups);
         let to_columns = ToColumns::new(of, (&self.schema, wanted), (*selected, totals))?;
         let with = (&*self.columns, figures.used);
-        let memory = self.columns.allocate(to_columns.bytes(), figures.used)?;
+        let device = totals.memory.device;
+        let memory = self
+            .columns
+            .allocate(device, to_columns.bytes(), figures.used)?;
         let (launch, written) = to_columns.launch(totals, &memory, self.options.waits);
-        self.found(launch, *selected, figures).await?;
+        self.found(device, launch, *selected, figures).await?;
         written.resident(wanted, with).await
     }
 
@@ -215,29 +220,26 @@ impl Work {
             });
         }
         if ready.rows().is_on_disk() {
-            let with = (&*self.columns, figures.used);
+            let with = (&*self.columns, ready.spread.devices[0], figures.used);
             let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
-            let added = self.added(ready, &ready.groups, &totals, |_| (), figures);
+            let added = self.in_passes(ready, &ready.groups, &totals, |_| (), figures);
             let ran = added.await?;
             let bytes = totals.bytes as usize;
             if bytes > RESULTS_BYTES_MAX {
                 return Err(Reason::new(format!("{bytes} bytes of groups")));
             }
             figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
-            let words = self
-                .columns
-                .engine
-                .read(&totals.memory, totals.bytes)
-                .await?;
+            let engine = self.columns.engine_of(&totals.memory);
+            let words = engine.read(&totals.memory, totals.bytes).await?;
             return Ok(Found {
                 ran: ran.with_results(&words),
                 selected: None,
             });
         }
-        let of = (&*ready.compiled, &*ready.groups, &ready.joins);
-        let launch = last(&ready.resident, of, None, self.options.waits)?;
+        let launches = ready.launches(&ready.groups, &[], self.options.waits)?;
+        let ran = self.run_all(&ready.spread, launches, figures).await?;
         Ok(Found {
-            ran: self.run(launch, figures).await?,
+            ran: together(&ready.compiled, ran)?,
             selected: None,
         })
     }
@@ -278,65 +280,70 @@ impl Work {
         };
         figures.searched = Duration::from_micros(self.searched_us.load(Ordering::Relaxed));
         figures.from_disk = self.from_disk.lock().clone();
-        if compiled.kernel.builds.is_empty() {
-            return Ok(Ready {
-                groups: Arc::new(compiled.groups(None)?),
-                fragment,
-                compiled,
-                resident,
-                joins: Joins::default(),
-                ran: None,
-                stop,
-            });
-        }
-        let joined = self.joined((&compiled, &resident), may_run, figures);
-        let (joins, groups, ran) = joined.await?;
-        Ok(Ready {
+        let source = compiled.kernel.of_source;
+        let rows = compiled.counting.rows(source, resident[source].chunks()?);
+        let spread = self.columns.spread(&resident[source], &rows);
+        let mut ready = Ready {
+            joins: spread.devices.iter().map(|_| Joins::default()).collect(),
+            spread,
+            groups: Arc::default(),
             fragment,
             compiled,
             resident,
-            joins,
-            groups,
-            ran,
+            ran: None,
             stop,
-        })
+        };
+        match ready.compiled.kernel.builds.is_empty() {
+            true => ready.groups = Arc::new(ready.compiled.groups(None)?),
+            false => self.join(&mut ready, may_run, figures).await?,
+        }
+        Ok(ready)
     }
 
-    /// Stores the rows of joins. If the last run tells the groups, the kernel that adds the totals runs behind: returns
-    /// what it returned, too, if the groups are these.
-    async fn joined(
-        &self,
-        (compiled, resident): (&Compiled, &[Resident]),
-        may_run: bool,
-        figures: &mut Figures,
-    ) -> Result<(Joins, Arc<Groups>, Option<Ran>)> {
+    /// Stores the rows of joins. If the last run tells the groups, the kernel that adds the totals runs behind: keeps
+    /// what it returned, if the groups are these.
+    async fn join(&self, ready: &mut Ready, may_run: bool, figures: &mut Figures) -> Result<()> {
         let (used, waits) = (figures.used, self.options.waits);
-        let (mut launch, joins) = joins_of(resident, compiled, (&self.columns, used), waits)?;
+        let compiled = Arc::clone(&ready.compiled);
+        let devices = ready.spread.devices.iter();
+        let joins = devices.map(|device| {
+            let with = (&*self.columns, *device, used);
+            joins_of(&ready.resident, &compiled, with, waits)
+        });
+        let joins = joins.collect::<Result<Vec<_>>>()?;
+        let mut launches: Vec<Launch>;
+        (launches, ready.joins) = joins.into_iter().unzip();
         let marked = match compiled.mark_words {
             0 => Some((Arc::default(), Arc::new(compiled.groups(Some(&[]))?))),
             _ => compiled.last_marked.get(),
         };
-        let is_on_disk = resident[compiled.kernel.of_source].is_on_disk();
+        let is_on_disk = ready.rows().is_on_disk();
         let marked =
             marked.filter(|(_, groups)| may_run && !is_on_disk && !self.are_selected(groups));
         let mut first = 0;
         if let Some((_, groups)) = &marked {
-            let of = (compiled, &**groups, &joins);
-            first = launch.append(last(resident, of, None, waits)?);
+            let behind = ready.launches(groups, &[], waits)?;
+            for (launch, behind) in launches.iter_mut().zip(behind) {
+                first = launch.append(behind);
+            }
         }
-        let ran = self.run(launch, figures).await?;
-        if ran.is_full() {
+        let ran = self.run_all(&ready.spread, launches, figures).await?;
+        if ran.iter().any(Ran::is_full) {
             return Err(Reason::new("keys of a join that collide in a hash table"));
         }
-        let words = ran.results().as_chunks::<4>().0.iter();
+        // Each device has stored the same rows.
+        let words = ran[0].results().as_chunks::<4>().0.iter();
         let words = words.take(compiled.mark_words);
         let words: Vec<u32> = words.map(|it| u32::from_le_bytes(*it)).collect();
         if let Some((_, groups)) = marked.filter(|(marks, _)| **marks == *words) {
-            return Ok((joins, groups, Some(ran.without_first(first))));
+            ready.groups = groups;
+            let ran = ran.into_iter().map(|it| it.without_first(first));
+            ready.ran = Some(together(&compiled, ran.collect())?);
+            return Ok(());
         }
-        let groups = Arc::new(compiled.groups(Some(&words))?);
-        compiled.last_marked.put(&words, &groups);
-        Ok((joins, groups, None))
+        ready.groups = Arc::new(compiled.groups(Some(&words))?);
+        compiled.last_marked.put(&words, &ready.groups);
+        Ok(())
     }
 
     fn shares_rows(&self) -> bool {
@@ -363,7 +370,7 @@ impl Work {
     /// Returns whether a kernel selects the groups that are wanted.
     fn are_selected(&self, groups: &Groups) -> bool {
         match groups.place {
-            Place::OfAll => groups.count >= self.columns.engine.selects_from(),
+            Place::OfAll => groups.count >= self.columns.engines[0].selects_from(),
             place => matches!(place, Place::Hashed | Place::Listed),
         }
     }
@@ -414,109 +421,6 @@ impl Work {
         Some(groups)
     }
 
-    /// Runs kernels.
-    ///
-    /// # Errors
-    /// If the device cannot, or there is no room for what they return.
-    async fn run(&self, launch: Launch, figures: &mut Figures) -> Result<Ran> {
-        figures.add(&launch);
-        let bytes = launch.results_bytes;
-        // The thread of the device copies them, and others wait for it.
-        if bytes > RESULTS_BYTES_MAX {
-            return Err(Reason::new(format!("{bytes} bytes of groups")));
-        }
-        // As bytes, as numbers, and as rows.
-        figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
-        // Columns that were used longest ago give way to results.
-        drop(self.columns.allocate(bytes.max(1) as u64, figures.used)?);
-        let ran = self.columns.engine.run(launch).await?;
-        figures.took += ran.took;
-        figures.compiled += ran.compiled;
-        Ok(ran)
-    }
-
-    /// Adds the totals in memory of the engine, and counts the groups that are selected.
-    async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
-        let (compiled, waits) = (&*ready.compiled, self.options.waits);
-        let mut groups = Groups::clone(&ready.groups);
-        'groups: loop {
-            let totals = InMemory::new(compiled, &groups, (&self.columns, figures.used))?;
-            let count = groups.count as u32;
-            let mut search = compiled.selecting.search();
-            let counting = |launch: &mut Launch| search.count(launch, count, &totals);
-            let added = self.added(ready, &groups, &totals, counting, figures);
-            let mut ran = added.await?;
-            loop {
-                if ran.is_full() {
-                    let grown = groups.grow(&compiled.totals);
-                    compiled.slots.store(groups.count, Ordering::Relaxed);
-                    grown?;
-                    continue 'groups;
-                }
-                if let Some(selected) = search.found(ran.results()) {
-                    return Ok(Counted {
-                        totals,
-                        selected,
-                        groups,
-                    });
-                }
-                let mut launch = Launch {
-                    memory: vec![totals.memory.clone()],
-                    ..Launch::new(waits)
-                };
-                search.count(&mut launch, count, &totals);
-                ran = self.run(launch, figures).await?;
-            }
-        }
-    }
-
-    /// Adds the totals in memory of the engine, in as many passes as the columns of the rows need. `also` adds kernels
-    /// to the launch of the last one. Returns what that launch returned, or the one after which a table was full.
-    async fn added(
-        &self,
-        ready: &Ready,
-        groups: &Groups,
-        totals: &InMemory,
-        mut also: impl FnMut(&mut Launch),
-        figures: &mut Figures,
-    ) -> Result<Ran> {
-        let (compiled, source) = (&*ready.compiled, ready.compiled.kernel.of_source);
-        let of = (compiled, groups, &ready.joins);
-        if !ready.rows().is_on_disk() {
-            let mut launch = last(&ready.resident, of, Some(totals), self.options.waits)?;
-            also(&mut launch);
-            return self.run(launch, figures).await;
-        }
-        let rows = compiled.counting.rows(source, ready.rows().chunks()?);
-        let passes = self.columns.passes(ready.rows(), &rows);
-        let mut resident = ready.resident.clone();
-        for (index, pass) in passes.iter().enumerate() {
-            resident[source].files.clear();
-            let of_pass = self.columns.pass(ready.rows(), pass, figures.used);
-            let (of_pass, read) = of_pass.await?;
-            resident[source] = of_pass;
-            figures.from_disk.add(read);
-            let mut launch = last(&resident, of, Some(totals), self.options.waits)?;
-            if index > 0 {
-                launch.zeroed = None;
-            }
-            let is_last = index + 1 == passes.len();
-            if is_last {
-                also(&mut launch);
-            }
-            let columns = figures.columns;
-            let ran = self.run(launch, figures).await?;
-            if index > 0 {
-                // They are the same in each pass.
-                figures.columns = columns;
-            }
-            if is_last || ran.is_full() {
-                return Ok(ran);
-            }
-        }
-        Err(Reason::new("there is no pass"))
-    }
-
     /// Returns the groups that are selected.
     async fn written(
         &self,
@@ -531,18 +435,20 @@ impl Work {
         let of = (groups.count as u32, group_words(&ready.compiled.totals));
         let selecting = &ready.compiled.selecting;
         let launch = selecting.writing(*selected, of, totals, self.options.waits);
-        self.found(launch, *selected, figures).await
+        self.found(totals.memory.device, launch, *selected, figures)
+            .await
     }
 
     /// Runs the kernel that writes the groups that are selected.
     async fn found(
         &self,
+        device: usize,
         launch: Launch,
         selected: Selected,
         figures: &mut Figures,
     ) -> Result<Found> {
         let found = Found {
-            ran: self.run(launch, figures).await?,
+            ran: self.run(device, launch, figures).await?,
             selected: Some(selected.count as usize),
         };
         found.check()
@@ -677,29 +583,24 @@ fn scanned(rows: &Rows, resident: &[Resident], stop: &Arc<AtomicBool>) -> Result
 }
 
 /// What the kernel that adds totals needs.
-struct Ready {
-    fragment: Arc<Fragment>,
-    compiled: Arc<Compiled>,
-    resident: Vec<Resident>,
-    joins: Joins,
-    groups: Arc<Groups>,
+pub(crate) struct Ready {
+    pub(crate) fragment: Arc<Fragment>,
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) resident: Vec<Resident>,
+    pub(crate) spread: Spread,
+    /// The tables of joins of each device of the spread.
+    pub(crate) joins: Vec<Joins>,
+    pub(crate) groups: Arc<Groups>,
     /// What the last kernel returned, if it ran with those of the joins.
-    ran: Option<Ran>,
-    stop: StopOnDrop,
+    pub(crate) ran: Option<Ran>,
+    pub(crate) stop: StopOnDrop,
 }
 
 impl Ready {
     /// Returns the columns of the rows that are added.
-    fn rows(&self) -> &Resident {
+    pub(crate) fn rows(&self) -> &Resident {
         &self.resident[self.compiled.kernel.of_source]
     }
-}
-
-/// Totals in memory of the engine, and the groups of them that are selected.
-struct Counted {
-    totals: InMemory,
-    selected: Selected,
-    groups: Groups,
 }
 
 /// Sets a flag when it is dropped, so that what a statement computes ends with it.

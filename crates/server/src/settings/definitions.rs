@@ -185,11 +185,11 @@ settings! {
     /// quarter of `memory-bytes-max`.
     tables_memory_bytes_max: u64 = "tables-memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum memory of a GPU for SQL: columns of tables, and what running queries make there, to which columns leave
-    /// an eighth. Less when others need it. 0 means all.
+    /// Maximum memory of each GPU for SQL: columns of tables, and what running queries make there, to which columns
+    /// leave an eighth. Less when others need it. 0 means all.
     tables_gpu_bytes_max: u64 = "tables-gpu-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum pinned memory of the host for columns of tables that a GPU has no room for, which its kernels read over
+    /// Maximum pinned memory of the host for columns of tables that GPUs have no room for, which kernels read over
     /// the bus. It is pinned 1 GiB at a time when it is needed, and kept until the server stops. 0 means a quarter of
     /// `memory-bytes-max`; less than 1 GiB means none.
     tables_gpu_host_bytes_max: u64 = "tables-gpu-host-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";

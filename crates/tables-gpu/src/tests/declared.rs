@@ -291,12 +291,12 @@ async fn declared_columns_give_way_last() {
     let of_others = largest.iter().filter(|it| !it.is_declared);
     fixture
         .freeing
-        .free(of_others.map(|it| it.device_bytes).sum());
+        .free(0, of_others.map(|it| it.device_bytes).sum());
     assert_eq!(
         (columns(&fixture), declared(&fixture)),
         (2, vec!["k".into(), "v".into()])
     );
-    fixture.freeing.free(u64::MAX);
+    fixture.freeing.free(0, u64::MAX);
     assert_eq!(columns(&fixture), 0);
     // They are not brought back at once, and a query that waits for them brings them.
     assert!(rows(&mut session, QUERY).await.is_ok());

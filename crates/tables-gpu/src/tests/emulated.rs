@@ -52,6 +52,9 @@ pub(super) struct Emulated {
     pub(super) free_bytes: AtomicU64,
     /// Whether the host has no memory for columns.
     pub(super) is_host_full: AtomicBool,
+    /// The devices that are lost, and those without free memory, a bit for each.
+    pub(super) lost: AtomicU64,
+    pub(super) full: AtomicU64,
     /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
@@ -78,18 +81,21 @@ impl Emulated {
             memory: Mutex::default(),
             free_bytes: AtomicU64::new(u64::MAX),
             is_host_full: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            full: AtomicU64::new(0),
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
         })
     }
 
-    fn allocate(&self, bytes: u64, tier: Tier) -> Memory {
+    fn allocate(&self, bytes: u64, tier: Tier, device: usize) -> Memory {
         let mut memory = self.memory.lock();
         let begin = memory.len().next_multiple_of(16);
         memory.resize(begin + bytes as usize, 0);
         Memory {
             address: BASE + (HEAD + begin) as u64,
+            device,
             tier,
             held: Arc::new(bytes),
         }
@@ -182,13 +188,35 @@ impl Emulated {
     }
 }
 
-/// The engine of a test, which keeps it to look at its kernels.
+/// A device of the engine of a test, which keeps the engine to look at its kernels. All have the same memory, as each
+/// GPU has the addresses of the others.
 #[derive(Debug)]
-pub(super) struct Shared(pub(super) Arc<Emulated>);
+struct Shared(Arc<Emulated>, usize);
+
+/// Returns this many devices.
+pub(super) fn devices(emulated: &Arc<Emulated>, count: usize) -> Vec<Arc<dyn Engine>> {
+    let devices = (0..count).map(|device| Arc::new(Shared(Arc::clone(emulated), device)) as _);
+    devices.collect()
+}
+
+/// Returns a device.
+pub(super) fn device() -> Vec<Arc<dyn Engine>> {
+    devices(&Emulated::new(), 1)
+}
+
+impl Shared {
+    fn is_in(&self, devices: &AtomicU64) -> bool {
+        devices.load(Ordering::Relaxed) >> self.1 & 1 == 1
+    }
+}
 
 impl Engine for Shared {
     fn name(&self) -> String {
         "emulated".to_owned()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_in(&self.0.lost)
     }
 
     fn max_bytes(&self) -> u64 {
@@ -196,10 +224,14 @@ impl Engine for Shared {
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
-        Ok(self.0.allocate(bytes, Tier::Device))
+        assert!(!self.is_lost(), "memory of a lost device");
+        Ok(self.0.allocate(bytes, Tier::Device, self.1))
     }
 
     fn free_bytes(&self) -> u64 {
+        if self.is_in(&self.0.full) {
+            return 0;
+        }
         self.0.free_bytes.load(Ordering::Relaxed)
     }
 
@@ -207,7 +239,9 @@ impl Engine for Shared {
         if self.0.is_host_full.load(Ordering::Relaxed) {
             return std::future::ready(Err(Reason::new("full"))).boxed();
         }
-        let memory = self.0.allocate(words.len() as u64 * 4, Tier::Pinned);
+        let memory = self
+            .0
+            .allocate(words.len() as u64 * 4, Tier::Pinned, self.1);
         let written = self.write(words, &memory);
         async move { written.await.map(|()| memory) }.boxed()
     }
@@ -222,6 +256,7 @@ impl Engine for Shared {
         let sums = files.into_iter().map(|file| {
             let bytes = fs::read(file.path).map_err(Reason::of)?;
             for (range, memory) in file.pieces {
+                assert_eq!(memory.device, self.1);
                 assert!(file.range.contains(&range.start) && range.end <= file.range.end);
                 let begin = (memory.address - BASE) as usize - HEAD;
                 let piece = &bytes[range.start as usize..range.end as usize];
@@ -239,6 +274,7 @@ impl Engine for Shared {
     }
 
     fn write(&self, words: Vec<u32>, to: &Memory) -> BoxFuture<'static, Result<(), Reason>> {
+        assert_eq!(to.device, self.1);
         let begin = (to.address - BASE) as usize - HEAD;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.0.memory.lock()[begin..begin + bytes.len()].copy_from_slice(&bytes);
@@ -249,6 +285,7 @@ impl Engine for Shared {
         let bytes = texts.value_data().len() as u64;
         let memory = Memory {
             address: 0,
+            device: self.1,
             tier: Tier::Device,
             held: Arc::new(texts),
         };
@@ -258,6 +295,7 @@ impl Engine for Shared {
     fn list_texts(&self, chunks: &[Memory]) -> Result<Memory, Reason> {
         let mut list = StringBuilder::new();
         for chunk in chunks {
+            assert_eq!(chunk.device, self.1);
             let texts = chunk.held.downcast_ref::<StringArray>().expect("texts");
             texts.iter().for_each(|text| list.append_option(text));
             let padding = whole_tiles(texts.len()) - texts.len();
@@ -265,6 +303,7 @@ impl Engine for Shared {
         }
         Ok(Memory {
             address: 0,
+            device: self.1,
             tier: Tier::Device,
             held: Arc::new(list.finish()),
         })
@@ -292,6 +331,7 @@ impl Engine for Shared {
     }
 
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
+        assert!(!self.is_lost(), "kernels on a lost device");
         std::future::ready(self.0.ran(&launch)).boxed()
     }
 }

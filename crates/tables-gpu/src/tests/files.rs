@@ -13,9 +13,8 @@ use super::data::Sizes;
 use super::emulated;
 use super::gpus;
 use super::sessions::{Fixture, ON, replace, rows};
-use crate::engine::Engine;
-use crate::gpu::Gpu;
-use crate::gpu_files::Reader;
+use crate::columns::Freeing;
+use crate::gpu::open_all;
 
 /// Queries of all types of columns, with NULLs.
 const QUERIES: [&str; 4] = [
@@ -26,7 +25,7 @@ const QUERIES: [&str; 4] = [
 ];
 
 /// Waits until there are as many column files as columns that were read, and returns them.
-async fn written(fixture: &Fixture) -> Vec<PathBuf> {
+pub(super) async fn written(fixture: &Fixture) -> Vec<PathBuf> {
     let began = Instant::now();
     loop {
         let files = column_files(fixture);
@@ -88,7 +87,7 @@ async fn columns_are_read_from_their_files_after_a_start() {
     let figures = on_host.tables.gpu_figures().remove(0);
     assert!(figures.column_bytes == 0 && figures.host_bytes > 0);
     // After their memory was given to others.
-    again.freeing.free(u64::MAX);
+    again.freeing.free(0, u64::MAX);
     assert_eq!(compare(&again).await, [true; 4]);
 }
 
@@ -214,8 +213,8 @@ async fn a_gpu_reads_column_files() {
     let fixture = Fixture::new(Sizes(&[600_000, 1, 262_145]));
     let open = || {
         // No memory of the host.
-        let (device, host) = (Arc::clone(&device), Account::new(1).share());
-        Arc::new(Gpu::open(device, 256 << 20, host, Reader::new(None), |_| ()).expect("room"))
+        let (devices, host) = (vec![Arc::clone(&device)], Account::new(1).share());
+        open_all(devices, 256 << 20, host, None, &Freeing::default()).expect("room")
     };
     let started = |gpu| fixture.started_on(gpu, 1 << 30);
     let first = started(open());
@@ -228,7 +227,7 @@ async fn a_gpu_reads_column_files() {
     drop(again);
     // Some columns have no room, and are read with each query.
     let gpu = open();
-    let held = gpu.allocate(236 << 20).expect("room");
+    let held = gpu[0].allocate(236 << 20).expect("room");
     let small = started(gpu);
     for _ in 0..2 {
         assert!(

@@ -2,6 +2,7 @@
 
 mod data;
 mod declared;
+mod devices;
 mod emulated;
 mod explain;
 mod files;
@@ -24,12 +25,11 @@ use forebay_tables::GpuOptions;
 use tempfile::TempDir;
 
 use self::data::{Sizes, write};
-use self::emulated::{Emulated, Shared};
+use self::emulated::Emulated;
 use self::floats::are_alike;
 use crate::columns::{Columns, Freeing};
 use crate::engine::Engine;
-use crate::gpu::Gpu;
-use crate::gpu_files::Reader;
+use crate::gpu::open_all;
 use crate::rule::Fragments;
 
 /// Queries whose aggregates a kernel computes.
@@ -165,16 +165,20 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new(engine: Arc<dyn Engine>, sizes: Sizes) -> Fixture {
+    async fn new(engines: Vec<Arc<dyn Engine>>, sizes: Sizes) -> Fixture {
         let config = SessionConfig::new().with_target_partitions(2);
-        Fixture::with_config(engine, sizes, &config).await
+        Fixture::with_config(engines, sizes, &config).await
     }
 
-    async fn with_config(engine: Arc<dyn Engine>, sizes: Sizes, config: &SessionConfig) -> Fixture {
+    async fn with_config(
+        engines: Vec<Arc<dyn Engine>>,
+        sizes: Sizes,
+        config: &SessionConfig,
+    ) -> Fixture {
         let folder = TempDir::new().expect("room");
         write(&folder.path().join("t"), sizes);
         joins::write_all(folder.path());
-        let columns = Columns::new(engine, &Freeing::default(), None);
+        let columns = Columns::new(engines, &Freeing::default(), None);
         let session = |options: GpuOptions| {
             let mut config = config.clone();
             config.options_mut().sql_parser.parse_float_as_decimal = true;
@@ -327,8 +331,12 @@ async fn kernels_give_the_rows_of_the_cpu() {
         return;
     }
     let emulated = Emulated::new();
-    for sizes in [Sizes(&[1]), Sizes(&[7, 8, 9]), Sizes(&[3000, 1, 512, 513])] {
-        let fixture = Fixture::new(Arc::new(Shared(Arc::clone(&emulated))), sizes).await;
+    for (sizes, devices) in [
+        (Sizes(&[1]), 1),
+        (Sizes(&[7, 8, 9]), 3),
+        (Sizes(&[3000, 1, 512, 513]), 1),
+    ] {
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), sizes).await;
         fixture.compare_all(sizes).await;
         if sizes.0[0] > 2000 {
             fixture
@@ -345,7 +353,7 @@ async fn kernels_of_random_queries_give_the_rows_of_the_cpu() {
     if !emulated::has_compiler() {
         return;
     }
-    let engine = Arc::new(Shared(Emulated::new()));
+    let engine = emulated::device();
     let fixture = Fixture::new(engine, Sizes(&[6_000, 700])).await;
     compare_random(&fixture, 24).await;
 }
@@ -375,7 +383,7 @@ fn compile_all(emulated: &Emulated) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cpu_computes_what_kernels_do_not() {
-    let emulated = Arc::new(Shared(Emulated::new()));
+    let emulated = emulated::device();
     let fixture = Fixture::new(emulated, Sizes(&[100])).await;
     fixture
         .compare_refused(REFUSED.iter().chain(floats::REFUSED).chain(joins::REFUSED))
@@ -385,7 +393,7 @@ async fn the_cpu_computes_what_kernels_do_not() {
 /// A file is kept without the values of its partition, which another scan may give it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn columns_that_are_not_in_the_files_stay_on_the_cpu() {
-    let emulated = Arc::new(Shared(Emulated::new()));
+    let emulated = emulated::device();
     let fixture = Fixture::new(emulated, Sizes(&[100])).await;
     let root = fixture._folder.path().join("parts");
     for part in ["part=1", "part=2"] {
@@ -425,7 +433,7 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
     let options = &mut config.options_mut().optimizer;
     options.hash_join_single_partition_threshold = 0;
     options.hash_join_single_partition_threshold_rows = 0;
-    let engine = Arc::new(Shared(Emulated::new()));
+    let engine = emulated::device();
     let fixture = Fixture::with_config(engine, Sizes(&[200, 300]), &config).await;
     let query = "SELECT a, count(*) FROM (SELECT a, flag FROM t JOIN d ON a = k GROUP BY a, flag) AS n GROUP BY a";
     let (without, _) = Fixture::rows(&fixture.without, query).await;
@@ -436,7 +444,7 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
 
 /// Returns a fixture with a table `s` of five files of a chunk each, whose numbers follow each other.
 async fn in_order() -> Fixture {
-    let fixture = Fixture::new(Arc::new(Shared(Emulated::new())), Sizes(&[1])).await;
+    let fixture = Fixture::new(emulated::device(), Sizes(&[1])).await;
     let folder = fixture._folder.path().join("s");
     for file in 0..5 {
         // The last file has NULL alone.
@@ -522,7 +530,7 @@ async fn chunks_of_joins_are_skipped_by_their_numbers() {
 
 /// Returns a fixture with a table `w` of a file of three chunks, in the order of its columns.
 async fn wide() -> Fixture {
-    let fixture = Fixture::new(Arc::new(Shared(Emulated::new())), Sizes(&[1])).await;
+    let fixture = Fixture::new(emulated::device(), Sizes(&[1])).await;
     let folder = fixture._folder.path().join("w");
     let copy = format!(
         "COPY (SELECT value AS n, CASE WHEN value % 5 > 0 THEN CAST(CAST(value % 90000 AS DECIMAL(12, 2)) / 100 AS DECIMAL(12, 2)) END AS price,
@@ -639,6 +647,11 @@ async fn groups_are_selected_by_kernels() {
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
 fn gpus() -> Option<Devices> {
+    gpus_of("cuda:0")
+}
+
+/// Returns these GPUs.
+fn gpus_of(names: &str) -> Option<Devices> {
     if let Err(error) = forebay_device::cuda::gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -650,8 +663,8 @@ fn gpus() -> Option<Devices> {
         pinned_pool_bytes: 64 << 20,
         ..DeviceOptions::default()
     };
-    let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
-    Some(devices.expect("the GPU starts"))
+    let devices = Devices::new(&names.parse().expect("devices"), options);
+    Some(devices.expect("the GPUs start"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -659,8 +672,8 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     let Some(devices) = gpus() else { return };
     let device = devices.list().remove(0);
     let open = || {
-        let (device, host) = (Arc::clone(&device), Share::default());
-        Arc::new(Gpu::open(device, 1 << 30, host, Reader::new(None), |_| ()).expect("room"))
+        let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
+        open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room")
     };
     for sizes in [
         Sizes(&[1]),

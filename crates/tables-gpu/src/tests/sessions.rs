@@ -14,7 +14,7 @@ use forebay_tables::{GpuColumn, Outcome, Paths, Session, Settings, Tables, parse
 use tempfile::TempDir;
 
 use super::data::{Sizes, write};
-use super::emulated::{self, Emulated, Shared};
+use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
 use super::{QUERIES, joins};
 use crate::columns::{Columns, Freeing};
@@ -28,7 +28,6 @@ pub(super) struct Fixture {
     pub(super) freeing: Freeing,
     pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
-    columns: Arc<Columns>,
 }
 
 impl Fixture {
@@ -38,35 +37,44 @@ impl Fixture {
         write(&files.join("t"), sizes);
         joins::write_all(&files);
         let emulated = Emulated::new();
-        let engine = Arc::new(Shared(Arc::clone(&emulated)));
-        Fixture::over(Arc::new(folder), (emulated, engine), None)
+        let engines = emulated::devices(&emulated, 1);
+        Fixture::over(Arc::new(folder), (emulated, engines), None)
     }
 
     /// Returns an engine that has just started over the same tables, with at most this many bytes of column files.
     pub(super) fn started_again(&self, column_files_bytes: u64) -> Fixture {
+        self.started_with(1, column_files_bytes)
+    }
+
+    /// Returns the same with this many devices.
+    pub(super) fn started_with(&self, devices: usize, column_files_bytes: u64) -> Fixture {
         let disk = Disk::open(self.column_files(), column_files_bytes).expect("a folder");
         let emulated = Arc::clone(&self.emulated);
         emulated.free_bytes.store(u64::MAX, Ordering::Relaxed);
         emulated.is_host_full.store(false, Ordering::Relaxed);
-        let engine = Arc::new(Shared(Arc::clone(&emulated)));
-        Fixture::over(Arc::clone(&self.folder), (emulated, engine), Some(disk))
+        let engines = emulated::devices(&emulated, devices);
+        Fixture::over(Arc::clone(&self.folder), (emulated, engines), Some(disk))
     }
 
-    /// Returns the same on another engine of kernels.
-    pub(super) fn started_on(&self, engine: Arc<dyn Engine>, column_files_bytes: u64) -> Fixture {
+    /// Returns the same on other devices.
+    pub(super) fn started_on(
+        &self,
+        engines: Vec<Arc<dyn Engine>>,
+        column_files_bytes: u64,
+    ) -> Fixture {
         let disk = Disk::open(self.column_files(), column_files_bytes).expect("a folder");
         let emulated = Arc::clone(&self.emulated);
-        Fixture::over(Arc::clone(&self.folder), (emulated, engine), Some(disk))
+        Fixture::over(Arc::clone(&self.folder), (emulated, engines), Some(disk))
     }
 
     fn over(
         folder: Arc<TempDir>,
-        (emulated, engine): (Arc<Emulated>, Arc<dyn Engine>),
+        (emulated, engines): (Arc<Emulated>, Vec<Arc<dyn Engine>>),
         disk: Option<Disk>,
     ) -> Fixture {
         let files = folder.path().join("files");
         let freeing = Freeing::default();
-        let columns = Columns::new(engine, &freeing, disk);
+        let columns = Columns::new(engines, &freeing, disk);
         let tables = Tables::open(Settings {
             folder: Some(folder.path().join("data")),
             tables: Some(files),
@@ -85,7 +93,6 @@ impl Fixture {
             freeing,
             columns,
             emulated,
-            columns,
         }
     }
 
@@ -334,10 +341,10 @@ async fn kept_plans_are_those_of_their_parameters_and_settings() {
     let wanted = rows(&mut other, query).await;
     for _ in 0..2 {
         assert_eq!(rows(&mut lazy, query).await, wanted);
-        fixture.freeing.free(u64::MAX);
+        fixture.freeing.free(0, u64::MAX);
     }
     for _ in 0..2 {
-        fixture.freeing.free(u64::MAX);
+        fixture.freeing.free(0, u64::MAX);
         assert_eq!(rows(&mut session, query).await, wanted);
     }
 }

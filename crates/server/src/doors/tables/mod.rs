@@ -311,19 +311,30 @@ fn open(settings: &Settings, documents: &Arc<Documents>) -> io::Result<Arc<Table
     })
 }
 
-/// Returns the rule that gives parts of plans to the first GPU; none without a GPU. `host` is the memory of the host
-/// for its columns.
+/// Returns the rule that gives parts of plans to the first GPU and those that are peers of it and of each other; none
+/// without a GPU. `host` is the memory of the host for their columns.
 fn gpu_rules(settings: &Settings, documents: &Documents, host: &Account) -> Vec<Arc<dyn GpuRule>> {
     let devices = documents.devices().list().into_iter();
-    let mut gpus = devices.filter(|device| device.kind() == DeviceKind::Cuda);
-    let rule = gpus.next().and_then(|gpu| {
-        let bytes = match settings.tables_gpu_bytes_max {
-            0 => gpu.memory_budget_bytes(),
-            bytes => bytes,
-        };
-        let files = column_files(settings, &gpu);
-        forebay_tables_gpu::rule(gpu, bytes, host, files).ok()
-    });
+    let mut gpus: Vec<Arc<Device>> = Vec::new();
+    for gpu in devices.filter(|device| device.kind() == DeviceKind::Cuda) {
+        let are_peers = |other: &Arc<Device>| gpu.reaches(other) && other.reaches(&gpu);
+        match gpus.iter().all(are_peers) {
+            true => gpus.push(gpu),
+            false => tracing::info!(
+                device = gpu.name(),
+                "SQL does not use a GPU that is no peer"
+            ),
+        }
+    }
+    let Some(first) = gpus.first() else {
+        return Vec::new();
+    };
+    let bytes = match settings.tables_gpu_bytes_max {
+        0 => u64::MAX,
+        bytes => bytes,
+    };
+    let files = column_files(settings, first);
+    let rule = forebay_tables_gpu::rule(gpus, bytes, host, files);
     rule.into_iter().collect()
 }
 

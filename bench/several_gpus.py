@@ -1,0 +1,63 @@
+"""SSB on one GPU and on several: `several_gpus.py FOREBAY FOLDER [ROUNDS] [GPUS]`
+
+The folder is that of `forebay bench tables --generate ssb`. Needs psycopg and duckdb (for the script that it is a part of),
+and as many GPUs, 2 unless told, which are peers. A server on the first GPU answers the 13 queries, then one on all. Prints
+JSON lines as in `bench/record/`: the longest time of the kernels on a device, and the time that a client sees. Exits with 1
+if answers differ, or if a query does not run on all GPUs.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from sql_gpu import SSB, device_times, line, server_of, timed
+
+
+def measure(forebay, folder, rounds, gpus, device):
+    """Measures all queries on this many GPUs. Returns their answers, and whether all ran on all GPUs."""
+    answers, sums, are_on_all = {}, {}, True
+    with tempfile.TemporaryDirectory() as data:
+        devices = ",".join(f"cuda:{gpu}" for gpu in range(gpus))
+        # Column files would be written while queries are measured.
+        server, client = server_of(forebay, folder, data, "--tables-gpu-disk-bytes-max", "0", devices=devices)
+        for setting in ("gpu = on", "compile = wait", "strict = on"):
+            client.execute(f"SET forebay.{setting}")
+        count = client.execute("SELECT count(*) FROM lineorder").fetchone()[0]
+        for case, query in SSB.items():
+            query = query.strip().rstrip(";")
+            began = time.perf_counter()
+            client.execute(query).fetchall()
+            print(f"# {case}: first run {time.perf_counter() - began:.2f} s", file=sys.stderr, flush=True)
+            times, answers[case] = timed(lambda: client.execute(query).fetchall(), rounds)
+            plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
+            if gpus > 1 and f"on each of {gpus} GPUs" not in plan:
+                print(f"# {case}: not on all GPUs\n{plan}", file=sys.stderr)
+                are_on_all = False
+            for metric, values in (("device_ms", device_times(client, query, rounds)), ("client_ms", times)):
+                engine = f"forebay, {gpus} GPU{'s' * (gpus > 1)}"
+                line(case, engine, metric, values, count, device)
+                sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
+        for (engine, metric), of_queries in sums.items():
+            totals = [sum(column) for column in zip(*of_queries)]
+            line("ssb, 13 queries, total", engine, metric, totals, count, device)
+        client.close()
+        server.stdin.close()
+        server.wait(30)
+    return answers, are_on_all
+
+
+def main(forebay, folder, rounds="9", gpus="2"):
+    names = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
+                           check=True).stdout.split("\n")
+    on_one, _ = measure(forebay, folder, int(rounds), 1, names[0])
+    on_all, are_on_all = measure(forebay, folder, int(rounds), int(gpus), f"{gpus} x {names[0]}")
+    wrong = [case for case in SSB if on_one[case] != on_all[case]]
+    if wrong:
+        print(f"# answers differ: {wrong}", file=sys.stderr)
+    return int(bool(wrong) or not are_on_all)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

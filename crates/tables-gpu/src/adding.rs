@@ -1,0 +1,233 @@
+//! The kernels that add the totals of rows, on all devices that have some.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, try_join_all};
+
+use crate::engine::{Launch, Ran};
+use crate::figures::Figures;
+use crate::groups::Groups;
+use crate::launches::{InMemory, last};
+use crate::merge::{added_up, merging};
+use crate::program::Compiled;
+use crate::reason::Reason;
+use crate::selection::Selected;
+use crate::spread::Spread;
+use crate::work::{RESULTS_BYTES_MAX, Ready, Work};
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Totals in memory of the engine, and the groups of them that are selected.
+pub(crate) struct Counted {
+    pub(crate) totals: InMemory,
+    pub(crate) selected: Selected,
+    pub(crate) groups: Groups,
+}
+
+impl Work {
+    /// Runs kernels on a device.
+    ///
+    /// # Errors
+    /// If the device cannot, or there is no room for what they return.
+    pub(crate) async fn run(
+        &self,
+        device: usize,
+        launch: Launch,
+        figures: &mut Figures,
+    ) -> Result<Ran> {
+        let running = self.running(device, launch, figures)?;
+        let ran = running.await?;
+        figures.took += ran.took;
+        figures.compiled += ran.compiled;
+        Ok(ran)
+    }
+
+    /// Runs kernels on each device of a spread at the same time.
+    ///
+    /// # Errors
+    /// As [`Work::run`].
+    pub(crate) async fn run_all(
+        &self,
+        spread: &Spread,
+        launches: Vec<Launch>,
+        figures: &mut Figures,
+    ) -> Result<Vec<Ran>> {
+        let of_devices = spread.devices.iter().zip(launches);
+        let running = of_devices.map(|(device, launch)| self.running(*device, launch, figures));
+        let running = running.collect::<Result<Vec<_>>>()?;
+        let ran = try_join_all(running).await?;
+        let longest = |of: fn(&Ran) -> Duration| ran.iter().map(of).max().unwrap_or_default();
+        figures.took += longest(|it| it.took);
+        figures.compiled += longest(|it| it.compiled);
+        Ok(ran)
+    }
+
+    /// Starts kernels on a device.
+    fn running(
+        &self,
+        device: usize,
+        launch: Launch,
+        figures: &mut Figures,
+    ) -> Result<BoxFuture<'static, Result<Ran>>> {
+        figures.add(&launch, device);
+        let bytes = launch.results_bytes;
+        // The thread of the device copies them, and others wait for it.
+        if bytes > RESULTS_BYTES_MAX {
+            return Err(Reason::new(format!("{bytes} bytes of groups")));
+        }
+        // As bytes, as numbers, and as rows.
+        figures.held.try_grow(4 * bytes).map_err(Reason::of)?;
+        // Columns that were used longest ago give way to results.
+        let room = self
+            .columns
+            .allocate(device, bytes.max(1) as u64, figures.used);
+        drop(room?);
+        Ok(self.columns.engines[device].run(launch))
+    }
+
+    /// Adds the totals in memory of the devices, and counts the groups that are selected.
+    pub(crate) async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
+        let (compiled, waits) = (&*ready.compiled, self.options.waits);
+        let mut groups = Groups::clone(&ready.groups);
+        'groups: loop {
+            let devices = ready.spread.devices.iter();
+            let of_devices = devices.map(|device| {
+                let with = (&*self.columns, *device, figures.used);
+                InMemory::new(compiled, &groups, with)
+            });
+            let mut others = of_devices.collect::<Result<Vec<_>>>()?;
+            let totals = others.remove(0);
+            let count = groups.count as u32;
+            let mut search = compiled.selecting.search();
+            let counting = |launch: &mut Launch| search.count(launch, count, &totals);
+            let mut ran = match ready.rows().is_on_disk() {
+                true => {
+                    let added = self.in_passes(ready, &groups, &totals, counting, figures);
+                    added.await?
+                }
+                false => {
+                    let of_devices = (&totals, others);
+                    let added = self.added(ready, &groups, of_devices, counting, figures);
+                    added.await?
+                }
+            };
+            loop {
+                if ran.is_full() {
+                    let grown = groups.grow(&compiled.totals);
+                    compiled.slots.store(groups.count, Ordering::Relaxed);
+                    grown?;
+                    continue 'groups;
+                }
+                if let Some(selected) = search.found(ran.results()) {
+                    return Ok(Counted {
+                        totals,
+                        selected,
+                        groups,
+                    });
+                }
+                let mut launch = Launch {
+                    memory: vec![totals.memory.clone()],
+                    ..Launch::new(waits)
+                };
+                search.count(&mut launch, count, &totals);
+                ran = self.run(totals.memory.device, launch, figures).await?;
+            }
+        }
+    }
+
+    /// Adds the totals in memory of each device, and then those of the others to those of the first. `also` adds kernels
+    /// to the last launch. Returns what that launch returned, or the one after which a table was full.
+    async fn added(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        (first, others): (&InMemory, Vec<InMemory>),
+        also: impl FnOnce(&mut Launch),
+        figures: &mut Figures,
+    ) -> Result<Ran> {
+        let waits = self.options.waits;
+        let of_devices: Vec<&InMemory> = [first].into_iter().chain(&others).collect();
+        let mut launches = ready.launches(groups, &of_devices, waits)?;
+        let device = first.memory.device;
+        if others.is_empty() {
+            let mut launch = launches.remove(0);
+            also(&mut launch);
+            return self.run(device, launch, figures).await;
+        }
+        let ran = self.run_all(&ready.spread, launches, figures).await?;
+        if let Some(full) = ran.into_iter().find(Ran::is_full) {
+            return Ok(full);
+        }
+        let mut launch = merging(&ready.compiled.totals, groups, first, &others, waits);
+        also(&mut launch);
+        self.run(device, launch, figures).await
+    }
+
+    /// Adds the totals in memory of a device, in as many passes as the columns of the rows need. `also` adds kernels
+    /// to the launch of the last one. Returns what that launch returned, or the one after which a table was full.
+    pub(crate) async fn in_passes(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        totals: &InMemory,
+        mut also: impl FnMut(&mut Launch),
+        figures: &mut Figures,
+    ) -> Result<Ran> {
+        let (compiled, source) = (&*ready.compiled, ready.compiled.kernel.of_source);
+        let of = (compiled, groups, &ready.joins[0]);
+        let device = totals.memory.device;
+        let on = (&ready.spread, device);
+        let rows = compiled.counting.rows(source, ready.rows().chunks()?);
+        let passes = self.columns.passes(ready.rows(), &rows);
+        let mut resident = ready.resident.clone();
+        for (index, pass) in passes.iter().enumerate() {
+            resident[source].files.clear();
+            let of_pass = self.columns.pass(ready.rows(), pass, figures.used);
+            let (of_pass, read) = of_pass.await?;
+            resident[source] = of_pass;
+            figures.from_disk.add(read);
+            let mut launch = last(&resident, of, on, Some(totals), self.options.waits)?;
+            if index > 0 {
+                launch.zeroed = None;
+            }
+            let is_last = index + 1 == passes.len();
+            if is_last {
+                also(&mut launch);
+            }
+            let columns = figures.columns;
+            let ran = self.run(device, launch, figures).await?;
+            if index > 0 {
+                // They are the same in each pass.
+                figures.columns = columns;
+            }
+            if is_last || ran.is_full() {
+                return Ok(ran);
+            }
+        }
+        Err(Reason::new("there is no pass"))
+    }
+}
+
+impl Ready {
+    /// Returns the kernel that adds the totals, for each device of the spread: to these totals, or to its results.
+    pub(crate) fn launches(
+        &self,
+        groups: &Groups,
+        totals: &[&InMemory],
+        waits: bool,
+    ) -> Result<Vec<Launch>> {
+        let devices = self.spread.devices.iter().zip(&self.joins).enumerate();
+        let launches = devices.map(|(index, (device, joins))| {
+            let of = (&*self.compiled, groups, joins);
+            let totals = totals.get(index).copied();
+            last(&self.resident, of, (&self.spread, *device), totals, waits)
+        });
+        launches.collect()
+    }
+}
+
+/// Returns the totals of all devices.
+pub(crate) fn together(compiled: &Compiled, of_devices: Vec<Ran>) -> Result<Ran> {
+    added_up(&compiled.totals, of_devices).ok_or_else(|| Reason::new("no device ran"))
+}

@@ -1,0 +1,143 @@
+//! Several devices: rows of a table on each, and the same answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_memory::Share;
+
+use super::data::Sizes;
+use super::emulated::{self, Emulated};
+use super::sessions::{self, ON};
+use super::{Fixture, compare_random, gpus_of};
+use crate::columns::Freeing;
+use crate::gpu::open_all;
+
+/// Creates a table `w` of one file with three chunks, of which the last is short.
+const WIDE: &str =
+    "COPY (SELECT value AS n, CASE WHEN value % 5 > 0 THEN CAST(CAST(value % 9000 AS DECIMAL(12, 2)) / 100 AS DECIMAL(12, 2)) END AS price,
+        DATE '1990-01-01' + CAST(value % 3000 AS INT) AS day, value * 7919 % 1000003 AS far, 'r' || (value % 7) AS flag,
+        CASE WHEN value % 3 > 0 THEN 'row ' || value || ' of many' END AS note, CAST(value AS DOUBLE) / 7 AS ratio
+        FROM generate_series(1, 530000))";
+
+/// Queries over all of its rows, with few groups and with groups that a kernel selects.
+const QUERIES: &[&str] = &[
+    "SELECT flag, count(*), sum(n * n), min(n), max(price), sum(CAST(n AS DECIMAL(18, 0)) * 50000000) FROM w GROUP BY flag",
+    "SELECT day, count(*), min(n), max(ratio), sum(CAST(n AS DECIMAL(18, 0)) * 1000000000000) FROM w GROUP BY day",
+    "SELECT day, flag, sum(n) AS s, min(price) FROM w GROUP BY 1, 2 ORDER BY s DESC, 1, 2 LIMIT 7",
+    "SELECT far, count(*), sum(n) AS s FROM w WHERE n > 262000 GROUP BY far ORDER BY s DESC, 1 LIMIT 5",
+    "SELECT flag, count(DISTINCT day), max(n) FROM w GROUP BY flag",
+    "SELECT flag, count(*) FROM w WHERE note LIKE '%99 of%' OR note IS NULL AND n < 1000 GROUP BY flag",
+    "SELECT label, count(*), sum(n) FROM w JOIN d ON n = k GROUP BY label",
+    "SELECT flag, count(*) FROM w WHERE n BETWEEN 100 AND 200 GROUP BY flag",
+];
+
+/// Queries of which each device has rows.
+const OF_ALL: std::ops::Range<usize> = 0..7;
+
+async fn wide(devices: Vec<Arc<dyn crate::engine::Engine>>) -> Fixture {
+    let fixture = Fixture::new(devices, Sizes(&[300, 7])).await;
+    let path = fixture._folder.path().join("w/0.parquet");
+    fixture
+        .copy(&format!("{WIDE} TO '{}'", path.display()))
+        .await;
+    fixture.register("w").await;
+    fixture
+}
+
+/// Returns what `EXPLAIN ANALYZE` prints.
+async fn explained(fixture: &Fixture, query: &str) -> String {
+    let explained = format!("EXPLAIN ANALYZE {query}");
+    let (plan, _) = Fixture::rows(&fixture.with, &explained).await;
+    plan.expect(query).concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_a_file_are_on_all_devices() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = wide(emulated::devices(&emulated, 2)).await;
+    fixture.compare(QUERIES).await;
+    for query in &QUERIES[OF_ALL] {
+        let plan = explained(&fixture, query).await;
+        assert!(plan.contains("on each of 2 GPUs"), "{query}: {plan}");
+    }
+    // One chunk has all rows that count.
+    let plan = explained(&fixture, QUERIES[QUERIES.len() - 1]).await;
+    assert!(plan.contains("ran there: 262144 of 530000 rows"), "{plan}");
+    assert!(!plan.contains("GPUs"), "{plan}");
+    // The columns of the second device are read again.
+    emulated.lost.store(2, Ordering::Relaxed);
+    fixture.compare(&QUERIES[..3]).await;
+    let plan = explained(&fixture, QUERIES[2]).await;
+    assert!(!plan.contains("GPUs"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_without_room_leaves_rows_to_the_others() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.full.store(1, Ordering::Relaxed);
+    let fixture = wide(emulated::devices(&emulated, 2)).await;
+    fixture.compare(&QUERIES[1..3]).await;
+    let plan = explained(&fixture, QUERIES[2]).await;
+    assert!(
+        !plan.contains("GPUs") && !plan.contains("on the host"),
+        "{plan}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn column_files_are_read_onto_all_devices() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let query = "SELECT flag, count(*), sum(n), max(day) FROM w GROUP BY flag";
+    let first = sessions::Fixture::new(Sizes(&[1]));
+    let mut without = first.session("SET forebay.gpu = off").await;
+    let path = first.files().join("w/0.parquet");
+    std::fs::create_dir(first.files().join("w")).expect("room");
+    let copy = format!("{WIDE} TO '{}'", path.display());
+    sessions::rows(&mut without, &copy).await.expect("room");
+    let wanted = sessions::rows(&mut without, query).await;
+    for is_again in [false, true] {
+        let fixture = first.started_with(2, 1 << 30);
+        let mut with = fixture.session(ON).await;
+        assert_eq!(sessions::rows(&mut with, query).await, wanted);
+        let plan = sessions::rows(&mut with, &format!("EXPLAIN ANALYZE {query}")).await;
+        let plan = plan.expect(query).join("\n");
+        assert!(plan.contains("on each of 2 GPUs"), "{is_again}: {plan}");
+        super::files::written(&fixture).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gpus_give_the_rows_of_the_cpu() {
+    let count = forebay_device::cuda::gpus().map_or(0, |gpus| gpus.len());
+    if count < 2 {
+        println!("skipped: {count} GPUs");
+        return;
+    }
+    let Some(devices) = gpus_of("cuda:0,cuda:1") else {
+        return;
+    };
+    let open = || {
+        let freeing = Freeing::default();
+        open_all(devices.list(), 1 << 30, Share::default(), None, &freeing).expect("room")
+    };
+    let fixture = wide(open()).await;
+    fixture.compare(QUERIES).await;
+    for query in &QUERIES[OF_ALL] {
+        let plan = explained(&fixture, query).await;
+        assert!(plan.contains("on each of 2 GPUs"), "{query}: {plan}");
+    }
+    let sizes = Sizes(&[600_000, 1, 262_145]);
+    let fixture = Fixture::new(open(), sizes).await;
+    fixture.compare_all(sizes).await;
+    compare_random(&fixture, 20).await;
+    drop(fixture);
+    devices.halt();
+}
