@@ -1,18 +1,22 @@
-"""SSB on one GPU and on several: `several_gpus.py FOREBAY FOLDER [ROUNDS] [GPUS]`
+"""SSB or TPC-H on one GPU and on several: `several_gpus.py FOREBAY FOLDER [ROUNDS] [GPUS]`
 
-The folder is that of `forebay bench tables --generate ssb`. Needs psycopg and duckdb (for the script that it is a part of),
-and as many GPUs, 2 unless told, which are peers. A server on the first GPU answers the 13 queries, then one on all. Prints
-JSON lines as in `bench/record/`: the longest time of the kernels on a device, and the time that a client sees. Exits with 1
-if answers differ, or if a query does not run on all GPUs.
+The folder is that of `forebay bench tables --generate ssb` or `tpch`. Needs psycopg and duckdb (for the script that it is a
+part of), and as many GPUs, 2 unless told, which are peers. A server on the first GPU answers all queries, then one on all.
+Prints JSON lines as in `bench/record/`: the longest time of the kernels on a device, and the time that a client sees. Exits
+with 1 if answers differ, or if a query of SSB does not run on all GPUs.
 """
 
+import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from sql_gpu import SSB, device_times, line, server_of, timed
+from sql_gpu import SSB, device_times, line, server_of, timed, tpch_queries
+
+
+TPCH = {f"tpch {number}": query for number, query in tpch_queries.QUERIES.items()}
 
 
 def measure(forebay, folder, rounds, gpus, device):
@@ -22,10 +26,12 @@ def measure(forebay, folder, rounds, gpus, device):
         devices = ",".join(f"cuda:{gpu}" for gpu in range(gpus))
         # Column files would be written while queries are measured.
         server, client = server_of(forebay, folder, data, "--tables-gpu-disk-bytes-max", "0", devices=devices)
-        for setting in ("gpu = on", "compile = wait", "strict = on"):
+        is_ssb = (pathlib.Path(folder) / "lineorder.parquet").exists()
+        fact, queries, name = ("lineorder", SSB, "ssb, 13 queries") if is_ssb else ("lineitem", TPCH, "tpch, 22 queries")
+        for setting in ("gpu = on", "compile = wait", f"strict = {'on' if is_ssb else 'off'}"):
             client.execute(f"SET forebay.{setting}")
-        count = client.execute("SELECT count(*) FROM lineorder").fetchone()[0]
-        for case, query in SSB.items():
+        count = client.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
+        for case, query in queries.items():
             query = query.strip().rstrip(";")
             began = time.perf_counter()
             client.execute(query).fetchall()
@@ -34,14 +40,17 @@ def measure(forebay, folder, rounds, gpus, device):
             plan = "\n".join(str(it) for row in client.execute("EXPLAIN ANALYZE " + query) for it in row)
             if gpus > 1 and f"on each of {gpus} GPUs" not in plan:
                 print(f"# {case}: not on all GPUs\n{plan}", file=sys.stderr)
-                are_on_all = False
-            for metric, values in (("device_ms", device_times(client, query, rounds)), ("client_ms", times)):
+                are_on_all = not is_ssb
+            on_device = device_times(client, query, rounds) if "ran there" in plan else []
+            for metric, values in (("device_ms", on_device), ("client_ms", times)):
+                if not values:
+                    continue
                 engine = f"forebay, {gpus} GPU{'s' * (gpus > 1)}"
                 line(case, engine, metric, values, count, device)
                 sums.setdefault((engine, metric), []).append((statistics.median(values), min(values), max(values)))
         for (engine, metric), of_queries in sums.items():
             totals = [sum(column) for column in zip(*of_queries)]
-            line("ssb, 13 queries, total", engine, metric, totals, count, device)
+            line(f"{name}, total", engine, metric, totals, count, device)
         client.close()
         server.stdin.close()
         server.wait(30)
@@ -53,7 +62,7 @@ def main(forebay, folder, rounds="9", gpus="2"):
                            check=True).stdout.split("\n")
     on_one, _ = measure(forebay, folder, int(rounds), 1, names[0])
     on_all, are_on_all = measure(forebay, folder, int(rounds), int(gpus), f"{gpus} x {names[0]}")
-    wrong = [case for case in SSB if on_one[case] != on_all[case]]
+    wrong = [case for case in on_one if on_one[case] != on_all[case]]
     if wrong:
         print(f"# answers differ: {wrong}", file=sys.stderr)
     return int(bool(wrong) or not are_on_all)

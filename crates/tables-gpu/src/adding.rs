@@ -7,7 +7,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 
 use crate::engine::{Launch, Ran};
 use crate::figures::Figures;
-use crate::groups::Groups;
+use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, last};
 use crate::merge::{added_up, merging};
 use crate::program::Compiled;
@@ -70,6 +70,7 @@ impl Work {
         launch: Launch,
         figures: &mut Figures,
     ) -> Result<BoxFuture<'static, Result<Ran>>> {
+        self.columns.check_lost(&launch)?;
         figures.add(&launch, device);
         let bytes = launch.results_bytes;
         // The thread of the device copies them, and others wait for it.
@@ -155,13 +156,15 @@ impl Work {
             also(&mut launch);
             return self.run(device, launch, figures).await;
         }
-        let ran = self.run_all(&ready.spread, launches, figures).await?;
-        if let Some(full) = ran.into_iter().find(Ran::is_full) {
-            return Ok(full);
-        }
         let mut launch = merging(&ready.compiled.totals, groups, first, &others, waits);
         also(&mut launch);
-        self.run(device, launch, figures).await
+        let later = launch.kernels.iter().map(|it| it.program.clone());
+        launches[0].later = later.collect();
+        let ran = self.run_all(&ready.spread, launches, figures).await?;
+        match ran.into_iter().find(Ran::is_full) {
+            Some(full) => Ok(full),
+            None => self.run(device, launch, figures).await,
+        }
     }
 
     /// Adds the totals in memory of a device, in as many passes as the columns of the rows need. `also` adds kernels
@@ -210,6 +213,19 @@ impl Work {
 }
 
 impl Ready {
+    /// Returns whether several devices add the totals of many groups faster than one that reads the rows of the others:
+    /// whether the totals that the first reads of the others are fewer bytes than half of the rows.
+    pub(crate) fn is_worth_merging(&self) -> bool {
+        let keys = match self.groups.place {
+            Place::Hashed => 8,
+            _ => 0,
+        };
+        let totals = self.groups.bytes(&self.compiled.totals) + keys * self.groups.count;
+        let columns = self.rows().files.iter().flat_map(|it| it.values());
+        let rows: u64 = columns.map(|it| it.bytes.all()).sum();
+        2 * totals as u64 <= rows
+    }
+
     /// Returns the kernel that adds the totals, for each device of the spread: to these totals, or to its results.
     pub(crate) fn launches(
         &self,

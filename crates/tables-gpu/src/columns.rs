@@ -343,7 +343,6 @@ impl Columns {
     pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Refused> {
         let mut known = self.known.lock();
         known.uses += 1;
-        self.forget_lost(&mut known);
         if known.columns.len() > COLUMNS_MAX {
             known.forget_half();
         }
@@ -538,8 +537,18 @@ impl Columns {
         let mut column = Column::new(chunks, texts);
         column.parts = vec![None; self.engines.len()];
         if !parts.is_empty() {
+            let mut no_room = None;
             for device in self.live() {
-                column.parts[device] = Some(self.copied(words.clone(), device, began).await?);
+                match self.copied(words.clone(), device, began).await {
+                    Ok(copied) => column.parts[device] = Some(copied),
+                    Err(reason) => no_room = Some(reason),
+                }
+            }
+            // A device without room for them leaves the rows to the others.
+            if let Some(reason) = no_room
+                && column.parts.iter().all(Option::is_none)
+            {
+                return Err(reason);
             }
         }
         Ok(column)

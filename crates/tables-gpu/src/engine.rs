@@ -138,6 +138,8 @@ pub(crate) struct Launch {
     /// The tables of joins, totals, and the columns that kernels read.
     pub(crate) memory: Vec<Memory>,
     pub(crate) held: Vec<Arc<Column>>,
+    /// Kernels of later launches, which are compiled at the same time.
+    pub(crate) later: Vec<Program>,
     /// Whether to wait for the compiler.
     pub(crate) waits: bool,
 }
@@ -422,6 +424,7 @@ impl Launch {
             results_bytes: 0,
             memory: Vec::new(),
             held: Vec::new(),
+            later: Vec::new(),
             waits,
         }
     }

@@ -460,9 +460,10 @@ impl Job for FragmentJob {
             return Ok(Step::Done);
         }
         let mut compiling = None;
-        for kernel in &self.launch.kernels {
+        let kernels = self.launch.kernels.iter().map(|it| &it.program);
+        for program in kernels.chain(&self.launch.later) {
             // All are compiled at the same time.
-            compiling = cuda.load(&kernel.program)?.or(compiling);
+            compiling = cuda.load(program)?.or(compiling);
         }
         if let Some(compiling) = compiling {
             if self.launch.waits {

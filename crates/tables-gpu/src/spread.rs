@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use forebay_movement::Tier;
 
-use crate::column::Chunk;
-use crate::columns::{Columns, Known, Resident, State};
-use crate::engine::{Engine, Memory};
+use crate::column::{Chunk, Column};
+use crate::columns::{Columns, Resident, State};
+use crate::engine::{Engine, Launch, Memory};
+use crate::reason::Reason;
+use crate::skipped::Counting;
 
 /// The devices that run over rows.
 #[derive(Debug, Clone)]
@@ -68,24 +70,48 @@ impl Columns {
         live[stripe as usize % live.len()]
     }
 
-    /// Returns the device that runs over the rows of a chunk: the one that has them, or the one that would.
-    fn runs_on(&self, chunk: &Chunk) -> usize {
-        match chunk.memory.tier {
-            Tier::Device => chunk.memory.device,
-            _ => self.device_of(chunk.stripe),
+    /// Returns the device that runs over the rows of a chunk, of devices that can: the one that has them, or the one
+    /// that would.
+    fn runs_on(&self, chunk: &Chunk, able: &[usize]) -> usize {
+        let has_rows = chunk.memory.tier == Tier::Device && able.contains(&chunk.memory.device);
+        match has_rows {
+            true => chunk.memory.device,
+            false => able[chunk.stripe as usize % able.len()],
         }
     }
 
-    /// Returns the devices that run over rows. `chunks` are the numbers of rows of the chunks, 0 for those of which
-    /// none counts. Rows that are read pass by pass are on one device.
-    pub(crate) fn spread(&self, resident: &Resident, chunks: &[Vec<u32>]) -> Spread {
-        if self.engines.len() == 1 || resident.is_on_disk() {
-            return Spread::alone(self.device_of(0));
+    /// Returns the devices that run over the rows of a source. Rows that are read pass by pass, and those of which none
+    /// counts, are on one device.
+    ///
+    /// # Errors
+    /// If no device knows where all columns are.
+    pub(crate) fn spread(
+        &self,
+        all: &[Resident],
+        (source, counting): (usize, &Counting),
+    ) -> Result<Spread, Reason> {
+        let resident = &all[source];
+        if self.engines.len() == 1 {
+            return Ok(Spread::alone(0));
         }
+        let mut able = self.live();
+        let columns = || {
+            all.iter()
+                .flat_map(|it| &it.files)
+                .flat_map(|it| it.values())
+        };
+        able.retain(|device| columns().all(|column| column.has_parts(*device)));
+        let Some(first) = able.first() else {
+            return Err(Reason::new("no GPU has room to tell where all columns are"));
+        };
+        if resident.is_on_disk() {
+            return Ok(Spread::alone(*first));
+        }
+        let chunks = counting.rows(source, resident.chunks()?);
         let files = resident.files.iter().map(|columns| {
             let column = columns.values().max_by_key(|it| it.bytes.device);
             let chunks = column.iter().flat_map(|it| &it.chunks);
-            chunks.map(|it| self.runs_on(it)).collect::<Vec<_>>()
+            chunks.map(|it| self.runs_on(it, &able)).collect::<Vec<_>>()
         });
         let of_chunks: Vec<Vec<usize>> = files.collect();
         let all = chunks.iter().flatten().zip(of_chunks.iter().flatten());
@@ -95,23 +121,50 @@ impl Columns {
             .collect();
         devices.sort_unstable();
         devices.dedup();
-        match devices[..] {
-            [] => Spread::alone(self.device_of(0)),
+        Ok(match devices[..] {
+            [] => Spread::alone(*first),
             [device] => Spread::alone(device),
             _ => Spread { devices, of_chunks },
-        }
+        })
     }
 
     /// Forgets the columns with rows on devices that were lost, so that they are read again, onto the others.
-    pub(crate) fn forget_lost(&self, known: &mut Known) {
-        let (lost, live): (Vec<usize>, Vec<usize>) =
-            (0..self.engines.len()).partition(|it| self.engines[*it].is_lost());
-        if lost.is_empty() || live.is_empty() {
+    pub(crate) fn forget_lost(&self) {
+        let live = self.live();
+        if live.len() == self.engines.len() {
             return;
         }
-        known.columns.retain(|_, entry| match &entry.state {
-            State::Here(column) => lost.iter().all(|device| column.bytes_on(*device) == 0),
-            State::Away(_) | State::Refused(_) => true,
-        });
+        self.known
+            .lock()
+            .columns
+            .retain(|_, entry| match &entry.state {
+                State::Here(column) => column.is_on(&live),
+                State::Away(_) | State::Refused(_) => true,
+            });
+    }
+
+    /// Checks that what kernels read is on no device that was lost.
+    ///
+    /// # Errors
+    /// If some is.
+    pub(crate) fn check_lost(&self, launch: &Launch) -> Result<(), Reason> {
+        let live = self.live();
+        if live.len() == self.engines.len() || launch.held.iter().all(|it| it.is_on(&live)) {
+            return Ok(());
+        }
+        Err(Reason::new("a GPU with rows of its columns was lost"))
+    }
+}
+
+impl Column {
+    /// Returns whether kernels of a device can find its chunks.
+    fn has_parts(&self, device: usize) -> bool {
+        self.chunks.is_empty() || matches!(self.parts.get(device), Some(Some(_)))
+    }
+
+    /// Returns whether all chunks in memory of devices are in that of these.
+    fn is_on(&self, devices: &[usize]) -> bool {
+        let mut chunks = self.chunks.iter().map(|it| &it.memory);
+        chunks.all(|it| it.tier != Tier::Device || devices.contains(&it.device))
     }
 }

@@ -280,9 +280,8 @@ impl Work {
         };
         figures.searched = Duration::from_micros(self.searched_us.load(Ordering::Relaxed));
         figures.from_disk = self.from_disk.lock().clone();
-        let source = compiled.kernel.of_source;
-        let rows = compiled.counting.rows(source, resident[source].chunks()?);
-        let spread = self.columns.spread(&resident[source], &rows);
+        let rows = (compiled.kernel.of_source, &compiled.counting);
+        let spread = self.columns.spread(&resident, rows)?;
         let mut ready = Ready {
             joins: spread.devices.iter().map(|_| Joins::default()).collect(),
             spread,
@@ -296,6 +295,10 @@ impl Work {
         match ready.compiled.kernel.builds.is_empty() {
             true => ready.groups = Arc::new(ready.compiled.groups(None)?),
             false => self.join(&mut ready, may_run, figures).await?,
+        }
+        if self.are_selected(&ready.groups) && !ready.is_worth_merging() {
+            ready.spread = Spread::alone(ready.spread.devices[0]);
+            ready.joins.truncate(1);
         }
         Ok(ready)
     }
@@ -479,6 +482,7 @@ impl Work {
         if !self.options.loads && is_small && !self.columns.are_declared(&reads) {
             return Err(Reason::new(SMALL));
         }
+        self.columns.forget_lost();
         self.columns.compile_searches(&reads).await?;
         self.search(&reads, used, stop).await?;
         let is_often_read = match self.columns.resident(&reads) {

@@ -2,6 +2,8 @@
 
 `python sqllogictest.py [--write] [PATTERN...]` runs the files whose name contains a pattern, all by default, and prints
 the records that fail with the reasons of `slt_reasons.toml`. `--write` writes `docs/conformance/sqllogictest.json` again.
+`--gpu` runs them on the first GPU, too, where every query waits for its columns and kernels, and exits with 1 if a record
+gives another answer there. It does not need PostgreSQL.
 """
 
 import argparse
@@ -16,8 +18,10 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
+import urllib.request
 
 import psycopg
 import slt_files
@@ -37,6 +41,9 @@ MEMORY = "1GiB"
 # Cores of a server, and processes that run files.
 CORES = 2
 SETUP = ("SET timezone = 'UTC'", f"SET statement_timeout = '{STATEMENT_TIMEOUT}'")
+ON_CPU = ("--devices", "host:1")
+ON_GPU = ("--devices", "cuda:0", "--device-memory-bytes", "1GiB", "--status-listen", "127.0.0.1:0")
+SETUP_OF_GPU = ("SET forebay.gpu = on", "SET forebay.compile = wait")
 LOST = "lost"
 UNKNOWN = "no reason is known"
 INTERNAL = "XX"
@@ -64,11 +71,13 @@ class Failure:
 
 @dataclasses.dataclass
 class Outcome:
-    """What a file gave: the number of its records, and those that fail."""
+    """What a file gave: the number of its records, those that fail, and of the aggregates over files those that a GPU
+    and the CPU computed."""
 
     file: str
     records: int
     failures: list
+    aggregates: collections.Counter
 
 
 def fetch(crate):
@@ -196,16 +205,18 @@ def is_same_answer(record, ours, theirs):
     return lines == others or (record.sort != "nosort" and sorted(lines) == sorted(others))
 
 
-def run_file(name, folder, postgres_uri=None):
-    """Runs a file on its own server in a folder that `lay_out` made, and on PostgreSQL if there is an address."""
+def run_file(name, folder, postgres_uri=None, settings=ON_CPU):
+    """Runs a file on its own server with settings, in a folder that `lay_out` made, and on PostgreSQL if there is an
+    address."""
     (folder / "test_files/scratch" / pathlib.Path(name).stem).mkdir(parents=True, exist_ok=True)
     records = slt_files.records(folder / "test_files", name)
     postgres = Postgres(postgres_uri, name)
+    setup = SETUP + SETUP_OF_GPU * (settings == ON_GPU)
     server, door, failures = None, None, []
     for record in records:
         if server is None or server.process.poll() is not None:
-            server, door = start(folder), None
-        door = door or Door(server.sql, SETUP)
+            server, door = start(folder, settings), None
+        door = door or Door(server.sql, setup)
         ours, theirs = door.run(record.sql), postgres.run(record)
         failure = judge(record, ours)
         if failure and theirs and is_same_answer(record, ours, theirs):
@@ -213,27 +224,39 @@ def run_file(name, folder, postgres_uri=None):
         if failure:
             failures.append(failure)
             door = None if failure.code == LOST else door
+    aggregates = collections.Counter()
     if server:
+        aggregates = counted_aggregates(server) if settings == ON_GPU else aggregates
         server.stop()
-    return Outcome(name, len(records), failures)
+    return Outcome(name, len(records), failures, aggregates)
 
 
-def start(folder):
-    settings = ("--memory", "--memory-bytes-max", MEMORY, "--devices", "host:1")
+def start(folder, settings):
+    settings = ("--memory", "--memory-bytes-max", MEMORY, *settings)
     return start_tables(*settings, "--tables-paths", str(folder.parents[1]), folder=folder)
+
+
+def counted_aggregates(server):
+    """Returns the numbers of aggregates that devices of a server have computed."""
+    page = next(found[1] for line in server.lines if (found := re.search(r"status page is at (http://\S+)", line)))
+    with urllib.request.urlopen(page + "metrics") as metrics:
+        found = re.findall(r'forebay_tables_aggregates_total\{device="(\S+)"\} (\d+)', metrics.read().decode())
+    return collections.Counter({device: int(count) for device, count in found})
 
 
 def limit_cores():
     """Limits this process and its servers to two cores, because plans, and the order of rows, depend on their number."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    cores = sorted(os.sched_getaffinity(0))
+    first = os.getpid() % max(1, len(cores) // CORES) * CORES
+    os.sched_setaffinity(0, cores[first : first + CORES])
 
 
-def run_files(names, workers=CORES, postgres_uri=None):
+def run_files(names, workers=CORES, postgres_uri=None, settings=ON_CPU):
     """Yields the outcomes of files, in their order, which processes run in parallel."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         place = lay_out(pathlib.Path(folder))
-        run = functools.partial(run_file, folder=place, postgres_uri=postgres_uri)
+        run = functools.partial(run_file, folder=place, postgres_uri=postgres_uri, settings=settings)
         with concurrent.futures.ProcessPoolExecutor(workers, spawn, limit_cores) as pool:
             yield from pool.map(run, names)
 
@@ -296,14 +319,41 @@ def describe(failure, reason):
     return "\n".join(lines)
 
 
+def compare_with_gpu(asked, workers):
+    """Runs files on the CPU and on a GPU. Prints the records that fail on one alone, or in another way, and returns their
+    number. Plans, settings, and the order of rows that have none differ."""
+    others = re.compile(r"\s*(explain|show all)\b", re.IGNORECASE)
+
+    def failures(outcome):
+        found = ((failure.place(), failure.kind, failure.code, failure.found, failure.record) for failure in outcome.failures)
+        return {place: (how, record) for place, *how, record in found
+                if how[0] != "order" and not others.match(record.sql)}
+
+    different, records, aggregates = 0, 0, collections.Counter()
+    on_cpu = list(run_files(asked, workers))
+    for of_cpu, of_gpu in zip(on_cpu, run_files(asked, workers, settings=ON_GPU)):
+        one, other = failures(of_cpu), failures(of_gpu)
+        places = [place for place in sorted({*one, *other}) if one.get(place) != other.get(place)]
+        for place in places:
+            sql = (one.get(place) or other.get(place))[1].sql
+            print(f"--- {place}\n{sql}\nCPU: {one.get(place, ['passes'])[0]}\nGPU: {other.get(place, ['passes'])[0]}", flush=True)
+        different, records = different + len(places), records + of_gpu.records
+        aggregates += of_gpu.aggregates
+    print(f"{different} of {records} records of {len(asked)} files differ; aggregates over files: {dict(aggregates)}")
+    return different
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="record the outcomes of all files")
     parser.add_argument("--workers", type=int, default=CORES)
+    parser.add_argument("--gpu", action="store_true", help="compare the answers of a GPU with those of the CPU")
     parser.add_argument("patterns", nargs="*")
     arguments = parser.parse_args()
-    reasons, outcomes, cluster = Reasons(), [], Cluster()
     asked = [name for name in names() if not arguments.patterns or any(part in name for part in arguments.patterns)]
+    if arguments.gpu:
+        sys.exit(compare_with_gpu(asked, arguments.workers) > 0)
+    reasons, outcomes, cluster = Reasons(), [], Cluster()
     for outcome in run_files(asked, arguments.workers, cluster.sql):
         outcomes.append(outcome)
         print(f"{outcome.file}: {len(outcome.failures)} of {outcome.records} fail", flush=True)

@@ -5,11 +5,12 @@
 // Groups of a thread in a tile, as in `selection.rs`.
 constexpr u32 kGroupsOfThread = 8;
 
-// Returns the place for the totals of group `g` of the other device; null if this one has no room.
-__device__ inline u64* own_group(const Fragment& f, u64 g) {
+// Returns the place for the totals of a group of the other device, whose key is `key` in a hash table; null if this one
+// has no room.
+__device__ inline u64* own_group(const Fragment& f, u64 g, u64 key) {
     u32 group = static_cast<u32>(g);
     if (f.own_keys != nullptr) {
-        group = put_key(f.own_keys, f.own_key_bits, f.keys[0][g] - 1, f.flag);
+        group = put_key(f.own_keys, f.own_key_bits, key - 1, f.flag);
     } else if (f.seen != nullptr) {
         // A row of a list, which is a group of its own.
         group = atomicAdd(f.seen, 1u);
@@ -33,15 +34,22 @@ __device__ inline void add_group(u64* own, const u64* other) {
 extern "C" __global__ void __launch_bounds__(kThreads) fragment(const __grid_constant__ Fragment f) {
     const u64* others = reinterpret_cast<const u64*>(f.words[0]);
     for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
+        const u64 first = tile * kGroupsOfThread * kThreads + threadIdx.x;
+        // The key of each group in a hash table, or else its first total, the number of its rows: 0 if it has none. All
+        // are read before the first is added, so that many reads of the other device's memory are in flight.
+        u64 known[kGroupsOfThread];
 #pragma unroll
         for (u32 i = 0; i < kGroupsOfThread; i++) {
-            const u64 g = (tile * kGroupsOfThread + i) * kThreads + threadIdx.x;
-            if (g >= f.groups) continue;
-            const u64* other = others + g * kGroupWords;
-            // The first total is the number of rows.
-            if (other[kSlotWord[0]] == 0) continue;
-            u64* own = own_group(f, g);
-            if (own != nullptr) add_group(own, other);
+            const u64 g = first + i * kThreads;
+            const u64* word = f.own_keys != nullptr ? f.keys[0] + g : others + g * kGroupWords + kSlotWord[0];
+            known[i] = g < f.groups ? *word : 0;
+        }
+#pragma unroll
+        for (u32 i = 0; i < kGroupsOfThread; i++) {
+            if (known[i] == 0) continue;
+            const u64 g = first + i * kThreads;
+            u64* own = own_group(f, g, known[i]);
+            if (own != nullptr) add_group(own, others + g * kGroupWords);
         }
     }
 }

@@ -225,6 +225,9 @@ impl Engine for Shared {
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
         assert!(!self.is_lost(), "memory of a lost device");
+        if self.is_in(&self.0.full) {
+            return Err(Reason::new("full"));
+        }
         Ok(self.0.allocate(bytes, Tier::Device, self.1))
     }
 
