@@ -8,7 +8,7 @@ use forebay_movement::Tier;
 use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
-use crate::giving_way::GivingWay;
+use crate::giving_way::Need;
 use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
@@ -20,23 +20,20 @@ const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
     /// Copies words to memory of the device, or, if it has no room, to memory of the host. If there is none either,
-    /// frees columns that were used longest ago, but none that were used since `began`, or that are declared.
+    /// frees columns that give way.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
-    pub(crate) async fn placed(&self, words: &[u32], began: u64) -> Result<Memory, Reason> {
+    pub(crate) async fn placed(&self, words: &[u32], need: Need) -> Result<Memory, Reason> {
         let bytes = words.len() as u64 * 4;
-        if let Some(memory) = self.room_of_column(bytes, began) {
+        if let Some(memory) = self.room_of_column(bytes, need) {
             self.engine.write(words.to_vec(), &memory).await?;
             return Ok(memory);
         }
         if let Ok(memory) = self.engine.write_host(words.to_vec()).await {
             return Ok(memory);
         }
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, began), undeclared, |it| it.host);
+        self.known.lock().free(bytes, need, |it| it.host);
         match self.engine.write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
@@ -45,7 +42,7 @@ impl Columns {
                 if self.engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
-                let memory = self.allocate_column(bytes, began);
+                let memory = self.allocate(bytes, need);
                 let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
                 self.engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
@@ -73,57 +70,55 @@ impl Columns {
         let Some(column) = self.known.lock().often_on_host(&key) else {
             return Ok(());
         };
-        let promoted = self.promoted(&column, began).await?;
-        self.put(key, promoted);
+        let promoted = self.promoted(&column, Need::Query(began)).await?;
+        self.put_made_of((&key, &column), key.clone(), promoted);
         Ok(())
     }
 
     /// Returns a column with all its chunks in memory of the device.
-    async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
-        if !self.has_room(column.bytes.host + column.bytes.disk, began) {
+    async fn promoted(&self, column: &Column, need: Need) -> Result<Column, Reason> {
+        if !self.has_room(column.bytes.host + column.bytes.disk, need) {
             return Err(Reason::new("the device has no room"));
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
             if chunk.memory.tier != Tier::Device {
                 let words = self.words(chunk).await?;
-                let memory = self.room_of_column(words.len() as u64 * 4, began);
+                let memory = self.room_of_column(words.len() as u64 * 4, need);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
                 self.engine.write(words, &memory).await?;
                 *chunk = chunk.moved(memory);
             }
         }
-        self.column(chunks, Arc::clone(&column.texts), began).await
+        self.column(chunks, Arc::clone(&column.texts), need).await
     }
 
     /// Allocates memory of the device for a part of a column. Returns `None` if there is no room beside columns that
-    /// were used lately.
-    pub(crate) fn room_of_column(&self, bytes: u64, began: u64) -> Option<Memory> {
-        if !self.has_room(bytes, began) {
+    /// were used lately, or are declared.
+    pub(crate) fn room_of_column(&self, bytes: u64, need: Need) -> Option<Memory> {
+        if !self.has_room(bytes, need) {
             return None;
         }
         let memory = self.engine.allocate(bytes).or_else(|_| {
             // Others have the memory.
-            self.free_stale(bytes, began);
+            self.free_stale(bytes, need);
             self.engine.allocate(bytes)
         });
         memory.ok()
     }
 
-    /// Returns whether the device has room for this many bytes of columns, beside those that were used lately.
-    pub(crate) fn has_room(&self, bytes: u64, began: u64) -> bool {
+    /// Returns whether the device has room for this many bytes of columns, beside those that were used lately, or are
+    /// declared.
+    pub(crate) fn has_room(&self, bytes: u64, need: Need) -> bool {
         let wanted = bytes + self.engine.max_bytes() / PART_OF_TOTALS;
         if self.engine.free_bytes() < wanted {
-            self.free_stale(bytes, began);
+            self.free_stale(bytes, need);
         }
         self.engine.free_bytes() >= wanted
     }
 
-    fn free_stale(&self, bytes: u64, began: u64) {
-        let stale = began.saturating_sub(USES_LATELY);
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, stale), undeclared, |it| it.device);
+    fn free_stale(&self, bytes: u64, need: Need) {
+        let mut known = self.known.lock();
+        known.free_undeclared(bytes, need.stale(), |it| it.device);
     }
 }

@@ -14,6 +14,7 @@ use crate::column::{Chunk, Column};
 use crate::columns::{ColumnKey, Columns, FileKey, Read};
 use crate::engine::{Memory, TextSearch};
 use crate::fragment::Source;
+use crate::giving_way::Need;
 use crate::kept::{Kept, Place};
 use crate::packed::TILE_ROWS;
 use crate::pattern::{Search, Wanted};
@@ -106,14 +107,14 @@ impl Columns {
         for (key, (key_of_texts, texts), program) in self.to_search(reads) {
             let rows = texts.chunks.iter().map(|it| whole_tiles(it.rows as usize));
             let words = rows.sum::<usize>() * MARK_BITS as usize / 32;
-            let Ok(memory) = self.allocate(words as u64 * 4, began) else {
+            let Ok(memory) = self.allocate(words as u64 * 4, Need::Query(began)) else {
                 // The CPU searches, until there is room again.
                 self.put_off(key_of_texts);
                 continue;
             };
             let search = (program, Arc::clone(is_stopped));
             let (marks, took_here) = self.marks(&texts, memory, search, began).await?;
-            self.put(key, marks);
+            self.put_made_of((&key_of_texts, &texts), key, marks);
             took += took_here;
         }
         Ok(took)
@@ -172,7 +173,8 @@ impl Columns {
             }
         });
         let chunks = chunks.collect();
-        let marks = self.column(chunks, Arc::default(), began).await?;
+        let need = Need::Query(began);
+        let marks = self.column(chunks, Arc::default(), need).await?;
         Ok((marks, took))
     }
 
@@ -183,12 +185,12 @@ impl Columns {
     pub(crate) async fn store_texts(
         &self,
         texts: StringArray,
-        began: u64,
+        need: Need,
     ) -> Result<Chunk, Reason> {
         let rows = texts.len();
         // Each text takes whole words of eight bytes, and the number of its row.
         let bytes = texts.value_data().len() + rows * 12;
-        if !self.has_room(bytes as u64, began) {
+        if !self.has_room(bytes as u64, need) {
             return Err(Reason::new("the device has no room for texts"));
         }
         let mut valid = None;
@@ -199,7 +201,7 @@ impl Columns {
                     bits | u32::from(texts.is_valid(row)) << (row % 32)
                 })
             });
-            valid = Some(self.copied(words.collect(), began).await?);
+            valid = Some(self.copied(words.collect(), need).await?);
         }
         let (memory, bytes) = self.engine.write_texts(texts).await?;
         let of_valid = valid.as_ref().map_or(0, |_| whole_tiles(rows) as u64 / 8);

@@ -28,7 +28,6 @@ pub(super) struct Fixture {
     pub(super) freeing: Freeing,
     pub(super) columns: Arc<Columns>,
     pub(super) emulated: Arc<Emulated>,
-    columns: Arc<Columns>,
 }
 
 impl Fixture {
@@ -85,7 +84,6 @@ impl Fixture {
             freeing,
             columns,
             emulated,
-            columns,
         }
     }
 
