@@ -7,6 +7,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 
 use crate::engine::{Launch, Ran};
 use crate::figures::Figures;
+use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, last};
 use crate::merge::{added_up, merging};
@@ -82,7 +83,7 @@ impl Work {
         // Columns that were used longest ago give way to results.
         let room = self
             .columns
-            .allocate(device, bytes.max(1) as u64, figures.used);
+            .allocate(device, bytes.max(1) as u64, Need::Query(figures.used));
         drop(room?);
         Ok(self.columns.engines[device].run(launch))
     }

@@ -9,9 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
-use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
+use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
-use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 use forebay_device::cuda::DeviceType;
@@ -25,7 +24,7 @@ use crate::declared::Declared;
 use crate::disk::Disk;
 use crate::engine::{Engine, Memory};
 use crate::fragment::{Rows, Source};
-use crate::giving_way::GivingWay;
+use crate::giving_way::Need;
 use crate::hopeless::Hopeless;
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
@@ -41,7 +40,7 @@ pub(crate) const READS_WITHOUT_ROOM: i32 = 100;
 /// Number of reads of a column in memory of the host, after each of which it is promoted if the device has room.
 const READS_ON_HOST: u64 = 8;
 /// Number of columns above which the half that was used longest ago is forgotten.
-const COLUMNS_MAX: usize = 1 << 18;
+pub(crate) const COLUMNS_MAX: usize = 1 << 18;
 /// Bytes of a scan's files from which on columns are brought here unasked. A kernel with what is before and after takes
 /// about a millisecond, in which the CPU reads smaller files.
 const BYTES_MIN: u64 = 4 << 20;
@@ -49,20 +48,12 @@ const BYTES_MIN: u64 = 4 << 20;
 /// A file as it was when a scan listed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct FileKey {
-    store: String,
-    path: String,
+    pub(crate) store: String,
+    pub(crate) path: String,
     bytes: u64,
     modified: Option<i64>,
     tag: Option<String>,
     version: Option<String>,
-}
-
-impl FileKey {
-    /// Returns whether it is a file of a table at this place.
-    pub(crate) fn is_of(&self, url: &ListingTableUrl) -> bool {
-        let path = ObjectPath::parse(&self.path);
-        url.object_store().as_str() == self.store && path.is_ok_and(|it| url.contains(&it, false))
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -119,7 +110,7 @@ pub(crate) struct Entry {
     pub(crate) state: State,
     /// Time of the last use, counted in uses.
     pub(crate) used: u64,
-    /// Time of the last use.
+    /// Time of the last use here, or, of a column that is away, of the state.
     pub(crate) used_at: Instant,
     /// Number of uses since it is here.
     reads: u64,
@@ -158,10 +149,13 @@ impl Known {
             .columns
             .entry(key)
             .or_insert_with(|| Entry::new(State::Away(0), used));
-        (entry.used, entry.used_at) = (used, now);
+        entry.used = used;
         entry.reads += 1;
         match &mut entry.state {
-            State::Here(here) if here.is_usable() => Ok(Ok(Arc::clone(here))),
+            State::Here(here) if here.is_usable() => {
+                entry.used_at = now;
+                Ok(Ok(Arc::clone(here)))
+            }
             State::Here(_) => {
                 entry.state = State::Away(READS);
                 Ok(Err(READS))
@@ -174,14 +168,17 @@ impl Known {
         }
     }
 
-    /// Forgets the columns that were used before the median use.
-    fn forget_half(&mut self) {
-        let mut used: Vec<u64> = self.columns.values().map(|entry| entry.used).collect();
-        let middle = used.len() / 2;
-        let (_, median, _) = used.select_nth_unstable(middle);
-        let declared = &self.declared;
-        self.columns
-            .retain(|key, entry| entry.used >= *median || declared.has(key));
+    pub(crate) fn put(&mut self, key: ColumnKey, column: Column, need: Need) {
+        let has_texts = column.text_bytes() > 0;
+        let used = match need {
+            Need::Query(_) => self.uses,
+            Need::Declared => 0,
+        };
+        let entry = Entry::new(State::Here(Arc::new(column)), used);
+        self.columns.insert(key.clone(), entry);
+        if has_texts {
+            self.free_texts(&key);
+        }
     }
 
     /// Returns a column that is in memory of the host, or on the disk, and is read often.
@@ -209,8 +206,13 @@ pub(crate) struct Columns {
     pub(crate) programs: Programs,
     pub(crate) known: Arc<Mutex<Known>>,
     pub(crate) counts: Counts,
-    /// Held by the load that runs.
+    /// Held by the load that runs. Loads take turns in the order in which they ask for it: those of sessions that wait,
+    /// one that no session waits for, and one of declared tables.
     pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the load that no session waits for, from when it asks for its turn.
+    pub(crate) unawaited: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the load of a declared table, from when it asks for its turn.
+    pub(crate) bringing: tokio::sync::Mutex<()>,
 }
 
 /// The columns of a source, all in memory of the engine.
@@ -227,11 +229,11 @@ pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
 pub(crate) struct Freeing(Arc<Mutex<Known>>);
 
 impl Freeing {
-    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses are freed when
-    /// it ends.
+    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses are
+    /// freed when it ends.
     pub(crate) fn free(&self, device: usize, bytes: u64) {
         let mut known = self.0.lock();
-        known.free((bytes, u64::MAX), GivingWay::All, |it| it.bytes_on(device));
+        known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));
     }
 }
 
@@ -296,6 +298,8 @@ impl Columns {
             counts: Counts::default(),
             known: Arc::clone(&freeing.0),
             loading: Arc::default(),
+            unawaited: Arc::default(),
+            bringing: tokio::sync::Mutex::default(),
         })
     }
 
@@ -441,7 +445,7 @@ impl Columns {
     }
 
     /// Copies packed rows to the engine, or, if there is no room, to memory of the host that it reads. If there is none
-    /// either, frees columns that were used longest ago, but none that were used since `began`.
+    /// either, frees columns that give way.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
@@ -449,9 +453,9 @@ impl Columns {
         &self,
         packed: Packed,
         stripe: u32,
-        began: u64,
+        need: Need,
     ) -> Result<Chunk, Reason> {
-        let memory = self.placed(&packed.words, stripe, began).await?;
+        let memory = self.placed(&packed.words, stripe, need).await?;
         Ok(Chunk::of(packed, stripe, memory))
     }
 
@@ -463,41 +467,18 @@ impl Columns {
         &self,
         words: Vec<u32>,
         device: usize,
-        began: u64,
+        need: Need,
     ) -> Result<Memory, Reason> {
-        let memory = self.allocate_column(device, words.len() as u64 * 4, began)?;
+        let memory = self.allocate(device, words.len() as u64 * 4, need)?;
         self.engines[device].write(words, &memory).await?;
         Ok(memory)
     }
 
-    /// Allocates memory of a device. If there is no room, frees columns that were used longest ago, but none that
-    /// were used since `began`.
+    /// Allocates memory of a device. If there is no room, frees columns that give way.
     ///
     /// # Errors
     /// If there is no room.
-    pub(crate) fn allocate(&self, device: usize, bytes: u64, began: u64) -> Result<Memory, Reason> {
-        self.allocate_for(device, (bytes, began), GivingWay::All)
-    }
-
-    /// Allocates memory for columns as [`Columns::allocate`] does. Those of declared tables do not give way.
-    ///
-    /// # Errors
-    /// If there is no room.
-    pub(crate) fn allocate_column(
-        &self,
-        device: usize,
-        bytes: u64,
-        began: u64,
-    ) -> Result<Memory, Reason> {
-        self.allocate_for(device, (bytes, began), GivingWay::Undeclared)
-    }
-
-    fn allocate_for(
-        &self,
-        device: usize,
-        (bytes, began): (u64, u64),
-        giving_way: GivingWay,
-    ) -> Result<Memory, Reason> {
+    pub(crate) fn allocate(&self, device: usize, bytes: u64, need: Need) -> Result<Memory, Reason> {
         let engine = &self.engines[device];
         if bytes > engine.max_bytes() / 2 {
             let text = format!("{bytes} bytes, more than half of the memory for tables");
@@ -505,7 +486,7 @@ impl Columns {
         }
         engine.allocate(bytes).or_else(|_| {
             let mut known = self.known.lock();
-            known.free((bytes, began), giving_way, |it| it.bytes_on(device));
+            known.free(bytes, need, |it| it.bytes_on(device));
             drop(known);
             engine.allocate(bytes)
         })
@@ -519,7 +500,7 @@ impl Columns {
         &self,
         mut chunks: Vec<Chunk>,
         texts: Arc<Texts>,
-        began: u64,
+        need: Need,
     ) -> Result<Column, Reason> {
         let mut first = 0;
         for chunk in &mut chunks {
@@ -539,7 +520,7 @@ impl Columns {
         if !parts.is_empty() {
             let mut no_room = None;
             for device in self.live() {
-                match self.copied(words.clone(), device, began).await {
+                match self.copied(words.clone(), device, need).await {
                     Ok(copied) => column.parts[device] = Some(copied),
                     Err(reason) => no_room = Some(reason),
                 }
@@ -554,11 +535,29 @@ impl Columns {
         Ok(column)
     }
 
-    pub(crate) fn put(&self, key: ColumnKey, column: Column) {
-        let has_texts = column.text_bytes() > 0;
-        self.settle(key.clone(), State::Here(Arc::new(column)));
-        if has_texts {
-            self.known.lock().free_texts(&key);
+    /// Puts a column among those that are here. One that no query has read yet gives way as one that was used longest
+    /// ago.
+    pub(crate) fn put(&self, key: ColumnKey, column: Column, need: Need) {
+        self.known.lock().put(key, column, need);
+    }
+
+    /// Puts a column that was made of one that was here, unless that one was forgotten meanwhile: its table may be left
+    /// to the CPU now, or dropped.
+    pub(crate) fn put_made_of(
+        &self,
+        (key_before, before): (&ColumnKey, &Arc<Column>),
+        key: ColumnKey,
+        column: Column,
+    ) {
+        let mut known = self.known.lock();
+        let entry = known.columns.get(key_before);
+        let is_here = entry.is_some_and(|entry| match &entry.state {
+            State::Here(here) => Arc::ptr_eq(here, before),
+            State::Away(_) | State::Refused(_) => false,
+        });
+        if is_here {
+            let need = Need::Query(known.uses);
+            known.put(key, column, need);
         }
     }
 
@@ -685,8 +684,9 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, ["five", "four", "three"]);
     }
+
     #[test]
-    fn declared_columns_give_way_last_and_not_to_columns() {
+    fn declared_columns_give_way_last_and_not_to_each_other() {
         let mut known = Known::default();
         for (used, name) in ["declared", "old", "new"].into_iter().enumerate() {
             let bytes = Bytes {
@@ -701,7 +701,7 @@ mod tests {
             known.columns.insert(key(name), entry);
         }
         let table = ("public".to_owned(), "t".to_owned());
-        known.declare(&table, [key("declared")].into());
+        known.declare(&table, Some([key("declared")].into()));
         let here = |known: &Known| {
             let here = known.columns.iter();
             let here = here.filter(|(_, entry)| matches!(entry.state, State::Here(_)));
@@ -709,14 +709,16 @@ mod tests {
             names.sort();
             names
         };
-        let of = |column: &Column| column.bytes.device;
-        known.free((10, u64::MAX), GivingWay::All, of);
+        let free = |known: &mut Known, bytes, need| known.free(bytes, need, |it| it.bytes.device);
+        free(&mut known, 10, Need::Query(u64::MAX));
         assert_eq!(here(&known), ["declared", "new"]);
-        known.free((20, u64::MAX), GivingWay::Undeclared, of);
+        free(&mut known, 20, Need::Query(0));
+        assert_eq!(here(&known), ["declared", "new"]);
+        free(&mut known, 20, Need::Declared);
         assert_eq!(here(&known), ["declared"]);
-        known.free((10, u64::MAX), GivingWay::All, of);
+        free(&mut known, 10, Need::Query(1));
         assert_eq!(here(&known), [""; 0]);
         // It is not brought back at once.
-        assert!(!known.is_missing(&key("declared")) && known.is_missing(&key("old")));
+        assert!(!known.is_missing(&key("declared")));
     }
 }

@@ -1,59 +1,122 @@
-//! Declared tables: their columns are brought here without a query, and stay.
+//! Declared tables: their columns are brought here without a query, and are the last to give way.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
-use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::TaskContext;
+use datafusion::object_store::path::Path as ObjectPath;
 use datafusion::physical_plan::ExecutionPlan;
 use forebay_tables::TableName;
 
-use crate::columns::{ColumnKey, Columns, FileKey, Known, Read, State, files};
+use crate::columns::{COLUMNS_MAX, ColumnKey, Columns, FileKey, Known, Read, State, files};
 use crate::fragment::Source;
+use crate::from_disk::blocking;
+use crate::giving_way::Need;
 use crate::load::load;
 use crate::packed::is_packable;
-use crate::placement::USES_LATELY;
 use crate::reason::Reason;
 
 /// Number of columns that are read at once. Queries that bring columns here wait for these alone.
 const COLUMNS_AT_ONCE: usize = 4;
 /// Time after which a declared column that found no room, or gave way, is tried again.
 const RETRY: Duration = Duration::from_secs(300);
+/// Maximum number of declared columns of files.
+pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX / 4 };
 
 /// The columns of declared tables, and the files that are left to the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     tables: HashMap<TableName, HashSet<ColumnKey>>,
-    left_to_cpu: Vec<ListingTableUrl>,
+    /// The tables of which columns are left out.
+    cut: HashSet<TableName>,
+    /// The columns of all tables, each with the number of tables that declare it.
+    columns: HashMap<ColumnKey, usize>,
+    left_to_cpu: Arc<LeftToCpu>,
 }
 
 impl Declared {
     pub(crate) fn has(&self, key: &ColumnKey) -> bool {
-        self.tables.values().any(|columns| columns.contains(key))
+        self.columns.contains_key(key)
     }
 
-    fn are_left_to_cpu(&self, key: &ColumnKey) -> bool {
-        self.left_to_cpu.iter().any(|url| key.file.is_of(url))
+    /// Replaces the columns of a table; `None` if it is not declared any more. Returns the files of the ones before.
+    fn replace(
+        &mut self,
+        table: &TableName,
+        columns: Option<HashSet<ColumnKey>>,
+    ) -> HashSet<FileKey> {
+        self.cut.remove(table);
+        for key in columns.iter().flatten() {
+            *self.columns.entry(key.clone()).or_default() += 1;
+        }
+        let before = match columns {
+            Some(columns) => self.tables.insert(table.clone(), columns),
+            None => self.tables.remove(table),
+        };
+        for key in before.iter().flatten() {
+            if let Some(count) = self.columns.get_mut(key) {
+                *count -= 1;
+            }
+        }
+        self.columns.retain(|_, count| *count > 0);
+        before.into_iter().flatten().map(|key| key.file).collect()
+    }
+}
+
+/// The places of files that are left to the CPU, by the store and the path before a pattern.
+#[derive(Debug, Default)]
+struct LeftToCpu(HashMap<String, Vec<ListingTableUrl>>);
+
+impl LeftToCpu {
+    fn new(files: Vec<ListingTableUrl>) -> LeftToCpu {
+        let mut places: HashMap<String, Vec<ListingTableUrl>> = HashMap::new();
+        for url in files {
+            let place = format!("{}{}", url.object_store().as_str(), url.prefix());
+            let known = places.entry(place).or_default();
+            if !known.contains(&url) {
+                known.push(url);
+            }
+        }
+        LeftToCpu(places)
+    }
+
+    fn has(&self, file: &FileKey) -> bool {
+        let Ok(path) = ObjectPath::parse(&file.path) else {
+            return false;
+        };
+        let all = format!("{}{}", file.store, file.path);
+        let folders = all[file.store.len()..].match_indices('/');
+        let ends = folders.map(|(index, _)| file.store.len() + index);
+        let mut places = ends.chain([file.store.len(), all.len()]);
+        places.any(|end| {
+            let urls = self.0.get(&all[..end]);
+            urls.is_some_and(|urls| urls.iter().any(|url| url.contains(&path, false)))
+        })
     }
 }
 
 impl Known {
-    /// Notes the columns of a declared table, and forgets those of files that it does not have any more.
-    pub(crate) fn declare(&mut self, table: &TableName, columns: HashSet<ColumnKey>) {
-        let files: HashSet<FileKey> = columns.iter().map(|it| it.file.clone()).collect();
-        let before = self.declared.tables.insert(table.clone(), columns);
-        for key in before.into_iter().flatten() {
-            if !files.contains(&key.file) && !self.declared.has(&key) {
-                self.columns.remove(&key);
-            }
+    /// Notes the columns of a declared table; `None` if it is not declared any more. Forgets the columns of files that
+    /// no declared table has now.
+    pub(crate) fn declare(&mut self, table: &TableName, columns: Option<HashSet<ColumnKey>>) {
+        let mut gone = self.declared.replace(table, columns);
+        for key in self.declared.columns.keys() {
+            gone.remove(&key.file);
+        }
+        if !gone.is_empty() {
+            self.columns.retain(|key, _| !gone.contains(&key.file));
         }
     }
 
-    /// Returns whether a column is neither here nor refused, and was not without room lately.
+    /// Returns whether a column is declared, neither here nor refused, and was not without room lately.
     pub(crate) fn is_missing(&self, key: &ColumnKey) -> bool {
+        if !self.declared.has(key) {
+            return false;
+        }
         let Some(entry) = self.columns.get(key) else {
             return true;
         };
@@ -65,75 +128,124 @@ impl Known {
     }
 }
 
+/// Files of a table, and the columns of them that are declared.
+type Found = (Source, Vec<(FileKey, PartitionedFile)>);
+
 impl Columns {
     /// Brings columns of a declared table here: those of these names, or all that can be packed. Those without room
     /// wait for the next call after a while.
     ///
     /// # Errors
-    /// If the plan is no scan of whole Parquet files.
+    /// If a file cannot be read, or there are too many columns, or no room. The others are brought.
     pub(crate) async fn bring(
         self: &Arc<Self>,
         table: &TableName,
         names: Option<&[String]>,
-        scan: &Arc<dyn ExecutionPlan>,
+        scan: Arc<dyn ExecutionPlan>,
         context: &Arc<TaskContext>,
     ) -> Result<(), Reason> {
-        let Some(scan) = file_scan(scan) else {
-            // A table without files, or of other files than before.
-            self.known.lock().declare(table, HashSet::new());
+        let (columns, table) = (Arc::clone(self), table.clone());
+        let names: Option<HashSet<String>> = names.map(|names| names.iter().cloned().collect());
+        let declare = move || columns.declare_scan(&table, names.as_ref(), &scan);
+        let Some(((source, files), mut result)) = blocking(declare).await?? else {
             return Ok(());
         };
-        let wanted = wanted(scan, names);
-        let found = files(scan)?;
-        let source = Source::of_files(Arc::new(scan.clone()), wanted);
+        for file in files {
+            for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
+                let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
+                result = result.and(self.bring_part(part, context).await);
+            }
+            tokio::task::consume_budget().await;
+        }
+        result
+    }
+
+    /// Notes the columns of a declared table. Returns them, and an error if some are left out; `None` if the table has
+    /// no files.
+    ///
+    /// # Errors
+    /// If the plan reads parts of files.
+    fn declare_scan(
+        &self,
+        table: &TableName,
+        names: Option<&HashSet<String>>,
+        scan: &Arc<dyn ExecutionPlan>,
+    ) -> Result<Option<(Found, Result<(), Reason>)>, Reason> {
+        let Some(scan) = file_scan(scan) else {
+            self.known.lock().declare(table, Some(HashSet::new()));
+            return Ok(None);
+        };
+        let mut found = files(scan)?;
+        // The files may be many, and only those that are brought are kept.
+        let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
+        let source = Source::of_files(Arc::new(without_files.build()), wanted(scan, names));
         let keys = found.iter().flat_map(|(file, _)| {
             let columns = source.columns.iter();
             columns.map(|column| Columns::key(file, &source, *column))
         });
-        self.known.lock().declare(table, keys.collect());
-        for file in found {
-            for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
-                let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
-                self.bring_part(part, context).await;
-            }
+        let mut known = self.known.lock();
+        let tables = known.declared.tables.iter();
+        let others = tables.filter(|(of, _)| *of != table);
+        let others: usize = others.map(|(_, columns)| columns.len()).sum();
+        let room = DECLARED_MAX.saturating_sub(others);
+        known.declare(table, Some(keys.take(room).collect()));
+        let is_all = found.len() * source.columns.len() <= room;
+        found.truncate(room);
+        if !is_all {
+            known.declared.cut.insert(table.clone());
         }
-        Ok(())
+        let result = is_all.then_some(()).ok_or_else(|| {
+            let text = format!("more than {DECLARED_MAX} columns of files are declared");
+            Reason::new(text)
+        });
+        drop(known);
+        Ok(Some(((source, found), result)))
     }
 
     /// Brings columns of a file here.
+    ///
+    /// # Errors
+    /// If they cannot be read.
     async fn bring_part(
         self: &Arc<Self>,
-        (source, files): (Source, Vec<(FileKey, PartitionedFile)>),
+        (source, files): Found,
         context: &Arc<TaskContext>,
-    ) {
+    ) -> Result<(), Reason> {
+        let missing = || {
+            self.forget_lost();
+            let known = self.known.lock();
+            let missing = source.columns.iter().copied();
+            let missing = missing
+                .filter(|column| known.is_missing(&Columns::key(&files[0].0, &source, *column)));
+            missing.collect::<Vec<_>>()
+        };
+        let mut result = Ok(());
         // Each round brings or refuses a column, or finds no room for all.
         for _ in 0..=source.columns.len() {
-            let missing = {
-                let known = self.known.lock();
-                let missing = source.columns.iter().copied();
-                let is_missing =
-                    |column: &usize| known.is_missing(&Columns::key(&files[0].0, &source, *column));
-                missing.filter(is_missing).collect::<Vec<_>>()
-            };
-            if missing.is_empty() {
-                return;
+            if missing().is_empty() {
+                break;
+            }
+            let _bringing = self.bringing.lock().await;
+            if let Some(disk) = &self.disk {
+                // What was loaded before is written first, while other loads take their turn.
+                drop(disk.writing.lock().await);
             }
             let loading = Arc::clone(&self.loading).lock_owned().await;
-            let read: Read = (Arc::new(source.with_columns(missing)), files.clone());
-            // All columns of other tables give way.
-            let began = self.now() + USES_LATELY;
-            let with = (Arc::clone(context), began);
-            if let Err(reason) = load(Arc::clone(self), vec![read], with, loading).await {
-                tracing::debug!(%reason, "declared columns are not brought to the GPU");
-            }
+            let read: Read = (Arc::new(source.with_columns(missing())), files.clone());
+            let with = (Arc::clone(context), Need::Declared);
+            let loaded = load(Arc::clone(self), vec![read], with, loading).await;
+            result = loaded.map(drop);
         }
+        result
     }
 
-    /// Returns whether all columns of a declared table are here that have room and are not refused.
+    /// Returns whether all columns of a declared table are here that have room and are not refused, and none was left
+    /// out.
     pub(crate) fn is_declared_here(&self, table: &TableName) -> bool {
         let known = self.known.lock();
         let columns = known.declared.tables.get(table);
-        columns.is_some_and(|columns| !columns.iter().any(|key| known.is_missing(key)))
+        let is_all = !known.declared.cut.contains(table);
+        is_all && columns.is_some_and(|columns| !columns.iter().any(|key| known.is_missing(key)))
     }
 
     #[cfg(test)]
@@ -141,34 +253,39 @@ impl Columns {
         self.known.lock().declared.tables.contains_key(table)
     }
 
-    /// Forgets which tables are declared, but for these. Their columns are as others then.
+    /// Forgets which tables are declared, but for these, and the columns of their files.
     pub(crate) fn retain_declared(&self, tables: &BTreeSet<TableName>) {
         let mut known = self.known.lock();
-        known
-            .declared
-            .tables
-            .retain(|table, _| tables.contains(table));
+        let declared = known.declared.tables.keys().cloned();
+        let ended: Vec<_> = declared.filter(|table| !tables.contains(table)).collect();
+        for table in ended {
+            known.declare(&table, None);
+        }
     }
 
-    /// Leaves files to the CPU, and forgets their columns.
+    /// Leaves files to the CPU, and forgets the columns of those that were not left to it before.
     pub(crate) fn leave_to_cpu(&self, files: Vec<ListingTableUrl>) {
+        let left = Arc::new(LeftToCpu::new(files));
         let mut known = self.known.lock();
-        if known.declared.left_to_cpu == files {
-            return;
-        }
-        let Known {
-            columns, declared, ..
-        } = &mut *known;
-        declared.left_to_cpu = files;
-        columns.retain(|key, _| !declared.are_left_to_cpu(key));
+        let before = std::mem::replace(&mut known.declared.left_to_cpu, Arc::clone(&left));
+        let is_new = |file: &FileKey| left.has(file) && !before.has(file);
+        known.columns.retain(|key, _| !is_new(&key.file));
     }
 
     /// Returns whether one of the files is left to the CPU.
     pub(crate) fn are_left_to_cpu(&self, reads: &[Read]) -> bool {
-        let known = self.known.lock();
-        let urls = &known.declared.left_to_cpu;
+        let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
         let mut files = reads.iter().flat_map(|(_, files)| files);
-        !urls.is_empty() && files.any(|(file, _)| urls.iter().any(|url| file.is_of(url)))
+        !left.0.is_empty() && files.any(|(file, _)| left.has(file))
+    }
+
+    /// Forgets the columns of files that are left to the CPU since a load of them began.
+    pub(crate) fn forget_left_to_cpu(&self, reads: &[Read]) {
+        if self.are_left_to_cpu(reads) {
+            let mut known = self.known.lock();
+            let left = Arc::clone(&known.declared.left_to_cpu);
+            known.columns.retain(|key, _| !left.has(&key.file));
+        }
     }
 
     /// Returns whether all columns of sources are declared.
@@ -191,7 +308,7 @@ fn file_scan(plan: &Arc<dyn ExecutionPlan>) -> Option<&FileScanConfig> {
 }
 
 /// Returns the indexes of columns of files: of those with these names, or of all that can be packed.
-fn wanted(scan: &FileScanConfig, names: Option<&[String]>) -> Vec<usize> {
+fn wanted(scan: &FileScanConfig, names: Option<&HashSet<String>>) -> Vec<usize> {
     let schema = scan.file_source.table_schema().file_schema();
     let fields = schema.fields().iter().enumerate();
     let wanted = fields.filter(|(_, field)| {

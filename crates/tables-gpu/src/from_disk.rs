@@ -14,8 +14,8 @@ use crate::column_file::{self, Footer, Place, Unusable, Writer};
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::disk::{Disk, HeldFile, Name};
 use crate::engine::{FileRead, FilesRead, Memory};
-use crate::giving_way::GivingWay;
-use crate::placement::{NO_ROOM, USES_LATELY};
+use crate::giving_way::Need;
+use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 
 /// Maximum number of columns that are read at once.
@@ -78,7 +78,7 @@ impl Columns {
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) async fn read_files(&self, reads: &[Read], began: u64) -> Result<FromDisk> {
+    pub(crate) async fn read_files(&self, reads: &[Read], need: Need) -> Result<FromDisk> {
         let mut all = FromDisk::default();
         let Some(disk) = self.disk.as_ref() else {
             return Ok(all);
@@ -95,13 +95,13 @@ impl Columns {
                 });
                 match footer.await? {
                     Err(why) => self.forget(&file, &why),
-                    Ok(footer) => match self.memory_of(&footer, began) {
+                    Ok(footer) => match self.memory_of(&footer, need) {
                         Some(memory) => {
                             let to = footer.chunks.iter().cloned().zip(memory).collect();
                             to_device.push((key.clone(), footer, Chunks { file, to }));
                         }
                         None => {
-                            let read = self.read_to_host(key.clone(), footer, &file, began);
+                            let read = self.read_to_host(key.clone(), footer, &file, need);
                             all.add(read.await?);
                         }
                     },
@@ -114,7 +114,7 @@ impl Columns {
                     let to = chunks.to.into_iter();
                     let chunks = to.map(|(place, memory)| place.chunk(memory));
                     let chunks = chunks.collect();
-                    self.put_chunks(key, chunks, footer, began).await?;
+                    self.put_chunks(key, chunks, footer, need).await?;
                 }
             }
         }
@@ -216,12 +216,12 @@ impl Columns {
     }
 
     /// Allocates memory of devices for each chunk; `None` if there is no room for all.
-    fn memory_of(&self, footer: &Footer, began: u64) -> Option<Vec<Memory>> {
+    fn memory_of(&self, footer: &Footer, need: Need) -> Option<Vec<Memory>> {
         let chunks = footer.chunks.iter();
-        if !self.have_room(chunks.clone().map(|it| (it.stripe, it.bytes)), began) {
+        if !self.have_room(chunks.clone().map(|it| (it.stripe, it.bytes)), need) {
             return None;
         }
-        let memory = chunks.map(|it| self.room_of_column(it.stripe, it.bytes, began));
+        let memory = chunks.map(|it| self.room_of_column(it.stripe, it.bytes, need));
         memory.collect()
     }
 
@@ -231,7 +231,7 @@ impl Columns {
         key: ColumnKey,
         footer: Footer,
         file: &Arc<HeldFile>,
-        began: u64,
+        need: Need,
     ) -> Result<FromDisk> {
         let clock = Instant::now();
         let (mut chunks, mut bytes) = (Vec::new(), 0);
@@ -244,7 +244,7 @@ impl Columns {
                 }
             };
             bytes += place.bytes;
-            match self.placed(&words, place.stripe, began).await {
+            match self.placed(&words, place.stripe, need).await {
                 Ok(memory) => chunks.push(place.chunk(memory)),
                 Err(reason) if reason == Reason::new(NO_ROOM) => {
                     let places = footer.chunks.iter();
@@ -254,7 +254,7 @@ impl Columns {
                 Err(reason) => return Err(reason),
             }
         }
-        self.put_chunks(key, chunks, footer, began).await?;
+        self.put_chunks(key, chunks, footer, need).await?;
         Ok(FromDisk {
             bytes,
             took: clock.elapsed(),
@@ -268,11 +268,11 @@ impl Columns {
         key: ColumnKey,
         chunks: Vec<Chunk>,
         mut footer: Footer,
-        began: u64,
+        need: Need,
     ) -> Result<()> {
         let texts = Arc::new(footer.texts());
-        let column = self.column(chunks, texts, began).await?;
-        self.put(key, column);
+        let column = self.column(chunks, texts, need).await?;
+        self.put(key, column, need);
         Ok(())
     }
 
@@ -312,7 +312,12 @@ impl Columns {
 
     /// Makes room for a column file. Columns that are in files alone, and were not used lately, give way. Returns
     /// whether there is room.
-    pub(crate) async fn make_room_on_disk(&self, disk: &Arc<Disk>, bytes: u64) -> Result<bool> {
+    pub(crate) async fn make_room_on_disk(
+        &self,
+        disk: &Arc<Disk>,
+        bytes: u64,
+        need: Need,
+    ) -> Result<bool> {
         let make_room = || {
             let disk = Arc::clone(disk);
             blocking(move || disk.make_room(bytes))
@@ -320,29 +325,32 @@ impl Columns {
         if make_room().await? {
             return Ok(true);
         }
-        let stale = self.now().saturating_sub(USES_LATELY);
-        let undeclared = GivingWay::Undeclared;
         self.known
             .lock()
-            .free((bytes, stale), undeclared, |it| it.bytes.disk);
+            .free(bytes, need.stale(), |it| it.bytes.disk);
         make_room().await
     }
 
     /// Writes columns that are here, and have no file, to files.
-    pub(crate) async fn write_files(self: Arc<Self>, columns: Vec<(ColumnKey, Name)>) {
+    pub(crate) async fn write_files(self: Arc<Self>, columns: Vec<(ColumnKey, Name)>, need: Need) {
         let Some(disk) = self.disk.as_ref().filter(|_| !columns.is_empty()) else {
             return;
         };
         let _writing = disk.writing.lock().await;
         for (key, name) in &columns {
-            if let Err(reason) = self.write_file(disk, key, name).await {
+            if let Err(reason) = self.write_file(disk, (key, name), need).await {
                 tracing::warn!(%reason, "columns are not written to the disk");
                 return;
             }
         }
     }
 
-    async fn write_file(&self, disk: &Arc<Disk>, key: &ColumnKey, name: &Name) -> Result<()> {
+    async fn write_file(
+        &self,
+        disk: &Arc<Disk>,
+        (key, name): (&ColumnKey, &Name),
+        need: Need,
+    ) -> Result<()> {
         let column = self.column_here(key).filter(|it| !it.is_on_disk);
         let Some(column) = column.filter(|_| !disk.has(name)) else {
             return Ok(());
@@ -355,7 +363,7 @@ impl Columns {
             drop(column);
             weak
         };
-        if !self.make_room_on_disk(disk, bytes).await? {
+        if !self.make_room_on_disk(disk, bytes, need).await? {
             return Err(Reason::new("column files have no room on the disk"));
         }
         let here = Arc::clone(disk);

@@ -2,86 +2,124 @@
 
 use crate::column::Column;
 use crate::columns::{ColumnKey, Entry, Known, READS_WITHOUT_ROOM, State};
+use crate::placement::USES_LATELY;
 
 /// Maximum bytes in host memory of the texts of all columns.
 const TEXTS_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 2 << 30 };
 
-/// Which columns give way to others.
+/// What needs room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GivingWay {
-    /// Those of tables that are not declared.
-    Undeclared,
-    /// All, those of declared tables last.
-    All,
+pub(crate) enum Need {
+    /// A query that began at this time, counted in uses. Columns that were used before give way.
+    Query(u64),
+    /// Columns of declared tables. All that are not declared give way.
+    Declared,
+}
+
+impl Need {
+    /// Returns the need to which only columns give way that were not used lately.
+    pub(crate) fn stale(self) -> Need {
+        match self {
+            Need::Query(began) => Need::Query(began.saturating_sub(USES_LATELY)),
+            Need::Declared => Need::Declared,
+        }
+    }
+
+    fn takes(self, is_declared: bool, used: u64) -> bool {
+        match self {
+            Need::Query(began) => used < began,
+            Need::Declared => !is_declared,
+        }
+    }
 }
 
 impl Known {
     /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room. Those of
     /// declared tables are the last.
     pub(crate) fn free_texts(&mut self, but: &ColumnKey) {
-        let here = self.columns.iter();
-        let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) => Some((entry.used, column.text_bytes(), key)),
-            _ => None,
+        let here = self
+            .columns
+            .values()
+            .filter_map(|entry| match &entry.state {
+                State::Here(column) => Some(column.text_bytes()),
+                _ => None,
+            });
+        let held: usize = here.sum();
+        if held > TEXTS_BYTES_MAX {
+            self.free_where(held - TEXTS_BYTES_MAX, |_, key, entry| match &entry.state {
+                State::Here(column) if key != but => column.text_bytes(),
+                _ => 0,
+            });
+        }
+    }
+
+    /// Forgets the columns that give way to a need, those that were used longest ago first and declared ones last,
+    /// until at least `bytes` of theirs in a place are free.
+    pub(crate) fn free(&mut self, bytes: u64, need: Need, place: impl Fn(&Column) -> u64) {
+        self.free_where(bytes as usize, |is_declared, _, entry| match &entry.state {
+            State::Here(column) if need.takes(is_declared, entry.used) => place(column) as usize,
+            _ => 0,
         });
-        let mut held: usize = here.clone().map(|(_, bytes, _)| bytes).sum();
-        if held <= TEXTS_BYTES_MAX {
-            return;
-        }
-        let here = here.filter(|(_, bytes, key)| *bytes > 0 && *key != but);
-        let here = here.map(|(used, bytes, key)| (self.declared.has(key), used, bytes, key));
-        let mut here: Vec<_> = here.collect();
-        here.sort_by_key(|(is_declared, used, ..)| (*is_declared, *used));
-        let mut freed = Vec::new();
-        for (is_declared, _, bytes, key) in here {
-            if held <= TEXTS_BYTES_MAX {
-                break;
+    }
+
+    /// Forgets columns as [`Known::free`] does, but no declared ones.
+    pub(crate) fn free_undeclared(
+        &mut self,
+        bytes: u64,
+        need: Need,
+        place: impl Fn(&Column) -> u64,
+    ) {
+        self.free_where(bytes as usize, |is_declared, _, entry| match &entry.state {
+            State::Here(column) if !is_declared && need.takes(false, entry.used) => {
+                place(column) as usize
             }
-            held -= bytes;
-            freed.push((key.clone(), is_declared));
+            _ => 0,
+        });
+    }
+
+    /// Forgets columns of which `bytes_of` returns bytes, until at least `bytes` are free.
+    fn free_where(&mut self, bytes: usize, bytes_of: impl Fn(bool, &ColumnKey, &Entry) -> usize) {
+        let all = self.columns.iter().map(|(key, entry)| {
+            let is_declared = self.declared.has(key);
+            let bytes = bytes_of(is_declared, key, entry);
+            (is_declared, entry.used, bytes, key)
+        });
+        let mut all: Vec<_> = all.filter(|(_, _, bytes, _)| *bytes > 0).collect();
+        all.sort_by_key(|(is_declared, used, ..)| (*is_declared, *used));
+        let mut freed = 0;
+        let given_way = all.into_iter().take_while(|(_, _, of_column, _)| {
+            let is_wanted = freed < bytes;
+            freed += of_column;
+            is_wanted
+        });
+        let given_way: Vec<_> = given_way
+            .map(|(is_declared, _, _, key)| (is_declared, key.clone()))
+            .collect();
+        for (is_declared, key) in given_way {
+            self.give_way(key, is_declared);
         }
-        freed
-            .into_iter()
-            .for_each(|(key, is_declared)| self.free_column(key, is_declared));
     }
 
     /// Forgets a column. If it is declared, it is not brought back at once.
-    fn free_column(&mut self, key: ColumnKey, is_declared: bool) {
-        match is_declared {
-            true => {
-                let away = Entry::new(State::Away(-READS_WITHOUT_ROOM), self.uses);
-                self.columns.insert(key, away);
-            }
-            false => drop(self.columns.remove(&key)),
+    fn give_way(&mut self, key: ColumnKey, is_declared: bool) {
+        self.columns.remove(&key);
+        if is_declared {
+            let away = Entry::new(State::Away(-READS_WITHOUT_ROOM), self.uses);
+            self.columns.insert(key, away);
         }
     }
 
-    /// Forgets the columns that were used longest ago, before `end`, until at least `bytes` of theirs in a place are
-    /// free: those that give way.
-    pub(crate) fn free(
-        &mut self,
-        (bytes, end): (u64, u64),
-        giving_way: GivingWay,
-        place: impl Fn(&Column) -> u64,
-    ) {
-        let here = self.columns.iter();
-        let here = here.filter_map(|(key, entry)| match &entry.state {
-            State::Here(column) if entry.used < end && place(column) > 0 => {
-                let is_declared = self.declared.has(key);
-                let gives_way = !is_declared || giving_way == GivingWay::All;
-                gives_way.then(|| (is_declared, entry.used, place(column), key.clone()))
-            }
-            _ => None,
-        });
-        let mut here: Vec<_> = here.collect();
-        here.sort_by_key(|(is_declared, used, ..)| (*is_declared, *used));
-        let mut freed = 0;
-        for (is_declared, _, column_bytes, key) in here {
-            if freed >= bytes {
-                break;
-            }
-            freed += column_bytes;
-            self.free_column(key, is_declared);
+    /// Forgets the columns that were used before the median use, but no declared ones, which have a limit of their own.
+    pub(crate) fn forget_half(&mut self) {
+        let declared = &self.declared;
+        let others = self.columns.iter().filter(|(key, _)| !declared.has(key));
+        let mut used: Vec<u64> = others.map(|(_, entry)| entry.used).collect();
+        let middle = used.len() / 2;
+        if used.is_empty() {
+            return;
         }
+        let (_, median, _) = used.select_nth_unstable(middle);
+        self.columns
+            .retain(|key, entry| entry.used >= *median || declared.has(key));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
+use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::load::tables;
 use crate::program::Compiled;
@@ -44,7 +45,7 @@ pub(crate) fn joins_of(
     if bytes > TABLES_BYTES_MAX {
         return Err(Reason::new("the tables of its joins are too large"));
     }
-    let memory = columns.allocate(device, bytes, used)?;
+    let memory = columns.allocate(device, bytes, Need::Query(used))?;
     let mut launch = Launch {
         zeroed: Some((memory.clone(), bytes)),
         results_bytes: compiled.mark_words * 4,
@@ -153,7 +154,7 @@ impl InMemory {
             _ => 0,
         };
         let bytes = head_bytes + groups.bytes(&compiled.totals) as u64;
-        let memory = columns.allocate(device, bytes, used)?;
+        let memory = columns.allocate(device, bytes, Need::Query(used))?;
         let mut keys = Keys::default();
         if groups.place == Place::Hashed {
             (keys.address, keys.bits) = (memory.address, groups.count.ilog2());

@@ -32,6 +32,7 @@ use crate::disk::Name;
 use crate::domain::Table;
 use crate::fragment::{Origin, Source};
 use crate::from_disk::{FromDisk, OnDisk, blocking};
+use crate::giving_way::Need;
 use crate::kept::{Kept, Place};
 use crate::packed::{CHUNK_ROWS, Packer, Packing, Texts};
 use crate::placement::NO_ROOM;
@@ -71,17 +72,17 @@ impl OfColumn {
 /// Where packed rows go.
 #[derive(Debug, Clone, Copy)]
 enum To {
-    /// To devices. Columns that were used before this time give way to them.
-    Engine(u64),
+    /// To devices.
+    Engine(Need),
     /// To column files.
     Disk,
 }
 
 impl To {
-    fn began(self) -> u64 {
+    fn need(self) -> Need {
         match self {
-            To::Engine(began) => began,
-            To::Disk => 0,
+            To::Engine(need) => need,
+            To::Disk => Need::Query(0),
         }
     }
 }
@@ -116,8 +117,8 @@ type Exprs<'e> = &'e [Arc<dyn PhysicalExpr>];
 /// What a task has read of one range of a file: the chunks of each column.
 type OfRange = Vec<Vec<Chunk>>;
 
-/// Brings the columns of sources to the engine, those that are not there. Columns that were not used lately, before
-/// `began`, give way to them. One load runs at a time: the one that holds the lock `loading`.
+/// Brings the columns of sources to the engine, those that are not there. One load runs at a time: the one that holds
+/// the lock `loading`.
 ///
 /// Returns what was read from column files.
 ///
@@ -126,10 +127,10 @@ type OfRange = Vec<Vec<Chunk>>;
 pub(crate) async fn load(
     columns: Arc<Columns>,
     reads: Vec<Read>,
-    (context, began): (Arc<TaskContext>, u64),
+    (context, need): (Arc<TaskContext>, Need),
     _loading: OwnedMutexGuard<()>,
 ) -> Result<FromDisk, Reason> {
-    let from_disk = columns.read_files(&reads, began).await;
+    let from_disk = columns.read_files(&reads, need).await;
     let from_disk = from_disk.unwrap_or_else(|reason| {
         tracing::warn!(%reason, "column files are not read");
         FromDisk::default()
@@ -139,13 +140,57 @@ pub(crate) async fn load(
             continue;
         };
         for file in files {
-            load_file(&columns, (source, scan), file, (began, &context)).await?;
+            load_file(&columns, (source, scan), file, (need, &context)).await?;
         }
     }
     let keys = columns.to_write(&reads);
     // What the reads hold, such as files of managed tables, is not held while the disk is written.
-    tokio::spawn(columns.write_files(keys));
+    tokio::spawn(columns.write_files(keys, need));
     Ok(from_disk)
+}
+
+impl Columns {
+    /// Brings columns that are read often to the engine while no session waits for them, unless another such load runs
+    /// or waits: a later query brings them then.
+    pub(crate) fn load_unawaited(self: &Arc<Self>, reads: Vec<Read>, context: &Arc<TaskContext>) {
+        let columns = Arc::clone(self);
+        let context = Arc::clone(context);
+        self.unawaited(|loading| async move {
+            let with = (context, Need::Query(columns.now()));
+            let loaded = load(Arc::clone(&columns), reads.clone(), with, loading).await;
+            if let Err(reason) = loaded {
+                tracing::debug!(%reason, "columns stay on the CPU");
+            }
+            columns.forget_left_to_cpu(&reads);
+        });
+    }
+
+    /// Promotes columns that are often read from memory of the host, as [`Columns::load_unawaited`] loads them.
+    pub(crate) fn promote_unawaited(self: &Arc<Self>, reads: Vec<Read>) {
+        let columns = Arc::clone(self);
+        self.unawaited(|loading| async move {
+            if let Err(reason) = columns.promote(&reads, columns.now()).await {
+                tracing::debug!(%reason, "columns stay in memory of the host");
+            }
+            drop(loading);
+        });
+    }
+
+    /// Starts a load when it is its turn, unless another one that no session waits for has not ended. `work` holds the
+    /// lock that it is given.
+    pub(crate) fn unawaited<F>(&self, work: impl FnOnce(OwnedMutexGuard<()>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Ok(only) = Arc::clone(&self.unawaited).try_lock_owned() else {
+            return;
+        };
+        let loading = Arc::clone(&self.loading);
+        tokio::spawn(async move {
+            work(loading.lock_owned().await).await;
+            drop(only);
+        });
+    }
 }
 
 /// Brings the rows of a plan to the engine.
@@ -170,11 +215,12 @@ pub(crate) async fn load_plan(
     });
     let wanted: Vec<_> = source.columns.iter().map(|it| source.expr(*it)).collect();
     let shared: Vec<_> = wanted.iter().map(|_| Arc::<OfColumn>::default()).collect();
-    let to = To::Engine(began);
+    let need = Need::Query(began);
+    let to = To::Engine(need);
     let to = (to, Stripes::default());
     let read = stored(columns, rows.boxed(), &wanted, to, (&shared, context)).await;
     let loaded = match read {
-        Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), began).await,
+        Ok(read) => of_chunks(columns, vec![read], (&wanted, shared), need).await,
         Err(failed) => Err(failed),
     };
     let loaded = loaded.map_err(|failed| match failed {
@@ -191,7 +237,7 @@ async fn load_file(
     columns: &Arc<Columns>,
     (source, scan): (&Source, &FileScanConfig),
     (file, partitioned): &(FileKey, PartitionedFile),
-    (began, context): (u64, &Arc<TaskContext>),
+    (need, context): (Need, &Arc<TaskContext>),
 ) -> Result<(), Reason> {
     let (mut failed, mut has_room) = (Vec::new(), true);
     loop {
@@ -205,11 +251,11 @@ async fn load_file(
             false => with_names(keys, wanted),
         };
         let with = (context, names.as_deref());
-        let read = of_file(columns, (scan, partitioned), (&wanted, began), with).await;
+        let read = of_file(columns, (scan, partitioned), (&wanted, need), with).await;
         match read {
             Ok(read) => {
                 let keyed = keys.into_iter().zip(read);
-                keyed.for_each(|(key, column)| columns.put(key, column));
+                keyed.for_each(|(key, column)| columns.put(key, column, need));
                 return Ok(());
             }
             // The CPU searches them.
@@ -310,7 +356,7 @@ fn failed(error: impl std::fmt::Display) -> Failed {
 async fn of_file(
     columns: &Arc<Columns>,
     (scan, file): (&FileScanConfig, &PartitionedFile),
-    (wanted, began): (Exprs<'_>, u64),
+    (wanted, need): (Exprs<'_>, Need),
     (context, names): (&Arc<TaskContext>, Option<&[Name]>),
 ) -> Result<Vec<Column>, Failed> {
     let bytes = file.object_meta.size;
@@ -355,7 +401,7 @@ async fn of_file(
         let wanted = Arc::clone(&wanted);
         let to = match names {
             Some(_) => To::Disk,
-            None => To::Engine(began),
+            None => To::Engine(need),
         };
         let path = file.object_meta.location.as_ref();
         let to = (to, Stripes::of_range(path, range, ranges as usize));
@@ -371,10 +417,10 @@ async fn of_file(
         let all = original.table_schema().table_schema().fields().len();
         let bytes = bytes / all.max(1) as u64 * names.len() as u64;
         let of_columns = (names, &*shared, bytes);
-        return to_disk(columns, ranges, of_columns).await;
+        return to_disk(columns, ranges, of_columns, need).await;
     }
     let read: Vec<OfRange> = stream::iter(tasks).buffered(width).try_collect().await?;
-    of_chunks(columns, read, (&wanted, shared), began).await
+    of_chunks(columns, read, (&wanted, shared), need).await
 }
 
 /// Writes columns to files, range by range, as they are packed.
@@ -382,13 +428,14 @@ async fn to_disk(
     columns: &Columns,
     mut ranges: impl Stream<Item = Result<OfRange, Failed>> + Unpin,
     (names, shared, bytes): (&[Name], &[Arc<OfColumn>], u64),
+    need: Need,
 ) -> Result<Vec<Column>, Failed> {
     let Some(disk) = columns.disk.as_ref() else {
         return Err(Failed::Load(Reason::new(NO_ROOM)));
     };
     let _writing = disk.writing.lock().await;
     // Packed columns seldom take more than Parquet does.
-    let has_room = columns.make_room_on_disk(disk, bytes).await;
+    let has_room = columns.make_room_on_disk(disk, bytes, need).await;
     if !has_room.map_err(Failed::Load)? {
         let text = "there is no room for its columns, nor for column files on the disk";
         return Err(Failed::Load(Reason::new(text)));
@@ -428,7 +475,7 @@ async fn of_chunks(
     columns: &Columns,
     mut read: Vec<OfRange>,
     (wanted, shared): (Exprs<'_>, Vec<Arc<OfColumn>>),
-    began: u64,
+    need: Need,
 ) -> Result<Vec<Column>, Failed> {
     let mut stored = Vec::new();
     for (index, (expr, of_column)) in wanted.iter().zip(shared).enumerate() {
@@ -443,7 +490,7 @@ async fn of_chunks(
             }
             Some(Place::Host) | None => {
                 let texts = Arc::new(std::mem::take(&mut *of_column.texts.lock()));
-                let column = columns.column(chunks, texts, began).await;
+                let column = columns.column(chunks, texts, need).await;
                 column.map_err(Failed::Load)?
             }
         });
@@ -557,13 +604,13 @@ async fn store(
             Some(Place::Engine) => {
                 let texts = packer.take_texts();
                 let texts = texts.map_err(|it| Failed::Column(index, Reason::of(it)))?;
-                let chunk = columns.store_texts(texts, stripe, to.began()).await;
+                let chunk = columns.store_texts(texts, stripe, to.need()).await;
                 chunk.map_err(|reason| Failed::Texts(index, reason))?
             }
             Some(Place::Host) | None => {
                 let packed = packer.pack(&of_column.packing);
                 match to {
-                    To::Engine(began) => columns.store(packed, stripe, began).await,
+                    To::Engine(need) => columns.store(packed, stripe, need).await,
                     To::Disk => Ok(Chunk::unplaced(packed, stripe)),
                 }
                 .map_err(Failed::Load)?

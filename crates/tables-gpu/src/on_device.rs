@@ -15,6 +15,7 @@ use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Launch, Memory};
 use crate::floats::is_float;
 use crate::fragment::Fragment;
+use crate::giving_way::Need;
 use crate::groups::{Groups, Values};
 use crate::launches::InMemory;
 use crate::packed::{TILE_ROWS, Texts, is_number, is_text};
@@ -200,7 +201,9 @@ impl Written {
             );
             // There is no chunk without rows.
             let chunks = (self.rows > 0).then_some(chunk).into_iter().collect();
-            let column = columns.column(chunks, placed.texts, used).await?;
+            let column = columns
+                .column(chunks, placed.texts, Need::Query(used))
+                .await?;
             all.insert(*index, Arc::new(column));
         }
         Ok(Resident { files: vec![all] })

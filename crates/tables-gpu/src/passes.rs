@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::column::{Chunk, Column};
 use crate::columns::{Columns, Resident};
 use crate::from_disk::{Chunks, FromDisk, OnDisk};
+use crate::giving_way::Need;
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -91,7 +92,10 @@ impl Columns {
                 let column = match is_read {
                     // The parts tell kernels no numbers of rows. Those of a file without rows are not read.
                     false => column.with_chunks(chunks),
-                    true => self.column(chunks, Arc::clone(&column.texts), used).await?,
+                    true => {
+                        self.column(chunks, Arc::clone(&column.texts), Need::Query(used))
+                            .await?
+                    }
                 };
                 of_file.insert(*index, Arc::new(column));
             }
@@ -113,7 +117,8 @@ impl Columns {
         let all: u64 = on_disk.map(bytes).sum();
         let mut read: Option<Chunks> = None;
         // Chunks of equal numbers take no bytes.
-        let memory = self.allocate(self.device_of(0), all.max(ALIGNMENT), used)?;
+        let device = self.device_of(0);
+        let memory = self.allocate(device, all.max(ALIGNMENT), Need::Query(used))?;
         let mut first = 0;
         for chunk in chunks.iter_mut().filter(|it| it.is_on_disk()) {
             let here = memory.at_word(first as usize / 4);

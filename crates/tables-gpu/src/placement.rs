@@ -8,7 +8,7 @@ use forebay_movement::Tier;
 use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
-use crate::giving_way::GivingWay;
+use crate::giving_way::Need;
 use crate::reason::Reason;
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
@@ -20,8 +20,7 @@ const PART_OF_TOTALS: u64 = 8;
 
 impl Columns {
     /// Copies words to memory of the device of a stripe, or of another one with room, or, if none has, to memory of the
-    /// host. If there is none either, frees columns that were used longest ago, but none that were used since `began`,
-    /// or that are declared.
+    /// host. If there is none either, frees columns that give way.
     ///
     /// # Errors
     /// If there is no room, or the device fails.
@@ -29,10 +28,10 @@ impl Columns {
         &self,
         words: &[u32],
         stripe: u32,
-        began: u64,
+        need: Need,
     ) -> Result<Memory, Reason> {
         let bytes = words.len() as u64 * 4;
-        if let Some(memory) = self.room_of_column(stripe, bytes, began) {
+        if let Some(memory) = self.room_of_column(stripe, bytes, need) {
             self.engine_of(&memory)
                 .write(words.to_vec(), &memory)
                 .await?;
@@ -43,10 +42,7 @@ impl Columns {
         if let Ok(memory) = self.engines[0].write_host(words.to_vec()).await {
             return Ok(memory);
         }
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, began), undeclared, |it| it.bytes.host);
+        self.known.lock().free(bytes, need, |it| it.bytes.host);
         match self.engines[0].write_host(words.to_vec()).await {
             Ok(memory) => Ok(memory),
             Err(_) => {
@@ -55,7 +51,7 @@ impl Columns {
                 if engine.free_bytes() < bytes + left {
                     return Err(Reason::new(NO_ROOM));
                 }
-                let memory = self.allocate_column(device, bytes, began);
+                let memory = self.allocate(device, bytes, need);
                 let memory = memory.map_err(|_| Reason::new(NO_ROOM))?;
                 engine.write(words.to_vec(), &memory).await?;
                 Ok(memory)
@@ -83,48 +79,48 @@ impl Columns {
         let Some(column) = self.known.lock().often_on_host(&key) else {
             return Ok(());
         };
-        let promoted = self.promoted(&column, began).await?;
-        self.put(key, promoted);
+        let promoted = self.promoted(&column, Need::Query(began)).await?;
+        self.put_made_of((&key, &column), key.clone(), promoted);
         Ok(())
     }
 
     /// Returns a column with all its chunks in memory of devices.
-    async fn promoted(&self, column: &Column, began: u64) -> Result<Column, Reason> {
+    async fn promoted(&self, column: &Column, need: Need) -> Result<Column, Reason> {
         let not_there = column.chunks.iter();
         let not_there = not_there.filter(|it| it.memory.tier != Tier::Device);
-        if !self.have_room(not_there.map(|it| (it.stripe, it.bytes)), began) {
+        if !self.have_room(not_there.map(|it| (it.stripe, it.bytes)), need) {
             return Err(Reason::new("the device has no room"));
         }
         let mut chunks = column.chunks.clone();
         for chunk in &mut chunks {
             if chunk.memory.tier != Tier::Device {
                 let words = self.words(chunk).await?;
-                let memory = self.room_of_column(chunk.stripe, words.len() as u64 * 4, began);
+                let memory = self.room_of_column(chunk.stripe, words.len() as u64 * 4, need);
                 let memory = memory.ok_or_else(|| Reason::new("the device has no room"))?;
                 self.engine_of(&memory).write(words, &memory).await?;
                 *chunk = chunk.moved(memory);
             }
         }
-        self.column(chunks, Arc::clone(&column.texts), began).await
+        self.column(chunks, Arc::clone(&column.texts), need).await
     }
 
     /// Allocates memory for a chunk of a column: of the device of its stripe, or of another one. Returns `None` if none
     /// has room beside columns that were used lately.
-    pub(crate) fn room_of_column(&self, stripe: u32, bytes: u64, began: u64) -> Option<Memory> {
+    pub(crate) fn room_of_column(&self, stripe: u32, bytes: u64, need: Need) -> Option<Memory> {
         let live = self.live();
         let first = stripe as usize % live.len();
         let mut devices = live[first..].iter().chain(&live[..first]);
-        devices.find_map(|device| self.room_on(*device, bytes, began))
+        devices.find_map(|device| self.room_on(*device, bytes, need))
     }
 
-    fn room_on(&self, device: usize, bytes: u64, began: u64) -> Option<Memory> {
-        if !self.has_room(device, bytes, began) {
+    fn room_on(&self, device: usize, bytes: u64, need: Need) -> Option<Memory> {
+        if !self.has_room(device, bytes, need) {
             return None;
         }
         let engine = &self.engines[device];
         let memory = engine.allocate(bytes).or_else(|_| {
             // Others have the memory.
-            self.free_stale(device, bytes, began);
+            self.free_stale(device, bytes, need);
             engine.allocate(bytes)
         });
         memory.ok()
@@ -132,30 +128,27 @@ impl Columns {
 
     /// Returns whether the devices have room for chunks of these stripes and bytes, beside columns that were used
     /// lately.
-    pub(crate) fn have_room(&self, chunks: impl Iterator<Item = (u32, u64)>, began: u64) -> bool {
+    pub(crate) fn have_room(&self, chunks: impl Iterator<Item = (u32, u64)>, need: Need) -> bool {
         let mut wanted = vec![0; self.engines.len()];
         for (stripe, bytes) in chunks {
             wanted[self.device_of(stripe)] += bytes;
         }
         let mut wanted = wanted.iter().enumerate().filter(|(_, bytes)| **bytes > 0);
-        wanted.all(|(device, bytes)| self.has_room(device, *bytes, began))
+        wanted.all(|(device, bytes)| self.has_room(device, *bytes, need))
     }
 
     /// Returns whether a device has room for this many bytes of columns, beside those that were used lately.
-    pub(crate) fn has_room(&self, device: usize, bytes: u64, began: u64) -> bool {
+    pub(crate) fn has_room(&self, device: usize, bytes: u64, need: Need) -> bool {
         let engine = &self.engines[device];
         let wanted = bytes + engine.max_bytes() / PART_OF_TOTALS;
         if engine.free_bytes() < wanted {
-            self.free_stale(device, bytes, began);
+            self.free_stale(device, bytes, need);
         }
         engine.free_bytes() >= wanted
     }
 
-    fn free_stale(&self, device: usize, bytes: u64, began: u64) {
-        let stale = began.saturating_sub(USES_LATELY);
-        let undeclared = GivingWay::Undeclared;
-        self.known
-            .lock()
-            .free((bytes, stale), undeclared, |it| it.bytes_on(device));
+    fn free_stale(&self, device: usize, bytes: u64, need: Need) {
+        let mut known = self.known.lock();
+        known.free_undeclared(bytes, need.stale(), |it| it.bytes_on(device));
     }
 }

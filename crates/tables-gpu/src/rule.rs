@@ -182,13 +182,12 @@ impl GpuRule for Fragments {
         &'a self,
         table: &'a TableName,
         columns: Option<&'a [String]>,
-        scan: &'a Arc<dyn ExecutionPlan>,
+        scan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-    ) -> BoxFuture<'a, ()> {
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            if let Err(reason) = self.0.bring(table, columns, scan, &context).await {
-                tracing::debug!(%reason, table = table.1, "a declared table stays on the CPU");
-            }
+            let brought = self.0.bring(table, columns, scan, &context).await;
+            brought.map_err(|reason| DataFusionError::Execution(reason.to_string()))
         })
     }
 

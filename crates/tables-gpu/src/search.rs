@@ -15,6 +15,7 @@ use crate::column::{Chunk, Column};
 use crate::columns::{ColumnKey, Columns, FileKey, Read};
 use crate::engine::{Memory, TextSearch};
 use crate::fragment::Source;
+use crate::giving_way::Need;
 use crate::kept::{Kept, Place};
 use crate::packed::TILE_ROWS;
 use crate::pattern::{Search, Wanted};
@@ -112,7 +113,7 @@ impl Columns {
             };
             let search = (program, Arc::clone(is_stopped));
             let (marks, took_here) = self.marks(&texts, memory, search, began).await?;
-            self.put(key, marks);
+            self.put_made_of((&key_of_texts, &texts), key, marks);
             took += took_here;
         }
         Ok(took)
@@ -149,7 +150,7 @@ impl Columns {
             let chunks = texts.chunks.iter();
             let chunks = chunks.filter(|it| it.memory.device == device);
             let words: usize = chunks.map(words_of_marks).sum();
-            let allocate = |_: &Memory| self.allocate(device, words as u64 * 4, began);
+            let allocate = |_: &Memory| self.allocate(device, words as u64 * 4, Need::Query(began));
             list.as_ref().map(allocate).transpose()
         });
         devices.collect()
@@ -188,7 +189,9 @@ impl Columns {
             })
         });
         let chunks = chunks.collect::<Result<_, Reason>>()?;
-        let marks = self.column(chunks, Arc::default(), began).await?;
+        let marks = self
+            .column(chunks, Arc::default(), Need::Query(began))
+            .await?;
         Ok((marks, took.unwrap_or_default()))
     }
 
@@ -200,13 +203,13 @@ impl Columns {
         &self,
         texts: StringArray,
         stripe: u32,
-        began: u64,
+        need: Need,
     ) -> Result<Chunk, Reason> {
         let device = self.device_of(stripe);
         let rows = texts.len();
         // Each text takes whole words of eight bytes, and the number of its row.
         let bytes = texts.value_data().len() + rows * 12;
-        if !self.has_room(device, bytes as u64, began) {
+        if !self.has_room(device, bytes as u64, need) {
             return Err(Reason::new("the device has no room for texts"));
         }
         let mut valid = None;
@@ -217,7 +220,7 @@ impl Columns {
                     bits | u32::from(texts.is_valid(row)) << (row % 32)
                 })
             });
-            valid = Some(self.copied(words.collect(), device, began).await?);
+            valid = Some(self.copied(words.collect(), device, need).await?);
         }
         let (memory, bytes) = self.engines[device].write_texts(texts).await?;
         let of_valid = valid.as_ref().map_or(0, |_| whole_tiles(rows) as u64 / 8);

@@ -23,6 +23,7 @@ use crate::explain::printed;
 use crate::figures::Figures;
 use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
+use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
 use crate::launches::{InMemory, Joins, joins_of};
 use crate::load::{load, load_plan};
@@ -203,9 +204,8 @@ impl Work {
         let to_columns = ToColumns::new(of, (&self.schema, wanted), (*selected, totals))?;
         let with = (&*self.columns, figures.used);
         let device = totals.memory.device;
-        let memory = self
-            .columns
-            .allocate(device, to_columns.bytes(), figures.used)?;
+        let need = Need::Query(figures.used);
+        let memory = self.columns.allocate(device, to_columns.bytes(), need)?;
         let (launch, written) = to_columns.launch(totals, &memory, self.options.waits);
         self.found(device, launch, *selected, figures).await?;
         written.resident(wanted, with).await
@@ -493,14 +493,10 @@ impl Work {
             Ok(Err(is_often_read)) => is_often_read,
             Err(refused) => return Ok(Err(refused)),
         };
-        let load = |loading| {
-            let columns = Arc::clone(&self.columns);
-            let with = (Arc::clone(&self.context), columns.now());
-            load(columns, reads.clone(), with, loading)
-        };
-        let loading = Arc::clone(&self.columns.loading);
         if self.options.loads {
-            let loaded = load(loading.lock_owned().await).await;
+            let loading = Arc::clone(&self.columns.loading).lock_owned().await;
+            let with = (Arc::clone(&self.context), Need::Query(self.columns.now()));
+            let loaded = load(Arc::clone(&self.columns), reads.clone(), with, loading).await;
             let loaded = loaded.map(|from_disk| self.from_disk.lock().add(from_disk));
             self.search(&reads, used, stop).await?;
             return match self.columns.resident(&reads) {
@@ -512,14 +508,8 @@ impl Work {
                 }
             };
         }
-        // If another load runs, a later query brings the columns there.
-        if is_often_read && let Ok(loading) = loading.try_lock_owned() {
-            let load = load(loading);
-            tokio::spawn(async move {
-                if let Err(reason) = load.await {
-                    tracing::debug!(%reason, "columns stay on the CPU");
-                }
-            });
+        if is_often_read {
+            self.columns.load_unawaited(reads, &self.context);
         }
         Err(Reason::new(NOT_THERE))
     }
@@ -538,16 +528,8 @@ impl Work {
             .iter()
             .flat_map(|it| &it.files)
             .flat_map(|it| it.values());
-        if columns.any(|column| column.bytes.host > 0 || column.is_on_disk)
-            && let Ok(loading) = Arc::clone(&self.columns.loading).try_lock_owned()
-        {
-            let columns = Arc::clone(&self.columns);
-            tokio::spawn(async move {
-                if let Err(reason) = columns.promote(&reads, columns.now()).await {
-                    tracing::debug!(%reason, "columns stay in memory of the host");
-                }
-                drop(loading);
-            });
+        if columns.any(|column| column.bytes.host > 0 || column.is_on_disk) {
+            self.columns.promote_unawaited(reads);
         }
     }
 

@@ -28,6 +28,9 @@ const FILE_NAME: &str = "catalogue.json";
 const VERSION: u32 = 1;
 /// Maximum number of tables. Each change writes the whole catalogue.
 const TABLES_MAX: usize = 10_000;
+/// Maximum number of tables that declare something of GPUs, and bytes of the names of their columns.
+const DECLARED_MAX: usize = 1_000;
+const DECLARED_BYTES_MAX: usize = 1 << 20;
 
 /// A declared table.
 #[derive(Debug, Clone)]
@@ -255,7 +258,7 @@ impl Catalogue {
     /// Sets what a table declares of GPUs. `known` is the table as the caller has seen it.
     ///
     /// # Errors
-    /// If the table is another one by now, or the catalogue cannot be written.
+    /// If the table is another one by now, too much is declared, or the catalogue cannot be written.
     pub(crate) fn declare(
         &self,
         schema: &str,
@@ -275,7 +278,7 @@ impl Catalogue {
                 gpu: declaration,
                 ..Entry::clone(known)
             });
-            Ok(())
+            check_declared(schemas)
         })
     }
 
@@ -334,6 +337,20 @@ impl Catalogue {
         self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
+}
+
+fn check_declared(schemas: &Schemas) -> Result<()> {
+    let entries = schemas.values().flat_map(BTreeMap::values);
+    let declared = entries.filter_map(|entry| entry.gpu.as_ref());
+    let (count, bytes) =
+        declared.fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.bytes()));
+    if count <= DECLARED_MAX && bytes <= DECLARED_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "{DECLARED_MAX} tables may declare the parameter gpu, with {DECLARED_BYTES_MAX} bytes of names"
+    );
+    Err(SqlError::new(Code::LimitExceeded, message).with_hint("reset others first"))
 }
 
 impl Entry {
@@ -441,6 +458,10 @@ mod tests {
         declare(Some(columns.clone())).expect("it is there");
         let changed = declare(None).expect_err("it is another entry");
         assert_eq!(changed.code, Code::SerializationFailure);
+        let table = again.table("s", "t").expect("it is there");
+        let long = Declaration::Columns(vec!["a".repeat(DECLARED_BYTES_MAX + 1)]);
+        let many = again.declare("s", "t", &table, Some(long));
+        assert_eq!(many.expect_err("too long").code, Code::LimitExceeded);
         let third = Catalogue::open(Some(&folder)).expect("it was written");
         let (schema, name, entry) = third.declared().remove(0);
         assert_eq!((&*schema, &*name, &entry.gpu), ("s", "t", &Some(columns)));

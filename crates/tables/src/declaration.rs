@@ -1,5 +1,6 @@
 //! `ALTER TABLE ... SET (gpu = ...)`: which columns of a table are kept where GPUs read them.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::SessionState;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::planner::object_name_to_table_reference;
-use datafusion::sql::sqlparser::ast::{Ident, ObjectName};
+use datafusion::sql::sqlparser::ast::ObjectName;
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -18,6 +19,7 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Entry, Kind};
+use crate::declared::leave_to_cpu;
 use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::managed::described;
@@ -32,6 +34,10 @@ use crate::{ddl, provider};
 const GPU: &str = "gpu";
 const TRUE: [&str; 4] = ["on", "true", "yes", "1"];
 const FALSE: [&str; 4] = ["off", "false", "no", "0"];
+/// Maximum bytes of the names of columns.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Maximum characters of a value in a message.
+const VALUE_CHARACTERS: usize = 100;
 /// What an error of a value tells.
 const VALUES: &str = "use gpu = on, gpu = off, or gpu = 'column, column'";
 
@@ -45,6 +51,16 @@ pub(crate) enum Declaration {
     On,
     /// These columns are kept.
     Columns(Vec<String>),
+}
+
+impl Declaration {
+    /// Returns the bytes of the names of columns.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Declaration::Off | Declaration::On => 0,
+            Declaration::Columns(columns) => columns.iter().map(String::len).sum(),
+        }
+    }
 }
 
 impl fmt::Display for Declaration {
@@ -61,7 +77,7 @@ impl fmt::Display for Declaration {
                 };
                 let names = columns.iter().map(|name| match is_plain(name) {
                     true => name.clone(),
-                    false => Ident::with_quote('"', name).to_string(),
+                    false => format!("\"{}\"", name.replace('"', "\"\"")),
                 });
                 let names: Vec<_> = names.collect();
                 let is_switch = matches!(&*names, [name] if switch(name).is_some());
@@ -164,25 +180,32 @@ fn declared(value: &str) -> Result<Declaration> {
         Some(false) => return Ok(Declaration::Off),
         None => {}
     }
-    let message = || format!("invalid value for parameter \"{GPU}\": \"{value}\"");
-    let dialect = PostgreSqlDialect {};
-    let names = Parser::new(&dialect)
-        .try_with_sql(value)
-        .and_then(|mut parser| {
-            let names = parser.parse_comma_separated(Parser::parse_identifier)?;
-            parser.expect_token(&Token::EOF)?;
-            Ok(names)
-        });
-    let names = names.map_err(|_| wrong(message(), VALUES))?;
-    let mut columns: Vec<String> = Vec::new();
-    for name in names.iter().map(folded) {
-        if columns.contains(&name) {
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(Code::DuplicateColumn, message));
-        }
-        columns.push(name);
+    if value.len() > VALUE_BYTES_MAX {
+        let message = format!("a value of {} bytes is too long for \"{GPU}\"", value.len());
+        let hint = format!("{VALUE_BYTES_MAX} bytes are allowed; use gpu = on");
+        return Err(SqlError::new(Code::LimitExceeded, message).with_hint(hint));
     }
-    Ok(Declaration::Columns(columns))
+    let names = names(value).map_err(|_| {
+        let shown: String = value.chars().take(VALUE_CHARACTERS).collect();
+        let message = format!("invalid value for parameter \"{GPU}\": \"{shown}\"");
+        wrong(message, VALUES)
+    })?;
+    let mut known = HashSet::new();
+    match names.iter().find(|name| !known.insert(*name)) {
+        Some(name) => {
+            let message = format!("column \"{name}\" specified more than once");
+            Err(SqlError::new(Code::DuplicateColumn, message))
+        }
+        None => Ok(Declaration::Columns(names)),
+    }
+}
+
+/// Parses names of columns.
+fn names(value: &str) -> Result<Vec<String>, ParserError> {
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(value)?;
+    let names = parser.parse_comma_separated(Parser::parse_identifier)?;
+    parser.expect_token(&Token::EOF)?;
+    Ok(names.iter().map(folded).collect())
 }
 
 /// Runs the statement.
@@ -243,7 +266,8 @@ impl AlterTable {
         shared
             .catalogue
             .declare(&name.schema, &name.table, &entry, self.declaration)?;
-        shared.declared.changed(shared);
+        leave_to_cpu(shared);
+        shared.declared.wake();
         Ok((brings && !shared.has_gpu()).then(without_gpu))
     }
 }
@@ -303,8 +327,10 @@ fn check(
     file_columns: usize,
 ) -> Result<()> {
     let schema = described(table);
+    let fields = schema.fields().iter().enumerate();
+    let indexes: HashMap<&str, usize> = fields.map(|(index, it)| (&**it.name(), index)).collect();
     for column in columns {
-        let index = schema.index_of(column).map_err(|_| {
+        let index = *indexes.get(&**column).ok_or_else(|| {
             let message = format!("column \"{column}\" of relation \"{name}\" does not exist");
             let hint = format!("columns in upper case are quoted: gpu = '\"Name\"'; {VALUES}");
             SqlError::new(Code::UndefinedColumn, message).with_hint(hint)
@@ -359,6 +385,10 @@ mod tests {
                 columns(&["price", "Day", "a,b"]),
             ),
             ("ALTER TABLE t SET (gpu = '\"on\"')", columns(&["on"])),
+            (
+                "ALTER TABLE t SET (gpu = '\"a\"\"\"\"b\", \"Straße\", \"\\\"')",
+                columns(&["a\"\"b", "Straße", "\\"]),
+            ),
         ] {
             let found = parsed(text).expect(text);
             assert_eq!(found, wanted, "{text}");
@@ -388,5 +418,18 @@ mod tests {
         ] {
             assert_eq!(parsed(text).expect_err(text).code, code, "{text}");
         }
+    }
+
+    #[test]
+    fn names_are_limited() {
+        let names = |count: usize| (0..count).map(|it| format!("c{it}")).collect::<Vec<_>>();
+        let set = |count| format!("ALTER TABLE t SET (gpu = '{}')", names(count).join(","));
+        let many = Some(Declaration::Columns(names(9_000)));
+        assert_eq!(parsed(&set(9_000)), Ok(many));
+        let error = parsed(&set(20_000)).expect_err("too many");
+        assert_eq!(error.code, Code::LimitExceeded);
+        let wrong = format!("ALTER TABLE t SET (gpu = '{}')", "a ".repeat(30_000));
+        let error = parsed(&wrong).expect_err("no names");
+        assert!(error.message.len() < 200, "{error}");
     }
 }

@@ -1,58 +1,76 @@
 //! Tables that are declared for GPUs: brought to them when they are declared, when the server starts, and after each
-//! change.
+//! change. Each table has a task of its own, which ends with the declaration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
+use std::iter::repeat_n;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::listing::ListingTableUrl;
-use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::Statement;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
 
 use crate::catalogue::{Entry, Kind};
 use crate::declaration::Declaration;
 use crate::engine::Shared;
-use crate::error::Result;
+use crate::error::{Code, Result, SqlError};
 use crate::gpu::TableName;
 use crate::parse::{Body, parse};
+use crate::rows::Running;
 use crate::{managed, provider};
 
-/// Time after which it is looked whether files of declared tables have changed, and whether columns that gave way are
+/// Time after which it is looked whether files of a declared table have changed, and whether columns that gave way are
 /// brought back.
 const CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// Maximum time until a table is tried again that could not be listed. The time doubles with each error.
+const ERROR_PERIOD_MAX: Duration = Duration::from_secs(300);
+/// Time between two looks at a table, however often tables change.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Maximum time to list the files of a table.
+const LIST_TIME_MAX: Duration = Duration::from_secs(30);
+/// Maximum number of tables whose files are listed at once.
+const LISTINGS_MAX: usize = 8;
 
-/// Wakes what brings declared tables to GPUs.
-#[derive(Debug, Default)]
+/// What the tasks of declared tables share.
+#[derive(Debug)]
 pub(crate) struct Declared {
-    wake: Arc<Notify>,
-    /// Held while GPUs are told which files they leave, so that none is told an older list after a newer one.
-    telling: Mutex<()>,
+    changes: watch::Sender<()>,
+    listings: Semaphore,
+    /// The change of the catalogue after which GPUs were told which files they leave. It is locked meanwhile, so that
+    /// none is told an older list after a newer one.
+    told: Mutex<Option<u64>>,
+}
+
+impl Default for Declared {
+    fn default() -> Declared {
+        Declared {
+            changes: watch::Sender::default(),
+            listings: Semaphore::new(LISTINGS_MAX),
+            told: Mutex::default(),
+        }
+    }
 }
 
 impl Declared {
-    /// Follows a change of a declaration.
-    pub(crate) fn changed(&self, shared: &Shared) {
-        leave_to_cpu(shared);
-        self.wake();
-    }
-
     /// Looks at the declared tables, as one may have changed.
     pub(crate) fn wake(&self) {
-        self.wake.notify_one();
+        self.changes.send_replace(());
     }
 }
 
-/// Tells GPUs which files they leave to the CPU.
+/// Tells GPUs which files they leave to the CPU, if the catalogue has changed. Blocks.
 pub(crate) fn leave_to_cpu(shared: &Shared) {
-    if !shared.has_gpu() {
+    let mut told = shared.declared.told.lock();
+    let changes = shared.catalogue.changes();
+    if !shared.has_gpu() || *told == Some(changes) {
         return;
     }
-    let _telling = shared.declared.telling.lock();
     let mut files = Vec::new();
     for (_, name, entry) in shared.catalogue.declared() {
         if entry.gpu == Some(Declaration::Off) {
@@ -67,6 +85,7 @@ pub(crate) fn leave_to_cpu(shared: &Shared) {
     for rule in &shared.gpu_rules {
         rule.leave_to_cpu(files.clone());
     }
+    *told = Some(changes);
 }
 
 /// Returns where the files of a table are.
@@ -88,117 +107,221 @@ fn locations(shared: &Shared, entry: &Entry) -> Result<Vec<ListingTableUrl>> {
     Ok(parsed.collect::<datafusion::error::Result<_>>()?)
 }
 
+/// Brings declared tables to GPUs until the engine is dropped. A defect does not end it.
+pub(crate) async fn keep(shared: Weak<Shared>) {
+    while let Err(error) = tokio::spawn(follow_all(Weak::clone(&shared))).await {
+        if error.is_cancelled() {
+            return;
+        }
+        tracing::error!(%error, "declared tables are not followed for a while");
+        sleep(CHECK_PERIOD).await;
+    }
+}
+
+/// A declared table and its task.
+struct Followed {
+    entry: Arc<Entry>,
+    task: JoinSet<()>,
+}
+
+impl Followed {
+    fn new(shared: &Arc<Shared>, name: &TableName, entry: Arc<Entry>) -> Followed {
+        let (shared, name, of_task) = (Arc::downgrade(shared), name.clone(), Arc::clone(&entry));
+        let mut task = JoinSet::new();
+        task.spawn(follow(shared, name, of_task));
+        Followed { entry, task }
+    }
+
+    /// Returns whether the task has ended, which is a defect, while the engine runs.
+    fn has_ended(&mut self, name: &TableName) -> bool {
+        let ended = self.task.try_join_next();
+        if let Some(Err(error)) = &ended {
+            tracing::error!(table = name.1, %error, "a declared table is not followed for a while");
+        }
+        ended.is_some()
+    }
+}
+
+/// Starts and ends the tasks of tables as they are declared, dropped, and declared in another way.
+async fn follow_all(shared: Weak<Shared>) {
+    let mut followed: BTreeMap<TableName, Followed> = BTreeMap::new();
+    let mut leaving = None;
+    let Some(mut changes) = subscribed(&shared) else {
+        return;
+    };
+    while let Some(here) = shared.upgrade() {
+        // It may hang in a call of the system.
+        if leaving.as_ref().is_none_or(JoinHandle::is_finished) {
+            let here = Arc::clone(&here);
+            leaving = Some(spawn_blocking(move || leave_to_cpu(&here)));
+        }
+        follow_declared(&here, &mut followed).await;
+        // What sessions share ends with the engine, also if this task ends later.
+        drop(here);
+        // An error is the end of the engine.
+        drop(timeout(CHECK_PERIOD, changes.changed()).await);
+    }
+}
+
+fn subscribed(shared: &Weak<Shared>) -> Option<watch::Receiver<()>> {
+    Some(shared.upgrade()?.declared.changes.subscribe())
+}
+
+async fn follow_declared(shared: &Arc<Shared>, followed: &mut BTreeMap<TableName, Followed>) {
+    let mut declared = BTreeMap::new();
+    for (schema, table, entry) in shared.catalogue.declared() {
+        if entry.gpu != Some(Declaration::Off) {
+            declared.insert((schema, table), entry);
+        }
+    }
+    let is_ended = |name: &TableName, it: &mut Followed| {
+        let entry = declared.get(name);
+        it.has_ended(name) || !entry.is_some_and(|entry| Arc::ptr_eq(entry, &it.entry))
+    };
+    let ended = followed.extract_if(.., |name, it| is_ended(name, it));
+    let mut ended: Vec<_> = ended.collect();
+    for (_, ended) in &mut ended {
+        ended.task.shutdown().await;
+    }
+    if !ended.is_empty() || followed.is_empty() {
+        let names: BTreeSet<TableName> = declared.keys().cloned().collect();
+        for rule in &shared.gpu_rules {
+            rule.retain_declared(&names);
+        }
+    }
+    for (name, entry) in declared {
+        let new = Followed::new;
+        followed
+            .entry(name)
+            .or_insert_with_key(|name| new(shared, name, entry));
+    }
+}
+
 /// A table as it was when its columns were brought to GPUs.
+#[derive(Clone)]
 struct Brought {
-    declaration: Option<Declaration>,
     table: Weak<dyn TableProvider>,
     version: Option<u64>,
 }
 
 impl PartialEq for Brought {
     fn eq(&self, other: &Brought) -> bool {
-        let is_same = (&self.declaration, self.version) == (&other.declaration, other.version);
-        is_same && self.table.ptr_eq(&other.table)
+        self.version == other.version && self.table.ptr_eq(&other.table)
     }
 }
 
-/// Brings declared tables to GPUs, one after another, until the engine is dropped.
-pub(crate) async fn keep(shared: Weak<Shared>) {
-    let mut brought = BTreeMap::new();
-    loop {
-        let Some(here) = shared.upgrade() else {
-            return;
-        };
-        let has_declared = bring_all(&here, &mut brought).await;
-        let wake = Arc::clone(&here.declared.wake);
-        // What sessions share ends with the engine, also if this task ends later.
-        drop(here);
-        match has_declared {
-            true => drop(timeout(CHECK_PERIOD, wake.notified()).await),
-            false => wake.notified().await,
-        }
-    }
-}
-
-/// Brings the declared tables that have changed, or of which columns are not there. Returns whether there are any.
-async fn bring_all(shared: &Arc<Shared>, brought: &mut BTreeMap<TableName, Brought>) -> bool {
-    // Tables may have been dropped.
-    leave_to_cpu(shared);
-    let mut declared = shared.catalogue.declared();
-    declared.retain(|(.., entry)| entry.gpu != Some(Declaration::Off));
-    let names = declared.iter();
-    let names: BTreeSet<TableName> = names
-        .map(|(schema, name, _)| (schema.clone(), name.clone()))
-        .collect();
-    brought.retain(|name, _| names.contains(name));
-    for rule in &shared.gpu_rules {
-        rule.retain_declared(&names);
-    }
-    for (schema, table, entry) in declared {
-        let name = (schema, table);
-        if let Err(error) = bring(shared, (&name, &entry), brought).await {
+/// Brings a table to GPUs when it has changed, or columns are not there.
+async fn follow(shared: Weak<Shared>, name: TableName, entry: Arc<Entry>) {
+    let Some(mut changes) = subscribed(&shared) else {
+        return;
+    };
+    let (mut brought, mut told, mut period) = (None, None, CHECK_PERIOD);
+    while let Some(here) = shared.upgrade() {
+        changes.mark_unchanged();
+        let result = bring(&here, (&name, &entry), &mut brought).await;
+        period = match brought.is_some() {
+            true => CHECK_PERIOD,
             // It may be a file that is not there now.
-            tracing::debug!(table = name.1, %error, "a declared table is not brought to the GPU");
-            brought.remove(&name);
+            false => ERROR_PERIOD_MAX.min(period * 2),
+        };
+        match result {
+            Ok(true) => told = None,
+            Ok(false) => {}
+            Err(error) => {
+                let reason = Some(error.to_string());
+                if told != reason {
+                    tracing::warn!(table = name.1, %error, "a declared table is not brought to the GPU");
+                }
+                told = reason;
+            }
+        }
+        drop(here);
+        sleep(PAUSE).await;
+        match entry.kind {
+            Kind::Managed => drop(timeout(period, changes.changed()).await),
+            // Files change without notice.
+            Kind::External | Kind::View => sleep(period).await,
         }
     }
-    !names.is_empty()
 }
 
-/// Brings a table, if it has changed, or columns are not there.
+/// Brings a table to GPUs. Returns whether it was to be brought.
 async fn bring(
     shared: &Arc<Shared>,
     (name, entry): (&TableName, &Arc<Entry>),
-    brought: &mut BTreeMap<TableName, Brought>,
-) -> Result<()> {
-    let table = provider::declared(shared, &name.1, entry).await?;
-    let now = Brought {
-        declaration: entry.gpu.clone(),
-        version: managed::last_version(&*table)?,
-        table: Arc::downgrade(&table),
+    brought: &mut Option<Brought>,
+) -> Result<bool> {
+    let before = brought.take();
+    let scan = scan(Arc::clone(shared), (name, entry), before.clone()).await?;
+    let Some((now, scan)) = scan else {
+        *brought = before;
+        return Ok(false);
     };
-    let is_same = brought.get(name) == Some(&now);
-    if is_same && shared.gpu_rules.iter().all(|rule| rule.is_there(name)) {
-        return Ok(());
-    }
+    *brought = Some(now);
     let columns = match &entry.gpu {
         Some(Declaration::Columns(columns)) => Some(&**columns),
         _ => None,
     };
-    let base = shared.base();
-    let scan = table.scan(base, None, &[], None).await?;
-    drop(table);
-    for rule in &shared.gpu_rules {
-        let context: Arc<TaskContext> = base.task_ctx();
-        let bringing = rule.bring(name, columns, &scan, context);
-        unless_changed(shared, (name, entry), bringing).await;
+    // The scan of the last one is not held here: it has all files.
+    let scans = repeat_n(scan, shared.gpu_rules.len());
+    for (rule, scan) in shared.gpu_rules.iter().zip(scans) {
+        let context = shared.base().task_ctx();
+        rule.bring(name, columns, scan, context).await?;
     }
-    brought.insert(name.clone(), now);
-    Ok(())
+    Ok(true)
 }
 
-/// Waits for work, and drops it if the table is declared in another way meanwhile, or dropped.
-async fn unless_changed(
-    shared: &Shared,
+/// A table as it is, and the scan of its files.
+type Scan = (Brought, Arc<dyn ExecutionPlan>);
+
+/// Returns the scan of a table, on a thread of its own as plans of queries; `None` if all is there as it was brought.
+async fn scan(
+    shared: Arc<Shared>,
     (name, entry): (&TableName, &Arc<Entry>),
-    work: impl Future<Output = ()>,
-) {
-    let mut work = pin!(work);
-    let mut is_woken = false;
-    loop {
-        tokio::select! {
-            () = &mut work => break,
-            () = shared.declared.wake.notified() => {
-                is_woken = true;
-                let found = shared.catalogue.table(&name.0, &name.1);
-                if !found.is_some_and(|found| Arc::ptr_eq(&found, entry)) {
-                    break;
-                }
-            }
+    brought: Option<Brought>,
+) -> Result<Option<Scan>> {
+    let here = Arc::clone(&shared);
+    let permit = here.declared.listings.acquire().await;
+    let (of_work, entry) = (name.clone(), Arc::clone(entry));
+    let work = async move {
+        let planned = planned(&shared, &of_work, &entry, brought);
+        timeout(LIST_TIME_MAX, planned).await
+    };
+    let mut running = Running::start_blocking(&Handle::current(), work);
+    let within = timeout(LIST_TIME_MAX * 2, running.end()).await;
+    // A thread that hangs in a call of the system holds back no other table.
+    drop(permit);
+    let planned = match within {
+        Ok(planned) => planned?,
+        Err(_) => {
+            tracing::warn!(
+                table = name.1,
+                "files of a declared table are not listed for long"
+            );
+            running.end().await?
         }
+    };
+    planned.unwrap_or_else(|_| {
+        let message = format!("its files are not listed in {} s", LIST_TIME_MAX.as_secs());
+        Err(SqlError::new(Code::IoError, message))
+    })
+}
+
+async fn planned(
+    shared: &Arc<Shared>,
+    name: &TableName,
+    entry: &Entry,
+    brought: Option<Brought>,
+) -> Result<Option<Scan>> {
+    let table = provider::declared(shared, &name.1, entry).await?;
+    let now = Brought {
+        version: managed::last_version(&*table)?,
+        table: Arc::downgrade(&table),
+    };
+    let is_same = brought.is_some_and(|brought| brought == now);
+    if is_same && shared.gpu_rules.iter().all(|rule| rule.is_there(name)) {
+        return Ok(None);
     }
-    if is_woken {
-        // Other tables may have changed, too.
-        shared.declared.wake();
-    }
+    let scan = table.scan(shared.base(), None, &[], None).await?;
+    Ok(Some((now, scan)))
 }

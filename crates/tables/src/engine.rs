@@ -176,11 +176,6 @@ impl Tables {
         Session::new(Arc::clone(self), user)
     }
 
-    /// Brings declared tables to GPUs whose files have changed, in the background and sooner than by itself.
-    pub fn check_declared(&self) {
-        self.shared.declared.wake();
-    }
-
     /// Parses statements as [`parse`](crate::parse) does, on a thread of its own if the text is long.
     ///
     /// # Errors

@@ -97,21 +97,24 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     /// Leaves these files to the CPU if the session lets the server choose. Replaces those of the last call.
     fn leave_to_cpu(&self, files: Vec<ListingTableUrl>);
 
-    /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They stay when
-    /// others need room. Those that the table had before, and does not have any more, are forgotten. The future ends
-    /// when they are there, or there is no room; dropping it ends the work.
+    /// Brings columns of a declared table to the GPU: those of these names, or all that it can keep. They are the last
+    /// to give way. The columns of files that the table does not have any more are forgotten. The future ends when the
+    /// columns are there, or there is no room; dropping it ends the work.
+    ///
+    /// # Errors
+    /// If the files cannot be read, or have too many columns.
     fn bring<'a>(
         &'a self,
         table: &'a TableName,
         columns: Option<&'a [String]>,
-        scan: &'a Arc<dyn ExecutionPlan>,
+        scan: Arc<dyn ExecutionPlan>,
         context: Arc<TaskContext>,
-    ) -> BoxFuture<'a, ()>;
+    ) -> BoxFuture<'a, Result<()>>;
 
     /// Returns whether all columns of a declared table are there that have room.
     fn is_there(&self, table: &TableName) -> bool;
 
-    /// Forgets the declarations of all tables but these.
+    /// Forgets the declarations of all tables but these, and the columns of their files.
     fn retain_declared(&self, tables: &BTreeSet<TableName>);
 
     /// Returns the largest columns, at most `limit`. The tables that they are of are not known here.

@@ -1,12 +1,15 @@
 //! Declared tables: their columns come without a query, follow the table, and give way last.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay_tables::{Code, Session, TableName, parse};
+use tokio::sync::{mpsc, oneshot};
 
-use super::data::Sizes;
+use super::data::{Sizes, write};
 use super::emulated;
 use super::sessions::{Fixture, done, replace, rows};
+use crate::declared::DECLARED_MAX;
 
 const AUTO: &str = "SET forebay.gpu = auto; SET forebay.compile = wait";
 const TABLE: &str = "CREATE TABLE m (k int, v bigint, name text, raw bytea); \
@@ -35,7 +38,6 @@ async fn until(fixture: &Fixture, wanted: &[&str]) {
             began.elapsed() < Duration::from_secs(60),
             "{found:?}, not {wanted:?}"
         );
-        fixture.tables.check_declared();
         tokio::task::yield_now().await;
     }
 }
@@ -144,7 +146,7 @@ async fn declared_files_come_without_a_query_and_follow_changes() {
     }
     done(&mut session, "ALTER TABLE e RESET (gpu)").await;
     until(&again, &[]).await;
-    assert!(columns(&again) >= 40, "they are as others");
+    assert_eq!(columns(&again), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -202,22 +204,196 @@ async fn a_load_ends_with_its_declaration() {
     done(&mut session, TABLE).await;
     // The load waits as for one of a query.
     let loading = fixture.columns.loading.lock().await;
-    done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
-    while !fixture.columns.is_declared(&table("m")) {
-        tokio::task::yield_now().await;
+    for end in [
+        "ALTER TABLE m SET (gpu = off)",
+        "ALTER TABLE m RESET (gpu)",
+        "DROP TABLE m",
+    ] {
+        done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
+        until_brought(&fixture, true).await;
+        done(&mut session, end).await;
+        until_brought(&fixture, false).await;
     }
-    done(&mut session, "DROP TABLE m").await;
     done(
         &mut session,
-        "CREATE TABLE n AS SELECT 1 AS a; ALTER TABLE n SET (gpu = on)",
+        "CREATE TABLE m AS SELECT 1 AS a; ALTER TABLE m SET (gpu = on)",
     )
     .await;
-    while !fixture.columns.is_declared(&table("n")) {
-        tokio::task::yield_now().await;
-    }
-    assert!(!fixture.columns.is_declared(&table("m")));
     drop(loading);
     until(&fixture, &["a"]).await;
+}
+
+/// Waits until a load of the declared table `m` asks for its turn, or none does and it is not declared.
+async fn until_brought(fixture: &Fixture, is_brought: bool) {
+    let began = Instant::now();
+    let is_brought_now =
+        || fixture.columns.bringing.try_lock().is_err() || fixture.columns.is_declared(&table("m"));
+    while is_brought_now() != is_brought {
+        let most = match is_brought {
+            true => Duration::from_secs(60),
+            false => Duration::from_secs(1),
+        };
+        assert!(began.elapsed() < most, "{is_brought}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_cannot_be_listed_hold_back_no_other() {
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    for name in ["a", "z"] {
+        let folder = fixture.files().join(name);
+        write(&folder, Sizes(&[1]));
+        let place = folder.display();
+        let table = format!(
+            "CREATE EXTERNAL TABLE {name} STORED AS PARQUET LOCATION '{place}/';
+             ALTER TABLE {name} SET (gpu = b)"
+        );
+        done(&mut session, &table).await;
+        until(&fixture, &["b"]).await;
+        std::fs::rename(&folder, fixture.files().join("gone")).expect("a folder");
+        done(&mut session, "ALTER TABLE m SET (gpu = k)").await;
+        let both = ["b", "k"];
+        until(&fixture, &both).await;
+        let again = fixture.started_again(1 << 30);
+        until(&again, &["k"]).await;
+        done(&mut session, "ALTER TABLE m RESET (gpu)").await;
+        std::fs::rename(fixture.files().join("gone"), &folder).expect("a folder");
+        done(&mut session, &format!("DROP TABLE {name}")).await;
+        until(&fixture, &[]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_ends_no_declaration() {
+    let fixture = Fixture::new(Sizes(&[300])).started_again(1 << 30);
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
+    until(&fixture, &["k", "name", "v"]).await;
+    let are_written = || {
+        let files = std::fs::read_dir(fixture.column_files()).expect("a folder");
+        let names = files.map(|it| it.expect("an entry").path());
+        names.filter(|it| it.extension().is_some()).count() == 3
+    };
+    while !are_written() {
+        tokio::task::yield_now().await;
+    }
+    fixture.emulated.panics.store(true, Ordering::Relaxed);
+    let again = fixture.started_again(1 << 30);
+    until(&again, &["k", "name", "v"]).await;
+    assert!(!fixture.emulated.panics.load(Ordering::Relaxed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_columns_of_files_are_limited() {
+    let fixture = Fixture::new(Sizes(&[1; 9]));
+    let mut session = fixture.session(AUTO).await;
+    let folder = fixture.files().join("t");
+    let place = folder.display();
+    let table = format!(
+        "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{place}/';
+         ALTER TABLE e SET (gpu = on); {TABLE}"
+    );
+    done(&mut session, &table).await;
+    let began = Instant::now();
+    while declared(&fixture).len() < DECLARED_MAX {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(columns(&fixture), DECLARED_MAX);
+    // There is room for those of another table when these have ended.
+    done(&mut session, "ALTER TABLE m SET (gpu = on)").await;
+    done(&mut session, "ALTER TABLE e SET (gpu = b)").await;
+    until(&fixture, &[&["b"; 9][..], &["k", "name", "v"]].concat()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn declared_columns_give_way_to_queries_but_not_to_each_other() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture
+        .session("SET forebay.gpu = on; SET forebay.compile = wait")
+        .await;
+    done(&mut session, TABLE).await;
+    done(&mut session, "CREATE TABLE n AS SELECT 1 AS a").await;
+    // The room of the device is for totals, and then the host has none.
+    let few = 1 << 20;
+    fixture.emulated.free_bytes.store(few, Ordering::Relaxed);
+    done(&mut session, "ALTER TABLE m SET (gpu = 'k, v')").await;
+    until(&fixture, &["k", "v"]).await;
+    fixture.emulated.is_host_full.store(true, Ordering::Relaxed);
+    done(&mut session, "ALTER TABLE n SET (gpu = on)").await;
+    until(&fixture, &["a", "k", "v"]).await;
+    let others = "SELECT flag, count(*), sum(b) FROM t GROUP BY flag";
+    assert!(rows(&mut session, others).await.is_ok());
+    let largest = fixture.tables.gpu_columns(usize::MAX).remove(0).largest;
+    let mut names: Vec<_> = largest.into_iter().map(|it| it.name).collect();
+    names.sort();
+    assert!(names.contains(&"flag".to_owned()), "{names:?}");
+    let are_here = ["k", "v"].map(|name| names.contains(&name.to_owned()));
+    assert_ne!(are_here, [true; 2], "{names:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn marks_of_a_table_that_is_off_meanwhile_are_not_kept() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[3000]));
+    let mut session = fixture
+        .session("SET forebay.gpu = on; SET forebay.compile = wait")
+        .await;
+    let file = fixture.files().join("t/0.parquet");
+    let table = format!(
+        "CREATE EXTERNAL TABLE e STORED AS PARQUET LOCATION '{}'",
+        file.display()
+    );
+    done(&mut session, &table).await;
+    let query = |text| format!("SELECT count(*) FROM e WHERE note LIKE '%{text}%'");
+    let searches = || fixture.emulated.searches.load(Ordering::Relaxed);
+    assert!(rows(&mut session, &query("7%3")).await.is_ok());
+    assert_eq!(searches(), 1);
+    let (send, waits) = oneshot::channel();
+    *fixture.emulated.search_waits.lock() = Some(waits);
+    let mut other = fixture.session("").await;
+    let text = query("1%2");
+    let searched = tokio::spawn(async move { rows(&mut session, &text).await });
+    while fixture.emulated.search_waits.lock().is_some() {
+        tokio::task::yield_now().await;
+    }
+    done(&mut other, "ALTER TABLE e SET (gpu = off)").await;
+    assert_eq!(columns(&fixture), 0);
+    send.send(()).expect("a search");
+    // The session asks for a GPU: the texts are brought, and searched, again.
+    assert!(searched.await.expect("no panic").is_ok());
+    assert_eq!(searches(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_take_turns() {
+    let fixture = Fixture::new(Sizes(&[300]));
+    let mut session = fixture.session(AUTO).await;
+    done(&mut session, TABLE).await;
+    let loading = fixture.columns.loading.lock().await;
+    // A load of a declared table waits, then one that no session waits for, and another one is left out.
+    done(&mut session, "ALTER TABLE m SET (gpu = k)").await;
+    until_brought(&fixture, true).await;
+    let (send, mut ended) = mpsc::unbounded_channel();
+    for number in 0..2 {
+        let send = send.clone();
+        fixture.columns.unawaited(move |loading| async move {
+            send.send(number).expect("a receiver");
+            drop(loading);
+        });
+    }
+    drop((loading, send));
+    assert_eq!((ended.recv().await, ended.recv().await), (Some(0), None));
+    until(&fixture, &["k"]).await;
 }
 
 fn table(name: &str) -> TableName {

@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
 use crate::gpu::words;
@@ -55,6 +56,10 @@ pub(super) struct Emulated {
     /// The devices that are lost, and those without free memory, a bit for each.
     pub(super) lost: AtomicU64,
     pub(super) full: AtomicU64,
+    /// What the next search waits for.
+    pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
+    /// Whether the next read of column files panics.
+    pub(super) panics: AtomicBool,
     /// Number of searches, and of launches.
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
@@ -83,6 +88,8 @@ impl Emulated {
             is_host_full: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             full: AtomicU64::new(0),
+            search_waits: Mutex::default(),
+            panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
@@ -256,6 +263,7 @@ impl Engine for Shared {
     }
 
     fn read_files(&self, files: Vec<FileRead>) -> BoxFuture<'static, Result<FilesRead, Reason>> {
+        assert!(!self.0.panics.swap(false, Ordering::Relaxed), "wanted");
         let sums = files.into_iter().map(|file| {
             let bytes = fs::read(file.path).map_err(Reason::of)?;
             for (range, memory) in file.pieces {
@@ -325,7 +333,14 @@ impl Engine for Shared {
         }
         self.0.searches.fetch_add(1, Ordering::Relaxed);
         let written = self.write(marks, &search.marks);
-        async move { written.await.map(|()| Duration::ZERO) }.boxed()
+        let waits = self.0.search_waits.lock().take();
+        async move {
+            if let Some(waits) = waits {
+                waits.await.expect("a sender");
+            }
+            written.await.map(|()| Duration::ZERO)
+        }
+        .boxed()
     }
 
     fn selects_from(&self) -> usize {
