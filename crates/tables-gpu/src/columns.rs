@@ -35,7 +35,7 @@ use crate::written::Written;
 /// Reads of a column after which it is brought to the device.
 const READS: i32 = 2;
 /// Reads of a column for which there was no room, before it is tried again.
-pub(crate) const READS_WITHOUT_ROOM: i32 = 100;
+const READS_WITHOUT_ROOM: i32 = 100;
 
 /// Number of reads of a column in memory of the host, after each of which it is promoted if the device has room.
 const READS_ON_HOST: u64 = 8;
@@ -567,6 +567,7 @@ impl Columns {
 
     /// Waits with the next load of a column for which there was no room.
     pub(crate) fn put_off(&self, key: ColumnKey) {
+        self.known.lock().wait(&key);
         self.settle(key, State::Away(-READS_WITHOUT_ROOM));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datafusion::datasource::listing::{ListingTableUrl, PartitionedFile};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder, ParquetSource};
@@ -18,6 +18,7 @@ use crate::from_disk::blocking;
 use crate::giving_way::Need;
 use crate::load::load;
 use crate::packed::is_packable;
+use crate::placement::NO_ROOM;
 use crate::reason::Reason;
 
 /// Number of columns that are read at once. Queries that bring columns here wait for these alone.
@@ -31,10 +32,12 @@ pub(crate) const DECLARED_MAX: usize = if cfg!(test) { 64 } else { COLUMNS_MAX /
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     tables: HashMap<TableName, HashSet<ColumnKey>>,
-    /// The tables of which columns are left out.
-    cut: HashSet<TableName>,
+    /// The tables of which columns are left out, and when they were; `None` if there may be room since.
+    cut: HashMap<TableName, Option<Instant>>,
     /// The columns of all tables, each with the number of tables that declare it.
     columns: HashMap<ColumnKey, usize>,
+    /// Those that gave way or had no room, and when.
+    waiting: HashMap<ColumnKey, Instant>,
     left_to_cpu: Arc<LeftToCpu>,
 }
 
@@ -55,31 +58,35 @@ impl Declared {
         }
         let before = match columns {
             Some(columns) => self.tables.insert(table.clone(), columns),
-            None => self.tables.remove(table),
+            None => {
+                self.cut.values_mut().for_each(|since| *since = None);
+                self.tables.remove(table)
+            }
         };
         for key in before.iter().flatten() {
-            if let Some(count) = self.columns.get_mut(key) {
-                *count -= 1;
+            let Some(count) = self.columns.get_mut(key) else {
+                continue;
+            };
+            *count -= 1;
+            if *count == 0 {
+                self.columns.remove(key);
+                self.waiting.remove(key);
             }
         }
-        self.columns.retain(|_, count| *count > 0);
         before.into_iter().flatten().map(|key| key.file).collect()
     }
 }
 
 /// The places of files that are left to the CPU, by the store and the path before a pattern.
-#[derive(Debug, Default)]
-struct LeftToCpu(HashMap<String, Vec<ListingTableUrl>>);
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LeftToCpu(HashMap<String, HashSet<ListingTableUrl>>);
 
 impl LeftToCpu {
     fn new(files: Vec<ListingTableUrl>) -> LeftToCpu {
-        let mut places: HashMap<String, Vec<ListingTableUrl>> = HashMap::new();
+        let mut places: HashMap<String, HashSet<ListingTableUrl>> = HashMap::new();
         for url in files {
             let place = format!("{}{}", url.object_store().as_str(), url.prefix());
-            let known = places.entry(place).or_default();
-            if !known.contains(&url) {
-                known.push(url);
-            }
+            places.entry(place).or_default().insert(url);
         }
         LeftToCpu(places)
     }
@@ -103,28 +110,36 @@ impl Known {
     /// Notes the columns of a declared table; `None` if it is not declared any more. Forgets the columns of files that
     /// no declared table has now.
     pub(crate) fn declare(&mut self, table: &TableName, columns: Option<HashSet<ColumnKey>>) {
-        let mut gone = self.declared.replace(table, columns);
+        let gone = self.declared.replace(table, columns);
+        self.forget_files(gone);
+    }
+
+    /// Forgets the columns of these files, but for those that a declared table has.
+    fn forget_files(&mut self, mut gone: HashSet<FileKey>) {
+        if gone.is_empty() {
+            return;
+        }
         for key in self.declared.columns.keys() {
             gone.remove(&key.file);
         }
-        if !gone.is_empty() {
-            self.columns.retain(|key, _| !gone.contains(&key.file));
+        self.columns.retain(|key, _| !gone.contains(&key.file));
+    }
+
+    /// Waits with the next load of a column, if it is declared.
+    pub(crate) fn wait(&mut self, key: &ColumnKey) {
+        if self.declared.has(key) {
+            self.declared.waiting.insert(key.clone(), Instant::now());
         }
     }
 
     /// Returns whether a column is declared, neither here nor refused, and was not without room lately.
     pub(crate) fn is_missing(&self, key: &ColumnKey) -> bool {
-        if !self.declared.has(key) {
+        let waits = self.declared.waiting.get(key);
+        if !self.declared.has(key) || waits.is_some_and(|since| since.elapsed() < RETRY) {
             return false;
         }
-        let Some(entry) = self.columns.get(key) else {
-            return true;
-        };
-        match &entry.state {
-            State::Away(..0) => entry.used_at.elapsed() >= RETRY,
-            State::Away(_) => true,
-            State::Here(_) | State::Refused(_) => false,
-        }
+        let entry = self.columns.get(key);
+        entry.is_none_or(|entry| matches!(entry.state, State::Away(_)))
     }
 }
 
@@ -150,14 +165,33 @@ impl Columns {
         let Some(((source, files), mut result)) = blocking(declare).await?? else {
             return Ok(());
         };
-        for file in files {
+        for file in &files {
             for columns in source.columns.chunks(COLUMNS_AT_ONCE) {
                 let part = (source.with_columns(columns.to_vec()), vec![file.clone()]);
-                result = result.and(self.bring_part(part, context).await);
+                let brought = self.bring_part(part, context).await;
+                if brought == Err(Reason::new(NO_ROOM)) {
+                    // Nor is there for what is behind.
+                    self.wait_with_missing(&source, &files);
+                    return brought;
+                }
+                result = result.and(brought);
             }
             tokio::task::consume_budget().await;
         }
         result
+    }
+
+    /// Waits with the next load of all columns of files that are missing.
+    fn wait_with_missing(&self, source: &Source, files: &[(FileKey, PartitionedFile)]) {
+        let mut known = self.known.lock();
+        for (file, _) in files {
+            for column in &source.columns {
+                let key = Columns::key(file, source, *column);
+                if known.is_missing(&key) {
+                    known.wait(&key);
+                }
+            }
+        }
     }
 
     /// Notes the columns of a declared table. Returns them, and an error if some are left out; `None` if the table has
@@ -176,6 +210,8 @@ impl Columns {
             return Ok(None);
         };
         let mut found = files(scan)?;
+        let left = Arc::clone(&self.known.lock().declared.left_to_cpu);
+        found.retain(|(file, _)| !left.has(file));
         // The files may be many, and only those that are brought are kept.
         let without_files = FileScanConfigBuilder::from(scan.clone()).with_file_groups(Vec::new());
         let source = Source::of_files(Arc::new(without_files.build()), wanted(scan, names));
@@ -192,7 +228,10 @@ impl Columns {
         let is_all = found.len() * source.columns.len() <= room;
         found.truncate(room);
         if !is_all {
-            known.declared.cut.insert(table.clone());
+            known
+                .declared
+                .cut
+                .insert(table.clone(), Some(Instant::now()));
         }
         let result = is_all.then_some(()).ok_or_else(|| {
             let text = format!("more than {DECLARED_MAX} columns of files are declared");
@@ -240,11 +279,12 @@ impl Columns {
     }
 
     /// Returns whether all columns of a declared table are here that have room and are not refused, and none was left
-    /// out.
+    /// out, or not for long.
     pub(crate) fn is_declared_here(&self, table: &TableName) -> bool {
         let known = self.known.lock();
         let columns = known.declared.tables.get(table);
-        let is_all = !known.declared.cut.contains(table);
+        let cut = known.declared.cut.get(table);
+        let is_all = cut.is_none_or(|since| since.is_some_and(|it| it.elapsed() < RETRY));
         is_all && columns.is_some_and(|columns| !columns.iter().any(|key| known.is_missing(key)))
     }
 
@@ -258,15 +298,20 @@ impl Columns {
         let mut known = self.known.lock();
         let declared = known.declared.tables.keys().cloned();
         let ended: Vec<_> = declared.filter(|table| !tables.contains(table)).collect();
+        let mut gone = HashSet::new();
         for table in ended {
-            known.declare(&table, None);
+            gone.extend(known.declared.replace(&table, None));
         }
+        known.forget_files(gone);
     }
 
     /// Leaves files to the CPU, and forgets the columns of those that were not left to it before.
     pub(crate) fn leave_to_cpu(&self, files: Vec<ListingTableUrl>) {
         let left = Arc::new(LeftToCpu::new(files));
         let mut known = self.known.lock();
+        if *known.declared.left_to_cpu == *left {
+            return;
+        }
         let before = std::mem::replace(&mut known.declared.left_to_cpu, Arc::clone(&left));
         let is_new = |file: &FileKey| left.has(file) && !before.has(file);
         known.columns.retain(|key, _| !is_new(&key.file));

@@ -1,7 +1,7 @@
 //! Which columns give way when there is no room: those that were used longest ago, and those of declared tables last.
 
 use crate::column::Column;
-use crate::columns::{ColumnKey, Entry, Known, READS_WITHOUT_ROOM, State};
+use crate::columns::{ColumnKey, Entry, Known, State};
 use crate::placement::USES_LATELY;
 
 /// Maximum bytes in host memory of the texts of all columns.
@@ -104,8 +104,7 @@ impl Known {
     fn give_way(&mut self, key: ColumnKey, is_declared: bool) {
         self.columns.remove(&key);
         if is_declared {
-            let away = Entry::new(State::Away(-READS_WITHOUT_ROOM), self.uses);
-            self.columns.insert(key, away);
+            self.wait(&key);
         }
     }
 

@@ -34,14 +34,20 @@ const ERROR_PERIOD_MAX: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time to list the files of a table.
 const LIST_TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of tables whose files are listed at once.
+/// Maximum number of tables whose files are listed at once, and of listings that hang besides them.
 const LISTINGS_MAX: usize = 8;
+const HUNG_LISTINGS_MAX: usize = 32;
+/// Maximum number of places that are left to the CPU: of all tables with `gpu = off`.
+const PLACES_MAX: usize = 4_096;
+/// Maximum time that a statement waits until GPUs are told which files they leave. A call of the system may hang.
+const TELL_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What the tasks of declared tables share.
 #[derive(Debug)]
 pub(crate) struct Declared {
     changes: watch::Sender<()>,
     listings: Semaphore,
+    hung_listings: Semaphore,
     /// The change of the catalogue after which GPUs were told which files they leave. It is locked meanwhile, so that
     /// none is told an older list after a newer one.
     told: Mutex<Option<u64>>,
@@ -52,6 +58,7 @@ impl Default for Declared {
         Declared {
             changes: watch::Sender::default(),
             listings: Semaphore::new(LISTINGS_MAX),
+            hung_listings: Semaphore::new(HUNG_LISTINGS_MAX),
             told: Mutex::default(),
         }
     }
@@ -64,9 +71,12 @@ impl Declared {
     }
 }
 
-/// Tells GPUs which files they leave to the CPU, if the catalogue has changed. Blocks.
+/// Tells GPUs which files they leave to the CPU, if the catalogue has changed. Blocks. If another call hangs, the next
+/// one tells them.
 pub(crate) fn leave_to_cpu(shared: &Shared) {
-    let mut told = shared.declared.told.lock();
+    let Some(mut told) = shared.declared.told.try_lock_for(TELL_TIME_MAX) else {
+        return;
+    };
     let changes = shared.catalogue.changes();
     if !shared.has_gpu() || *told == Some(changes) {
         return;
@@ -81,6 +91,14 @@ pub(crate) fn leave_to_cpu(shared: &Shared) {
                 }
             }
         }
+    }
+    if files.len() > PLACES_MAX {
+        let places = files.len();
+        tracing::warn!(
+            places,
+            "GPUs may read some tables with gpu = off: they have too many places"
+        );
+        files.truncate(PLACES_MAX);
     }
     for rule in &shared.gpu_rules {
         rule.leave_to_cpu(files.clone());
@@ -183,11 +201,10 @@ async fn follow_declared(shared: &Arc<Shared>, followed: &mut BTreeMap<TableName
     for (_, ended) in &mut ended {
         ended.task.shutdown().await;
     }
-    if !ended.is_empty() || followed.is_empty() {
-        let names: BTreeSet<TableName> = declared.keys().cloned().collect();
-        for rule in &shared.gpu_rules {
-            rule.retain_declared(&names);
-        }
+    // Each time: work that blocks may have declared a table again after its task had ended.
+    let names: BTreeSet<TableName> = declared.keys().cloned().collect();
+    for rule in &shared.gpu_rules {
+        rule.retain_declared(&names);
     }
     for (name, entry) in declared {
         let new = Followed::new;
@@ -289,8 +306,15 @@ async fn scan(
     };
     let mut running = Running::start_blocking(&Handle::current(), work);
     let within = timeout(LIST_TIME_MAX * 2, running.end()).await;
-    // A thread that hangs in a call of the system holds back no other table.
-    drop(permit);
+    // Threads that hang in calls of the system hold back no other table, unless they are many.
+    let hung = within
+        .is_err()
+        .then(|| here.declared.hung_listings.try_acquire());
+    let _permits = match hung {
+        Some(Ok(hung)) => (None, Some(hung)),
+        Some(Err(_)) => (Some(permit), None),
+        None => (None, None),
+    };
     let planned = match within {
         Ok(planned) => planned?,
         Err(_) => {

@@ -162,7 +162,6 @@ impl Tables {
         let is_first = shared.base.set(state).is_ok();
         debug_assert!(is_first, "only this function sets the state");
         if shared.has_gpu() {
-            declared::leave_to_cpu(&shared);
             runtime.spawn(declared::keep(Arc::downgrade(&shared)));
         }
         Ok(Arc::new(Tables {

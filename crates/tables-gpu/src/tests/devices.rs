@@ -15,7 +15,8 @@ use crate::gpu::open_all;
 /// Creates a table `w` of one file with three chunks, of which the last is short.
 const WIDE: &str =
     "COPY (SELECT value AS n, CASE WHEN value % 5 > 0 THEN CAST(CAST(value % 9000 AS DECIMAL(12, 2)) / 100 AS DECIMAL(12, 2)) END AS price,
-        DATE '1990-01-01' + CAST(value % 3000 AS INT) AS day, value * 7919 % 1000003 AS far, 'r' || (value % 7) AS flag,
+        DATE '1990-01-01' + CAST(value % 3000 AS INT) AS day, (value % 1000) * 1000000007 AS far, value * 900000000007 AS big,
+        -value * 700000000003 AS low, 'r' || (value % 7) AS flag,
         CASE WHEN value % 3 > 0 THEN 'row ' || value || ' of many' END AS note, CAST(value AS DOUBLE) / 7 AS ratio
         FROM generate_series(1, 530000))";
 
@@ -24,14 +25,16 @@ const QUERIES: &[&str] = &[
     "SELECT flag, count(*), sum(n * n), min(n), max(price), sum(CAST(n AS DECIMAL(18, 0)) * 50000000) FROM w GROUP BY flag",
     "SELECT day, count(*), min(n), max(ratio), sum(CAST(n AS DECIMAL(18, 0)) * 1000000000000) FROM w GROUP BY day",
     "SELECT day, flag, sum(n) AS s, min(price) FROM w GROUP BY 1, 2 ORDER BY s DESC, 1, 2 LIMIT 7",
-    "SELECT far, count(*), sum(n) AS s FROM w WHERE n > 262000 GROUP BY far ORDER BY s DESC, 1 LIMIT 5",
+    "SELECT far, count(*), sum(n) AS s FROM w WHERE n > 262000 AND big > 0 AND low < 0 AND ratio > 0 GROUP BY far
+        ORDER BY s DESC, 1 LIMIT 5",
     "SELECT flag, count(DISTINCT day), max(n) FROM w GROUP BY flag",
     "SELECT flag, count(*) FROM w WHERE note LIKE '%99 of%' OR note IS NULL AND n < 1000 GROUP BY flag",
     "SELECT label, count(*), sum(n) FROM w JOIN d ON n = k GROUP BY label",
+    "SELECT big, count(*), sum(n) AS s FROM w WHERE n > 262000 GROUP BY big ORDER BY s DESC, 1 LIMIT 5",
     "SELECT flag, count(*) FROM w WHERE n BETWEEN 100 AND 200 GROUP BY flag",
 ];
 
-/// Queries of which each device has rows.
+/// Queries that run on all devices. Of the one behind, the totals are as many bytes as the rows.
 const OF_ALL: std::ops::Range<usize> = 0..7;
 
 async fn wide(devices: Vec<Arc<dyn crate::engine::Engine>>) -> Fixture {
@@ -63,6 +66,8 @@ async fn rows_of_a_file_are_on_all_devices() {
         let plan = explained(&fixture, query).await;
         assert!(plan.contains("on each of 2 GPUs"), "{query}: {plan}");
     }
+    let plan = explained(&fixture, QUERIES[OF_ALL.end]).await;
+    assert!(!plan.contains("GPUs"), "{plan}");
     // One chunk has all rows that count.
     let plan = explained(&fixture, QUERIES[QUERIES.len() - 1]).await;
     assert!(plan.contains("ran there: 262144 of 530000 rows"), "{plan}");
