@@ -58,11 +58,12 @@ impl Declared {
         }
         let before = match columns {
             Some(columns) => self.tables.insert(table.clone(), columns),
-            None => {
-                self.cut.values_mut().for_each(|since| *since = None);
-                self.tables.remove(table)
-            }
+            None => self.tables.remove(table),
         };
+        let count = |columns: Option<&HashSet<ColumnKey>>| columns.map_or(0, HashSet::len);
+        if count(before.as_ref()) > count(self.tables.get(table)) {
+            self.cut.values_mut().for_each(|since| *since = None);
+        }
         for key in before.iter().flatten() {
             let Some(count) = self.columns.get_mut(key) else {
                 continue;
