@@ -147,6 +147,9 @@ impl Known {
 /// Files of a table, and the columns of them that are declared.
 type Found = (Source, Vec<(FileKey, PartitionedFile)>);
 
+/// What a declared table brings, and an error if columns are left out.
+type ToBring = (Found, Result<(), Reason>);
+
 impl Columns {
     /// Brings columns of a declared table here: those of these names, or all that can be packed. Those without room
     /// wait for the next call after a while.
@@ -205,7 +208,7 @@ impl Columns {
         table: &TableName,
         names: Option<&HashSet<String>>,
         scan: &Arc<dyn ExecutionPlan>,
-    ) -> Result<Option<(Found, Result<(), Reason>)>, Reason> {
+    ) -> Result<Option<ToBring>, Reason> {
         let Some(scan) = file_scan(scan) else {
             self.known.lock().declare(table, Some(HashSet::new()));
             return Ok(None);
