@@ -138,8 +138,8 @@ impl Work {
         }
     }
 
-    /// Adds the totals in memory of each device, and then those of the others to those of the first. `also` adds kernels
-    /// to the last launch. Returns what that launch returned, or the one after which a table was full.
+    /// Adds the totals in memory of each device, and then those of the others to those of the first. `also` adds
+    /// kernels to the last launch. Returns what that launch returned, or the one after which a table was full.
     async fn added(
         &self,
         ready: &Ready,

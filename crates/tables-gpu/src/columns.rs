@@ -22,7 +22,7 @@ use crate::computed::Refused;
 use crate::counts::Counts;
 use crate::declared::Declared;
 use crate::disk::Disk;
-use crate::engine::{Engine, Memory};
+use crate::engine::Engine;
 use crate::fragment::{Rows, Source};
 use crate::giving_way::Need;
 use crate::hopeless::Hopeless;
@@ -229,8 +229,8 @@ pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
 pub(crate) struct Freeing(Arc<Mutex<Known>>);
 
 impl Freeing {
-    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses are
-    /// freed when it ends.
+    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses
+    /// are freed when it ends.
     pub(crate) fn free(&self, device: usize, bytes: u64) {
         let mut known = self.0.lock();
         known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));
@@ -457,39 +457,6 @@ impl Columns {
     ) -> Result<Chunk, Reason> {
         let memory = self.placed(&packed.words, stripe, need).await?;
         Ok(Chunk::of(packed, stripe, memory))
-    }
-
-    /// Copies words to memory of a device.
-    ///
-    /// # Errors
-    /// If there is no room, or the device fails.
-    pub(crate) async fn copied(
-        &self,
-        words: Vec<u32>,
-        device: usize,
-        need: Need,
-    ) -> Result<Memory, Reason> {
-        let memory = self.allocate(device, words.len() as u64 * 4, need)?;
-        self.engines[device].write(words, &memory).await?;
-        Ok(memory)
-    }
-
-    /// Allocates memory of a device. If there is no room, frees columns that give way.
-    ///
-    /// # Errors
-    /// If there is no room.
-    pub(crate) fn allocate(&self, device: usize, bytes: u64, need: Need) -> Result<Memory, Reason> {
-        let engine = &self.engines[device];
-        if bytes > engine.max_bytes() / 2 {
-            let text = format!("{bytes} bytes, more than half of the memory for tables");
-            return Err(Reason::new(text));
-        }
-        engine.allocate(bytes).or_else(|_| {
-            let mut known = self.known.lock();
-            known.free(bytes, need, |it| it.bytes_on(device));
-            drop(known);
-            engine.allocate(bytes)
-        })
     }
 
     /// Returns the column of chunks, as [`Columns::store`] stored them.

@@ -93,11 +93,11 @@ pub struct ColumnFiles {
 
 /// Returns the rule that gives parts of plans to GPUs, of which each [reaches](Device::reaches) the memory of the
 /// others. Columns take at most `max_bytes` of the memory of each, and less when others need it. Columns without room
-/// there are in pinned memory of the host, which is a share of `host`. What was packed is kept in `files`; a folder that
-/// cannot be used is logged, and nothing is kept.
+/// there are in pinned memory of the host, which is a share of `host`. What was packed is kept in `files`; a folder
+/// that cannot be used is logged, and nothing is kept.
 ///
 /// # Errors
-/// [`OutOfMemory`] if one of the devices is a host device.
+/// [`OutOfMemory`] if a device has no memory.
 pub fn rule(
     gpus: Vec<Arc<Device>>,
     max_bytes: u64,

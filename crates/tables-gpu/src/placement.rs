@@ -147,6 +147,39 @@ impl Columns {
         engine.free_bytes() >= wanted
     }
 
+    /// Copies words to memory of a device.
+    ///
+    /// # Errors
+    /// If there is no room, or the device fails.
+    pub(crate) async fn copied(
+        &self,
+        words: Vec<u32>,
+        device: usize,
+        need: Need,
+    ) -> Result<Memory, Reason> {
+        let memory = self.allocate(device, words.len() as u64 * 4, need)?;
+        self.engines[device].write(words, &memory).await?;
+        Ok(memory)
+    }
+
+    /// Allocates memory of a device. If there is no room, frees columns that give way.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub(crate) fn allocate(&self, device: usize, bytes: u64, need: Need) -> Result<Memory, Reason> {
+        let engine = &self.engines[device];
+        if bytes > engine.max_bytes() / 2 {
+            let text = format!("{bytes} bytes, more than half of the memory for tables");
+            return Err(Reason::new(text));
+        }
+        engine.allocate(bytes).or_else(|_| {
+            let mut known = self.known.lock();
+            known.free(bytes, need, |it| it.bytes_on(device));
+            drop(known);
+            engine.allocate(bytes)
+        })
+    }
+
     fn free_stale(&self, device: usize, bytes: u64, need: Need) {
         let mut known = self.known.lock();
         known.free_undeclared(bytes, need.stale(), |it| it.bytes_on(device));
