@@ -54,8 +54,8 @@ impl Figures {
         }
     }
 
-    /// Adds the kernels of a launch on a device. Of the devices behind the first, only the rows that they add count:
-    /// each stores the rows of joins, and reads the same columns.
+    /// Adds the kernels of a launch on a device. Of the devices other than the first, only the rows that they add to
+    /// totals count: all store the same rows of joins, and read the same columns.
     pub(crate) fn add(&mut self, launch: &Launch, device: usize) {
         let is_first = self.devices.first().is_none_or(|first| *first == device);
         if !self.devices.contains(&device) {
