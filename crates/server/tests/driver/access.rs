@@ -236,10 +236,13 @@ async fn commands_in_progress_end_when_their_user_is_dropped() -> Result<()> {
     let ada = login(&server, "ada").await?;
     let shop = ada.database("shop");
     let open = doc! { "aggregate": "things", "pipeline": [{ "$changeStream": {} }], "cursor": {} };
-    let reply = shop.run_command(open).await?;
+    // Without a session of its own, each of the two commands takes any session of the driver's pool. A cursor belongs to
+    // the session that opened it.
+    let mut session = ada.start_session().await?;
+    let reply = shop.run_command(open).session(&mut session).await?;
     let cursor = reply.get_document("cursor")?.get_i64("id")?;
     let wait = doc! { "getMore": cursor, "collection": "things", "maxTimeMS": 3_600_000 };
-    let waiting = tokio::spawn(async move { shop.run_command(wait).await });
+    let waiting = tokio::spawn(async move { shop.run_command(wait).session(&mut session).await });
     let admin = root.database("admin");
     let is_waiting = doc! { "currentOp": 1, "command.getMore": cursor };
     let begins = async {
