@@ -5,7 +5,7 @@ lines as in `bench/record/`: the time of the kernels on the device, and the time
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
-that is written beside the others. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
 
@@ -52,6 +52,17 @@ FLOATS = {
     "floats, no decimals": """SELECT l_returnflag, count(*), max(ratio), sum(ratio), avg(ratio) FROM floats WHERE ratio < 0.001
         GROUP BY 1 ORDER BY 1""",
 }
+ROWS = {
+    "rows, of a day": """SELECT l_orderkey, l_extendedprice, l_shipmode FROM lineitem
+        WHERE l_shipdate = DATE '1995-05-05' AND l_discount = 0.05""",
+    "rows, first": """SELECT l_extendedprice, l_orderkey, l_shipdate FROM lineitem
+        ORDER BY l_extendedprice DESC, l_orderkey, l_shipdate LIMIT 10""",
+    "rows, first of some": """SELECT l_extendedprice, l_orderkey FROM lineitem WHERE l_shipmode = 'AIR' AND l_quantity < 5
+        ORDER BY l_extendedprice DESC, l_orderkey LIMIT 100""",
+    "rows, any": "SELECT l_shipmode FROM lineitem WHERE l_shipmode = 'AIR' AND l_extendedprice > 104900 LIMIT 20",
+    "rows, rollup": """SELECT l_returnflag, l_shipmode, count(*), sum(l_quantity) FROM lineitem
+        GROUP BY ROLLUP (l_returnflag, l_shipmode)""",
+}
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
 LONG = {"by part", "large orders"}
@@ -69,7 +80,9 @@ COLUMNS = {
 
 
 def rows(found):
-    return sorted(tuple(float(it) if not isinstance(it, str | datetime.date) else it for it in row) for row in found)
+    def value(it):
+        return "" if it is None else it if isinstance(it, str | datetime.date) else float(it)
+    return sorted(tuple(map(value, row)) for row in found)
 
 
 def are_alike(one, other):
@@ -262,6 +275,8 @@ def main(forebay, folder, rounds="15", *cases):
     if cases == ("floats",):
         fact, tables, queries, cases = "floats", ["floats"], FLOATS, ()
         write_floats(duck, folder)
+    if cases == ("rows",):
+        queries, cases = ROWS, ()
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     cases = ("q6", "ssb 1.1") if is_pinned else cases
@@ -311,7 +326,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries is not FLOATS and not is_ssb and (not cases or "first-call" in cases):
+        if queries is not FLOATS and queries is not ROWS and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_like:

@@ -11,9 +11,10 @@ use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
 use crate::launches::{InMemory, last};
 use crate::merge::{added_up, merging};
-use crate::program::Compiled;
+use crate::program::Total;
+use crate::ranks::Selected;
 use crate::reason::Reason;
-use crate::selection::Selected;
+use crate::selection::counts;
 use crate::spread::Spread;
 use crate::work::{RESULTS_BYTES_MAX, Ready, Work};
 
@@ -102,7 +103,9 @@ impl Work {
             let totals = others.remove(0);
             let count = groups.count as u32;
             let mut search = compiled.selecting.search();
-            let counting = |launch: &mut Launch| search.count(launch, count, &totals);
+            let selecting = &compiled.selecting;
+            let counting =
+                |launch: &mut Launch| selecting.count(search.ranks, launch, count, &totals);
             let mut ran = match ready.rows().is_on_disk() {
                 true => {
                     let added = self.in_passes(ready, &groups, &totals, counting, figures);
@@ -115,13 +118,15 @@ impl Work {
                 }
             };
             loop {
-                if ran.is_full() {
+                if ran.is_full() && !groups.has_enough() {
                     let grown = groups.grow(&compiled.totals);
                     compiled.slots.store(groups.count, Ordering::Relaxed);
                     grown?;
                     continue 'groups;
                 }
-                if let Some(selected) = search.found(ran.results()) {
+                if !ran.is_full()
+                    && let Some(selected) = search.found(&counts(ran.results()))
+                {
                     return Ok(Counted {
                         totals,
                         selected,
@@ -132,7 +137,7 @@ impl Work {
                     memory: vec![totals.memory.clone()],
                     ..Launch::new(waits)
                 };
-                search.count(&mut launch, count, &totals);
+                selecting.count(search.ranks, &mut launch, count, &totals);
                 ran = self.run(totals.memory.device, launch, figures).await?;
             }
         }
@@ -244,7 +249,7 @@ impl Ready {
     }
 }
 
-/// Returns the totals of all devices.
-pub(crate) fn together(compiled: &Compiled, of_devices: Vec<Ran>) -> Result<Ran> {
-    added_up(&compiled.totals, of_devices).ok_or_else(|| Reason::new("no device ran"))
+/// Returns the totals of groups of all devices.
+pub(crate) fn together(layout: &[Total], of_devices: Vec<Ran>) -> Result<Ran> {
+    added_up(layout, of_devices).ok_or_else(|| Reason::new("no device ran"))
 }

@@ -48,12 +48,14 @@ pub(crate) fn of_join(join: &Join) -> String {
         JoinKind::Outer => "outer",
         JoinKind::Semi => "semi",
         JoinKind::Anti => "anti",
+        JoinKind::Mark => "mark",
     };
     let pairs = join.keys.iter().zip(&join.keys_of_rows);
     let equal = pairs.map(|(own, other)| format!("{} = {}", sql(own), sql(other)));
     let differ = join.differ.iter();
     let differ = differ.map(|(own, other)| format!("{} <> {}", sql(own), sql(other)));
-    let conditions: Vec<_> = equal.chain(differ).collect();
+    let conditions = equal.chain(differ).chain(join.condition.iter().map(sql));
+    let conditions: Vec<_> = conditions.collect();
     format!("{kind} join: {}", conditions.join(" AND "))
 }
 
@@ -88,8 +90,12 @@ pub(crate) fn of_slot(
         }
     }
     for (index, key) in fragment.keys.iter().enumerate() {
-        if determined.get(&index).is_some_and(|it| it.slot == slot) {
+        let determined = determined.get(&index);
+        if determined.is_some_and(|it| it.slot == slot) {
             all.push(format!("key {index}: {}", sql(key)));
+        }
+        if determined.is_some_and(|it| it.valid == Some(slot)) {
+            all.push(format!("not NULL: {}", sql(key)));
         }
     }
     all.join(", ")
@@ -130,6 +136,9 @@ pub(crate) fn add(
 }
 
 fn append(line: &mut String, comment: &str) {
+    if comment.is_empty() {
+        return;
+    }
     line.push_str("  // ");
     line.push_str(&line_of(comment));
 }

@@ -120,7 +120,8 @@ impl Rows {
         let mut computed = std::mem::take(&mut self.computed);
         let keys = self.joins.iter_mut().flat_map(|join| {
             let differ = join.differ.iter_mut().map(|(own, _)| own);
-            join.keys.iter_mut().chain(differ)
+            let own = join.keys.iter_mut().chain(differ);
+            own.chain(&mut join.condition)
         });
         let own = self.filters.iter_mut().chain(&mut self.columns);
         for expr in own.chain(keys).chain(over) {

@@ -85,7 +85,7 @@ fn add_all<'a>(rows: &'a mut Rows, all: &mut Vec<&'a mut Arc<dyn PhysicalExpr>>)
         let differ = join.differ.iter_mut();
         let differ = differ.flat_map(|(own, other)| [own, other]);
         let keys = join.keys.iter_mut().chain(&mut join.keys_of_rows);
-        all.extend(keys.chain(differ));
+        all.extend(keys.chain(differ).chain(&mut join.condition));
         add_all(&mut join.rows, all);
     }
 }

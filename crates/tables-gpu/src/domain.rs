@@ -44,6 +44,20 @@ pub(crate) enum Table {
     Key(usize),
 }
 
+impl Table {
+    /// Puts other numbers in place of those that are the indexes of these.
+    pub(crate) fn renumber(&mut self, numbers: &[u32]) {
+        let words = match self {
+            Table::All(words) => std::slice::from_mut(words),
+            Table::File(files) => files.as_mut_slice(),
+            Table::Key(_) => &mut [],
+        };
+        for word in words.iter_mut().flatten() {
+            *word = numbers.get(*word as usize).copied().unwrap_or(0);
+        }
+    }
+}
+
 /// A column whose different values are few.
 #[derive(Debug)]
 pub(crate) struct Domain {

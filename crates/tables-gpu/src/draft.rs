@@ -98,7 +98,8 @@ impl<'a> Draft<'a> {
             // The keys of a join are of joins before it in the plan, so that one is always ready.
             let ready = left.iter().copied().filter(|join| {
                 let needed = self.joins_of(joins[*join].own());
-                needed.iter().all(|it| order.contains(it))
+                // The condition of an outer join is of its own columns, too.
+                needed.iter().all(|it| it == join || order.contains(it))
             });
             let Some(next) = ready.min_by_key(cost) else {
                 break;

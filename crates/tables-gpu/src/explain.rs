@@ -23,8 +23,7 @@ use crate::work::{NOT_THERE, SMALL};
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// What is printed of a plan without aggregates and joins for the device.
-const NOTHING: &str =
-    "// The plan has no aggregate over files and no join that a GPU could compute.\n";
+const NOTHING: &str = "// The plan has no aggregate, join, condition or limited sort over files that a GPU could compute.\n";
 
 /// Returns the kernels of a plan, from the last operator on, and why parts of it are the CPU's.
 ///
@@ -85,7 +84,14 @@ async fn run_subqueries(operator: &Plan, context: &Arc<TaskContext>) -> Result<(
 /// Returns what a fragment computes.
 fn what(fragment: &Fragment) -> String {
     if fragment.is_listed {
-        return "rows of joins".to_owned();
+        let limit = fragment.limit.count();
+        let limit = limit.map(|count| format!("{count} "));
+        let of = if fragment.rows.joins.is_empty() {
+            ""
+        } else {
+            " of joins"
+        };
+        return format!("{}rows{of}", limit.unwrap_or_default());
     }
     let aggregates = fragment.aggregates.iter();
     let aggregates: Vec<_> = aggregates.map(of_aggregate).collect();

@@ -36,9 +36,9 @@ pub(crate) struct Function {
     /// The columns of the kernel that they read.
     pub(crate) columns: BTreeSet<usize>,
     /// Variables by their declared values.
-    known: HashMap<String, String>,
+    pub(crate) known: HashMap<String, String>,
     /// The values of expressions that are declared.
-    values: HashMap<Arc<dyn PhysicalExpr>, Value>,
+    pub(crate) values: HashMap<Arc<dyn PhysicalExpr>, Value>,
 }
 
 /// The code of one function of a kernel.

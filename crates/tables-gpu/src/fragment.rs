@@ -9,11 +9,10 @@ use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 use datafusion::datasource::source::DataSourceExec;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
@@ -21,9 +20,12 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::HasSubqueries;
 use crate::join::{Join, joined};
+use crate::limit::Limit;
 use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
 use crate::selection::Selection;
@@ -150,6 +152,10 @@ pub(crate) struct Fragment {
     pub(crate) selection: Selection,
     /// Whether each row is returned, with the keys as its columns, instead of groups.
     pub(crate) is_listed: bool,
+    /// The rows that the plan above keeps of a list.
+    pub(crate) limit: Limit,
+    /// Whether the states of aggregates are returned, not their values.
+    pub(crate) returns_states: bool,
     /// Whether its kernels had no room for all columns of a join, so that texts share the number of their row.
     pub(crate) shares_rows: Arc<AtomicBool>,
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
@@ -204,6 +210,8 @@ impl Fragment {
             sources: Vec::new(),
             selection: Selection::default(),
             is_listed: false,
+            limit: Limit::None,
+            returns_states: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             has_subqueries: HasSubqueries::default(),
@@ -217,28 +225,48 @@ impl Fragment {
     /// # Errors
     /// Why it is none.
     pub(crate) fn of_rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Fragment> {
-        let rows = rows(plan)?;
-        if let Origin::Plan(_, reason) = &rows.origin {
-            return Err(reason.clone());
+        let (plan, limit) = without_limits(plan);
+        let rows = of_tables(&plan)?;
+        if rows.joins.is_empty() && rows.filters.is_empty() {
+            return Err(Reason::new("all rows of a table"));
         }
-        match rows.joins.is_empty() {
-            true => Err(Reason::new("rows of one table")),
-            false => Fragment::listed(rows),
-        }
+        let limit = limit.map_or(Limit::None, |count| Limit::Any(count as u64));
+        Fragment::listed(rows, limit)
     }
 
-    /// Returns the fragment that returns all rows.
+    /// Returns the fragment with at least the rows that a sort with a limit keeps.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn of_first(sort: &SortExec) -> Result<Fragment> {
+        let rows = of_tables(sort.input())?;
+        let count = sort
+            .fetch()
+            .ok_or_else(|| Reason::new("a sort of all rows"))? as u64;
+        let by = sort.expr().iter().map(|by| {
+            Ok(PhysicalSortExpr {
+                expr: over_rows(&by.expr, &rows.columns)?,
+                options: by.options,
+            })
+        });
+        let by = by.collect::<Result<_>>()?;
+        Fragment::listed(rows, Limit::First { by, count })
+    }
+
+    /// Returns the fragment that returns rows.
     ///
     /// # Errors
     /// If a type is not known.
-    pub(crate) fn listed(rows: Rows) -> Result<Fragment> {
+    pub(crate) fn listed(rows: Rows, limit: Limit) -> Result<Fragment> {
         let mut fragment = Fragment {
             keys: rows.columns.clone(),
+            limit,
             rows,
             aggregates: Vec::new(),
             sources: Vec::new(),
             selection: Selection::default(),
             is_listed: true,
+            returns_states: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             has_subqueries: HasSubqueries::default(),
@@ -247,12 +275,18 @@ impl Fragment {
         Ok(fragment)
     }
 
-    /// Returns the rows, and the expressions over them: the keys, and those of the aggregates.
+    /// Returns whether the rows of a list have the order of their table.
+    pub(crate) fn has_order_of_table(&self) -> bool {
+        self.is_listed && self.rows.joins.is_empty()
+    }
+
+    /// Returns the rows, and the expressions over them: the keys, those of the aggregates, and those of the order.
     pub(crate) fn parts_mut(&mut self) -> (&mut Rows, Vec<&mut Arc<dyn PhysicalExpr>>) {
         let of_aggregates = self.aggregates.iter_mut();
         let of_aggregates =
             of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
         let over = self.keys.iter_mut().chain(of_aggregates);
+        let over = over.chain(self.limit.exprs_mut());
         (&mut self.rows, over.collect())
     }
 
@@ -260,7 +294,8 @@ impl Fragment {
     pub(crate) fn number(&mut self) {
         let of_aggregates = self.aggregates.iter();
         let of_aggregates = of_aggregates.flat_map(|it| it.arguments.iter().chain(&it.filter));
-        let used = columns(self.keys.iter().chain(of_aggregates));
+        let used = self.keys.iter().chain(of_aggregates);
+        let used = columns(used.chain(self.limit.exprs()));
         self.sources.clear();
         self.rows.number(used, &mut self.sources);
     }
@@ -423,6 +458,15 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     of_scan(scan)
 }
 
+/// Returns the rows of an operator above tables and their joins.
+fn of_tables(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
+    let rows = rows(plan)?;
+    match &rows.origin {
+        Origin::Plan(_, reason) => Err(reason.clone()),
+        Origin::Files(_) => Ok(rows),
+    }
+}
+
 /// Returns the rows that a plan returns.
 pub(crate) fn of_plan(plan: &Arc<dyn ExecutionPlan>, reason: Reason) -> Rows {
     let schema = plan.schema();
@@ -443,6 +487,46 @@ pub(crate) fn of_plan(plan: &Arc<dyn ExecutionPlan>, reason: Reason) -> Rows {
 pub(crate) fn is_moving(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let is_all = plan.is::<CoalescePartitionsExec>() && plan.fetch().is_none();
     is_all || plan.is::<RepartitionExec>() || plan.is::<CooperativeExec>()
+}
+
+/// Returns a plan without the limits of its filters and joins and of what moves their rows, and the smallest of these
+/// limits.
+fn without_limits(plan: &Arc<dyn ExecutionPlan>) -> (Arc<dyn ExecutionPlan>, Option<usize>) {
+    let is_known = plan.is::<FilterExec>()
+        || plan.is::<ProjectionExec>()
+        || plan.is::<CoalescePartitionsExec>()
+        || is_moving(plan);
+    if let Some(limit) = plan.fetch()
+        && let Some(join) = plan.downcast_ref::<HashJoinExec>()
+        && let Some(unlimited) = join.with_fetch(None)
+    {
+        return (unlimited, Some(limit));
+    }
+    if !is_known {
+        return (Arc::clone(plan), None);
+    }
+    let (below, limit_below) = without_limits(plan.children()[0]);
+    if plan.is::<FilterExec>() && limit_below.is_some() {
+        return (Arc::clone(plan), None);
+    }
+    let unlimited = match plan.fetch() {
+        Some(_) => plan.with_fetch(None),
+        None => Some(Arc::clone(plan)),
+    };
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+    let unlimited = unlimited.and_then(|it| it.replace_children(vec![below], options).ok());
+    match unlimited {
+        Some(unlimited) => {
+            let limits = plan.fetch().into_iter().chain(limit_below);
+            (unlimited, limits.min())
+        }
+        None => (Arc::clone(plan), None),
+    }
+}
+
+/// Returns whether a plan has a limit, or below it some operator of a list.
+pub(crate) fn is_limited(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.fetch().is_some() || without_limits(plan).1.is_some()
 }
 
 fn of_scan(scan: &FileScanConfig) -> Result<Rows> {

@@ -15,6 +15,7 @@ use crate::column::Column;
 use crate::joined::{HASHED_KEYS_MAX, SLOTS_MAX, SLOTS_MIN, capacity};
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
+use crate::ranks::INTERVALS;
 use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -40,6 +41,12 @@ const LISTED_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 128 << 20 };
 pub(crate) const TOO_MANY_ROWS: &str = "too many rows are returned";
 /// Maximum bytes of marks and groups that are kept for the next run.
 const LAST_MARKED_BYTES_MAX: usize = 256 << 10;
+/// The total of an interval of ranks.
+const COUNT: [Total; 1] = [Total {
+    is_maximum: false,
+    word: 0,
+    is_wide: false,
+}];
 /// Maximum bytes of all totals.
 const TOTALS_BYTES_MAX: u64 = 16 << 30;
 
@@ -59,6 +66,8 @@ pub(crate) enum Place {
     Hashed,
     /// A group for each row, in global memory.
     Listed,
+    /// No totals, but the numbers of rows in intervals of ranks, in shared memory.
+    Counted,
 }
 
 impl Place {
@@ -71,6 +80,7 @@ impl Place {
             Place::OfAll => "OfAll",
             Place::Hashed => "Hashed",
             Place::Listed => "Listed",
+            Place::Counted => "Counted",
         }
     }
 }
@@ -160,6 +170,8 @@ pub(crate) enum Values {
     },
     /// The texts of all rows.
     Rows(RowTexts),
+    /// All numbers of 64 bits.
+    Wide(DataType),
 }
 
 impl Values {
@@ -171,6 +183,7 @@ impl Values {
                 count, has_null, ..
             } => count + usize::from(*has_null),
             Values::Rows(texts) => texts.rows() as usize,
+            Values::Wide(_) => usize::MAX,
         }
     }
 
@@ -178,7 +191,7 @@ impl Values {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Values::Array(values) => values.get_array_memory_size(),
-            Values::Range { .. } | Values::Rows(_) => 0,
+            Values::Range { .. } | Values::Rows(_) | Values::Wide(_) => 0,
         }
     }
 
@@ -192,7 +205,7 @@ impl Values {
                     .flat_map(|texts| texts.as_string_view().lengths());
                 texts.max().unwrap_or(0) as usize
             }
-            Values::Array(_) | Values::Range { .. } => 0,
+            Values::Array(_) | Values::Range { .. } | Values::Wide(_) => 0,
             Values::Rows(texts) => texts.longest,
         }
     }
@@ -225,6 +238,13 @@ impl Values {
                 }
             }
             Values::Rows(texts) => texts.take(&numbers),
+            Values::Wide(data_type) => {
+                let numbers = numbers.into_iter();
+                array_of(
+                    numbers.map(|it| Some(it.cast_signed())).collect(),
+                    data_type,
+                )
+            }
         }
     }
 }
@@ -293,6 +313,8 @@ pub(crate) struct Groups {
     pub(crate) count: usize,
     /// Number of combinations of the values of the keys.
     pub(crate) combinations: u64,
+    /// The rows of a list that are enough, if not all are wanted.
+    pub(crate) enough: Option<usize>,
     /// Number of rows that are grouped.
     rows: u64,
     /// The values of each key; the first key changes slowest.
@@ -319,6 +341,7 @@ impl Groups {
             place: Place::Registers,
             count: 1,
             combinations: 1,
+            enough: None,
             rows,
             keys: Vec::new(),
             constants: Vec::new(),
@@ -368,23 +391,65 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Returns a group for each of at most `rows` rows.
-    pub(crate) fn listed(totals: &[Total], rows: u64) -> Groups {
+    /// Returns a group for each of at most `rows` rows, or for any of them if some are enough.
+    pub(crate) fn listed(totals: &[Total], rows: u64, enough: Option<u64>) -> Groups {
+        let enough = enough.filter(|it| *it < rows).map(|it| it.max(1) as usize);
         let first = (rows / 64).clamp(LISTED_MIN, LISTED_FIRST);
+        let first = first.min(listed_max(rows, totals)) as usize;
         Groups {
             place: Place::Listed,
-            count: first.min(listed_max(rows, totals)) as usize,
+            count: first.min(enough.unwrap_or(usize::MAX)),
+            combinations: 1,
+            enough,
+            rows,
+            ..Groups::default()
+        }
+    }
+
+    /// Returns a group for each of this many rows.
+    ///
+    /// # Errors
+    /// If they are too many.
+    pub(crate) fn list_of(rows: u64, totals: &[Total]) -> Result<Groups> {
+        if rows > listed_max(rows, totals) {
+            return Err(Reason::new(TOO_MANY_ROWS));
+        }
+        Ok(Groups {
+            place: Place::Listed,
+            count: rows.max(1) as usize,
             combinations: 1,
             rows,
-            keys: Vec::new(),
-            constants: Vec::new(),
-            tables: Vec::new(),
+            ..Groups::default()
+        })
+    }
+
+    /// Returns the intervals of ranks in which a kernel with these constants counts rows.
+    pub(crate) fn counted(constants: Vec<(usize, i128)>) -> Groups {
+        Groups {
+            place: Place::Counted,
+            count: INTERVALS,
+            combinations: 1,
+            constants,
+            ..Groups::default()
+        }
+    }
+
+    /// Returns the totals of a group, of those of the fragment.
+    pub(crate) fn layout<'a>(&self, totals: &'a [Total]) -> &'a [Total] {
+        match self.place {
+            Place::Counted => &COUNT,
+            _ => totals,
         }
     }
 
     /// Returns the bytes of the totals of all groups.
     pub(crate) fn bytes(&self, totals: &[Total]) -> usize {
-        self.count * 8 * group_words(totals)
+        self.count * 8 * group_words(self.layout(totals))
+    }
+
+    /// Returns whether a list that is full has all rows that are wanted.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.enough == Some(self.count)
     }
 
     /// Gives a hash table or a list that was full more slots.
@@ -401,7 +466,8 @@ impl Groups {
         };
         match self.count < most {
             true => {
-                self.count = (8 * self.count).min(most);
+                let enough = self.enough.unwrap_or(usize::MAX);
+                self.count = (8 * self.count).min(most).min(enough);
                 Ok(())
             }
             false => Err(Reason::new(reason)),
@@ -414,13 +480,14 @@ impl Groups {
         match self.place {
             Place::Private => totals * THREADS,
             Place::OfBlock => totals,
+            Place::Counted => 4 * self.count as u32,
             Place::Registers | Place::OfAll | Place::Hashed | Place::Listed => 0,
         }
     }
 }
 
 /// Returns the number of rows that are returned at most, of this many.
-fn listed_max(rows: u64, totals: &[Total]) -> u64 {
+pub(crate) fn listed_max(rows: u64, totals: &[Total]) -> u64 {
     let of_bytes = LISTED_BYTES_MAX / (8 + 8 * group_words(totals) as u64);
     rows.clamp(1, of_bytes)
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use datafusion::common::{JoinSide, JoinType, NullEquality};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{BinaryExpr, Column};
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, IsNotNullExpr};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::HashJoinExec;
 
 use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
+use crate::limit::Limit;
 use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
 use crate::rule::check;
@@ -29,6 +30,8 @@ pub(crate) enum JoinKind {
     Semi,
     /// Those without a match.
     Anti,
+    /// All, with a column that tells whether there is a match.
+    Mark,
 }
 
 /// A join with other rows. Inner and outer joins have at most one other row for the same keys.
@@ -44,6 +47,8 @@ pub(crate) struct Join {
     /// Of semi and anti joins: two numbers that differ for a match, the first over the rows that are joined, the second
     /// over the other rows.
     pub(crate) differ: Option<Pair>,
+    /// Of outer joins: what else holds for a match, over the rows that are joined with the columns of the other rows.
+    pub(crate) condition: Option<Arc<dyn PhysicalExpr>>,
     /// Whether it is `NOT IN`, for which a NULL is a key that may be equal to any.
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
@@ -58,9 +63,8 @@ impl Join {
 
     /// Returns the expressions over the rows that are joined.
     pub(crate) fn own(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
-        self.keys
-            .iter()
-            .chain(self.differ.iter().map(|(own, _)| own))
+        let differ = self.differ.iter().map(|(own, _)| own);
+        self.keys.iter().chain(differ).chain(&self.condition)
     }
 
     /// Returns the expressions over the other rows.
@@ -71,7 +75,7 @@ impl Join {
 
     /// Returns whether the join seems to leave out many rows.
     pub(crate) fn is_selective(&self) -> bool {
-        self.kind != JoinKind::Outer
+        !matches!(self.kind, JoinKind::Outer | JoinKind::Mark)
             && (!self.rows.filters.is_empty()
                 || matches!(self.rows.origin, Origin::Plan(..))
                 || self.rows.joins.iter().any(Join::is_selective))
@@ -94,16 +98,14 @@ fn kind_of(join: &HashJoinExec, is_left_larger: bool) -> Result<(JoinKind, bool)
         JoinType::RightSemi => (JoinKind::Semi, false),
         JoinType::LeftAnti => (JoinKind::Anti, true),
         JoinType::RightAnti => (JoinKind::Anti, false),
-        other => return Err(Reason::new(format!("a join of type {other}"))),
+        JoinType::LeftMark => (JoinKind::Mark, true),
+        JoinType::RightMark => (JoinKind::Mark, false),
+        JoinType::Full => return Err(Reason::new("a join of type Full")),
     };
-    if join.filter().is_some() && kind == JoinKind::Outer {
-        let text = format!("a condition of a join of type {}", join.join_type());
-        return Err(Reason::new(text));
-    }
     Ok((kind, is_left))
 }
 
-/// Returns what differs for a match of a semi or anti join: what the rows that are kept have, and the others.
+/// Returns what differs for a match of a semi, anti or mark join: what the rows that are kept have, and the others.
 fn differ(
     join: &HashJoinExec,
     is_left: bool,
@@ -188,7 +190,7 @@ fn side(plan: &Arc<dyn ExecutionPlan>) -> Rows {
         Origin::Files(_) => Ok(rows),
         // Groups of a GPU, whose conditions kernels test if they can.
         Origin::Plan(..) if rows.columns.iter().all(|it| it.is::<Column>()) => {
-            check(&Fragment::listed(rows.clone())?).map(|()| rows)
+            check(&Fragment::listed(rows.clone(), Limit::None)?).map(|()| rows)
         }
         Origin::Plan(..) => Err(Reason::new("what is computed of groups is joined")),
     });
@@ -242,18 +244,25 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         keys_of_rows.push(over_rows(key_of_rows, &other.columns)?);
     }
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
+    let is_mark = kind == JoinKind::Mark;
     let kind = with_plan(join, kind, (&kept, &mut other), (&keys, &keys_of_rows))?;
     let differ = match kind {
-        JoinKind::Semi | JoinKind::Anti => differ(join, is_left, (&kept, &other))?,
+        JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,
         JoinKind::Inner | JoinKind::Outer => None,
     };
-    let first = kept.widen(&other, kind == JoinKind::Outer)?;
+    if is_mark {
+        // The key of a match is not NULL.
+        other.columns = keys_of_rows[..1].to_vec();
+    }
+    let are_nullable = matches!(kind, JoinKind::Outer | JoinKind::Mark);
+    let first = kept.widen(&other, are_nullable)?;
     let added = Join {
         kind,
         keys,
         rows: other,
         keys_of_rows,
         differ,
+        condition: None,
         is_null_aware: join.null_aware,
         first,
     };
@@ -265,17 +274,32 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     } else {
         [of_other, of_kept]
     };
-    if let Some(filter) = join.filter().filter(|_| kind == JoinKind::Inner) {
+    if let Some(filter) = join.filter()
+        && matches!(kind, JoinKind::Inner | JoinKind::Outer)
+    {
         let columns = filter.column_indices().iter().map(|it| match it.side {
             JoinSide::Left => Arc::clone(&sides[0][it.index]),
             _ => Arc::clone(&sides[1][it.index]),
         });
         kept.columns = columns.collect();
-        kept.keep(filter.expression())?;
+        match (kind, kept.joins.last_mut()) {
+            (JoinKind::Outer, Some(join)) => {
+                join.condition = Some(over_rows(filter.expression(), &kept.columns)?);
+            }
+            _ => kept.keep(filter.expression())?,
+        }
     }
-    let returned: Vec<Arc<dyn PhysicalExpr>> = match has_other {
-        true => sides.concat(),
-        false => sides[usize::from(!is_left)].clone(),
+    let [left, right] = &sides;
+    let of_kept = if is_left { left } else { right };
+    let returned: Exprs = match () {
+        () if has_other => sides.concat(),
+        () if is_mark => {
+            let of_other = if is_left { right } else { left };
+            let mark = IsNotNullExpr::new(Arc::clone(&of_other[0]));
+            let mark: Arc<dyn PhysicalExpr> = Arc::new(mark);
+            of_kept.iter().cloned().chain([mark]).collect()
+        }
+        () => of_kept.clone(),
     };
     kept.columns = match &join.projection {
         Some(projection) => {

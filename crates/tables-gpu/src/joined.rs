@@ -19,6 +19,7 @@ use crate::expression::Code;
 use crate::floats::is_float;
 use crate::fragment::{over_rows, shifted};
 use crate::join::{Join, JoinKind};
+use crate::packed::is_text;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, condition};
 
@@ -205,8 +206,9 @@ impl Code<'_, '_> {
 
     /// Declares whether a row has a match; `None` if all rows that come so far have one.
     pub(crate) fn matched(&mut self, join: usize) -> Option<String> {
-        let is_outer = self.draft.rows.joins[join].kind == JoinKind::Outer;
-        is_outer.then(|| self.declare(Kind::Bool, &format!("is_matched<{join}>(joined)")))
+        let kind = self.draft.rows.joins[join].kind;
+        let are_all_kept = matches!(kind, JoinKind::Outer | JoinKind::Mark);
+        are_all_kept.then(|| self.declare(Kind::Bool, &format!("is_matched<{join}>(joined)")))
     }
 
     /// Returns the value of an expression of a join for rows without a match, of which all columns are NULL.
@@ -345,18 +347,31 @@ impl Code<'_, '_> {
     pub(crate) fn look_up(&mut self, join: usize) -> Result<Option<String>> {
         let of = &self.draft.rows.joins[join];
         let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
+        let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
         for (key, of_row) in keys.iter().zip(keys_of_rows) {
             let other = of_row.data_type(&of.rows.schema).map_err(Reason::of)?;
-            let own = self.data_type(key)?;
+            let own = self.type_of(key)?;
             if own != other {
                 return Err(Reason::new(format!("a join of {own} with {other}")));
             }
             if is_float(&own) {
                 return Err(Reason::new("a join by floats"));
             }
+            if !is_text(&own) {
+                self.data_type(key)?;
+            }
+            let (value, of_row) = match is_text(&own) {
+                true => self.texts_of_join(join, key, of_row)?,
+                false => {
+                    let of_row = self.stored(join, |code| code.value(of_row))?;
+                    (self.value(key)?, of_row)
+                }
+            };
+            values.push(value);
+            values_of_rows.push(of_row);
         }
-        let dense = self.stored(join, |code| code.store_key(keys_of_rows))?;
-        let index = self.index(keys, &dense)?;
+        let dense = self.stored(join, |code| code.store_key(&values_of_rows))?;
+        let index = self.index(&values, &dense)?;
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(index.conditions);
         let conditions = conditions.join(" & ");
@@ -366,14 +381,34 @@ impl Code<'_, '_> {
             Some((own, other)) => self.differs(join, found, (own, other))?,
             None => found,
         };
+        if let Some(condition) = &of.condition {
+            let value = self.condition(condition)?;
+            let holds = self.all(&[Some(&value.text), value.valid.as_ref()]);
+            self.unmatch(join, &holds.unwrap_or(value.text));
+        } else if kind == JoinKind::Mark && of.differ.is_some() {
+            self.unmatch(join, &found);
+        }
         if of.is_null_aware {
             self.check_null_aware(join, keys, keys_of_rows)?;
         }
         Ok(match kind {
             JoinKind::Inner | JoinKind::Semi => Some(found),
             JoinKind::Anti => Some(format!("!{found}")),
-            JoinKind::Outer => None,
+            JoinKind::Outer | JoinKind::Mark => None,
         })
+    }
+
+    /// Lets a row be one without a match unless a condition holds.
+    fn unmatch(&mut self, join: usize, holds: &str) {
+        let is_matched = format!("is_matched<{join}>(joined)");
+        self.function.lines.extend([
+            format!("if (!({holds})) unmatch<{join}>(joined);"),
+            format!("const bool has_match{join} = {is_matched};"),
+        ]);
+        // What was declared before are the values of a match.
+        self.function.values.clear();
+        let known = &mut self.function.known;
+        known.insert(format!("bool {is_matched}"), format!("has_match{join}"));
     }
 
     /// Checks that no key is NULL, so that `NOT IN` is `NOT EXISTS`.
@@ -457,17 +492,16 @@ impl Code<'_, '_> {
     }
 
     /// Declares where a row of a join is stored. Returns where the keys of all rows lie.
-    fn store_key(&mut self, keys: &[Arc<dyn PhysicalExpr>]) -> Result<Dense> {
+    fn store_key(&mut self, keys: &[Value]) -> Result<Dense> {
         if let Some(stored) = &self.draft.stored {
             return Ok(stored.dense.clone());
         }
         let mut ranges = Vec::new();
-        for key in keys {
-            let value = self.value(key)?;
+        for value in keys {
             let first = i64::try_from(value.min).ok();
             let count = u64::try_from(value.max - value.min + 1).ok();
             let (Some(first), Some(count)) = (first, count) else {
-                return Err(Reason::new(format!("a join by {key} of more than 63 bits")));
+                return Err(Reason::new("a join by a key of more than 63 bits"));
             };
             ranges.push((first, count));
         }
@@ -492,9 +526,7 @@ impl Code<'_, '_> {
     }
 
     /// Declares the element that keys have, and whether they have one.
-    fn index(&mut self, keys: &[Arc<dyn PhysicalExpr>], dense: &Dense) -> Result<Index> {
-        let values = keys.iter().map(|key| self.value(key));
-        let values = values.collect::<Result<Vec<_>>>()?;
+    fn index(&mut self, values: &[Value], dense: &Dense) -> Result<Index> {
         let distances = values.iter().zip(&dense.ranges).map(|(value, (first, _))| {
             let first = i128::from(*first);
             (value.min - first, value.max - first)

@@ -1,10 +1,11 @@
 //! Keys of groups in generated code: the number of a key's value in a row, and the values by number.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, Scalar};
-use datafusion::arrow::compute::concat;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Scalar};
 use datafusion::arrow::compute::kernels::cmp::eq;
+use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
@@ -17,7 +18,7 @@ use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
 use crate::reason::Reason;
-use crate::value::Kind;
+use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -82,17 +83,38 @@ impl Code<'_, '_> {
         Ok((number, key))
     }
 
-    /// Declares the number of the value of a key that other keys determine.
+    /// Declares the number of the value of a key that other keys determine. Returns it, the values by number, and what
+    /// tells whether there is one, if NULL has no number.
     ///
     /// # Errors
     /// Why kernels cannot compute it.
     pub(crate) fn determined_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
-    ) -> Result<(String, Values)> {
+    ) -> Result<(String, Values, Option<String>)> {
         // Numbers need no table.
         let of_range = self.key_of_range(expr, true, Reason::new(""));
-        of_range.or_else(|_| self.key(expr))
+        let numbered = of_range.or_else(|_| self.key(expr));
+        let numbered = numbered.map(|(number, values)| (number, values, None));
+        numbered.or_else(|reason| self.wide_key(expr).map_err(|_| reason))
+    }
+
+    /// Declares the number of a key of which all numbers of 64 bits may be values: that of a float orders as it does.
+    /// Returns it, and what tells whether the key is not NULL.
+    fn wide_key(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+    ) -> Result<(String, Values, Option<String>)> {
+        let data_type = self.data_type(expr)?;
+        let mut value = self.value(expr)?;
+        if value.kind == Kind::Float {
+            value = self.bits_of(&value);
+        }
+        if value.kind > Kind::Large {
+            return Err(Reason::new("numbers of more than 64 bits"));
+        }
+        let number = value.widened(Kind::Large);
+        Ok((number, Values::Wide(data_type), value.valid))
     }
 
     /// Declares the number of the value of a key of groups. Returns it and the different values by number.
@@ -165,6 +187,67 @@ impl Code<'_, '_> {
         })
     }
 
+    /// Returns the type of an expression, which kernels need not know.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub(crate) fn type_of(&self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType> {
+        let data_type = expr.data_type(&self.draft.scanned.schema);
+        data_type.map_err(Reason::of)
+    }
+
+    /// Declares the numbers of a key of a join that is a text: of the rows that are joined, and of the other rows. Texts
+    /// are equal if these are.
+    ///
+    /// # Errors
+    /// Why kernels cannot compute it.
+    pub(crate) fn texts_of_join(
+        &mut self,
+        join: usize,
+        key: &Arc<dyn PhysicalExpr>,
+        of_row: &Arc<dyn PhysicalExpr>,
+    ) -> Result<(Value, Value)> {
+        if self.draft.join_of(key).is_some() {
+            return Err(Reason::new("a join by a text of another join"));
+        }
+        let (number, others) = self.stored(join, |code| code.key(of_row))?;
+        let Values::Array(others) = others else {
+            return Err(Reason::new(format!(
+                "{of_row} has too many different values"
+            )));
+        };
+        let null = (0..others.len()).find(|index| others.is_null(*index));
+        let others = cast(&others, &DataType::Utf8View).map_err(Reason::of)?;
+        let others = others.as_string_view();
+        let valid = null.map(|null| {
+            let is_some = format!("{number} != {null}");
+            self.stored(join, |code| Ok(code.declare(Kind::Bool, &is_some)))
+        });
+        let number_of = |text: String, valid| Value {
+            text,
+            kind: Kind::Small,
+            valid,
+            min: 0,
+            max: others.len().max(1) as i128 - 1,
+        };
+        let of_row = number_of(number, valid.transpose()?);
+        let known = others.iter().enumerate();
+        let known: HashMap<_, _> = known
+            .filter_map(|(index, text)| Some((text?, index as u32 + 1)))
+            .collect();
+        let domain = Domain::of(key, self.draft.scanned)?;
+        let (mut table, own) = domain.keys(key)?;
+        let own = cast(&own, &DataType::Utf8View).map_err(Reason::of)?;
+        // 0 for a text that the other rows do not have.
+        let numbers = own.as_string_view().iter();
+        let numbers = numbers.map(|text| text.and_then(|it| known.get(it)).copied().unwrap_or(0));
+        table.renumber(&numbers.collect::<Vec<_>>());
+        let found = self.looked_up(&domain, table)?;
+        let valid = self.declare(Kind::Bool, &format!("{found} != 0"));
+        let number = self.declare(Kind::Small, &format!("{found} - 1"));
+        Ok((number_of(number, Some(valid)), of_row))
+    }
+
     /// Declares the number of a key among all numbers between the smallest and the largest. Returns it and the values
     /// by number.
     ///
@@ -232,7 +315,7 @@ impl Code<'_, '_> {
 fn check_different(expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Result<()> {
     match values {
         Values::Rows(_) => Err(Reason::new(format!("{expr} has too many different values"))),
-        Values::Array(_) | Values::Range { .. } => Ok(()),
+        Values::Array(_) | Values::Range { .. } | Values::Wide(_) => Ok(()),
     }
 }
 

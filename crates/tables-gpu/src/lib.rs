@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! [`rule`] is the rule for the engine's plans. It puts an operator above each aggregate that kernels can compute, and
-//! above joins whose rows no aggregate reads. When the operator runs, its columns are in memory of the device, or in
+//! above joins and conditions whose rows no aggregate reads. When the operator runs, its columns are in memory of the device, or in
 //! pinned memory of the host, and kernels compute the result, or the CPU does, with the same rows.
 #![deny(unsafe_code)]
 
@@ -51,6 +51,7 @@ mod largest;
 #[expect(unsafe_code, reason = "the launch of a kernel")]
 mod launch;
 mod launches;
+mod limit;
 mod load;
 mod merge;
 mod on_cpu;
@@ -62,6 +63,7 @@ mod passes;
 mod pattern;
 mod placement;
 mod program;
+mod ranks;
 mod reason;
 mod reduced;
 mod result;
@@ -69,6 +71,7 @@ mod rule;
 mod scanned;
 mod search;
 mod selection;
+mod sets;
 mod skipped;
 mod source;
 mod spread;

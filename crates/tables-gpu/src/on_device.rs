@@ -20,8 +20,8 @@ use crate::groups::{Groups, Values};
 use crate::launches::InMemory;
 use crate::packed::{TILE_ROWS, Texts, is_number, is_text};
 use crate::program::{Compiled, Output, Total};
+use crate::ranks::Selected;
 use crate::reason::Reason;
-use crate::selection::Selected;
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -315,7 +315,7 @@ fn of_value(
                 texts: Arc::default(),
             })
         }
-        Values::Rows(_) => Err(Reason::new(
+        Values::Rows(_) | Values::Wide(_) => Err(Reason::new(
             "texts of rows of groups that are grouped again",
         )),
     }

@@ -85,6 +85,11 @@ impl GpuFragmentExec {
         })
     }
 
+    /// Returns the operator with another number that tells its plan from others.
+    pub(crate) fn with_number(self, number: u64) -> GpuFragmentExec {
+        GpuFragmentExec { number, ..self }
+    }
+
     pub(crate) fn fragment(&self) -> &Fragment {
         &self.fragment
     }
@@ -240,8 +245,9 @@ impl DisplayAs for GpuFragmentExec {
         if !conditions.is_empty() {
             write!(f, ", conditions={}", conditions.len())?;
         }
-        if let Some(top) = top {
-            write!(f, ", limit={}", top.count)?;
+        let limit = top.map(|top| top.count).or(self.fragment.limit.count());
+        if let Some(count) = limit {
+            write!(f, ", limit={count}")?;
         }
         if let Some(figures) = self.stayed.get() {
             return write!(f, ", stayed there: {figures}");

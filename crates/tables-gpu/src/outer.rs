@@ -208,6 +208,7 @@ impl<'a> OuterJoin<'a> {
             rows: other,
             keys_of_rows,
             differ: None,
+            condition: None,
             is_null_aware: false,
             first,
         });

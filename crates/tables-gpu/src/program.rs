@@ -14,6 +14,7 @@ use crate::expression::{Code, Function};
 use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
 use crate::groups::{Groups, Key, LastMarked, Place, Values};
+use crate::limit::{Limit, Ranking};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::selection::Selecting;
@@ -33,6 +34,9 @@ const FLOAT_MAX: u128 = 1 << 53;
 
 /// The functions with the number of rows, the mean, and the sum of squares of differences as states.
 const VARIANCES: [&str; 4] = ["var", "var_pop", "stddev", "stddev_pop"];
+
+/// Where a row is in its table: a number that is greater for a later row.
+const PLACE: &str = "c.place + 32 * i";
 
 const _: () = assert!((THREADS * ROWS_OF_THREAD) as usize == crate::packed::TILE_ROWS);
 
@@ -120,6 +124,8 @@ pub(crate) struct Determined {
     pub(crate) values: Values,
     /// The slot that is the number of its value.
     pub(crate) slot: usize,
+    /// The slot that is 0 for NULL, if it has no number.
+    pub(crate) valid: Option<usize>,
 }
 
 /// The kernels of a fragment.
@@ -143,8 +149,13 @@ pub(crate) struct Compiled {
     pub(crate) addend_max: u128,
     /// Number of rows of the first source.
     rows: u64,
-    /// Whether each row is returned.
+    /// Whether each row is returned, and how many are enough.
     is_listed: bool,
+    enough: Option<u64>,
+    /// The ranks of rows, if those that are first are wanted.
+    pub(crate) ranking: Option<Ranking>,
+    /// The total that tells where a row is in its table, if rows have the order of the table.
+    pub(crate) place: Option<usize>,
     /// Slots that a hash table of groups, or a list of rows, needed the last time.
     pub(crate) slots: AtomicUsize,
     /// The chunks of which rows may count.
@@ -201,8 +212,8 @@ impl Compiled {
             addend_max: 0,
             rows,
         };
-        if !fragment.rows.joins.is_empty() {
-            // Joins leave few rows, so that most warps have none.
+        if !fragment.rows.joins.is_empty() || fragment.is_listed {
+            // Joins, and conditions of lists, leave few rows, so that most warps have none.
             let leave = "if (!is_wanted) return;".to_owned();
             slots.code.function.lines.push(leave);
         }
@@ -210,11 +221,17 @@ impl Compiled {
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
         let determined = slots.determined(&fragment.keys, &are_determined)?;
+        let place = fragment.has_order_of_table();
+        let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
+        let ranking = match &fragment.limit {
+            Limit::First { by, count } => Some(slots.code.ranking(by, *count)?),
+            Limit::None | Limit::Any(_) => None,
+        };
         let aggregates = fragment.aggregates.iter();
         let outputs = aggregates.map(|it| slots.aggregate(it));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let addend_max = slots.addend_max;
-        let (all, mut add) = slots.added(&group);
+        let (all, mut add) = slots.added(&group, ranking.as_ref());
         if has_comments {
             comments::add(&mut add, all.len(), fragment, (&outputs, &determined));
         }
@@ -238,6 +255,12 @@ impl Compiled {
             addend_max,
             rows,
             is_listed: fragment.is_listed,
+            enough: match fragment.limit {
+                Limit::Any(count) => Some(count),
+                Limit::None | Limit::First { .. } => None,
+            },
+            ranking,
+            place,
             slots: AtomicUsize::new(0),
             counting: Counting::default(),
             last_marked: LastMarked::default(),
@@ -250,11 +273,12 @@ impl Compiled {
     /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = match self.is_listed {
-            true => Groups::listed(&self.totals, self.rows),
+            true => Groups::listed(&self.totals, self.rows, self.enough),
             false => Groups::new(&self.keys, &self.totals, self.rows, marks)?,
         };
         if groups.place == Place::Hashed || self.is_listed {
-            groups.count = groups.count.max(self.slots.load(Ordering::Relaxed));
+            let known = groups.count.max(self.slots.load(Ordering::Relaxed));
+            groups.count = known.min(groups.enough.unwrap_or(usize::MAX));
         }
         Ok(groups)
     }
@@ -278,10 +302,14 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
 
 impl Slots<'_, '_> {
     /// Returns the slots, and the function that adds a row to the totals of its group.
-    fn added(self, group: &str) -> (Vec<Slot>, Function) {
+    fn added(self, group: &str, ranking: Option<&Ranking>) -> (Vec<Slot>, Function) {
         let mut add = self.code.function;
         let lines = &mut add.lines;
-        lines.push(format!("const Totals::Key key = {group};"));
+        if let Some(ranking) = ranking {
+            lines.extend(ranking.lines());
+        } else {
+            lines.push(format!("const Totals::Key key = {group};"));
+        }
         lines.push("if (is_wanted) {".to_owned());
         lines.push("    const u32 group = totals.group_of(f, key);".to_owned());
         lines.push("    if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
@@ -329,10 +357,17 @@ impl Slots<'_, '_> {
         let keys = keys.iter().enumerate();
         let keys = keys.filter(|(index, _)| are_determined[*index]);
         let determined = keys.map(|(index, key)| {
-            let (number, values) = self.code.determined_key(key)?;
-            let number = format!("static_cast<u64>({number})");
-            let slot = self.slot(None, number, Added::Maximum);
-            Ok((index, Determined { values, slot }))
+            let (number, values, valid) = self.code.determined_key(key)?;
+            let mut slot = |number: String| {
+                let number = format!("static_cast<u64>({number})");
+                self.slot(None, number, Added::Maximum)
+            };
+            let determined = Determined {
+                values,
+                slot: slot(number),
+                valid: valid.map(slot),
+            };
+            Ok((index, determined))
         });
         determined.collect()
     }

@@ -22,7 +22,8 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// `None` if other operators than filters, projections and those that move rows are between.
 fn aggregate_below<'a>(plan: &'a Plan, exprs: &Exprs) -> Option<(&'a GpuFragmentExec, Exprs)> {
     if let Some(groups) = plan.downcast_ref::<GpuFragmentExec>() {
-        return (!groups.fragment().is_listed).then(|| (groups, exprs.clone()));
+        let are_values = !groups.fragment().is_listed && !groups.fragment().returns_states;
+        return are_values.then(|| (groups, exprs.clone()));
     }
     let below = plan.children().first().copied()?;
     let columns: Exprs = if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, Decimal128Array, Float64Array, Int64Array, RecordBatch,
+    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array, Int64Array, RecordBatch,
     RecordBatchOptions, UInt64Array,
 };
-use datafusion::arrow::compute::{cast, take_record_batch};
+use datafusion::arrow::compute::{cast, nullif, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{exec_err, internal_datafusion_err};
 use datafusion::error::{DataFusionError, Result};
@@ -23,6 +23,7 @@ use datafusion::physical_plan::repartition::BatchPartitioner;
 use crate::engine::Ran;
 use crate::fragment::Fragment;
 use crate::groups::{Groups, Values};
+use crate::limit::Limit;
 use crate::packed::array_of;
 use crate::program::{Column, Compiled, Determined, Float, Output, Total, group_words};
 use crate::reason::Reason;
@@ -256,7 +257,8 @@ impl Made {
     }
 
     fn of_all(&self, found: &Found) -> Result<Vec<Vec<RecordBatch>>> {
-        let totals = found.totals(&self.compiled.totals, &self.groups);
+        let mut totals = found.totals(&self.compiled.totals, &self.groups);
+        self.order(&mut totals);
         let batches: Vec<&[Group]> = totals.groups.chunks(self.batch_rows()).collect();
         let of_thread = batches.len().div_ceil(forebay_device::cores()).max(1);
         let made = |batches: &[&[Group]]| {
@@ -297,6 +299,18 @@ impl Made {
         Ok(partitions)
     }
 
+    /// Puts the rows of a list in the order of their table, and leaves out those that are more than its limit.
+    fn order(&self, totals: &mut Totals<'_>) {
+        if let Some(slot) = self.compiled.place {
+            let mut groups = std::mem::take(&mut totals.groups);
+            groups.sort_unstable_by_key(|(group, _)| totals.count(*group, slot));
+            totals.groups = groups;
+        }
+        if let Limit::Any(count) = self.fragment.limit {
+            totals.groups.truncate(count as usize);
+        }
+    }
+
     /// Returns the number of rows of a batch, whose texts are not too long for it.
     fn batch_rows(&self) -> usize {
         let determined = self.compiled.determined.values().map(|it| &it.values);
@@ -323,9 +337,23 @@ impl Made {
         let mut numbered = groups.keys.iter();
         for key in 0..fragment.keys.len() {
             let (values, numbers): (&Values, Vec<u64>) = match compiled.determined.get(&key) {
-                Some(Determined { values, slot }) => {
+                Some(Determined {
+                    values,
+                    slot,
+                    valid,
+                }) => {
                     let numbers = rows.iter().map(|(group, _)| totals.count(*group, *slot));
-                    (values, numbers.collect())
+                    let column = values.take(numbers.collect())?;
+                    columns.push(match valid {
+                        Some(valid) => {
+                            let nulls = rows
+                                .iter()
+                                .map(|(group, _)| totals.count(*group, *valid) == 0);
+                            nullif(&column, &nulls.map(Some).collect::<BooleanArray>())?
+                        }
+                        None => column,
+                    });
+                    continue;
                 }
                 None => {
                     let values = numbered.next();
@@ -345,7 +373,10 @@ impl Made {
         for (aggregate, states) in fragment.aggregates.iter().zip(&compiled.outputs) {
             let states = states.iter().map(|column| totals.column(column, rows));
             let states = states.collect::<Result<Vec<_>>>()?;
-            columns.push(finished(&aggregate.function, &states, numbers)?);
+            match fragment.returns_states {
+                true => columns.extend(states),
+                false => columns.push(finished(&aggregate.function, &states, numbers)?),
+            }
         }
         let typed = columns.iter().zip(schema.fields());
         let typed = typed.map(|(column, field)| cast(column, field.data_type()));

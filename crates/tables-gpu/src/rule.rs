@@ -14,10 +14,16 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
+};
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use datafusion::physical_plan::{ExecutionPlan, Partitioning};
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
+};
 use forebay_tables::{GpuColumns, GpuFigures, GpuOptions, GpuRule, TableName};
 use futures_util::future::BoxFuture;
 
@@ -25,7 +31,7 @@ use crate::above;
 use crate::columns::Columns;
 use crate::constants;
 use crate::explain;
-use crate::fragment::{Fragment, Origin, Source, is_moving};
+use crate::fragment::{Fragment, Origin, Source, is_limited, is_moving};
 use crate::on_cpu::OnCpuExec;
 use crate::operator::{GpuFragmentExec, number_of};
 use crate::outer::OuterJoin;
@@ -33,9 +39,10 @@ use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::sets;
 
-/// Puts an operator of a device above each aggregate that the device can compute, and above joins whose rows no
-/// aggregate reads.
+/// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
+/// rows no aggregate reads.
 #[derive(Debug)]
 pub(crate) struct Fragments(pub(crate) Arc<Columns>);
 
@@ -58,8 +65,14 @@ impl PhysicalOptimizerRule for Fragments {
                 // The aggregate above it is asked.
                 return Ok(Transformed::no(node));
             }
-            let tried = self.with_grouped(aggregate, &options);
-            let tried = tried.or_else(|_| checked(aggregate));
+            let tried = match self.with_sets(aggregate, &options) {
+                Some(Ok(with_sets)) => return Ok(Transformed::yes(with_sets)),
+                Some(Err(reason)) => Err(reason),
+                None => {
+                    let tried = self.with_grouped(aggregate, &options);
+                    tried.or_else(|_| checked(aggregate))
+                }
+            };
             let is_tried = || self.0.hopeless.check(number_of(&node));
             let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
             match tried {
@@ -110,6 +123,43 @@ impl Fragments {
         Ok(fragment)
     }
 
+    /// Returns the plan of an aggregate by grouping sets whose groups by all keys are those of a device, or why there is
+    /// none; `None` if it has no such sets.
+    fn with_sets(
+        &self,
+        aggregate: &AggregateExec,
+        options: &GpuOptions,
+    ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
+        let first = first_step(aggregate).ok()?;
+        let has_sets = first.group_expr().has_grouping_set();
+        has_sets.then(|| self.of_sets(aggregate, first, options))
+    }
+
+    fn of_sets(
+        &self,
+        aggregate: &AggregateExec,
+        first: &AggregateExec,
+        options: &GpuOptions,
+    ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
+        let is_alone = first.properties().partitioning.partition_count() == 1;
+        if !is_alone && std::ptr::eq(first, aggregate) {
+            return Err(Reason::new("grouping sets of several partitions"));
+        }
+        check_rows(aggregate)?;
+        let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
+        if by_all_keys.properties().output_ordering().is_some() {
+            return Err(Reason::new("rows that are sorted"));
+        }
+        let mut fragment = Fragment::of(&by_all_keys)?;
+        fragment.returns_states = true;
+        check(&fragment)?;
+        let by_all_keys: Arc<dyn ExecutionPlan> = Arc::new(by_all_keys);
+        self.0.hopeless.check(number_of(&by_all_keys))?;
+        let states = self.operator(by_all_keys, fragment, options);
+        let states = states.map_err(Reason::of)?;
+        sets::above(aggregate, first, states).map_err(Reason::of)
+    }
+
     /// Returns the operator that computes a fragment on the device instead of a plan of the CPU.
     fn operator(
         &self,
@@ -122,37 +172,91 @@ impl Fragments {
         Ok(Arc::new(operator))
     }
 
-    /// Puts an operator of a device above joins whose rows no aggregate reads.
+    /// Checks that a plan was not given up lately. A session that wants an error instead tries it again.
+    fn check_hope(&self, number: u64, options: &GpuOptions) -> std::result::Result<(), Reason> {
+        match options.strict {
+            true => Ok(()),
+            false => self.0.hopeless.check(number),
+        }
+    }
+
+    /// Returns a sort with a limit above an operator of a device that returns the first rows; `None` if kernels do not
+    /// tell which they are.
+    fn with_first(
+        &self,
+        node: &Arc<dyn ExecutionPlan>,
+        options: &GpuOptions,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(sort) = node.downcast_ref::<SortExec>() else {
+            return Ok(None);
+        };
+        let (input, number) = (sort.input(), number_of(node));
+        let checked = check_listed(input).and_then(|()| {
+            let fragment = Fragment::of_first(sort)?;
+            check(&fragment)?;
+            self.check_hope(number, options)?;
+            Ok(Arc::new(fragment))
+        });
+        let Ok(fragment) = checked else {
+            return Ok(None);
+        };
+        let (columns, options) = (Arc::clone(&self.0), options.clone());
+        let first = GpuFragmentExec::new(Arc::clone(input), fragment, columns, options)?;
+        let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+        let inputs = vec![Arc::new(first.with_number(number)) as _];
+        Ok(Some(Arc::clone(node).replace_children(inputs, keep)?))
+    }
+
+    /// Puts an operator of a device above joins and conditions whose rows no aggregate reads.
     fn with_lists(
         &self,
         plan: Arc<dyn ExecutionPlan>,
         options: &GpuOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let listed = plan.transform_down(|node| {
-            let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
-            // An operator with a limit, other than a sort, ends before it has read all rows.
-            let has_limit = node.fetch().is_some() && !is_sort;
+        self.with_lists_below(plan, false, options).data()
+    }
+
+    /// Puts these operators below a join of the CPU, or not.
+    fn with_lists_below(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        has_join: bool,
+        options: &GpuOptions,
+    ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+        plan.transform_down(|node| {
+            let jump = |node, is_other| Transformed::new(node, is_other, TreeNodeRecursion::Jump);
             // The rows of a recursive query may be read once.
             let is_recursive = node.is::<RecursiveQueryExec>();
-            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || has_limit || is_recursive {
-                return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
+            if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || is_recursive {
+                return Ok(jump(node, false));
             }
+            if let Some(sorted) = self.with_first(&node, options)? {
+                return Ok(jump(sorted, true));
+            }
+            let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
+            // An operator with a limit, other than a sort, ends before it has read all rows. The CPU computes what is
+            // below, unless the limit is one of the list.
+            let has_limit = node.fetch().is_some() && !is_sort;
+            let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
             let tried = listed(&node);
-            if tried.is_ok() && self.0.hopeless.check(number_of(&node)).is_err() {
-                // The joins below have the same rows.
-                return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
+            // A join of the CPU reads no rows of a table that its other side does not have.
+            let tried = tried.filter(|it| !has_join || !it.rows.joins.is_empty());
+            match tried {
+                Some(_) if self.check_hope(number_of(&node), options).is_err() => {
+                    // The joins below have the same rows.
+                    Ok(jump(node, false))
+                }
+                Some(fragment) => Ok(jump(self.operator(node, fragment, options)?, true)),
+                None if has_limit && !is_again || node.is::<AggregateExec>() => {
+                    Ok(jump(node, false))
+                }
+                None if is_join(&node) && !has_join => {
+                    let below = node.map_children(|it| self.with_lists_below(it, true, options));
+                    below.map(|it| jump(it.data, it.transformed))
+                }
+                None => Ok(Transformed::no(node)),
             }
-            let Ok(fragment) = tried else {
-                let below = match node.is::<AggregateExec>() {
-                    true => TreeNodeRecursion::Jump,
-                    false => TreeNodeRecursion::Continue,
-                };
-                return Ok(Transformed::new(node, false, below));
-            };
-            let node = self.operator(node, fragment, options)?;
-            Ok(Transformed::new(node, true, TreeNodeRecursion::Jump))
-        });
-        listed.data()
+        })
     }
 }
 
@@ -267,8 +371,24 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     Ok(fragment)
 }
 
-/// Returns the fragment of the rows of joins.
-fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+/// Returns the fragment of the rows of joins, or of those that conditions keep; `None` if kernels do not compute it.
+fn listed(plan: &Arc<dyn ExecutionPlan>) -> Option<Fragment> {
+    check_listed(plan).ok()?;
+    let fragment = Fragment::of_rows(plan).ok()?;
+    check(&fragment).ok()?;
+    Some(fragment)
+}
+
+/// Returns whether an operator joins rows on the CPU.
+fn is_join(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<HashJoinExec>()
+        || plan.is::<NestedLoopJoinExec>()
+        || plan.is::<SortMergeJoinExec>()
+        || plan.is::<CrossJoinExec>()
+}
+
+/// Checks that operators above rows need no order or partitions that kernels do not give.
+fn check_listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), Reason> {
     if plan.properties().output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));
     }
@@ -280,9 +400,7 @@ fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason
     if !is_any && !is_by_columns(partitioning) {
         return Err(Reason::new("rows that are partitioned"));
     }
-    let fragment = Fragment::of_rows(plan)?;
-    check(&fragment)?;
-    Ok(fragment)
+    Ok(())
 }
 
 /// Checks that kernels can compute a fragment, if the numbers of its columns are small.

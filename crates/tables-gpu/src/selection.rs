@@ -11,15 +11,14 @@ use forebay_device::cuda::{Program, ProgramSpec};
 use crate::engine::{KernelLaunch, Launch};
 use crate::launches::InMemory;
 use crate::program::{Column, Float, Output, Total, group_words};
+use crate::ranks::{INTERVALS, Ranks, Search, Selected};
 use crate::reason::Reason;
 use crate::source::{headers, options};
 
-/// Groups of a thread in a tile, and intervals of ranks that are counted, as in `select.cuh`.
+/// Groups of a thread in a tile, as in `select.cuh`.
 pub(crate) const GROUPS_OF_THREAD: u32 = 8;
-const INTERVALS: usize = 4096;
-/// Bits of a rank that an interval of the first count leaves open, and that each further count tells.
-const FIRST_SHIFT: u32 = 20;
-const BITS_OF_COUNT: u32 = 12;
+/// Bits of a rank.
+const RANK_BITS: u32 = 32;
 /// Groups that may be selected besides those that are wanted, before they are counted in smaller intervals.
 const MORE_MAX: u64 = 1 << 10;
 
@@ -68,30 +67,6 @@ pub(crate) struct Selecting {
     numbers: Vec<i128>,
     /// How many groups are wanted, if not all.
     wanted: Option<u64>,
-}
-
-/// Ranks of groups: from the first on, in intervals of `2^shift`.
-#[derive(Debug, Clone, Copy)]
-struct Ranks {
-    first: u64,
-    end: u64,
-    shift: u32,
-}
-
-/// The ranks of the groups that are selected, and the number of these groups.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Selected {
-    ranks: Ranks,
-    pub(crate) count: u64,
-}
-
-/// A search for the groups that are selected.
-#[derive(Debug)]
-pub(crate) struct Search<'a> {
-    of: &'a Selecting,
-    ranks: Ranks,
-    /// Number of groups of greater ranks.
-    above: u64,
 }
 
 /// Returns the code of a value of the group `group`, of a sum of floats a number that orders as it does, and of whether
@@ -202,16 +177,15 @@ impl Selecting {
     }
 
     /// Begins a search for the groups that are selected.
-    pub(crate) fn search(&self) -> Search<'_> {
-        Search {
-            of: self,
-            ranks: Ranks {
-                first: 0,
-                end: 1 << 32,
-                shift: FIRST_SHIFT,
-            },
-            above: 0,
-        }
+    pub(crate) fn search(&self) -> Search {
+        Search::new(RANK_BITS, self.wanted, MORE_MAX)
+    }
+
+    /// Adds the kernel that counts groups of these ranks to a launch.
+    pub(crate) fn count(&self, ranks: Ranks, launch: &mut Launch, groups: u32, totals: &InMemory) {
+        let kernel = self.kernel(ranks, None, groups, totals);
+        launch.kernels.push(kernel);
+        launch.results_bytes = 4 * INTERVALS;
     }
 
     /// Returns the source of the kernel that writes the groups in another way. `write` is code that writes group
@@ -273,43 +247,10 @@ impl Selecting {
     }
 }
 
-impl Search<'_> {
-    /// Adds the kernel that counts groups to a launch.
-    pub(crate) fn count(&self, launch: &mut Launch, groups: u32, totals: &InMemory) {
-        let kernel = self.of.kernel(self.ranks, None, groups, totals);
-        launch.kernels.push(kernel);
-        launch.results_bytes = 4 * INTERVALS;
-    }
-
-    /// Returns the groups that are selected, from what the kernel has counted; `None` if it is to count again.
-    pub(crate) fn found(&mut self, results: &[u8]) -> Option<Selected> {
-        let counts = results.as_chunks::<4>().0.iter();
-        let counts: Vec<u64> = counts.map(|it| u32::from_le_bytes(*it).into()).collect();
-        let wanted = self.of.wanted.unwrap_or(u64::MAX);
-        let (mut interval, mut count, mut last) = (counts.len(), self.above, 0);
-        while interval > 0 && count < wanted {
-            interval -= 1;
-            last = counts[interval];
-            count += last;
-        }
-        let first = self.ranks.first + ((interval as u64) << self.ranks.shift);
-        let is_enough = count <= wanted.saturating_add(MORE_MAX);
-        if is_enough || self.ranks.shift == 0 {
-            let ranks = Ranks {
-                first,
-                end: 1 << 32,
-                shift: 0,
-            };
-            return Some(Selected { ranks, count });
-        }
-        self.above = count - last;
-        self.ranks = Ranks {
-            first,
-            end: first + (1 << self.ranks.shift),
-            shift: self.ranks.shift.saturating_sub(BITS_OF_COUNT),
-        };
-        None
-    }
+/// Returns the numbers of groups in each interval of ranks, from what the kernel has counted.
+pub(crate) fn counts(results: &[u8]) -> Vec<u64> {
+    let counts = results.as_chunks::<4>().0.iter();
+    counts.map(|it| u32::from_le_bytes(*it).into()).collect()
 }
 
 /// Returns the functions that tell which groups are selected.

@@ -31,10 +31,10 @@ use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
 use crate::placement::NO_ROOM;
 use crate::program::{Compiled, group_words};
+use crate::ranks::Selected;
 use crate::reason::Reason;
 use crate::result::{Found, Made};
 use crate::scanned::Scanned;
-use crate::selection::Selected;
 use crate::skipped::Counting;
 use crate::source::MANY_COLUMNS;
 use crate::spread::Spread;
@@ -132,6 +132,10 @@ impl Work {
     async fn on_device(&self) -> Result<OnDevice> {
         let mut figures = Figures::new(&self.context, self.columns.now());
         let mut ready = self.ready(true, &mut figures).await?;
+        let compiled = Arc::clone(&ready.compiled);
+        if let Some(ranking) = &compiled.ranking {
+            ready.groups = Arc::new(self.first(&ready, ranking, &mut figures).await?);
+        }
         let found = match self.are_selected(&ready.groups) {
             true => {
                 let counted = self.counted(&ready, &mut figures).await?;
@@ -219,10 +223,20 @@ impl Work {
                 selected: None,
             });
         }
+        self.of_groups(ready, &ready.groups, figures).await
+    }
+
+    /// Returns the totals of all these groups.
+    pub(crate) async fn of_groups(
+        &self,
+        ready: &Ready,
+        groups: &Groups,
+        figures: &mut Figures,
+    ) -> Result<Found> {
         if ready.rows().is_on_disk() {
             let with = (&*self.columns, ready.spread.devices[0], figures.used);
-            let totals = InMemory::new(&ready.compiled, &ready.groups, with)?;
-            let added = self.in_passes(ready, &ready.groups, &totals, |_| (), figures);
+            let totals = InMemory::new(&ready.compiled, groups, with)?;
+            let added = self.in_passes(ready, groups, &totals, |_| (), figures);
             let ran = added.await?;
             let bytes = totals.bytes as usize;
             if bytes > RESULTS_BYTES_MAX {
@@ -236,10 +250,10 @@ impl Work {
                 selected: None,
             });
         }
-        let launches = ready.launches(&ready.groups, &[], self.options.waits)?;
+        let launches = ready.launches(groups, &[], self.options.waits)?;
         let ran = self.run_all(&ready.spread, launches, figures).await?;
         Ok(Found {
-            ran: together(&ready.compiled, ran)?,
+            ran: together(groups.layout(&ready.compiled.totals), ran)?,
             selected: None,
         })
     }
@@ -296,7 +310,8 @@ impl Work {
             true => ready.groups = Arc::new(ready.compiled.groups(None)?),
             false => self.join(&mut ready, may_run, figures).await?,
         }
-        if self.are_selected(&ready.groups) && !ready.is_worth_merging() {
+        let is_alone = ready.groups.enough.is_some() || !ready.is_worth_merging();
+        if self.are_selected(&ready.groups) && is_alone {
             ready.spread = Spread::alone(ready.spread.devices[0]);
             ready.joins.truncate(1);
         }
@@ -341,7 +356,7 @@ impl Work {
         if let Some((_, groups)) = marked.filter(|(marks, _)| **marks == *words) {
             ready.groups = groups;
             let ran = ran.into_iter().map(|it| it.without_first(first));
-            ready.ran = Some(together(&compiled, ran.collect())?);
+            ready.ran = Some(together(&compiled.totals, ran.collect())?);
             return Ok(());
         }
         ready.groups = Arc::new(compiled.groups(Some(&words))?);

@@ -3,6 +3,7 @@
 pub mod client;
 mod columns;
 pub mod parquet_file;
+pub(crate) mod plots;
 pub mod ssb;
 pub mod tpch;
 

@@ -111,6 +111,8 @@ template <> struct CursorsFrom<kColumns> {};
 // What a thread reads in a tile: the columns, and the tables of the file.
 struct Columns : CursorsFrom<0> {
     const u32* table[kTables > 0 ? kTables : 1];
+    // Where this thread's first row is in the table: its file, the chunk, and the row.
+    u64 place;
 };
 
 template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {

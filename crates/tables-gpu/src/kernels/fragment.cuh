@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
             if (Totals::kMayBeFull && load_relaxed(f.flag) != 0) return;
             if (kTilesAhead > 0 && tile + kTilesAhead < last)
                 each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
+            columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;
             add_tile(f, columns, first < rows ? rows - first : 0, totals);
             first += kThreads * kRows;
             each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });

@@ -20,6 +20,8 @@ template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
     return joined.word[kFirstWord[kJoin]] & 1;
 }
 
+template <u32 kJoin> __device__ inline void unmatch(Joined& joined) { joined.word[kFirstWord[kJoin]] &= ~1u; }
+
 // Reads the words of a join from `kWord` on.
 template <u32 kJoin, u32 kWord>
 __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {

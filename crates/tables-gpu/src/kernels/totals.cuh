@@ -124,6 +124,29 @@ struct Listed : OfAll {
     }
 };
 
+// The numbers of rows in intervals of ranks, which rows are counted by instead of being added to totals: those of a block
+// in shared memory.
+struct Counted : Numbered {
+    static constexpr bool kMayBeFull = true;
+
+    __device__ u32& at(u32 interval) const { return reinterpret_cast<u32*>(memory)[interval]; }
+    __device__ void start(const Fragment& f) {
+        for (u32 i = threadIdx.x; i < f.groups; i += kThreads) at(i) = 0;
+        __syncthreads();
+    }
+    __device__ u32 group_of(const Fragment&, Key key) const {
+        atomicAdd(&at(key), 1u);
+        return kNoSlot;
+    }
+    __device__ void add(u32, u32, i64) {}
+    __device__ void raise(u32, u32, u64) {}
+    __device__ void finish(const Fragment& f) {
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < f.groups; i += kThreads)
+            if (at(i) != 0) atomicAdd(f.totals + i, static_cast<u64>(at(i)));
+    }
+};
+
 // Totals of groups in a hash table of their keys, in global memory.
 struct Hashed : OfAll {
     using Key = u64;

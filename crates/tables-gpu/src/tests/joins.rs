@@ -9,9 +9,9 @@ use datafusion::arrow::array::{
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
-/// Tables beside `t`: `d`, `r` and `u` have a row for each key, `p` one for each two keys, `m` several, and `e` none.
-/// Each `remark` of `u` is another text.
-pub(super) const TABLES: [&str; 7] = ["d", "r", "u", "p", "m", "e", "h"];
+/// Tables beside `t`: `d`, `r` and `u` have a row for each key, `c` for each text, `p` for each two keys, `m` several, and
+/// `e` none. Each `remark` of `u` is another text.
+pub(super) const TABLES: [&str; 8] = ["d", "r", "u", "c", "p", "m", "e", "h"];
 
 /// Queries whose aggregates and joins kernels compute.
 pub(super) const QUERIES: &[&str] = &[
@@ -56,6 +56,31 @@ pub(super) const QUERIES: &[&str] = &[
         AND NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND quantity - 25 <> v AND v > 2) GROUP BY flag",
     "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.odd = quantity AND d.small <> b)",
     "SELECT count(*) FROM t WHERE quantity NOT IN (SELECT pieces FROM h)",
+    // Outer joins with conditions.
+    "SELECT count(*), count(weight), sum(weight) FROM t LEFT JOIN d ON a = k AND b > weight",
+    "SELECT label, flag, count(*), sum(small) FROM t LEFT JOIN d ON a = k AND (quantity < odd OR label = 'x') GROUP BY 1, 2",
+    "SELECT coalesce(title, '-'), count(*), count(small) FROM t LEFT JOIN d ON a = k AND quantity > small * 9
+        LEFT JOIN r ON d.r = r.r AND price > 50000 GROUP BY 1",
+    "SELECT count(*), count(v) FROM t LEFT JOIN h ON a * 1000000000007 = far AND (ok OR v < 20) WHERE v IS NULL OR b > 0",
+    "SELECT count(*), count(s) FROM t LEFT JOIN (SELECT k, sum(v) AS s FROM m GROUP BY k) AS g ON a = g.k AND quantity < s",
+    "SELECT count(*), count(label) FROM t LEFT JOIN d ON a = k AND b > weight WHERE weight IS NULL",
+    "SELECT count(*) FROM t LEFT JOIN d ON a = k AND quantity > odd WHERE CASE WHEN odd > 3 THEN ok ELSE label IS NULL END",
+    // Whether there is a match.
+    "SELECT count(*), sum(b) FROM t WHERE a IN (SELECT k FROM m) OR quantity < 10",
+    "SELECT flag, count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity - 20) OR ok GROUP BY flag",
+    "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > 3) OR name = 'x'",
+    "SELECT count(*) FROM t WHERE a IN (SELECT k FROM d WHERE label = 'x') OR quantity IN (SELECT v FROM m WHERE v > 9)",
+    // Texts as keys.
+    "SELECT count(*), sum(n) FROM t JOIN c ON name = code",
+    "SELECT code, n, flag, count(*) FROM t JOIN c ON name = code WHERE b > 0 GROUP BY 1, 2, 3",
+    "SELECT flag, count(*), count(n) FROM t LEFT JOIN c ON name = code AND b > n GROUP BY flag",
+    "SELECT count(*) FROM t WHERE name IN (SELECT label FROM d WHERE odd > 3)",
+    "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE label = name)",
+    "SELECT count(*), sum(n) FROM t JOIN c ON upper(name) = code",
+    "SELECT count(*), sum(n) FROM t JOIN c ON name = code AND quantity = n + 1",
+    "SELECT count(*), sum(w) FROM t JOIN (SELECT label, max(weight) AS w FROM d GROUP BY label) AS g ON name = g.label",
+    "SELECT code, label, count(*) FROM t JOIN c ON name = code JOIN d ON a = k GROUP BY 1, 2",
+    "SELECT count(*) FROM t WHERE substr(note, 1, 1) IN (SELECT substr(code, 1, 1) FROM c)",
     // Scalar subqueries.
     "SELECT count(*), sum(a) FROM t WHERE b > (SELECT min(v) FROM m)",
     "SELECT flag, sum(b) FROM t JOIN d ON a = k AND weight < (SELECT max(far) FROM h) GROUP BY flag",
@@ -125,6 +150,9 @@ pub(super) const LISTS: &[&str] = &[
     "SELECT a, label, sum(b) OVER (PARTITION BY label) FROM t JOIN d ON a = k WHERE quantity = 7",
     "SELECT b, far FROM t JOIN h ON a * 1000000000007 = far WHERE quantity > 3",
     "SELECT 1 AS one, price FROM t JOIN e ON a = k",
+    "SELECT name, code, n, a FROM t JOIN c ON name = code WHERE b > 0",
+    "SELECT a, label, weight FROM t LEFT JOIN d ON a = k AND b > weight WHERE quantity < 30",
+    "SELECT a, b FROM t WHERE a IN (SELECT k FROM m) OR quantity < 10",
 ];
 
 /// Lists, if `t` is larger than `u`.
@@ -204,13 +232,10 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "SELECT count(*) FROM t FULL JOIN d ON a = k",
         "join of type Full",
     ),
+    ("SELECT count(*) FROM t JOIN d ON name = label", "same key"),
     (
-        "SELECT count(*) FROM t JOIN d ON name = label",
-        "is of type",
-    ),
-    (
-        "SELECT count(*) FROM t LEFT JOIN d ON a = k AND b > weight",
-        "condition of a join",
+        "SELECT count(*) FROM t JOIN d ON a = k JOIN c ON label = code",
+        "text of another join",
     ),
     (
         "SELECT count(*) FROM t JOIN h ON a * 1000000000007 = far AND b = far",
@@ -352,6 +377,27 @@ fn of_remarks() -> Columns {
 /// Writes the tables.
 pub(super) fn write_all(folder: &Path) {
     write(folder, "d", of_keys());
+    let codes = [
+        Some("ab"),
+        Some("zz"),
+        Some(""),
+        None,
+        Some("x"),
+        Some("Ab"),
+        Some("AB"),
+        None,
+    ];
+    write(
+        folder,
+        "c",
+        vec![
+            ("code", texts(codes.to_vec())),
+            (
+                "n",
+                long((0..8).map(|row| (row != 2).then_some(row * 3)).collect()),
+            ),
+        ],
+    );
     write(folder, "u", of_remarks());
     write(
         folder,

@@ -28,6 +28,26 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
         &["label", "small", "coalesce(label, 'none')"],
     ),
     (
+        "LEFT JOIN d ON a = d.k AND quantity > odd",
+        &[
+            "weight IS NULL",
+            "odd > 9 OR label IS NULL",
+            "small < 2",
+            "weight < b",
+        ],
+        &["label", "small", "coalesce(label, 'none')"],
+    ),
+    (
+        "JOIN c ON name = code",
+        &["n > 6", "code <> 'x'", "n < b"],
+        &["code", "n"],
+    ),
+    (
+        "LEFT JOIN c ON upper(name) = code AND a > 2",
+        &["n IS NULL", "n < 9 OR ok", "code = 'AB'"],
+        &["code", "n"],
+    ),
+    (
         "JOIN d ON a = d.k JOIN r ON d.r = r.r",
         &[
             "title LIKE 't%'",
@@ -94,6 +114,8 @@ const CONDITIONS: &[&str] = &[
     "NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > 4)",
     "a IN (SELECT k FROM m WHERE v < 3)",
     "quantity IN (SELECT two FROM p WHERE cost > 30)",
+    "a IN (SELECT k FROM m WHERE v > 3) OR quantity < 9",
+    "name IN (SELECT label FROM d WHERE odd > 3)",
 ];
 const KEYS: &[&str] = &[
     "flag",
@@ -150,7 +172,7 @@ const AGGREGATES: &[&str] = &[
     "sum(CASE WHEN a > 3 THEN fare ELSE 0 END)",
 ];
 
-/// Returns a random query, with keys and aggregates sorted as text by the caller.
+/// Returns a random query of groups, or of rows, which are sorted as text by the caller.
 pub(super) fn query(random: &mut Rng) -> String {
     let (mut from, mut conditions, mut keys) = ("", CONDITIONS.to_vec(), KEYS.to_vec());
     if random.u8(..3) > 0 {
@@ -164,10 +186,11 @@ pub(super) fn query(random: &mut Rng) -> String {
         let picked = (0..count).map(|_| random.choice(from).expect("one").to_string());
         picked.collect()
     };
-    let count = random.usize(..3);
+    let is_list = random.u8(..4) == 0;
+    let count = random.usize(..3) + usize::from(is_list);
     let mut keys = pick(random, &keys, count);
     keys.dedup();
-    let count = random.usize(1..4);
+    let count = if is_list { 0 } else { random.usize(1..4) };
     let aggregates = pick(random, AGGREGATES, count);
     let mut filters = Vec::new();
     for _ in 0..random.u8(..4) {
@@ -190,9 +213,26 @@ pub(super) fn query(random: &mut Rng) -> String {
         .map(|(index, text)| format!("{text} AS c{index}"));
     let columns: Vec<_> = columns.collect();
     let numbers: Vec<_> = (1..=keys.len()).map(|it| it.to_string()).collect();
-    let group = match numbers.is_empty() {
+    let behind = match numbers.is_empty() {
         true => String::new(),
+        false if is_list => order(random, &numbers),
         false => format!(" GROUP BY {}", numbers.join(", ")),
     };
-    format!("SELECT {} FROM t {from}{filter}{group}", columns.join(", "))
+    format!(
+        "SELECT {} FROM t {from}{filter}{behind}",
+        columns.join(", ")
+    )
+}
+
+/// Returns nothing, or a random order by all these columns with a limit.
+fn order(random: &mut Rng, numbers: &[String]) -> String {
+    if random.bool() {
+        return String::new();
+    }
+    let by = numbers.iter().map(|number| {
+        let order = ["", " DESC", " NULLS FIRST", " DESC NULLS LAST"];
+        format!("{number}{}", random.choice(order).unwrap_or_default())
+    });
+    let by: Vec<_> = by.collect();
+    format!(" ORDER BY {} LIMIT {}", by.join(", "), 1 << random.u8(..10))
 }

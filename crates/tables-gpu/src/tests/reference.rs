@@ -138,6 +138,7 @@ const JOINS: &[&str] = &[
     "JOIN s AS other ON s.i4 = other.i4 AND s.day = other.day",
     "JOIN s AS other ON s.i4 = other.i4 AND s.price < other.price",
     "JOIN s AS other ON s.i4 + 1 = other.i4",
+    "JOIN s AS other ON upper(s.name) = other.name",
     "JOIN s AS other ON s.i4 < other.i4",
     "LEFT JOIN s AS other ON s.i4 = other.i4",
     "LEFT JOIN s AS other ON s.i4 = other.i4 AND s.price < other.price",
@@ -148,6 +149,7 @@ const JOINS: &[&str] = &[
     "WHERE i4 NOT IN (SELECT i4 FROM s WHERE ok)",
     "WHERE EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4)",
     "WHERE NOT EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4 AND other.i8 <> s.i8)",
+    "WHERE ok OR EXISTS (SELECT 1 FROM s AS other WHERE other.i4 = s.i4)",
     "JOIN (SELECT i4, sum(i8) AS n FROM s GROUP BY i4) AS other ON s.i4 = other.i4",
     "JOIN (SELECT DISTINCT name, i4 FROM s) AS other ON s.i4 = other.i4",
 ];
@@ -166,8 +168,14 @@ const QUERIES: &[&str] = &[
     "SELECT sum(i4) FROM (SELECT i4 FROM s LIMIT 10) AS x",
     "SELECT one.name, other.day FROM s AS one JOIN s AS other ON one.i4 = other.i4",
     "SELECT sum(i4) OVER (PARTITION BY name) FROM s",
-    "SELECT i4 FROM s WHERE i4 > 3",
-    "SELECT i4 FROM s ORDER BY i4 LIMIT 10",
+    "SELECT i4, name FROM s WHERE i4 > 3",
+    "SELECT i4, name FROM s WHERE i4 > 3 ORDER BY name",
+    "SELECT i4, name FROM s WHERE name LIKE '%a%' LIMIT 10",
+    "SELECT i4, name FROM s ORDER BY i4 DESC, name LIMIT 10",
+    "SELECT one.i4, other.r8 FROM s AS one JOIN s AS other ON one.i4 = other.i4 ORDER BY other.r8 LIMIT 10",
+    "SELECT i4 FROM s",
+    "SELECT i4 FROM s LIMIT 10",
+    "SELECT i4 FROM s ORDER BY i4",
 ];
 
 /// Where a query runs.
@@ -195,7 +203,9 @@ async fn place(session: &mut Session, query: &str) -> Place {
         (Some(reason), false) => Place::Cpu(reason),
         (Some(reason), true) => Place::Both(reason),
         (None, true) => Place::Gpu,
-        (None, false) => Place::Cpu("it has no aggregate and no join".to_owned()),
+        (None, false) => {
+            Place::Cpu("it has no aggregate, join, condition or limited sort".to_owned())
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use super::sink::Sink;
 use super::{Managed, Snapshots, Stop};
 use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
+use crate::gpu::GpuOptions;
 use crate::rows::Running;
 use crate::session::{Outcome, Session};
 use crate::source::as_user;
@@ -265,6 +266,7 @@ impl Write {
             .iter()
             .map(|file| rows_of(file))
             .sum::<Result<u64>>()?;
+        self.leave_to_cpu();
         let only = parts.scanned(&table.only(removed.clone()))?;
         let mut sink = Sink::new(managed, &self.account);
         if let Some(updated) = parts.updated(only.clone())? {
@@ -280,6 +282,14 @@ impl Write {
         };
         self.commit(managed, operation, sink.finish()?, removed)?;
         Ok(count)
+    }
+
+    /// Lets the CPU compute what follows: files that go away are not worth a place in the memory of a GPU.
+    fn leave_to_cpu(&mut self) {
+        let mut state = SessionState::clone(&self.state);
+        let extensions = &mut state.config_mut().options_mut().extensions;
+        extensions.insert(GpuOptions::default());
+        self.state = Arc::new(state);
     }
 
     /// Returns the files with rows that change.

@@ -1,0 +1,267 @@
+//! Limits of lists: of the rows, the plan above keeps a number of any, or those that are first in an order.
+//!
+//! A sort with a limit stays on the CPU, above the list. Each row has a rank, and a greater rank if it comes first. A
+//! kernel counts the rows in intervals of ranks; the list then has at least the rows that the sort keeps.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, UInt32Array};
+use datafusion::arrow::compute::{SortOptions, sort_to_indices};
+use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+
+use crate::domain::Domain;
+use crate::expression::Code;
+use crate::figures::Figures;
+use crate::groups::{Groups, listed_max};
+use crate::ranks::{Ranks, Search};
+use crate::reason::Reason;
+use crate::value::Kind;
+use crate::work::{Ready, Work};
+
+type Result<T> = std::result::Result<T, Reason>;
+
+/// Rows that may be listed besides those that are wanted, before they are counted in smaller intervals.
+const MORE_MAX: u64 = if cfg!(test) { 8 } else { 1 << 14 };
+/// Maximum number of ranks.
+const RANKS_MAX: i128 = 1 << 62;
+/// Bits of a number of 64 bits that its rank leaves out.
+const BITS_LEFT_OUT: u32 = 3;
+
+/// The rows of a list that the plan above keeps at most.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Limit {
+    #[default]
+    None,
+    /// This many, of any.
+    Any(u64),
+    /// Those that are first.
+    First {
+        by: Vec<PhysicalSortExpr>,
+        count: u64,
+    },
+}
+
+impl Limit {
+    /// Returns how many rows are wanted, if not all.
+    pub(crate) fn count(&self) -> Option<u64> {
+        match self {
+            Limit::None => None,
+            Limit::Any(count) | Limit::First { count, .. } => Some(*count),
+        }
+    }
+
+    /// Returns the expressions that rows are ordered by.
+    pub(crate) fn exprs(&self) -> impl Iterator<Item = &Arc<dyn PhysicalExpr>> {
+        let by = match self {
+            Limit::First { by, .. } => by.as_slice(),
+            Limit::None | Limit::Any(_) => &[],
+        };
+        by.iter().map(|it| &it.expr)
+    }
+
+    /// Returns the expressions that rows are ordered by.
+    pub(crate) fn exprs_mut(&mut self) -> impl Iterator<Item = &mut Arc<dyn PhysicalExpr>> {
+        let by = match self {
+            Limit::First { by, .. } => by.as_mut_slice(),
+            Limit::None | Limit::Any(_) => &mut [],
+        };
+        by.iter_mut().map(|it| &mut it.expr)
+    }
+}
+
+/// The ranks of rows in generated code.
+#[derive(Debug)]
+pub(crate) struct Ranking {
+    /// The code of the rank of a row.
+    rank: String,
+    /// Number of ranks.
+    count: u64,
+    /// Indexes of the constants that are the first rank, the number of ranks from it on, and the binary logarithm of
+    /// the ranks of an interval.
+    constants: [usize; 3],
+    wanted: u64,
+}
+
+/// The rank of a row by one expression.
+struct Rank {
+    code: String,
+    /// Number of ranks.
+    count: i128,
+    /// Whether rows of equal ranks have equal values.
+    is_exact: bool,
+}
+
+impl Ranking {
+    /// Returns the lines that leave out a row whose rank is not wanted, and that number its interval.
+    pub(crate) fn lines(&self) -> [String; 4] {
+        let [first, count, shift] = self.constants.map(|it| format!("f.constants[{}]", 2 * it));
+        [
+            format!("const u64 rank = {};", self.rank),
+            format!("const u64 distance = rank - {first};"),
+            format!("if (distance >= {count}) return;"),
+            format!("const Totals::Key key = static_cast<Totals::Key>(distance >> {shift});"),
+        ]
+    }
+
+    /// Returns a search for the ranks of the rows that are wanted, and of as many more.
+    fn search(&self, more: u64) -> Search {
+        let bits = u64::BITS - self.count.saturating_sub(1).leading_zeros();
+        Search::new(bits, Some(self.wanted), more)
+    }
+
+    /// Returns the constants of a kernel for these ranks.
+    fn constants_of(&self, ranks: Ranks) -> Vec<(usize, i128)> {
+        let numbers = [
+            ranks.first.into(),
+            i128::from(ranks.end) - i128::from(ranks.first),
+            ranks.shift.into(),
+        ];
+        self.constants.into_iter().zip(numbers).collect()
+    }
+}
+
+impl Code<'_, '_> {
+    /// Declares the ranks of rows.
+    ///
+    /// # Errors
+    /// If kernels cannot compute what rows are ordered by first.
+    pub(crate) fn ranking(&mut self, by: &[PhysicalSortExpr], wanted: u64) -> Result<Ranking> {
+        let mut all = self.rank(&by[0])?;
+        for by in &by[1..] {
+            // Rows of equal ranks are all in the list, or none of them.
+            if !all.is_exact {
+                break;
+            }
+            let Ok(next) = self.rank(by) else {
+                break;
+            };
+            let count = all.count.checked_mul(next.count);
+            let Some(count) = count.filter(|it| *it <= RANKS_MAX) else {
+                break;
+            };
+            let of_next = 2 * self.draft.uses.constant(next.count)?;
+            all = Rank {
+                code: format!("({}) * f.constants[{of_next}] + {}", all.code, next.code),
+                count,
+                is_exact: next.is_exact,
+            };
+        }
+        let mut constant = || self.draft.uses.constant(0);
+        Ok(Ranking {
+            rank: all.code,
+            count: all.count as u64,
+            constants: [constant()?, constant()?, constant()?],
+            wanted,
+        })
+    }
+
+    /// Declares the rank of a row by one expression.
+    fn rank(&mut self, by: &PhysicalSortExpr) -> Result<Rank> {
+        let mut value = match self.value(&by.expr) {
+            Ok(value) => value,
+            Err(reason) => return self.rank_of_values(by).map_err(|_| reason),
+        };
+        if value.kind == Kind::Float {
+            value = self.bits_of(&value);
+        }
+        if value.kind == Kind::Huge {
+            return Err(Reason::new("an order by numbers of more than 64 bits"));
+        }
+        let SortOptions {
+            descending,
+            nulls_first,
+        } = by.options;
+        let number = match value.kind {
+            Kind::Bool => value.text.clone(),
+            _ => value.widened(Kind::Large),
+        };
+        let number = format!("static_cast<u64>({number})");
+        let (from, to) = match descending {
+            true => (value.min, value.max),
+            false => (value.max, value.min),
+        };
+        let end = 2 * self.draft.uses.constant(from)?;
+        let mut distance = match descending {
+            true => format!("({number} - f.constants[{end}])"),
+            false => format!("(f.constants[{end}] - {number})"),
+        };
+        let mut largest = (to - from).abs();
+        let is_exact = largest < RANKS_MAX - 2;
+        if !is_exact {
+            distance = format!("({distance} >> {BITS_LEFT_OUT})");
+            largest >>= BITS_LEFT_OUT;
+        }
+        let (code, count) = match (value.valid, nulls_first) {
+            (None, _) => (distance, largest + 1),
+            (Some(valid), true) => {
+                let of_null = 2 * self.draft.uses.constant(largest + 1)?;
+                let code = format!("({valid} ? {distance} : f.constants[{of_null}])");
+                (code, largest + 2)
+            }
+            (Some(valid), false) => (format!("({valid} ? {distance} + 1 : 0ull)"), largest + 2),
+        };
+        Ok(Rank {
+            code,
+            count,
+            is_exact,
+        })
+    }
+
+    /// Declares the rank of a row by an expression of a column of few values.
+    fn rank_of_values(&mut self, by: &PhysicalSortExpr) -> Result<Rank> {
+        if self.draft.join_of(&by.expr).is_some() {
+            return Err(Reason::new("an order by values of a join"));
+        }
+        let domain = Domain::of(&by.expr, self.draft.scanned)?;
+        let (mut table, values) = domain.keys(&by.expr)?;
+        let order = sort_to_indices(&values, Some(by.options), None).map_err(Reason::of)?;
+        table.renumber(&ranks_of(&order));
+        let number = self.looked_up(&domain, table)?;
+        Ok(Rank {
+            code: format!("static_cast<u64>({number})"),
+            count: values.len().max(1) as i128,
+            is_exact: true,
+        })
+    }
+}
+
+/// Returns the rank of each value, from the indexes of the values in their order.
+fn ranks_of(order: &UInt32Array) -> Vec<u32> {
+    let mut ranks = vec![0; order.len()];
+    for (rank, index) in order.values().iter().rev().enumerate() {
+        ranks[*index as usize] = rank as u32;
+    }
+    ranks
+}
+
+impl Work {
+    /// Returns a list with room for the rows that are first in an order, from the numbers of rows in intervals of ranks.
+    ///
+    /// # Errors
+    /// If these are too many, or a device cannot count them.
+    pub(crate) async fn first(
+        &self,
+        ready: &Ready,
+        ranking: &Ranking,
+        figures: &mut Figures,
+    ) -> Result<Groups> {
+        // To count again is to read rows on the disk again.
+        let more = match ready.rows().is_on_disk() {
+            true => listed_max(u64::MAX, &ready.compiled.totals).saturating_sub(ranking.wanted),
+            false => MORE_MAX,
+        };
+        let mut search = ranking.search(more);
+        loop {
+            let counted = Groups::counted(ranking.constants_of(search.ranks));
+            let found = self.of_groups(ready, &counted, figures).await?;
+            let counts = found.ran.results().as_chunks::<8>().0.iter();
+            let counts: Vec<u64> = counts.map(|it| u64::from_le_bytes(*it)).collect();
+            let Some(selected) = search.found(&counts) else {
+                continue;
+            };
+            let mut groups = Groups::list_of(selected.count, &ready.compiled.totals)?;
+            groups.constants = ranking.constants_of(selected.ranks);
+            return Ok(groups);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Aggregates by grouping sets (`ROLLUP`, `CUBE`): kernels compute the states of the groups by all keys. Each set has
+//! these states with NULL in place of the keys that are not in the set, and the CPU merges the states of equal keys.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::aggregates::{
+    AggregateExec, AggregateMode, PhysicalGroupBy, evaluate_group_by,
+};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning,
+    PlanProperties, ReplaceChildrenOptions,
+};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::fragment::is_moving;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Returns the states of the groups of each set, from those of the groups by all keys, which are its input.
+#[derive(Debug)]
+pub(crate) struct SetsExec {
+    states: Plan,
+    /// The sets, over the columns of the input.
+    sets: PhysicalGroupBy,
+    /// Returns the groups of sets without keys that there are even without rows.
+    of_no_rows: Plan,
+    properties: Arc<PlanProperties>,
+}
+
+/// Returns the first step of an aggregate with the keys of all its grouping sets as those of one.
+///
+/// # Errors
+/// If DataFusion refuses the aggregate.
+pub(crate) fn by_all_keys(first: &AggregateExec) -> Result<AggregateExec> {
+    AggregateExec::try_new(
+        AggregateMode::Partial,
+        PhysicalGroupBy::new_single(first.group_expr().expr().to_vec()),
+        first.aggr_expr().to_vec(),
+        first.filter_expr().to_vec(),
+        Arc::clone(first.input()),
+        first.input_schema(),
+    )
+}
+
+/// Returns the plan of an aggregate whose first step has grouping sets, with the states of the groups by all keys as
+/// the input.
+///
+/// # Errors
+/// If DataFusion refuses a part of it.
+pub(crate) fn above(
+    aggregate: &AggregateExec,
+    first: &AggregateExec,
+    states: Plan,
+) -> Result<Plan> {
+    let mode = AggregateMode::Partial;
+    let partial = |input: Plan| {
+        AggregateExec::try_new(
+            mode,
+            first.group_expr().clone(),
+            first.aggr_expr().to_vec(),
+            first.filter_expr().to_vec(),
+            input,
+            first.input_schema(),
+        )
+    };
+    let of_no_rows = partial(Arc::new(EmptyExec::new(first.input().schema())))?;
+    let sets: Plan = Arc::new(SetsExec::new(
+        states,
+        first.group_expr(),
+        Arc::new(of_no_rows),
+    ));
+    if *first.mode() == AggregateMode::Partial {
+        return with_below(&aggregate.children()[0].clone(), sets).and_then(|input| {
+            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+            Arc::new(aggregate.clone()).replace_children(vec![input], options)
+        });
+    }
+    let merged = AggregateExec::try_new(
+        AggregateMode::Final,
+        first.group_expr().as_final(),
+        first.aggr_expr().to_vec(),
+        first.filter_expr().to_vec(),
+        sets,
+        first.input_schema(),
+    )?;
+    Ok(Arc::new(merged))
+}
+
+/// Returns operators that move rows above another input.
+fn with_below(plan: &Plan, below: Plan) -> Result<Plan> {
+    if !is_moving(plan) {
+        return Ok(below);
+    }
+    let input = with_below(plan.children()[0], below)?;
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    Arc::clone(plan).replace_children(vec![input], options)
+}
+
+impl SetsExec {
+    fn new(states: Plan, sets: &PhysicalGroupBy, of_no_rows: Plan) -> SetsExec {
+        let keys = sets.expr().iter().enumerate();
+        let keys = keys.map(|(index, (_, name))| {
+            let key: Arc<dyn PhysicalExpr> = Arc::new(Column::new(name, index));
+            (key, name.clone())
+        });
+        let (nulls, groups) = (sets.null_expr().to_vec(), sets.groups().to_vec());
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(of_no_rows.schema()),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Final,
+            Boundedness::Bounded,
+        );
+        SetsExec {
+            sets: PhysicalGroupBy::new(keys.collect(), nulls, groups, true),
+            states: Arc::new(CoalescePartitionsExec::new(states)),
+            of_no_rows,
+            properties: Arc::new(properties),
+        }
+    }
+}
+
+/// Returns the states of the groups of each set.
+fn of_sets(
+    states: &RecordBatch,
+    sets: &PhysicalGroupBy,
+    schema: &SchemaRef,
+) -> Result<Vec<RecordBatch>> {
+    let of_aggregates = &states.columns()[sets.expr().len()..];
+    let keys = evaluate_group_by(sets, states)?.into_iter();
+    let all = keys.map(|keys| {
+        let columns = keys.into_iter().chain(of_aggregates.iter().cloned());
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns.collect())?)
+    });
+    all.collect()
+}
+
+impl DisplayAs for SetsExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SetsExec: sets={}", self.sets.groups().len())
+    }
+}
+
+impl ExecutionPlan for SetsExec {
+    fn name(&self) -> &str {
+        "SetsExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Plan> {
+        vec![&self.states]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Plan>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Plan> {
+        let states = children.pop();
+        let states = states.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
+        Ok(Arc::new(SetsExec {
+            states,
+            sets: self.sets.clone(),
+            of_no_rows: Arc::clone(&self.of_no_rows),
+            properties: Arc::clone(&self.properties),
+        }))
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Plan>) -> Result<Plan> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let states = self.states.execute(partition, Arc::clone(&context))?;
+        let (sets, schema) = (self.sets.clone(), self.schema());
+        let has_rows = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&has_rows);
+        let of_sets = states.map(move |states| {
+            let states = states?;
+            seen.fetch_or(states.num_rows() > 0, Ordering::Relaxed);
+            let batches = of_sets(&states, &sets, &schema)?;
+            Ok::<_, DataFusionError>(stream::iter(batches).map(Ok))
+        });
+        let of_no_rows = Arc::clone(&self.of_no_rows);
+        let last = stream::once(async move {
+            let schema = of_no_rows.schema();
+            match has_rows.load(Ordering::Relaxed) {
+                true => Ok(EmptyExec::new(schema).execute(0, context)?),
+                false => of_no_rows.execute(0, context),
+            }
+        });
+        let all = of_sets.try_flatten().chain(last.try_flatten()).boxed();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), all)))
+    }
+}
