@@ -8,10 +8,11 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
+use crate::determined::Determined;
 use crate::expression::{Code, Function};
 use crate::fragment::{Aggregate, Fragment, Rows};
 use crate::join::{Join, JoinKind};
-use crate::program::{Column, Determined, Float, Output};
+use crate::program::{Column, Float, Output};
 use crate::value::Value;
 
 /// Maximum letters of a comment.

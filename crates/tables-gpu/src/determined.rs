@@ -9,8 +9,19 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::fragment::{Exprs, Fragment, Rows, column_of, over_rows, shifted};
+use crate::groups::Values;
 use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
+
+/// A key of groups that other keys determine.
+#[derive(Debug)]
+pub(crate) struct Determined {
+    pub(crate) values: Values,
+    /// The slot that is the number of its value.
+    pub(crate) slot: usize,
+    /// The slot that is 0 for NULL, if it has no number.
+    pub(crate) valid: Option<usize>,
+}
 
 impl Fragment {
     /// Returns, for each key, whether it is functionally dependent on the keys that are not; true for all if each row

@@ -26,7 +26,8 @@ impl Value {
         [self.min, self.max].map(|bound| float_of(bound as i64))
     }
 
-    fn may_be_negative_zero(&self) -> bool {
+    /// Returns whether a float may be -0.
+    pub(crate) fn may_be_negative_zero(&self) -> bool {
         (self.min..=self.max).contains(&ordered(-0.0).into())
     }
 

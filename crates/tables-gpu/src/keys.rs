@@ -91,12 +91,13 @@ impl Code<'_, '_> {
     pub(crate) fn determined_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
+        is_of_list: bool,
     ) -> Result<(String, Values, Option<String>)> {
         // Numbers need no table.
         let of_range = self.key_of_range(expr, true, Reason::new(""));
         let numbered = of_range.or_else(|_| self.key(expr));
         let numbered = numbered.map(|(number, values)| (number, values, None));
-        numbered.or_else(|reason| self.wide_key(expr).map_err(|_| reason))
+        numbered.or_else(|reason| self.wide_key(expr, is_of_list).map_err(|_| reason))
     }
 
     /// Declares the number of a key of which all numbers of 64 bits may be values: that of a float orders as it does.
@@ -104,10 +105,16 @@ impl Code<'_, '_> {
     fn wide_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
+        is_of_list: bool,
     ) -> Result<(String, Values, Option<String>)> {
         let data_type = self.data_type(expr)?;
         let mut value = self.value(expr)?;
         if value.kind == Kind::Float {
+            // The key of a group is 0 instead of -0, and one NaN for all.
+            let is_same = value.largest_float().is_some() && !value.may_be_negative_zero();
+            if !is_of_list && !is_same {
+                return Err(Reason::new("a key that may be -0, infinite or NaN"));
+            }
             value = self.bits_of(&value);
         }
         if value.kind > Kind::Large {

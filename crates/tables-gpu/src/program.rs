@@ -9,11 +9,12 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CastExpr;
 
 use crate::comments;
+use crate::determined::Determined;
 use crate::draft::Draft;
 use crate::expression::{Code, Function};
 use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
-use crate::groups::{Groups, Key, LastMarked, Place, Values};
+use crate::groups::{Groups, Key, LastMarked, Place};
 use crate::limit::{Limit, Ranking};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -118,16 +119,6 @@ pub(crate) struct Column {
     pub(crate) bounds: (i128, i128),
 }
 
-/// A key of groups that other keys determine.
-#[derive(Debug)]
-pub(crate) struct Determined {
-    pub(crate) values: Values,
-    /// The slot that is the number of its value.
-    pub(crate) slot: usize,
-    /// The slot that is 0 for NULL, if it has no number.
-    pub(crate) valid: Option<usize>,
-}
-
 /// The kernels of a fragment.
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -220,7 +211,7 @@ impl Compiled {
         let are_determined = fragment.determined();
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
-        let determined = slots.determined(&fragment.keys, &are_determined)?;
+        let determined = slots.determined((&fragment.keys, &are_determined), fragment.is_listed)?;
         let place = fragment.has_order_of_table();
         let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
         let ranking = match &fragment.limit {
@@ -351,13 +342,13 @@ impl Slots<'_, '_> {
     /// Returns the keys that other keys determine. All rows of a group have the same number of each.
     fn determined(
         &mut self,
-        keys: &Exprs,
-        are_determined: &[bool],
+        (keys, are_determined): (&Exprs, &[bool]),
+        is_of_list: bool,
     ) -> Result<HashMap<usize, Determined>> {
         let keys = keys.iter().enumerate();
         let keys = keys.filter(|(index, _)| are_determined[*index]);
         let determined = keys.map(|(index, key)| {
-            let (number, values, valid) = self.code.determined_key(key)?;
+            let (number, values, valid) = self.code.determined_key(key, is_of_list)?;
             let mut slot = |number: String| {
                 let number = format!("static_cast<u64>({number})");
                 self.slot(None, number, Added::Maximum)

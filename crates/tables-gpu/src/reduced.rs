@@ -13,6 +13,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 use crate::fragment::{Exprs, Fragment, Rows, column_of, is_moving, over_rows, rows};
 use crate::join::{Join, JoinKind};
 use crate::operator::GpuFragmentExec;
+use crate::packed::is_text;
 use crate::reason::Reason;
 use crate::rule::check;
 
@@ -138,7 +139,11 @@ fn leaves_out(join: &Join, key: &Arc<dyn PhysicalExpr>) -> bool {
     let leaves_out = matches!(join.kind, JoinKind::Inner | JoinKind::Semi) && join.is_selective();
     // A plan that ran twice could return other rows.
     // Other rows that repeat a key would leave the whole aggregate to the CPU.
-    let may_fail = join.rows.joins.iter().any(Join::is_unique);
+    // So would texts as keys with too many values.
+    let has_texts = of_rows
+        .data_type(&join.rows.schema)
+        .is_ok_and(|it| is_text(&it));
+    let may_fail = has_texts || join.rows.joins.iter().any(Join::is_unique);
     leaves_out && is_of_key && join.differ.is_none() && !join.rows.has_plan() && !may_fail
 }
 

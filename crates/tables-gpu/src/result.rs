@@ -20,12 +20,13 @@ use datafusion::physical_plan::Partitioning;
 use datafusion::physical_plan::metrics::Time;
 use datafusion::physical_plan::repartition::BatchPartitioner;
 
+use crate::determined::Determined;
 use crate::engine::Ran;
 use crate::fragment::Fragment;
 use crate::groups::{Groups, Values};
 use crate::limit::Limit;
 use crate::packed::array_of;
-use crate::program::{Column, Compiled, Determined, Float, Output, Total, group_words};
+use crate::program::{Column, Compiled, Float, Output, Total, group_words};
 use crate::reason::Reason;
 use crate::variance::Sums;
 
@@ -162,6 +163,19 @@ impl Totals<'_> {
                 })
             }
         }
+    }
+
+    /// Returns a key that other keys determine, for these groups.
+    fn determined(&self, of: &Determined, groups: &[Group]) -> Result<ArrayRef> {
+        let numbers = groups.iter();
+        let numbers = numbers.map(|(group, _)| self.count(*group, of.slot));
+        let values = of.values.take(numbers.collect())?;
+        let Some(valid) = of.valid else {
+            return Ok(values);
+        };
+        let are_null = groups.iter();
+        let are_null = are_null.map(|(group, _)| Some(self.count(*group, valid) == 0));
+        Ok(nullif(&values, &are_null.collect::<BooleanArray>())?)
     }
 
     /// Returns a column of the result, for these groups.
@@ -336,36 +350,17 @@ impl Made {
         let mut behind = groups.combinations;
         let mut numbered = groups.keys.iter();
         for key in 0..fragment.keys.len() {
-            let (values, numbers): (&Values, Vec<u64>) = match compiled.determined.get(&key) {
-                Some(Determined {
-                    values,
-                    slot,
-                    valid,
-                }) => {
-                    let numbers = rows.iter().map(|(group, _)| totals.count(*group, *slot));
-                    let column = values.take(numbers.collect())?;
-                    columns.push(match valid {
-                        Some(valid) => {
-                            let nulls = rows
-                                .iter()
-                                .map(|(group, _)| totals.count(*group, *valid) == 0);
-                            nullif(&column, &nulls.map(Some).collect::<BooleanArray>())?
-                        }
-                        None => column,
-                    });
-                    continue;
-                }
-                None => {
-                    let values = numbered.next();
-                    let values = values
-                        .ok_or_else(|| internal_datafusion_err!("the key {key} has no values"))?;
-                    let count = values.len().max(1) as u64;
-                    behind /= count;
-                    let numbers = rows.iter().map(|(_, group)| group / behind % count);
-                    (values, numbers.collect())
-                }
-            };
-            columns.push(values.take(numbers)?);
+            if let Some(determined) = compiled.determined.get(&key) {
+                columns.push(totals.determined(determined, rows)?);
+                continue;
+            }
+            let values = numbered.next();
+            let values =
+                values.ok_or_else(|| internal_datafusion_err!("the key {key} has no values"))?;
+            let count = values.len().max(1) as u64;
+            behind /= count;
+            let numbers = rows.iter().map(|(_, group)| group / behind % count);
+            columns.push(values.take(numbers.collect())?);
         }
         // Each group is in one row, so that its states are all that there are.
         let numbers: Vec<usize> = (0..rows.len()).collect();

@@ -73,7 +73,7 @@ impl PhysicalOptimizerRule for Fragments {
                     tried.or_else(|_| checked(aggregate))
                 }
             };
-            let is_tried = || self.0.hopeless.check(number_of(&node));
+            let is_tried = || self.check_hope(number_of(&node), &options);
             let tried = tried.and_then(|fragment| is_tried().map(|()| fragment));
             match tried {
                 Ok(fragment) => Ok(Transformed::yes(self.operator(node, fragment, &options)?)),
@@ -145,6 +145,10 @@ impl Fragments {
         if !is_alone && std::ptr::eq(first, aggregate) {
             return Err(Reason::new("grouping sets of several partitions"));
         }
+        let mut sets = first.group_expr().groups().iter();
+        if !sets.any(|set| set.iter().all(|is_null| !is_null)) {
+            return Err(Reason::new("grouping sets of which none has all keys"));
+        }
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
         if by_all_keys.properties().output_ordering().is_some() {
@@ -154,10 +158,11 @@ impl Fragments {
         fragment.returns_states = true;
         check(&fragment)?;
         let by_all_keys: Arc<dyn ExecutionPlan> = Arc::new(by_all_keys);
-        self.0.hopeless.check(number_of(&by_all_keys))?;
-        let states = self.operator(by_all_keys, fragment, options);
-        let states = states.map_err(Reason::of)?;
-        sets::above(aggregate, first, states).map_err(Reason::of)
+        self.check_hope(number_of(&by_all_keys), options)?;
+        let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
+        let states = GpuFragmentExec::new(by_all_keys, fragment, columns, options.clone());
+        let states = states.map_err(Reason::of)?.with_unknown_partitions();
+        sets::above(aggregate, first, Arc::new(states)).map_err(Reason::of)
     }
 
     /// Returns the operator that computes a fragment on the device instead of a plan of the CPU.
@@ -180,8 +185,8 @@ impl Fragments {
         }
     }
 
-    /// Returns a sort with a limit above an operator of a device that returns the first rows; `None` if kernels do not
-    /// tell which they are.
+    /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort as it is if
+    /// that was given up lately; `None` if kernels do not tell which rows they are.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
@@ -194,12 +199,15 @@ impl Fragments {
         let checked = check_listed(input).and_then(|()| {
             let fragment = Fragment::of_first(sort)?;
             check(&fragment)?;
-            self.check_hope(number, options)?;
             Ok(Arc::new(fragment))
         });
         let Ok(fragment) = checked else {
             return Ok(None);
         };
+        if self.check_hope(number, options).is_err() {
+            // All rows are more than the first.
+            return Ok(Some(Arc::clone(node)));
+        }
         let (columns, options) = (Arc::clone(&self.0), options.clone());
         let first = GpuFragmentExec::new(Arc::clone(input), fragment, columns, options)?;
         let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
@@ -231,7 +239,8 @@ impl Fragments {
                 return Ok(jump(node, false));
             }
             if let Some(sorted) = self.with_first(&node, options)? {
-                return Ok(jump(sorted, true));
+                let is_other = !Arc::ptr_eq(&sorted, &node);
+                return Ok(jump(sorted, is_other));
             }
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
             // An operator with a limit, other than a sort, ends before it has read all rows. The CPU computes what is

@@ -29,13 +29,16 @@ use crate::fragment::is_moving;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
+/// Rows of states that are repeated for all sets at once.
+const ROWS_OF_SLICE: usize = 1 << 13;
+
 /// Returns the states of the groups of each set, from those of the groups by all keys, which are its input.
 #[derive(Debug)]
 pub(crate) struct SetsExec {
     states: Plan,
     /// The sets, over the columns of the input.
     sets: PhysicalGroupBy,
-    /// Returns the groups of sets without keys that there are even without rows.
+    /// Returns the groups of sets without keys, which there are even without rows.
     of_no_rows: Plan,
     properties: Arc<PlanProperties>,
 }
@@ -65,35 +68,27 @@ pub(crate) fn above(
     first: &AggregateExec,
     states: Plan,
 ) -> Result<Plan> {
-    let mode = AggregateMode::Partial;
-    let partial = |input: Plan| {
-        AggregateExec::try_new(
-            mode,
-            first.group_expr().clone(),
-            first.aggr_expr().to_vec(),
-            first.filter_expr().to_vec(),
-            input,
-            first.input_schema(),
-        )
-    };
-    let of_no_rows = partial(Arc::new(EmptyExec::new(first.input().schema())))?;
-    let sets: Plan = Arc::new(SetsExec::new(
-        states,
-        first.group_expr(),
-        Arc::new(of_no_rows),
-    ));
+    let of_no_rows = AggregateExec::try_new(
+        AggregateMode::Partial,
+        first.group_expr().clone(),
+        first.aggr_expr().to_vec(),
+        first.filter_expr().to_vec(),
+        Arc::new(EmptyExec::new(first.input().schema())),
+        first.input_schema(),
+    )?;
+    let sets = SetsExec::new(states, first.group_expr(), Arc::new(of_no_rows));
+    let sets: Plan = Arc::new(sets);
     if *first.mode() == AggregateMode::Partial {
-        return with_below(&aggregate.children()[0].clone(), sets).and_then(|input| {
-            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-            Arc::new(aggregate.clone()).replace_children(vec![input], options)
-        });
+        let input = with_below(aggregate.input(), sets)?;
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        return Arc::new(aggregate.clone()).replace_children(vec![input], options);
     }
     let merged = AggregateExec::try_new(
         AggregateMode::Final,
         first.group_expr().as_final(),
         first.aggr_expr().to_vec(),
         first.filter_expr().to_vec(),
-        sets,
+        Arc::new(CoalescePartitionsExec::new(sets)),
         first.input_schema(),
     )?;
     Ok(Arc::new(merged))
@@ -117,19 +112,24 @@ impl SetsExec {
             (key, name.clone())
         });
         let (nulls, groups) = (sets.null_expr().to_vec(), sets.groups().to_vec());
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(of_no_rows.schema()),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Final,
-            Boundedness::Bounded,
-        );
         SetsExec {
             sets: PhysicalGroupBy::new(keys.collect(), nulls, groups, true),
-            states: Arc::new(CoalescePartitionsExec::new(states)),
+            properties: properties_of(&states, &of_no_rows),
+            states,
             of_no_rows,
-            properties: Arc::new(properties),
         }
     }
+}
+
+/// Returns the properties of the states of sets: those of groups in each partition of the input.
+fn properties_of(states: &Plan, of_no_rows: &Plan) -> Arc<PlanProperties> {
+    let count = states.properties().partitioning.partition_count();
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(of_no_rows.schema()),
+        Partitioning::UnknownPartitioning(count),
+        EmissionType::Final,
+        Boundedness::Bounded,
+    ))
 }
 
 /// Returns the states of the groups of each set.
@@ -145,6 +145,12 @@ fn of_sets(
         Ok(RecordBatch::try_new(Arc::clone(schema), columns.collect())?)
     });
     all.collect()
+}
+
+/// Returns the rows of a batch in batches of a few.
+fn sliced(batch: RecordBatch) -> impl Iterator<Item = RecordBatch> {
+    let firsts = (0..batch.num_rows()).step_by(ROWS_OF_SLICE);
+    firsts.map(move |first| batch.slice(first, ROWS_OF_SLICE.min(batch.num_rows() - first)))
 }
 
 impl DisplayAs for SetsExec {
@@ -185,10 +191,10 @@ impl ExecutionPlan for SetsExec {
         let states = children.pop();
         let states = states.ok_or_else(|| DataFusionError::Internal("no input".to_owned()))?;
         Ok(Arc::new(SetsExec {
+            properties: properties_of(&states, &self.of_no_rows),
             states,
             sets: self.sets.clone(),
             of_no_rows: Arc::clone(&self.of_no_rows),
-            properties: Arc::clone(&self.properties),
         }))
     }
 
@@ -209,8 +215,13 @@ impl ExecutionPlan for SetsExec {
         let of_sets = states.map(move |states| {
             let states = states?;
             seen.fetch_or(states.num_rows() > 0, Ordering::Relaxed);
-            let batches = of_sets(&states, &sets, &schema)?;
-            Ok::<_, DataFusionError>(stream::iter(batches).map(Ok))
+            let (sets, schema) = (sets.clone(), Arc::clone(&schema));
+            let slices = stream::iter(sliced(states));
+            let of_slices = slices.map(move |slice| {
+                let batches = of_sets(&slice, &sets, &schema)?;
+                Ok::<_, DataFusionError>(stream::iter(batches).map(Ok))
+            });
+            Ok::<_, DataFusionError>(of_slices.try_flatten())
         });
         let of_no_rows = Arc::clone(&self.of_no_rows);
         let last = stream::once(async move {

@@ -22,7 +22,7 @@ use crate::rows::Query;
 
 /// Operators that may be above a fragment. Each has one input, so that no row is returned before the fragment has run,
 /// and is made without its state by `replace_children` and `reset_state`.
-const ABOVE: [&str; 12] = [
+const ABOVE: [&str; 13] = [
     "AggregateExec",
     "CoalescePartitionsExec",
     "CooperativeExec",
@@ -32,6 +32,7 @@ const ABOVE: [&str; 12] = [
     "OnCpuExec",
     "ProjectionExec",
     "RepartitionExec",
+    "SetsExec",
     "SortExec",
     "SortExec(TopK)",
     "SortPreservingMergeExec",

@@ -57,7 +57,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT count(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.odd = quantity AND d.small <> b)",
     "SELECT count(*) FROM t WHERE quantity NOT IN (SELECT pieces FROM h)",
     // Outer joins with conditions.
-    "SELECT count(*), count(weight), sum(weight) FROM t LEFT JOIN d ON a = k AND b > weight",
+    "SELECT count(*), count(weight), max(weight) FROM t LEFT JOIN d ON a = k AND b > weight",
     "SELECT label, flag, count(*), sum(small) FROM t LEFT JOIN d ON a = k AND (quantity < odd OR label = 'x') GROUP BY 1, 2",
     "SELECT coalesce(title, '-'), count(*), count(small) FROM t LEFT JOIN d ON a = k AND quantity > small * 9
         LEFT JOIN r ON d.r = r.r AND price > 50000 GROUP BY 1",
@@ -78,7 +78,7 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT count(*), sum(b) FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE label = name)",
     "SELECT count(*), sum(n) FROM t JOIN c ON upper(name) = code",
     "SELECT count(*), sum(n) FROM t JOIN c ON name = code AND quantity = n + 1",
-    "SELECT count(*), sum(w) FROM t JOIN (SELECT label, max(weight) AS w FROM d GROUP BY label) AS g ON name = g.label",
+    "SELECT count(*), max(w) FROM t JOIN (SELECT label, max(weight) AS w FROM d GROUP BY label) AS g ON name = g.label",
     "SELECT code, label, count(*) FROM t JOIN c ON name = code JOIN d ON a = k GROUP BY 1, 2",
     "SELECT count(*) FROM t WHERE substr(note, 1, 1) IN (SELECT substr(code, 1, 1) FROM c)",
     // Scalar subqueries.

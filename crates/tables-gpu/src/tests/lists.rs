@@ -8,7 +8,7 @@ use super::{Fixture, in_order};
 
 /// Queries whose rows kernels list. Those of a sort with a limit have the columns of the sort alone, as rows that are
 /// equal by these are any.
-const QUERIES: &[&str] = &[
+pub(super) const QUERIES: &[&str] = &[
     "SELECT a, b, name, price FROM t WHERE a > 5 AND b < 100",
     "SELECT day, note, a FROM t WHERE note LIKE '%7%3%' OR name = 'ab'",
     "SELECT note FROM t WHERE regexp_like(note, '7.*3$')",

@@ -124,10 +124,10 @@ const QUERIES: &[&str] = &[
     // Grouping sets.
     "SELECT flag, name, count(*), sum(b), avg(price) FROM t GROUP BY ROLLUP (flag, name)",
     "SELECT flag, ok, a, min(day), count(a), stddev(quantity) FROM t WHERE b > 0 GROUP BY CUBE (flag, ok, a)",
-    "SELECT flag, name, sum(quantity), grouping(flag) FROM t GROUP BY GROUPING SETS ((flag), (name), (flag), ())",
+    "SELECT flag, name, sum(quantity), grouping(flag) FROM t GROUP BY GROUPING SETS ((name, flag), (flag), (name), (flag), ())",
     "SELECT flag, count(*), sum(a) FROM t WHERE a > 1000 GROUP BY ROLLUP (flag)",
     "SELECT label, flag, sum(price), count(*) FROM t JOIN d ON a = k GROUP BY ROLLUP (label, flag) HAVING count(*) > 2",
-    "SELECT b, day, count(*) FROM t WHERE quantity < 30 GROUP BY GROUPING SETS ((b), (day))",
+    "SELECT b, day, count(*) FROM t WHERE quantity < 30 GROUP BY GROUPING SETS ((b), (b, day))",
     // Groups that are grouped again.
     "SELECT sum(s), count(*), max(day) FROM (SELECT day, flag, sum(quantity) AS s FROM t GROUP BY 1, 2 HAVING sum(b) > 1000)",
     "SELECT flag, count(*), min(name), max(s), sum(c), count(m) FROM (SELECT day, flag, length(name) AS name, sum(a) AS s,
@@ -440,11 +440,30 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
     options.hash_join_single_partition_threshold_rows = 0;
     let engine = emulated::device();
     let fixture = Fixture::with_config(engine, Sizes(&[200, 300]), &config).await;
-    let query = "SELECT a, count(*) FROM (SELECT a, flag FROM t JOIN d ON a = k GROUP BY a, flag) AS n GROUP BY a";
-    let (without, _) = Fixture::rows(&fixture.without, query).await;
-    assert!(without.is_ok());
-    let (lenient, _) = Fixture::rows(&fixture.lenient, query).await;
-    assert_eq!(lenient, without);
+    for (query, is_on_engine) in [
+        (
+            "SELECT a, count(*) FROM (SELECT a, flag FROM t JOIN d ON a = k GROUP BY a, flag) AS n GROUP BY a",
+            false,
+        ),
+        (
+            "SELECT flag, label, count(*) FROM t JOIN d ON a = k GROUP BY ROLLUP (flag, label)",
+            true,
+        ),
+        (
+            "SELECT flag, b FROM t JOIN d ON a = k WHERE label <> 'x' ORDER BY b, flag LIMIT 9",
+            true,
+        ),
+    ] {
+        let (without, _) = Fixture::rows(&fixture.without, query).await;
+        assert!(without.is_ok());
+        let context = if is_on_engine {
+            &fixture.with
+        } else {
+            &fixture.lenient
+        };
+        let (with, _) = Fixture::rows(context, query).await;
+        assert_eq!(with, without);
+    }
 }
 
 /// Returns a fixture with a table `s` of five files of a chunk each, whose numbers follow each other.
@@ -688,6 +707,9 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     ] {
         let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
+        if sizes.0[0] < 10_000 {
+            fixture.compare(lists::QUERIES).await;
+        }
     }
     let fixture = Fixture::new(open(), Sizes(&[20_000, 700])).await;
     compare_random(&fixture, 100).await;
