@@ -40,7 +40,7 @@ pub enum Bench {
     /// Generate the tables of SQL benchmarks as Parquet files, one per table.
     #[cfg(feature = "tables")]
     Tables(TablesArgs),
-    /// Draw the papers' figures from records of documents, io, q6 and transfer.
+    /// Draw the papers' figures from records of documents, io, q6, transfer and SQL.
     Plot(PlotArgs),
     /// Build FerretDB if it is missing, and print its path, for tests that compare with FerretDB.
     Ferretdb,

@@ -274,41 +274,48 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     } else {
         [of_other, of_kept]
     };
-    if let Some(filter) = join.filter()
-        && matches!(kind, JoinKind::Inner | JoinKind::Outer)
-    {
-        let columns = filter.column_indices().iter().map(|it| match it.side {
-            JoinSide::Left => Arc::clone(&sides[0][it.index]),
-            _ => Arc::clone(&sides[1][it.index]),
-        });
+    filter(join, kind, &sides, &mut kept)?;
+    kept.columns = match (has_other, is_mark) {
+        (true, _) => sides.concat(),
+        (_, true) => with_mark(&sides, is_left),
+        _ => sides[usize::from(!is_left)].clone(),
+    };
+    if let Some(projection) = &join.projection {
+        let columns = projection.iter();
+        let columns = columns.map(|it| Arc::clone(&kept.columns[*it]));
         kept.columns = columns.collect();
-        match (kind, kept.joins.last_mut()) {
-            (JoinKind::Outer, Some(join)) => {
-                join.condition = Some(over_rows(filter.expression(), &kept.columns)?);
-            }
-            _ => kept.keep(filter.expression())?,
-        }
     }
-    let [left, right] = &sides;
-    let of_kept = if is_left { left } else { right };
-    let returned: Exprs = match () {
-        () if has_other => sides.concat(),
-        () if is_mark => {
-            let of_other = if is_left { right } else { left };
-            let mark = IsNotNullExpr::new(Arc::clone(&of_other[0]));
-            let mark: Arc<dyn PhysicalExpr> = Arc::new(mark);
-            of_kept.iter().cloned().chain([mark]).collect()
-        }
-        () => of_kept.clone(),
-    };
-    kept.columns = match &join.projection {
-        Some(projection) => {
-            let columns = projection.iter().map(|it| Arc::clone(&returned[*it]));
-            columns.collect()
-        }
-        None => returned,
-    };
     Ok(kept)
+}
+
+/// Lets rows, or the matches of an outer join, meet the condition of a join, over the columns of both sides.
+fn filter(join: &HashJoinExec, kind: JoinKind, sides: &[Exprs; 2], kept: &mut Rows) -> Result<()> {
+    let Some(filter) = join.filter() else {
+        return Ok(());
+    };
+    let columns = filter.column_indices().iter().map(|it| match it.side {
+        JoinSide::Left => Arc::clone(&sides[0][it.index]),
+        _ => Arc::clone(&sides[1][it.index]),
+    });
+    match (kind, kept.joins.last_mut()) {
+        (JoinKind::Inner, _) => {
+            kept.columns = columns.collect();
+            kept.keep(filter.expression())?;
+        }
+        (JoinKind::Outer, Some(join)) => {
+            join.condition = Some(over_rows(filter.expression(), &columns.collect())?);
+        }
+        // What differs is theirs.
+        _ => (),
+    }
+    Ok(())
+}
+
+/// Returns the columns of a mark join: those of the side that is kept, and whether there is a match.
+fn with_mark(sides: &[Exprs; 2], is_left: bool) -> Exprs {
+    let (kept, other) = (&sides[usize::from(!is_left)], &sides[usize::from(is_left)]);
+    let mark: Arc<dyn PhysicalExpr> = Arc::new(IsNotNullExpr::new(Arc::clone(&other[0])));
+    kept.iter().cloned().chain([mark]).collect()
 }
 
 /// Returns the columns of the other rows of a join, over the rows that are joined.

@@ -203,8 +203,8 @@ impl Code<'_, '_> {
         data_type.map_err(Reason::of)
     }
 
-    /// Declares the numbers of a key of a join that is a text: of the rows that are joined, and of the other rows. Texts
-    /// are equal if these are.
+    /// Declares the numbers of a key of a join that is a text: of the rows that are joined, and of the other rows.
+    /// Texts are equal if these are.
     ///
     /// # Errors
     /// Why kernels cannot compute it.

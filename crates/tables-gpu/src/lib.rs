@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! [`rule`] is the rule for the engine's plans. It puts an operator above each aggregate that kernels can compute, and
-//! above joins and conditions whose rows no aggregate reads. When the operator runs, its columns are in memory of the device, or in
-//! pinned memory of the host, and kernels compute the result, or the CPU does, with the same rows.
+//! above joins and conditions whose rows no aggregate reads. When the operator runs, its columns are in memory of the
+//! device, or in pinned memory of the host, and kernels compute the result, or the CPU does, with the same rows.
 #![deny(unsafe_code)]
 
 use std::path::PathBuf;

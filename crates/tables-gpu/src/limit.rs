@@ -235,7 +235,8 @@ fn ranks_of(order: &UInt32Array) -> Vec<u32> {
 }
 
 impl Work {
-    /// Returns a list with room for the rows that are first in an order, from the numbers of rows in intervals of ranks.
+    /// Returns a list with room for the rows that are first in an order, from the numbers of rows in intervals of
+    /// ranks.
     ///
     /// # Errors
     /// If these are too many, or a device cannot count them.

@@ -123,8 +123,8 @@ impl Fragments {
         Ok(fragment)
     }
 
-    /// Returns the plan of an aggregate by grouping sets whose groups by all keys are those of a device, or why there is
-    /// none; `None` if it has no such sets.
+    /// Returns the plan of an aggregate by grouping sets whose groups by all keys are those of a device, or why there
+    /// is none; `None` if it has no such sets.
     fn with_sets(
         &self,
         aggregate: &AggregateExec,

@@ -236,8 +236,8 @@ async fn commands_in_progress_end_when_their_user_is_dropped() -> Result<()> {
     let ada = login(&server, "ada").await?;
     let shop = ada.database("shop");
     let open = doc! { "aggregate": "things", "pipeline": [{ "$changeStream": {} }], "cursor": {} };
-    // Without a session of its own, each of the two commands takes any session of the driver's pool. A cursor belongs to
-    // the session that opened it.
+    // Without a session of its own, each of the two commands takes any session of the driver's pool. A cursor belongs
+    // to the session that opened it.
     let mut session = ada.start_session().await?;
     let reply = shop.run_command(open).session(&mut session).await?;
     let cursor = reply.get_document("cursor")?.get_i64("id")?;

@@ -124,8 +124,7 @@ struct Listed : OfAll {
     }
 };
 
-// The numbers of rows in intervals of ranks, which rows are counted by instead of being added to totals: those of a block
-// in shared memory.
+// The numbers of rows in intervals of ranks, instead of totals. Those of a block are in shared memory.
 struct Counted : Numbered {
     static constexpr bool kMayBeFull = true;
 

@@ -9,8 +9,8 @@ use datafusion::arrow::array::{
 };
 use datafusion::parquet::arrow::ArrowWriter;
 
-/// Tables beside `t`: `d`, `r` and `u` have a row for each key, `c` for each text, `p` for each two keys, `m` several, and
-/// `e` none. Each `remark` of `u` is another text.
+/// Tables beside `t`: `d`, `r` and `u` have a row for each key, `c` for each text, `p` for each two keys, `m` several,
+/// and `e` none. Each `remark` of `u` is another text.
 pub(super) const TABLES: [&str; 8] = ["d", "r", "u", "c", "p", "m", "e", "h"];
 
 /// Queries whose aggregates and joins kernels compute.

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
-use super::{QUERIES, joins};
+use super::{QUERIES, joins, lists};
 use crate::columns::{Columns, Freeing};
 use crate::disk::Disk;
 use crate::engine::Engine;
@@ -164,6 +164,7 @@ async fn queries_of_sessions_give_the_rows_of_the_cpu() {
         .iter()
         .chain(floats::QUERIES)
         .chain(joins::QUERIES)
+        .chain(lists::QUERIES)
         .collect();
     for query in &queries {
         let wanted = rows(&mut without, query).await;
