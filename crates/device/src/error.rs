@@ -157,6 +157,18 @@ pub enum JobFailure {
     /// The device has too little memory for the job.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
+    /// The card has too little memory beside the budget of the device.
+    #[error(
+        "the GPU has {free_bytes} bytes beside its budget, too few for {bytes} more ({code}); lower its budget"
+    )]
+    NoRoomOnCard {
+        /// Bytes of the request.
+        bytes: u64,
+        /// Free bytes of the card.
+        free_bytes: u64,
+        /// The driver's name of the error.
+        code: String,
+    },
     /// The host cannot pin (page-lock) more memory.
     #[error(
         "the host cannot pin {bytes} bytes ({code}); check `ulimit -l` and the host's free memory"

@@ -2,10 +2,13 @@
 
 use std::env;
 use std::fs;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
 
 use forebay_device::cuda::{
     Arch, CompileError, DevicePointer, DevicePointerMut, KernelArguments, KernelCache, ProgramSpec,
-    compile, nvrtc_version,
+    compile, end_compilations, nvrtc_version,
 };
 use forebay_device::kernel_arguments;
 
@@ -78,6 +81,46 @@ fn has_nvrtc() -> bool {
         println!("skipped: no NVRTC");
     }
     found.is_ok()
+}
+
+/// Says to the next test that it is the process that ends.
+const ENDS: &str = "FOREBAY_TEST_ENDS";
+
+/// Without the wait, one of three such processes was killed by a signal.
+#[test]
+fn a_process_ends_well_while_its_threads_compile() {
+    if !has_nvrtc() {
+        return;
+    }
+    for _ in 0..3 {
+        let mut process = Command::new(env::current_exe().expect("this program"));
+        process.args(["--exact", "a_process_that_compiles_ends"]);
+        let ended = process.env(ENDS, "1").output().expect("it starts");
+        let printed = String::from_utf8_lossy(&ended.stdout);
+        let has_run = printed.contains("1 passed");
+        assert!(ended.status.success() && has_run, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_process_that_compiles_ends() {
+    if env::var_os(ENDS).is_none() {
+        return;
+    }
+    let (sender, compiled) = channel();
+    for number in 0..4 {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            loop {
+                drop(compile(&spec(), ARCHS[number % 3]).expect("it compiles"));
+                // The receiver is gone when the test has ended.
+                let _ = sender.send(());
+            }
+        });
+    }
+    drop(sender);
+    (0..4).for_each(|_| compiled.recv().expect("a thread compiles"));
+    end_compilations();
 }
 
 #[test]

@@ -129,9 +129,31 @@ impl IndexBuilder {
     /// # Errors
     /// If device memory is too small, or the device fails.
     pub fn new(cuda: &Cuda, shape: TableShape, stream: &Stream) -> Result<Self, IndexError> {
+        let slots = cuda.buffer::<u8>(shape.slot_bytes().max(1) as usize)?;
+        IndexBuilder::in_memory(cuda, shape, slots.all(), stream)
+    }
+
+    /// Takes memory for the slots of a table, such as [`HybridMemory`](forebay_device::cuda::HybridMemory), and queues
+    /// the writes that empty it. Nothing else may write this memory as long as the table exists.
+    ///
+    /// # Errors
+    /// If device memory is too small for a bit for each slot, or the device fails.
+    ///
+    /// # Panics
+    /// If the memory is smaller than [`TableShape::slot_bytes`], its address is no multiple of 16, or it is that of
+    /// another device.
+    pub fn in_memory(
+        cuda: &Cuda,
+        shape: TableShape,
+        slots: DeviceView<u8>,
+        stream: &Stream,
+    ) -> Result<Self, IndexError> {
+        cuda.assert_owns(&slots);
+        let address = slots.pointer().address();
+        assert!(address.is_multiple_of(16), "slots at {address:#x}");
         let table = Table {
             shape,
-            slots: cuda.buffer::<u8>(shape.slot_bytes().max(1) as usize)?.all(),
+            slots: slots.view(0..shape.slot_bytes() as usize),
             taken: cuda
                 .buffer::<u32>(shape.taken_words().max(1) as usize)?
                 .all(),

@@ -118,7 +118,7 @@ impl TableShape {
     }
 
     /// Returns the bytes of all slots. A slot is a payload, with linear probing also the key.
-    pub(crate) fn slot_bytes(&self) -> u64 {
+    pub fn slot_bytes(&self) -> u64 {
         let words = match self.method {
             TableMethod::Perfect { .. } => 1,
             TableMethod::LinearProbing => 2,

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
     };
     let ended = runtime.block_on(cli::run(cli, &stop));
     runtime.shutdown_background();
+    forebay_device::cuda::end_compilations();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),

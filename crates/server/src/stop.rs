@@ -89,6 +89,7 @@ impl Stop {
                 tracing::error!(
                     "commands did not finish in time: the process ends without an orderly shutdown"
                 );
+                forebay_device::cuda::end_compilations();
                 process::exit(1);
             }
         })?;

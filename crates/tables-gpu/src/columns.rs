@@ -4,13 +4,14 @@
 //! loses nothing, since files are read again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::execution::TaskContext;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 use forebay_device::cuda::DeviceType;
@@ -99,7 +100,7 @@ impl ColumnKey {
 
 #[derive(Debug)]
 pub(crate) enum State {
-    /// On files, and read this often; less than zero if there was no room lately.
+    /// On files, and read by this many queries; less than zero if there was no room lately.
     Away(i32),
     Here(Arc<Column>),
     Refused(Reason),
@@ -114,6 +115,8 @@ pub(crate) struct Entry {
     pub(crate) used_at: Instant,
     /// Number of uses since it is here.
     reads: u64,
+    /// The query that used it last. A query may read a column in several of its parts.
+    query: Weak<TaskContext>,
 }
 
 impl Entry {
@@ -123,6 +126,7 @@ impl Entry {
             used,
             used_at: Instant::now(),
             reads: 0,
+            query: Weak::new(),
         }
     }
 }
@@ -135,14 +139,14 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Returns a column; if it is not here, how often it was read.
+    /// Returns a column; if it is not here, how many queries have read it.
     ///
     /// # Errors
     /// If it cannot be here.
     fn use_column(
         &mut self,
         key: ColumnKey,
-        now: Instant,
+        (query, now): (&Arc<TaskContext>, Instant),
     ) -> Result<Result<Arc<Column>, i32>, Reason> {
         let used = self.uses;
         let entry = self
@@ -162,7 +166,11 @@ impl Known {
             }
             State::Refused(reason) => Err(reason.clone()),
             State::Away(reads) => {
-                *reads += 1;
+                // The weak pointer keeps its address from another query.
+                if entry.query.as_ptr() != Arc::as_ptr(query) {
+                    entry.query = Arc::downgrade(query);
+                    *reads += 1;
+                }
                 Ok(Err(*reads))
             }
         }
@@ -339,12 +347,16 @@ impl Columns {
         }
     }
 
-    /// Returns the columns of all sources if they are here; otherwise whether those that are not have been read often
-    /// enough to be brought here.
+    /// Returns the columns of all sources of a query if they are here; otherwise whether those that are not have been
+    /// read often enough to be brought here.
     ///
     /// # Errors
     /// If a column cannot be here.
-    pub(crate) fn resident(&self, reads: &[Read]) -> Result<Result<Vec<Resident>, bool>, Refused> {
+    pub(crate) fn resident(
+        &self,
+        reads: &[Read],
+        query: &Arc<TaskContext>,
+    ) -> Result<Result<Vec<Resident>, bool>, Refused> {
         let mut known = self.known.lock();
         known.uses += 1;
         if known.columns.len() > COLUMNS_MAX {
@@ -356,7 +368,8 @@ impl Columns {
             for (file, _) in files {
                 let mut of_file = HashMap::new();
                 for column in &source.columns {
-                    let used = known.use_column(Columns::key(file, source, *column), now);
+                    let key = Columns::key(file, source, *column);
+                    let used = known.use_column(key, (query, now));
                     let used = used.map_err(|reason| Refused {
                         source: index,
                         column: *column,
@@ -375,16 +388,20 @@ impl Columns {
         if missing.is_empty() {
             return Ok(Ok(all));
         }
-        Ok(Err(self.are_often_read(missing)))
+        Ok(Err(self.are_often_read(missing, query)))
     }
 
     /// Returns whether all columns that are missing were read often enough to be brought here: those that have column
     /// files were. A search reads texts, whatever it searches for; they count once a query, however many searches it
     /// has.
-    fn are_often_read(&self, missing: Vec<(&Arc<Source>, &FileKey, usize, i32)>) -> bool {
+    fn are_often_read(
+        &self,
+        missing: Vec<(&Arc<Source>, &FileKey, usize, i32)>,
+        query: &Arc<TaskContext>,
+    ) -> bool {
         let (mut are_often_read, mut texts_used) = (true, HashMap::new());
-        let now = Instant::now();
-        let use_texts = |key: &ColumnKey| self.known.lock().use_column(key.clone(), now);
+        let by = (query, Instant::now());
+        let use_texts = |key: &ColumnKey| self.known.lock().use_column(key.clone(), by);
         for (source, file, column, reads) in missing {
             let texts = self.texts_of_search(file, source, column);
             let are_texts = texts.is_some_and(|(key, _)| {
@@ -628,6 +645,16 @@ mod tests {
         pushed.expect("few texts");
         let column = Column::new(Vec::new(), Arc::new(texts.into_inner()));
         State::Here(Arc::new(column))
+    }
+
+    #[test]
+    fn a_query_counts_once() {
+        let (mut known, first, second) = (Known::default(), Arc::default(), Arc::default());
+        let reads = [&first, &first, &second, &second].map(|query| {
+            let used = known.use_column(key("one"), (query, Instant::now()));
+            used.ok().and_then(Result::err)
+        });
+        assert_eq!(reads, [Some(1), Some(1), Some(2), Some(2)]);
     }
 
     #[test]

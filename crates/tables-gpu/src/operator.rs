@@ -90,17 +90,6 @@ impl GpuFragmentExec {
         GpuFragmentExec { number, ..self }
     }
 
-    /// Returns the operator with rows that are in its partitions in no known way.
-    pub(crate) fn with_unknown_partitions(self) -> GpuFragmentExec {
-        let count = self.properties.partitioning.partition_count();
-        let unknown = Partitioning::UnknownPartitioning(count);
-        let properties = PlanProperties::clone(&self.properties).with_partitioning(unknown);
-        GpuFragmentExec {
-            properties: Arc::new(properties),
-            ..self
-        }
-    }
-
     pub(crate) fn fragment(&self) -> &Fragment {
         &self.fragment
     }

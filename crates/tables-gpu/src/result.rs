@@ -28,6 +28,7 @@ use crate::limit::Limit;
 use crate::packed::array_of;
 use crate::program::{Column, Compiled, Float, Output, Total, group_words};
 use crate::reason::Reason;
+use crate::rule::is_by_columns;
 use crate::variance::Sums;
 
 /// Rows of a batch. Several threads make the batches of a larger result.
@@ -401,11 +402,14 @@ fn bytes_of(batch: &RecordBatch) -> usize {
     bytes.sum()
 }
 
-/// Returns the rows of each partition.
+/// Returns the rows of each partition, or all rows if any partition may have them.
 fn partitioned(batch: RecordBatch, partitioning: &Partitioning) -> Result<Vec<RecordBatch>> {
     let Partitioning::Hash(keys, count @ 2..) = partitioning else {
         return Ok(vec![batch]);
     };
+    if !is_by_columns(partitioning) {
+        return Ok(vec![batch]);
+    }
     let mut partitions = vec![RecordBatch::new_empty(batch.schema()); *count];
     BatchPartitioner::new_hash_partitioner(keys.clone(), *count, Time::default())?.partition(
         batch,

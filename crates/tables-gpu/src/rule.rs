@@ -159,10 +159,9 @@ impl Fragments {
         check(&fragment)?;
         let by_all_keys: Arc<dyn ExecutionPlan> = Arc::new(by_all_keys);
         self.check_hope(number_of(&by_all_keys), options)?;
-        let (fragment, columns) = (Arc::new(fragment), Arc::clone(&self.0));
-        let states = GpuFragmentExec::new(by_all_keys, fragment, columns, options.clone());
-        let states = states.map_err(Reason::of)?.with_unknown_partitions();
-        sets::above(aggregate, first, Arc::new(states)).map_err(Reason::of)
+        let states = self.operator(by_all_keys, fragment, options);
+        let states = states.map_err(Reason::of)?;
+        sets::above(aggregate, first, states).map_err(Reason::of)
     }
 
     /// Returns the operator that computes a fragment on the device instead of a plan of the CPU.
@@ -195,7 +194,7 @@ impl Fragments {
         let Some(sort) = node.downcast_ref::<SortExec>() else {
             return Ok(None);
         };
-        let (input, number) = (sort.input(), number_of(node));
+        let input = sort.input();
         let checked = check_listed(input).and_then(|()| {
             let fragment = Fragment::of_first(sort)?;
             check(&fragment)?;
@@ -204,6 +203,7 @@ impl Fragments {
         let Ok(fragment) = checked else {
             return Ok(None);
         };
+        let number = number_of(node);
         if self.check_hope(number, options).is_err() {
             // All rows are more than the first.
             return Ok(Some(Arc::clone(node)));
@@ -434,7 +434,7 @@ pub(crate) fn check(fragment: &Fragment) -> std::result::Result<(), Reason> {
 }
 
 /// Returns whether rows are partitioned by columns that are still there.
-fn is_by_columns(partitioning: &Partitioning) -> bool {
+pub(crate) fn is_by_columns(partitioning: &Partitioning) -> bool {
     let Partitioning::Hash(keys, _) = partitioning else {
         return false;
     };

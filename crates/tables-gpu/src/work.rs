@@ -500,7 +500,7 @@ impl Work {
         self.columns.forget_lost();
         self.columns.compile_searches(&reads).await?;
         self.search(&reads, used, stop).await?;
-        let is_often_read = match self.columns.resident(&reads) {
+        let is_often_read = match self.columns.resident(&reads, &self.context) {
             Ok(Ok(resident)) => {
                 self.promote(reads, &resident);
                 return Ok(Ok(resident));
@@ -514,7 +514,7 @@ impl Work {
             let loaded = load(Arc::clone(&self.columns), reads.clone(), with, loading).await;
             let loaded = loaded.map(|from_disk| self.from_disk.lock().add(from_disk));
             self.search(&reads, used, stop).await?;
-            return match self.columns.resident(&reads) {
+            return match self.columns.resident(&reads, &self.context) {
                 Err(refused) => Ok(Err(refused)),
                 Ok(resident) => {
                     loaded?;

@@ -22,6 +22,7 @@ use crate::engine::Shared;
 use crate::error::{Code, Result, SqlError};
 use crate::gpu::TableName;
 use crate::parse::{Body, parse};
+use crate::read_ahead::advised;
 use crate::rows::Running;
 use crate::{managed, provider};
 
@@ -347,5 +348,5 @@ async fn planned(
         return Ok(None);
     }
     let scan = table.scan(shared.base(), None, &[], None).await?;
-    Ok(Some((now, scan)))
+    Ok(Some((now, advised(scan)?)))
 }

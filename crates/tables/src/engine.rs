@@ -34,6 +34,7 @@ use crate::parse::{Parsed, TEXT_BYTES_MAX, parse};
 use crate::paths::Paths;
 use crate::planned::Plans;
 use crate::provider::{Catalogs, DATABASE, Folder};
+use crate::read_ahead::ReadAhead;
 use crate::relations::Listed;
 use crate::rows::Running;
 use crate::scans::NamedScans;
@@ -340,6 +341,7 @@ fn state(
     let listed: Arc<dyn CatalogProviderList> = Arc::new(catalogs.lenient());
     let rules = shared.source.iter().flat_map(|source| source.rules());
     let mut physical_rules = guards::physical_rules();
+    physical_rules.push(Arc::new(ReadAhead));
     for rule in &shared.gpu_rules {
         let rule: Arc<dyn GpuRule> = Arc::clone(rule);
         physical_rules.push(rule);

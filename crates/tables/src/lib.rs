@@ -49,6 +49,7 @@ mod physical;
 mod plan;
 mod planned;
 mod provider;
+mod read_ahead;
 mod relations;
 mod rewrite;
 mod rows;

@@ -7,7 +7,8 @@ use anyhow::Result;
 use forebay_device::cuda::{Cuda, DeviceView, Event, Fill, Stream, Transfer};
 use forebay_device::{Device, DeviceFault};
 use forebay_hash_index::{
-    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, Side, TableShape, Totals, Workload,
+    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, Side, TableShape, Totals,
+    Workload,
 };
 use forebay_movement::method::run_on_device;
 
@@ -73,19 +74,32 @@ pub(super) fn once(
 ) -> Result<Sample> {
     on_gpu(gpu, move |cuda| {
         let (index, build) = build(cuda, shape, &build_rows)?;
-        let stream = cuda.downloads().clone();
-        let totals = Totals::zero(cuda, &stream)?;
-        let began = mark(cuda, &stream)?;
-        let _probing = index.probe_async(cuda, &probe_rows, &totals, &stream)?;
-        let ended = mark(cuda, &stream)?;
-        let totals = totals.read(cuda, &stream)?;
+        let (totals, probe) = probe(cuda, &index, &probe_rows)?;
         Ok(Sample {
             allocation: None,
             build,
-            probe: duration(&began, &ended)?,
+            probe,
             totals,
         })
     })
+}
+
+/// Probes a table with rows. Returns the matches and the time on the device.
+///
+/// # Errors
+/// If the device is lost.
+pub(super) fn probe(
+    cuda: &mut Cuda,
+    index: &HashIndex,
+    rows: &DeviceRows,
+) -> Result<(JoinTotals, Duration), IndexError> {
+    let stream = cuda.downloads().clone();
+    let totals = Totals::zero(cuda, &stream)?;
+    let began = mark(cuda, &stream)?;
+    let _probing = index.probe_async(cuda, rows, &totals, &stream)?;
+    let ended = mark(cuda, &stream)?;
+    let totals = totals.read(cuda, &stream)?;
+    Ok((totals, duration(&began, &ended)?))
 }
 
 /// Builds a table. Returns it with the time on the device, which includes allocating and emptying its memory.
@@ -103,11 +117,38 @@ pub(super) fn build(
     Transfer::begin(cuda, Fill(0xEE), memory.all(), &stream)?.finish()?;
     drop(memory);
     let began = mark(cuda, &stream)?;
-    let mut builder = IndexBuilder::new(cuda, shape, &stream)?;
+    let builder = IndexBuilder::new(cuda, shape, &stream)?;
+    built(cuda, builder, rows, &began)
+}
+
+/// Builds a table in memory that is there. Returns it with the time on the device, which includes emptying it.
+///
+/// # Errors
+/// If device memory is too small, or the device is lost.
+pub(super) fn build_in(
+    cuda: &mut Cuda,
+    shape: TableShape,
+    memory: DeviceView<u8>,
+    rows: &DeviceRows,
+) -> Result<(HashIndex, Duration), IndexError> {
+    let stream = cuda.downloads().clone();
+    let began = mark(cuda, &stream)?;
+    let builder = IndexBuilder::in_memory(cuda, shape, memory, &stream)?;
+    built(cuda, builder, rows, &began)
+}
+
+/// Inserts rows. Returns the table with the time on the device from an event on.
+fn built(
+    cuda: &mut Cuda,
+    mut builder: IndexBuilder,
+    rows: &DeviceRows,
+    began: &Event,
+) -> Result<(HashIndex, Duration), IndexError> {
+    let stream = cuda.downloads().clone();
     builder.insert_async(cuda, rows)?;
     let ended = mark(cuda, &stream)?;
     let index = builder.finish(cuda)?;
-    Ok((index, duration(&began, &ended)?))
+    Ok((index, duration(began, &ended)?))
 }
 
 /// Returns a timed event after the work that is queued on a stream.

@@ -5,6 +5,7 @@
 
 mod device;
 mod host;
+mod hybrid;
 mod pinned;
 mod report;
 mod size;
@@ -73,8 +74,11 @@ pub enum Section {
     Pinned,
     /// All on the CPU.
     Cpu,
+    /// A table partly on the device and partly in host memory, 8 times as large as that of workload A. Measured alone.
+    Hybrid,
 }
 
+/// The sections that measure each workload.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
 
 /// The layouts of tables.
@@ -144,6 +148,17 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
             }
         }
     }
+    let measures_hybrid = match args.smoke {
+        true => {
+            session.devices.is_some()
+                && (args.only.is_empty() || args.only.contains(&Section::Hybrid))
+        }
+        false => args.only == [Section::Hybrid],
+    };
+    if measures_hybrid {
+        let scale = if args.smoke { 0.0 } else { args.scale };
+        hybrid::measure(&mut session, hybrid::workload(scale))?;
+    }
     session.report.results.end()
 }
 
@@ -169,8 +184,14 @@ impl Session {
     /// Starts the first GPU if there is one.
     fn start(args: &JoinsArgs) -> Result<Session> {
         let report = Report::begin(&args.results)?;
+        let is_hybrid = args.only == [Section::Hybrid];
+        ensure!(
+            is_hybrid || args.smoke || !args.only.contains(&Section::Hybrid),
+            "measure `hybrid` alone: its table takes the memory that other sections use"
+        );
         let devices = match gpus() {
-            Ok(_) => Some(start_gpu(args.smoke)?.into()),
+            Ok(_) if is_hybrid && !args.smoke => None,
+            Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
             Err(error) => {
                 let is_named = args.only.iter().any(|section| *section != Section::Cpu);
                 ensure!(!is_named, "the sections need a GPU: {error}");
@@ -223,7 +244,7 @@ impl Session {
             (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
                 pinned::measure(self, &gpu, join)
             }
-            (Section::Pinned, Some(_)) | (_, None) => Ok(()),
+            (Section::Pinned | Section::Hybrid, Some(_)) | (_, None) => Ok(()),
         }
     }
 
@@ -245,10 +266,10 @@ impl Session {
     }
 }
 
-/// Starts the first GPU. A smoke run takes little of its memory.
-fn start_gpu(smoke: bool) -> Result<Devices> {
+/// Starts the first GPU, with a budget or most of its memory.
+fn start_gpu(budget_bytes: Option<u64>) -> Result<Devices> {
     let options = DeviceOptions {
-        cuda_memory_budget_bytes: smoke.then_some(SMOKE_BYTES),
+        cuda_memory_budget_bytes: budget_bytes,
         pinned_pool_bytes: PINNED_BYTES,
         ..DeviceOptions::default()
     };
@@ -306,6 +327,7 @@ mod tests {
             "join-c-device/linear-probing",
             "join-a-pinned/zero-copy/perfect",
             "join-a-pinned/ring/linear-probing",
+            "join-hybrid/linear-probing/667",
         ] {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),

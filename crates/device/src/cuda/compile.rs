@@ -5,6 +5,9 @@ use std::ffi::{CString, NulError};
 use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::cache;
 use super::library::{NvrtcMissing, nvrtc_version};
@@ -149,11 +152,26 @@ pub enum CompileError {
     },
 }
 
+/// Held by each thread that runs NVRTC.
+static RUNNING: RwLock<()> = RwLock::new(());
+
+/// Time that the end of a process waits for compilations.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Waits for the compilations of all threads, at most five seconds, and lets none begin: a thread that would waits for
+/// ever. For the end of a process, whose libraries are closed while threads run; NVRTC then frees memory twice.
+pub fn end_compilations() {
+    if let Some(running) = RUNNING.try_write_for(END_TIME_MAX) {
+        std::mem::forget(running);
+    }
+}
+
 /// Compiles a program, without the disk cache. Blocks for tens of milliseconds to seconds.
 ///
 /// # Errors
 /// [`CompileError`]. If the source has errors, the returned error contains the compiler log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
+    let _running = RUNNING.read();
     nvrtc_version()?;
     let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {
         program: spec.name.clone(),

@@ -11,9 +11,9 @@ use super::event::Clock;
 use super::library::{DriverError, OUT_OF_MEMORY, check};
 use super::modules::{Modules, no_entry};
 use super::{
-    Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, DeviceView, Event, Gpu, Kernel,
-    KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool, Priority, Program,
-    Stream,
+    Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, DeviceView, Event, Gpu,
+    HybridMemory, Kernel, KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool,
+    Priority, Program, Stream,
 };
 use crate::device::Shared;
 use crate::memory::COMMON;
@@ -373,6 +373,16 @@ impl Cuda {
     pub fn buffer<T: DeviceType>(&self, len: usize) -> Result<DeviceBuffer<T>, OutOfMemory> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
+    }
+
+    /// Allocates at least `bytes` of memory, at least `device_bytes` of it on the device, both in chunks of 2 MiB or
+    /// more. Blocks: host memory is pinned at some GB/s.
+    ///
+    /// # Errors
+    /// [`JobFailure::NoRoomOnCard`] if the card has too little memory beside the budget, [`JobFailure::CannotPin`] if
+    /// the host cannot pin more; a fault of the device.
+    pub fn hybrid_memory(&self, bytes: u64, device_bytes: u64) -> Result<HybridMemory, JobError> {
+        HybridMemory::create((&self.context, &self.arena), bytes, device_bytes)
     }
 
     /// Allocates a zeroed pinned buffer that does not come from the loaders' pool. Blocks for milliseconds, so an

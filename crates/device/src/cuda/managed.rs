@@ -6,14 +6,14 @@ use std::slice;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUmemLocation, CUmemLocationType};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::library::{DriverError, OUT_OF_MEMORY, check};
 use super::{Context, Cuda, DevicePointerMut, Gpu, Stream};
 use crate::DeviceFault;
 
 /// Bytes of the card's memory that managed memory leaves to the driver and to other programs.
-const RESERVED_BYTES: u64 = 256 << 20;
+pub(super) const RESERVED_BYTES: u64 = 256 << 20;
 
 /// Why managed memory could not be allocated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +66,11 @@ impl ManagedBytes {
         }
         *counted += bytes;
         Ok(())
+    }
+
+    /// Returns the number of bytes, which stays until the guard is dropped.
+    pub(super) fn lock(&self) -> MutexGuard<'_, u64> {
+        self.bytes.lock()
     }
 
     /// Ends the count of bytes that were freed.

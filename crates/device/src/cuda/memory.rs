@@ -6,6 +6,7 @@ use cudarc::driver::sys;
 use parking_lot::Mutex;
 
 use super::Context;
+use super::hybrid::Chunks;
 use super::library::{DriverError, check};
 use super::ranges::{Range, Ranges};
 use crate::device::Shared;
@@ -102,9 +103,11 @@ impl Arena {
         Some(DeviceMemory {
             address: self.address + range.offset,
             bytes,
-            range: Some(range),
+            held: Held::Range {
+                range: Some(range),
+                _reservation: reservation,
+            },
             arena: Arc::clone(self),
-            _reservation: reservation,
         })
     }
 }
@@ -139,13 +142,34 @@ impl Drop for Arena {
 #[derive(Debug)]
 pub struct DeviceMemory {
     arena: Arc<Arena>,
-    range: Option<Range>,
+    held: Held,
     address: u64,
     bytes: u64,
-    _reservation: Reservation,
+}
+
+/// What a value of [`DeviceMemory`] keeps.
+#[derive(Debug)]
+enum Held {
+    /// A range of the arena and its part of the budget.
+    Range {
+        range: Option<Range>,
+        _reservation: Reservation,
+    },
+    /// Chunks, which are not of the arena.
+    Chunks { _chunks: Arc<Chunks> },
 }
 
 impl DeviceMemory {
+    /// Returns the first bytes of chunks, which a device uses as its memory.
+    pub(super) fn of_chunks(arena: &Arc<Arena>, chunks: Arc<Chunks>, bytes: u64) -> DeviceMemory {
+        DeviceMemory {
+            arena: Arc::clone(arena),
+            address: chunks.address(),
+            bytes,
+            held: Held::Chunks { _chunks: chunks },
+        }
+    }
+
     /// Returns the address on the device, a multiple of 256.
     pub fn address(&self) -> u64 {
         self.address
@@ -154,6 +178,11 @@ impl DeviceMemory {
     /// Returns whether this memory belongs to `arena`.
     pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
+    }
+
+    /// Returns whether other devices may use this memory.
+    pub(super) fn is_for_peers(&self) -> bool {
+        matches!(self.held, Held::Range { .. })
     }
 
     /// Returns whether both ranges are memory of the same device.
@@ -188,7 +217,10 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         self.arena.context.settle_if_panicking();
-        if let Some(range) = self.range.take() {
+        let Held::Range { range, .. } = &mut self.held else {
+            return;
+        };
+        if let Some(range) = range.take() {
             self.arena.ranges.lock().give_back(range);
         }
     }

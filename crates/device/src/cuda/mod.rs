@@ -22,6 +22,7 @@ mod engine;
 mod event;
 mod gpu;
 mod header;
+mod hybrid;
 mod kernel;
 mod library;
 mod managed;
@@ -41,11 +42,14 @@ mod transfer;
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
 pub use buffer::{DeviceBuffer, DeviceView};
 pub use cache::KernelCache;
-pub use compile::{Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile};
+pub use compile::{
+    Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile, end_compilations,
+};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
 pub use header::device_header;
+pub use hybrid::HybridMemory;
 pub use kernel::{Kernel, LaunchShape};
 pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
 pub use managed::{Managed, ManagedError, Place};

@@ -272,6 +272,11 @@ unsafe fn enqueue(
         own(from.memory) || own(to.memory),
         "neither end is memory of this device"
     );
+    let is_foreign = |memory| matches!(memory, Memory::Device(memory) if !cuda.owns(memory) && !memory.is_for_peers());
+    assert!(
+        !is_foreign(from.memory) && !is_foreign(to.memory),
+        "hybrid memory of another device"
+    );
     let (bytes, raw) = (to.bytes, cuda.own_stream(stream).raw());
     if bytes == 0 {
         return Ok(());

@@ -162,8 +162,9 @@ fn compile(folder: &TempDir, spec: &ProgramSpec, kernel: &str, arguments: &str) 
         .collect();
     let text = format!(
         "{}\nstruct Fragment {{ {arguments} arguments; u64 kernel; }};\n\
-         inline void fragment(const Fragment& f) {{\n{cases}}}\n{}",
+         inline void fragment(const Fragment& f) {{\n{cases}}}\n{}{}",
         spec.source,
+        include_str!("../../../tables-gpu/src/tests/emulated_kernel.cuh"),
         include_str!("../../../tables-gpu/src/tests/emulated_main.cuh")
     );
     let source = folder.path().join(format!("{kernel}.cpp"));

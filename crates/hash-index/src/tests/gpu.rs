@@ -189,6 +189,127 @@ fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
     }
 }
 
+/// A table moves between the host and the device while kernels probe it.
+#[test]
+fn a_gpu_probes_a_table_that_moves_between_device_and_host() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Eight,
+        build_rows: 2_000_000,
+        probe_rows: 1_000_000,
+    };
+    let shape = TableShape::linear_probing(workload.width, workload.build_rows);
+    let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
+    on(&device, move |cuda| {
+        let sides = [Side::Build, Side::Probe].map(|side| generated(cuda, &workload, side));
+        for first in [0, bytes / 3, bytes] {
+            let memory = cuda.hybrid_memory(bytes, first).expect("memory");
+            let is_at = |bytes: u64| (bytes..bytes + (4 << 20)).contains(&memory.device_bytes());
+            assert!(is_at(first));
+            let stream = cuda.uploads().clone();
+            let builder = IndexBuilder::in_memory(cuda, shape, memory.all(), &stream);
+            let mut builder = builder.expect("memory");
+            builder.insert_async(cuda, &sides[0]).expect("a kernel");
+            let index = builder.finish(cuda).expect("the table has room");
+            for share in [first, 0, bytes, bytes / 2, u64::MAX, first] {
+                let totals = Totals::zero(cuda, &stream).expect("memory");
+                let probing = index.probe_async(cuda, &sides[1], &totals, &stream);
+                memory.set_device_bytes(cuda, share).expect("memory");
+                assert!(is_at(share.min(bytes)), "{share} of {bytes}");
+                drop(probing.expect("a kernel"));
+                let found = totals.read(cuda, &stream).expect("the kernel ran");
+                assert_eq!(found, expected, "{share} of {bytes}, {first} at first");
+                let found = probe(cuda, &index, &sides[1]).expect("the kernel runs");
+                assert_eq!(found, expected, "{share} of {bytes}, {first} at first");
+            }
+            // The table keeps the memory.
+            drop(memory);
+            let found = probe(cuda, &index, &sides[1]).expect("the kernel runs");
+            assert_eq!(found, expected);
+        }
+    });
+}
+
+#[test]
+fn a_gpu_copies_all_bytes_of_memory_that_is_partly_in_the_host() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    on(&device, |cuda| {
+        let len = (9 << 20) + 5;
+        let mut bytes = cuda.host_buffer(len).expect("host memory");
+        fastrand::Rng::with_seed(1).fill(&mut bytes);
+        let expected = bytes.to_vec();
+        let memory = cuda.hybrid_memory(len as u64, 4 << 20).expect("memory");
+        let stream = cuda.uploads().clone();
+        let copy = Transfer::begin(cuda, bytes, memory.all(), &stream).expect("a copy");
+        let (mut bytes, _) = copy.finish().expect("it ends");
+        for share in [4 << 20, 0, u64::MAX] {
+            memory.set_device_bytes(cuda, share).expect("memory");
+            // Into plain device memory, and from there.
+            let plain = cuda.buffer::<u8>(len).expect("memory").all();
+            let copy = Transfer::begin(cuda, memory.all(), plain, &stream).expect("a copy");
+            let (_, plain) = copy.finish().expect("it ends");
+            bytes.fill(0);
+            let copy = Transfer::begin(cuda, plain, bytes, &stream).expect("a copy");
+            (_, bytes) = copy.finish().expect("it ends");
+            assert!(bytes[..] == expected[..], "{share}");
+            let copy = Transfer::begin(cuda, memory.all(), bytes, &stream).expect("a copy");
+            (_, bytes) = copy.finish().expect("it ends");
+            assert!(bytes[..] == expected[..], "{share}");
+        }
+    });
+}
+
+#[test]
+fn a_gpu_without_room_leaves_the_chunks_where_they_are() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Eight,
+        build_rows: 12_000_000,
+        probe_rows: 1_000_000,
+    };
+    let shape = TableShape::perfect(workload.width, 0..workload.build_rows);
+    let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
+    let is_full =
+        |error: &JobError| matches!(error, JobError::Failed(JobFailure::NoRoomOnCard { .. }));
+    on(&device, move |cuda| {
+        let memory = cuda.hybrid_memory(bytes, 0).expect("memory");
+        let stream = cuda.uploads().clone();
+        let builder = IndexBuilder::in_memory(cuda, shape, memory.all(), &stream);
+        let mut builder = builder.expect("memory");
+        let rows = generated(cuda, &workload, Side::Build);
+        builder.insert_async(cuda, &rows).expect("a kernel");
+        let index = builder.finish(cuda).expect("the table has room");
+        drop(rows);
+        let mut taken = Vec::new();
+        for size in (26..38).rev().map(|bit| 1 << bit) {
+            let error = loop {
+                match cuda.hybrid_memory(size, size) {
+                    Ok(memory) => taken.push(memory),
+                    Err(error) => break error,
+                }
+            };
+            assert!(is_full(&error), "{error}");
+        }
+        let moved = memory.set_device_bytes(cuda, bytes);
+        let error = moved.expect_err("the card is full");
+        assert!(is_full(&error), "{error}");
+        assert!(memory.device_bytes() < bytes);
+        let rows = generated(cuda, &workload, Side::Probe);
+        let found = probe(cuda, &index, &rows).expect("the kernel runs");
+        assert_eq!(found, expected);
+        drop(taken);
+        memory.set_device_bytes(cuda, bytes).expect("room");
+        let found = probe(cuda, &index, &rows).expect("the kernel runs");
+        assert_eq!(found, expected);
+    });
+}
+
 /// Threads of many blocks insert the same keys at the same time: in turn, and one of them thousands of times.
 #[test]
 fn a_gpu_counts_rows_that_many_blocks_insert_with_the_same_key() {

@@ -7,8 +7,9 @@ use forebay_memory::Share;
 
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
+use super::random::compare_random;
 use super::sessions::{self, ON};
-use super::{Fixture, compare_random, gpus_of};
+use super::{Fixture, gpus_of};
 use crate::columns::Freeing;
 use crate::gpu::open_all;
 

@@ -2,14 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <ucontext.h>
-#include <vector>
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -32,16 +26,17 @@ constexpr u32 kLanes = 32;
 using std::max;
 using std::min;
 
-inline ucontext_t scheduler;
-inline std::vector<ucontext_t> fibres;
 // A number of each thread, for those of its warp.
-inline std::vector<u64> shown;
+extern u64 shown[1024];
+void __syncthreads();
+// What a kernel is to `emulated_main.cuh`, which is compiled once for all kernels.
+struct Arguments {
+    void* address;
+    size_t bytes;
+};
+Arguments arguments_of_kernel();
+void run_kernel();
 
-inline void __syncthreads() {
-    const u32 thread = threadIdx.x;
-    swapcontext(&fibres[thread], &scheduler);
-    threadIdx.x = thread;
-}
 inline u32 this_lane() { return threadIdx.x % kLanes; }
 // Returns what a function makes of the numbers of a warp. The real ones wait for the warp alone.
 template <class Joined> u64 warp_joined(u64 number, Joined joined) {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{Array, StringArray, StringBuilder};
@@ -31,6 +31,21 @@ const HEAD: usize = 4096;
 /// Number of blocks of a launch, and threads of a block: two warps.
 const BLOCKS: u64 = 3;
 const THREADS: u32 = 64;
+
+/// What undefined behaviour does: ends the program, or prints where it is first, which takes longer to compile.
+const TRAPS: &str = "-fsanitize-undefined-trap-on-error";
+const EXPLAINS: &str = "-fno-sanitize-recover";
+/// What makes a kernel a program.
+const PROGRAM: [&str; 3] = ["-include", "device.cuh", "main.o"];
+
+/// Runs a kernel over the image of memory in a file.
+fn run(program: &Path, image: &Path) -> Output {
+    let run = Command::new(program)
+        .arg(image)
+        .args([format!("{BASE:x}"), BLOCKS.to_string(), THREADS.to_string()])
+        .output();
+    run.expect("the kernel runs")
+}
 
 /// Returns whether there is a compiler of C++. Without one, prints that the test is skipped, or panics if
 /// `FOREBAY_REQUIRE_CXX=1`.
@@ -64,7 +79,18 @@ pub(super) struct Emulated {
     pub(super) searches: AtomicU64,
     pub(super) launches: AtomicU64,
     /// The kernels that were compiled, by their source.
-    pub(super) kernels: Mutex<HashMap<String, (PathBuf, ProgramSpec)>>,
+    pub(super) kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+    /// Whether the header and `main` are compiled.
+    common: OnceLock<()>,
+}
+
+/// A kernel.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub(super) spec: ProgramSpec,
+    /// Its program and its source without their extensions.
+    file: PathBuf,
+    is_compiled: OnceLock<()>,
 }
 
 impl Emulated {
@@ -93,6 +119,7 @@ impl Emulated {
             searches: AtomicU64::new(0),
             launches: AtomicU64::new(0),
             kernels: Mutex::default(),
+            common: OnceLock::new(),
         })
     }
 
@@ -108,13 +135,12 @@ impl Emulated {
         }
     }
 
-    /// Runs the compiler.
-    fn compile(&self, arguments: &[&str], from: &Path, to: &Path) {
+    /// Runs the compiler, in the folder.
+    fn compile(&self, undefined: &str, arguments: &[&str], from: &Path, to: &Path) {
         let compiled = Command::new("c++")
-            .args(["-std=c++20", "-O0", "-w", "-fsanitize=undefined"])
-            .arg("-fno-sanitize-recover")
-            .args(arguments)
+            .args(["-std=c++20", "-O0", "-w", "-fsanitize=undefined", undefined])
             .arg(from)
+            .args(arguments)
             .arg("-o")
             .arg(to)
             .current_dir(self.folder.path())
@@ -126,35 +152,66 @@ impl Emulated {
     }
 
     /// Returns the program of a kernel.
-    fn compiled(&self, spec: &ProgramSpec) -> PathBuf {
-        let mut kernels = self.kernels.lock();
-        if let Some((known, _)) = kernels.get(&*spec.source) {
-            return known.clone();
-        }
-        let file = |name: String| self.folder.path().join(name);
-        if kernels.is_empty() {
-            // Half of the time of the compiler is that of the headers of its library.
-            let header = file("device.cuh".to_owned());
-            let compiled = file("device.cuh.gch".to_owned());
-            self.compile(&["-x", "c++-header"], &header, &compiled);
-        }
-        let main = include_str!("emulated_main.cuh");
-        let source = file(format!("kernel{}.cpp", kernels.len()));
-        let threads = format!("kThreads = {}", crate::program::THREADS);
-        let kernel = spec
-            .source
-            .replace(&threads, &format!("kThreads = {THREADS}"));
-        fs::write(&source, format!("{kernel}{main}")).expect("room");
-        let program = source.with_extension("");
-        self.compile(&["-include", "device.cuh"], &source, &program);
-        let entry = (program.clone(), spec.clone());
-        kernels.insert(spec.source.to_string(), entry);
-        program
+    fn compiled(&self, spec: &ProgramSpec) -> Arc<Kernel> {
+        let kernel = {
+            let mut kernels = self.kernels.lock();
+            let file = format!("kernel{}", kernels.len());
+            let kernel = kernels.entry(spec.source.to_string()).or_insert_with(|| {
+                Arc::new(Kernel {
+                    spec: spec.clone(),
+                    file: self.folder.path().join(file),
+                    is_compiled: OnceLock::new(),
+                })
+            });
+            Arc::clone(kernel)
+        };
+        // Most of the time of the compiler is that of its library, and of what is the same for all kernels.
+        self.common.get_or_init(|| {
+            let folder = self.folder.path();
+            let header = folder.join("device.cuh");
+            fs::write(folder.join("header.hpp"), "#include \"device.cuh\"\n").expect("room");
+            self.compile(
+                TRAPS,
+                &["-c"],
+                &folder.join("header.hpp"),
+                &header.with_extension("cuh.gch"),
+            );
+            let (main, object) = (folder.join("main.cpp"), folder.join("main.o"));
+            fs::write(&main, include_str!("emulated_main.cuh")).expect("room");
+            self.compile(TRAPS, &["-include", "device.cuh", "-c"], &main, &object);
+        });
+        kernel.is_compiled.get_or_init(|| {
+            let end = include_str!("emulated_kernel.cuh");
+            let source = kernel.file.with_extension("cpp");
+            let threads = format!("kThreads = {}", crate::program::THREADS);
+            let text = spec
+                .source
+                .replace(&threads, &format!("kThreads = {THREADS}"));
+            fs::write(&source, format!("{text}{end}")).expect("room");
+            self.compile(TRAPS, &PROGRAM, &source, &kernel.file);
+        });
+        kernel
+    }
+
+    /// Runs a kernel that failed again, with a message. Returns it and the kernel.
+    fn explained(&self, kernel: &Kernel, image: &Path) -> String {
+        let program = kernel.file.with_extension("explained");
+        self.compile(
+            EXPLAINS,
+            &PROGRAM,
+            &kernel.file.with_extension("cpp"),
+            &program,
+        );
+        let ran = run(&program, image);
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        format!("{}: {errors}\n{}", ran.status, kernel.spec.source)
     }
 
     fn ran(&self, launch: &Launch) -> Result<Ran, Reason> {
         let began = Instant::now();
         self.launches.fetch_add(1, Ordering::Relaxed);
+        let kernels = launch.kernels.iter();
+        let programs: Vec<_> = kernels.map(|it| self.compiled(it.program.spec())).collect();
         let mut memory = vec![0; HEAD];
         // Held until the kernels have run, so that nothing else changes the memory meanwhile.
         let mut all = self.memory.lock();
@@ -172,20 +229,15 @@ impl Emulated {
         for (index, kernel) in launch.kernels.iter().enumerate() {
             let tiles_of_block = image.tiles(index).div_ceil(BLOCKS);
             kernel.check_sums(tiles_of_block * u64::from(THREADS * ROWS_OF_THREAD))?;
-            let program = self.compiled(kernel.program.spec());
             let mut arguments = Vec::new();
             let of_kernel = image.arguments_at(index, BASE + begin as u64);
             of_kernel.append(&mut arguments);
             memory[..arguments.len()].copy_from_slice(&arguments);
             fs::write(file.path(), &memory).expect("room");
-            let run = Command::new(program)
-                .arg(file.path())
-                .args([format!("{BASE:x}"), BLOCKS.to_string(), THREADS.to_string()])
-                .output()
-                .expect("the kernel runs");
-            let errors = String::from_utf8_lossy(&run.stderr);
-            let source = &kernel.program.spec().source;
-            assert!(run.status.success(), "{}: {errors}\n{source}", run.status);
+            if !run(&programs[index].file, file.path()).status.success() {
+                fs::write(file.path(), &memory).expect("room");
+                panic!("{}", self.explained(&programs[index], file.path()));
+            }
             memory = fs::read(file.path()).expect("the memory");
         }
         let kept = all.len();

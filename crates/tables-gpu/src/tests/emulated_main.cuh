@@ -1,12 +1,27 @@
 // `main` of an emulated kernel: runs it over an image of memory in a file, at the address that the pointers in the
 // image have. The image begins with the arguments.
-u64 memory[1 << 20];
-Fragment arguments;
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <ucontext.h>
+#include <vector>
 
+// The shared memory that a launch asks for. Blocks run one after another.
+alignas(16) u64 memory[1 << 20];
+u64 shown[1024];
+
+ucontext_t scheduler;
+std::vector<ucontext_t> fibres;
 std::vector<bool> has_ended;
 
+void __syncthreads() {
+    const u32 thread = threadIdx.x;
+    swapcontext(&fibres[thread], &scheduler);
+    threadIdx.x = thread;
+}
+
 void run_thread() {
-    fragment(arguments);
+    run_kernel();
     has_ended[threadIdx.x] = true;
     setcontext(&scheduler);
 }
@@ -15,9 +30,11 @@ void run_thread() {
 void run_block() {
     constexpr size_t kStackBytes = 256 << 10;
     const u32 threads = blockDim.x;
-    std::vector<char> stacks(threads * kStackBytes);
+    // Only what a fibre touches is memory.
+    static char* stacks = static_cast<char*>(
+        mmap(nullptr, threads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (stacks == MAP_FAILED) abort();
     fibres.resize(threads);
-    shown.resize(threads);
     has_ended.assign(threads, false);
     for (u32 t = 0; t < threads; t++) {
         getcontext(&fibres[t]);
@@ -42,7 +59,8 @@ int main(int, char** texts) {
     void* base = reinterpret_cast<void*>(strtoull(texts[2], nullptr, 16));
     void* image = mmap(base, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
     if (image != base) return 3;
-    memcpy(static_cast<void*>(&arguments), image, sizeof arguments);
+    const Arguments arguments = arguments_of_kernel();
+    memcpy(arguments.address, image, arguments.bytes);
     gridDim.x = static_cast<u32>(atoi(texts[3]));
     blockDim.x = static_cast<u32>(atoi(texts[4]));
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block();

@@ -13,21 +13,26 @@ mod random;
 mod reference;
 mod sessions;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SessionStateBuilder;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 use forebay_device::{DeviceOptions, Devices};
 use forebay_memory::Share;
 use forebay_tables::GpuOptions;
+use futures_util::{Stream, StreamExt, stream};
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 
 use self::data::{Sizes, write};
 use self::emulated::Emulated;
 use self::floats::are_alike;
+use self::random::{compare_random, number};
 use crate::columns::{Columns, Freeing};
 use crate::engine::Engine;
 use crate::gpu::open_all;
@@ -162,8 +167,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("SELECT max(name) FROM t WHERE a > 3", ""),
 ];
 
+#[derive(Clone)]
 struct Fixture {
-    _folder: TempDir,
+    _folder: Arc<TempDir>,
     with: SessionContext,
     lenient: SessionContext,
     without: SessionContext,
@@ -208,7 +214,7 @@ impl Fixture {
             }),
             with: session(on),
             without: session(GpuOptions::default()),
-            _folder: folder,
+            _folder: Arc::new(folder),
         };
         for table in joins::TABLES.into_iter().chain(["t"]) {
             fixture.register(table).await;
@@ -235,12 +241,13 @@ impl Fixture {
     /// Returns the sorted rows of a query as text, or its error; and whether a plan has an operator of the engine.
     async fn rows(context: &SessionContext, query: &str) -> (Result<Vec<String>, String>, bool) {
         let frame = context.sql(query).await.expect("a plan");
-        let plan = match frame.clone().create_physical_plan().await {
+        let of_task = Arc::new(frame.task_ctx());
+        let plan = match frame.create_physical_plan().await {
             Ok(plan) => plan,
             Err(error) => return (Err(error.to_string()), false),
         };
         let has_operator = has_operator(&plan);
-        let batches = match frame.collect().await {
+        let batches = match collect(plan, of_task).await {
             Ok(batches) => batches,
             Err(error) => return (Err(error.to_string()), has_operator),
         };
@@ -289,41 +296,31 @@ impl Fixture {
 
     /// Runs queries with the engine and without.
     async fn compare<'q>(&self, queries: impl IntoIterator<Item = &'q &'q str>) {
-        let mut wrong = Vec::new();
-        for query in queries {
-            let (with, has_operator) = Fixture::rows(&self.with, query).await;
-            let (without, _) = Fixture::rows(&self.without, query).await;
-            if !has_operator || !are_alike(query, &with, &without) {
-                wrong.push(format!("{query}: {has_operator}\n{with:#?}\n{without:#?}"));
-            }
-        }
+        let compared = queries.into_iter().map(|query| {
+            let (fixture, query) = (self.clone(), query.to_string());
+            SpawnedTask::spawn(async move {
+                let (with, has_operator) = Fixture::rows(&fixture.with, &query).await;
+                let (without, _) = Fixture::rows(&fixture.without, &query).await;
+                let is_right = has_operator && are_alike(&query, &with, &without);
+                (!is_right).then(|| format!("{query}: {has_operator}\n{with:#?}\n{without:#?}"))
+            })
+        });
+        let compared = of_all_threads(compared);
+        let wrong: Vec<_> = compared.filter_map(async |it| it).collect().await;
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }
 
-/// Runs random queries with the engine and without: as many as `FOREBAY_GPU_QUERIES` tells, from the seed
-/// `FOREBAY_GPU_SEED` on.
-async fn compare_random(fixture: &Fixture, count: u64) {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
-    let first = number("FOREBAY_GPU_SEED").unwrap_or(30);
-    let mut on_engine = 0;
-    for seed in first..first + count {
-        let query = random::query(&mut fastrand::Rng::with_seed(seed));
-        let (strict, has_operator) = Fixture::rows(&fixture.with, &query).await;
-        let (without, _) = Fixture::rows(&fixture.without, &query).await;
-        let with = match strict.is_err() {
-            true => Fixture::rows(&fixture.lenient, &query).await.0,
-            false => {
-                on_engine += u64::from(has_operator);
-                strict
-            }
-        };
-        let are_alike = are_alike(&query, &with, &without);
-        assert!(are_alike, "seed {seed}: {query}\n{with:#?}\n{without:#?}");
-    }
-    println!("{on_engine} of {count} random queries ran on the engine");
-    assert!(on_engine * 2 > count);
+/// Returns what tasks return, of which as many run at once as there are threads.
+fn of_all_threads<T: Send + 'static>(
+    tasks: impl Iterator<Item = SpawnedTask<T>>,
+) -> impl Stream<Item = T> {
+    let width = Handle::current().metrics().num_workers();
+    let ended = tasks.map(async |task| match task.join().await {
+        Ok(ended) => ended,
+        Err(error) => resume_unwind(error.into_panic()),
+    });
+    stream::iter(ended).buffer_unordered(width)
 }
 
 fn has_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
@@ -372,7 +369,7 @@ fn compile_all(emulated: &Emulated) {
         return;
     }
     let kernels = emulated.kernels.lock();
-    let mut specs: Vec<_> = kernels.values().map(|(_, spec)| spec).collect();
+    let mut specs: Vec<_> = kernels.values().map(|it| &it.spec).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
     for major in [8, 9, 10] {
@@ -711,9 +708,20 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
             fixture.compare(lists::QUERIES).await;
         }
     }
-    let fixture = Fixture::new(open(), Sizes(&[20_000, 700])).await;
+    drop(device);
+    devices.halt();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
+async fn a_gpu_gives_the_rows_of_the_cpu_for_random_queries() {
+    let Some(devices) = gpus() else { return };
+    let freeing = Freeing::default();
+    let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+    // Few rows leave time for many queries.
+    let rows = number("FOREBAY_GPU_ROWS").map_or(20_000, |rows| rows as usize);
+    let sizes: &[usize] = Box::leak(Box::new([rows, rows / 30 + 1]));
+    let fixture = Fixture::new(engines.expect("room"), Sizes(sizes)).await;
     compare_random(&fixture, 100).await;
     drop(fixture);
-    drop(device);
     devices.halt();
 }

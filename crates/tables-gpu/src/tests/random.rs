@@ -1,6 +1,12 @@
 //! Random queries.
 
+use datafusion::common::runtime::SpawnedTask;
 use fastrand::Rng;
+use futures_util::StreamExt;
+
+use super::floats::are_alike;
+use super::{Fixture, of_all_threads};
+use crate::placement::NO_ROOM;
 
 /// Joins with `t`, and what they bring.
 const JOINS: &[(&str, &[&str], &[&str])] = &[
@@ -173,7 +179,7 @@ const AGGREGATES: &[&str] = &[
 ];
 
 /// Returns a random query of groups, or of rows, which are sorted as text by the caller.
-pub(super) fn query(random: &mut Rng) -> String {
+fn query(random: &mut Rng) -> String {
     let (mut from, mut conditions, mut keys) = ("", CONDITIONS.to_vec(), KEYS.to_vec());
     if random.u8(..3) > 0 {
         let (join, more, more_keys) = *random.choice(JOINS).expect("joins");
@@ -224,6 +230,38 @@ pub(super) fn query(random: &mut Rng) -> String {
     )
 }
 
+/// Returns a query of the same shape: the numbers of its conditions, and the years of its dates, are others of as many
+/// digits.
+fn with_other_constants(random: &mut Rng, query: &str) -> String {
+    let begin = query.find(" WHERE ").unwrap_or(query.len());
+    let end = [" GROUP BY ", " ORDER BY "].iter();
+    let end = end.filter_map(|it| query.find(it)).min();
+    let end = end.unwrap_or(query.len()).max(begin);
+    let (mut with_others, mut last, mut is_text) = (query[..begin].to_owned(), ' ', false);
+    let mut rest = &query[begin..end];
+    while let Some(first) = rest.chars().next() {
+        let digits = rest.find(|it: char| !it.is_ascii_digit());
+        let digits = digits.unwrap_or(rest.len());
+        let (number, behind) = rest.split_at(digits.max(first.len_utf8()));
+        let is_year = digits == 4 && last == '\'';
+        is_text ^= first == '\'';
+        // Texts, digits of names, and all that are no digits stay.
+        let stays = digits == 0 || last.is_alphanumeric() || is_text && !is_year;
+        for (place, digit) in number.char_indices() {
+            let other = match (stays, place, number.len()) {
+                (true, ..) => digit,
+                (_, 0 | 1, _) if is_year => digit,
+                (_, 0, 2..) if last != '.' => char::from(random.u8(b'1'..=b'9')),
+                _ => char::from(random.u8(b'0'..=b'9')),
+            };
+            with_others.push(other);
+        }
+        last = number.chars().last().unwrap_or(last);
+        rest = behind;
+    }
+    with_others + &query[end..]
+}
+
 /// Returns nothing, or a random order by all these columns with a limit.
 fn order(random: &mut Rng, numbers: &[String]) -> String {
     if random.bool() {
@@ -235,4 +273,52 @@ fn order(random: &mut Rng, numbers: &[String]) -> String {
     });
     let by: Vec<_> = by.collect();
     format!(" ORDER BY {} LIMIT {}", by.join(", "), 1 << random.u8(..10))
+}
+
+/// Returns a number of the environment.
+pub(super) fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Runs random queries with the engine and without, from the seed `FOREBAY_GPU_SEED` on: as many as
+/// `FOREBAY_GPU_QUERIES` tells, each with as many other constants as `FOREBAY_GPU_CONSTANTS` tells. A thread runs one
+/// query at a time.
+pub(super) async fn compare_random(fixture: &Fixture, count: u64) {
+    let count = number("FOREBAY_GPU_QUERIES").unwrap_or(count);
+    let first = number("FOREBAY_GPU_SEED").unwrap_or(30);
+    let constants = number("FOREBAY_GPU_CONSTANTS").unwrap_or(1);
+    let compared = (first..first + count).map(|seed| {
+        let fixture = fixture.clone();
+        SpawnedTask::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let query = query(&mut random);
+            let mut on_engine = u64::from(compare_one(&fixture, seed, &query).await);
+            for _ in 0..constants {
+                let query = with_other_constants(&mut random, &query);
+                on_engine += u64::from(compare_one(&fixture, seed, &query).await);
+            }
+            on_engine
+        })
+    });
+    let compared = of_all_threads(compared);
+    let on_engine: u64 = compared.fold(0, async |sum, it| sum + it).await;
+    let count = count * (constants + 1);
+    println!("{on_engine} of {count} random queries ran on the engine");
+    assert!(on_engine * 2 > count);
+}
+
+/// Runs a random query with the engine and without, and returns whether it ran on the engine.
+async fn compare_one(fixture: &Fixture, seed: u64, query: &str) -> bool {
+    let (strict, has_operator) = Fixture::rows(&fixture.with, query).await;
+    let (without, _) = Fixture::rows(&fixture.without, query).await;
+    let is_full = strict.as_ref().is_err_and(|error| error.contains(NO_ROOM));
+    assert!(!is_full, "seed {seed}: {query}\n{strict:?}");
+    let on_engine = strict.is_ok() && has_operator;
+    let with = match strict.is_err() {
+        true => Fixture::rows(&fixture.lenient, query).await.0,
+        false => strict,
+    };
+    let are_alike = are_alike(query, &with, &without);
+    assert!(are_alike, "seed {seed}: {query}\n{with:#?}\n{without:#?}");
+    on_engine
 }

@@ -239,6 +239,13 @@ struct Package {
     license: Option<String>,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    doctest: bool,
 }
 
 #[derive(Deserialize)]
@@ -428,6 +435,27 @@ fn source_beside(manifest: &Path) -> String {
         .filter(|file| file.starts_with(folder))
         .map(|file| read(file))
         .collect()
+}
+
+/// Crates without examples say so, because it takes seconds for each to look for them.
+#[test]
+fn examples_in_comments_are_tested() {
+    let metadata = metadata();
+    let untested = members(&metadata).filter(|package| {
+        let mut libraries = package
+            .targets
+            .iter()
+            .filter(|target| target.kind == ["lib"]);
+        let source = source_beside(&package.manifest_path);
+        let has_example = source.lines().map(str::trim_start).any(|line| {
+            line.contains("```") && (line.starts_with("///") || line.starts_with("//!"))
+        });
+        has_example && libraries.any(|library| !library.doctest)
+    });
+    let complaints: Vec<String> = untested
+        .map(|package| format!("{}: `doctest = false`, but an example", package.name))
+        .collect();
+    assert_none(&complaints);
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! Joins whose table lies partly in host memory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use forebay_device::cuda::{DeviceView, Fill, Transfer};
+use forebay_device::{Device, HaltingDevices};
+use forebay_hash_index::{DeviceRows, Side, TableShape, Width, Workload};
+
+use super::device::{build_in, generate, on_gpu, probe};
+use super::report::{Case, Sample};
+use super::{Session, start_gpu};
+
+/// Thousandths of the table that are on the device: all, less and less, none. 667 is a table of 1.5 times its share.
+const SHARES: [u64; 6] = [1000, 900, 750, 667, 500, 0];
+/// Device memory beside both sides and a bit for each slot.
+const OTHER_BYTES: u64 = 256 << 20;
+
+/// A metric, and the time of a sample that it is of.
+type Part = (&'static str, fn(&Sample) -> Duration);
+
+/// Returns the workload of a scale. At 1, a table by key takes 8 GiB, one with linear probing 32 GiB.
+pub(super) fn workload(scale: f64) -> Workload {
+    let scaled = |rows: u64| ((rows as f64 * scale) as u64).max(1 << 20);
+    Workload {
+        width: Width::Eight,
+        build_rows: scaled(1 << 30),
+        probe_rows: scaled(1 << 28),
+    }
+}
+
+/// Measures the joins with each table and share, both sides in device memory, and compares each with the model: the
+/// time is that of a table on the device and that of one in host memory, by their shares.
+pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
+    let answer = workload.answer(session.threads);
+    // The chunks of the table are not of the budget.
+    let tuples = workload.build_rows + workload.probe_rows;
+    let budget = tuples * 2 * workload.width.bytes() + workload.build_rows / 8 + OTHER_BYTES;
+    let devices: HaltingDevices = start_gpu(Some(budget))?.into();
+    let gpu = devices.list().remove(0);
+    let build = generate(&gpu, workload, Side::Build)?;
+    let probe = generate(&gpu, workload, Side::Probe)?;
+    for table in session.tables.clone() {
+        let shape = table.shape(&workload);
+        let slot_bytes = shape.slot_bytes();
+        let memory = on_gpu(&gpu, move |cuda| {
+            Ok(cuda.hybrid_memory(slot_bytes, slot_bytes)?)
+        })?;
+        let mut times = Vec::new();
+        for share in SHARES {
+            let (moved, bytes) = (memory.clone(), slot_bytes * share / 1000);
+            let began = Instant::now();
+            on_gpu(&gpu, move |cuda| Ok(moved.set_device_bytes(cuda, bytes)?))?;
+            let moved = began.elapsed().as_secs_f64();
+            let samples = (0..=session.rounds).map(|_| {
+                let sides = (build.clone(), probe.clone());
+                once(&gpu, shape, memory.all(), sides)
+            });
+            let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
+            let name = format!("join-hybrid/{}/{share}", table.name());
+            let of_share = [("device_share", memory.device_share()), ("move_s", moved)];
+            for (metric, value) in of_share {
+                let case = (name.as_str(), gpu.name());
+                session.report.add_apart(case, metric, &[value])?;
+            }
+            let case = Case {
+                name: &name,
+                devices: gpu.name(),
+                workload: &workload,
+            };
+            session.report.add(case, answer, &samples)?;
+            times.push((name, memory.device_share(), samples));
+        }
+        report_model(session, &gpu, &times)?;
+    }
+    Ok(())
+}
+
+/// Builds the table in this memory and probes it.
+fn once(
+    gpu: &Device,
+    shape: TableShape,
+    memory: DeviceView<u8>,
+    (build_rows, probe_rows): (DeviceRows, DeviceRows),
+) -> Result<Sample> {
+    on_gpu(gpu, move |cuda| {
+        // It has the rows of the last run.
+        let stream = cuda.downloads().clone();
+        Transfer::begin(cuda, Fill(0xEE), memory.clone(), &stream)?.finish()?;
+        let (index, build) = build_in(cuda, shape, memory, &build_rows)?;
+        let (totals, probe) = probe(cuda, &index, &probe_rows)?;
+        Ok(Sample {
+            allocation: None,
+            build,
+            probe,
+            totals,
+        })
+    })
+}
+
+/// Reports each rate as a fraction of the model's.
+fn report_model(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    cases: &[(String, f64, Vec<Sample>)],
+) -> Result<()> {
+    let of_part: [Part; 2] = [
+        ("of_model", |sample| sample.build + sample.probe),
+        ("probe_of_model", |sample| sample.probe),
+    ];
+    for (metric, time) in of_part {
+        let median = |samples: &[Sample]| {
+            let mut times: Vec<_> = samples[1..].iter().map(time).collect();
+            times.sort();
+            times[times.len() / 2].as_secs_f64()
+        };
+        let (Some((_, _, all)), Some((_, _, none))) = (cases.first(), cases.last()) else {
+            return Ok(());
+        };
+        let (on_device, in_host) = (median(all), median(none));
+        for (name, share, samples) in &cases[1..cases.len() - 1] {
+            let predicted = share * on_device + (1.0 - share) * in_host;
+            let of_model = predicted / median(samples);
+            let case = (name.as_str(), gpu.name());
+            session.report.add_apart(case, metric, &[of_model])?;
+        }
+    }
+    Ok(())
+}
