@@ -7,9 +7,9 @@ use forebay_memory::Share;
 
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
-use super::random::compare_random;
+use super::random::{compare_random, number};
 use super::sessions::{self, ON};
-use super::{Fixture, gpus_of};
+use super::{Fixture, gpus, gpus_of};
 use crate::columns::Freeing;
 use crate::gpu::open_all;
 
@@ -144,6 +144,20 @@ async fn two_gpus_give_the_rows_of_the_cpu() {
     let fixture = Fixture::new(open(), sizes).await;
     fixture.compare_all(sizes).await;
     compare_random(&fixture, 20).await;
+    drop(fixture);
+    devices.halt();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
+async fn a_gpu_gives_the_rows_of_the_cpu_for_random_queries() {
+    let Some(devices) = gpus() else { return };
+    let freeing = Freeing::default();
+    let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
+    // Few rows leave time for many queries.
+    let rows = number("FOREBAY_GPU_ROWS").map_or(20_000, |rows| rows as usize);
+    let sizes: &[usize] = Box::leak(Box::new([rows, rows / 30 + 1]));
+    let fixture = Fixture::new(engines.expect("room"), Sizes(sizes)).await;
+    compare_random(&fixture, 100).await;
     drop(fixture);
     devices.halt();
 }

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use self::data::{Sizes, write};
 use self::emulated::Emulated;
 use self::floats::are_alike;
-use self::random::{compare_random, number};
+use self::random::compare_random;
 use crate::columns::{Columns, Freeing};
 use crate::engine::Engine;
 use crate::gpu::open_all;
@@ -709,19 +709,5 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
         }
     }
     drop(device);
-    devices.halt();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
-async fn a_gpu_gives_the_rows_of_the_cpu_for_random_queries() {
-    let Some(devices) = gpus() else { return };
-    let freeing = Freeing::default();
-    let engines = open_all(devices.list(), 1 << 30, Share::default(), None, &freeing);
-    // Few rows leave time for many queries.
-    let rows = number("FOREBAY_GPU_ROWS").map_or(20_000, |rows| rows as usize);
-    let sizes: &[usize] = Box::leak(Box::new([rows, rows / 30 + 1]));
-    let fixture = Fixture::new(engines.expect("room"), Sizes(sizes)).await;
-    compare_random(&fixture, 100).await;
-    drop(fixture);
     devices.halt();
 }

@@ -426,7 +426,11 @@ fn dependencies_are_used() {
 
 /// Returns all Rust source of a crate as one string.
 fn source_beside(manifest: &Path) -> String {
-    let folder = manifest.parent().expect("a manifest lies in a folder");
+    source_of(manifest.parent().expect("a manifest lies in a folder"))
+}
+
+/// Returns all Rust source of a folder as one string.
+fn source_of(folder: &Path) -> String {
     let folder = folder
         .strip_prefix(root())
         .expect("members lie in the workspace");
@@ -446,7 +450,7 @@ fn examples_in_comments_are_tested() {
             .targets
             .iter()
             .filter(|target| target.kind == ["lib"]);
-        let source = source_beside(&package.manifest_path);
+        let source = source_of(&package.manifest_path.with_file_name("src"));
         let has_example = source.lines().map(str::trim_start).any(|line| {
             line.contains("```") && (line.starts_with("///") || line.starts_with("//!"))
         });
