@@ -19,6 +19,7 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
 use forebay_tables::SqlError;
+use futures_util::future::{BoxFuture, ready};
 use prost::Message;
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use tonic::metadata::MetadataValue;
@@ -71,6 +72,23 @@ impl Service {
             login: parking_lot::Mutex::default(),
             client: Mutex::new(None),
         }
+    }
+
+    /// Gives a token to a client whose header has a password.
+    fn greeted(
+        &self,
+        request: &Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Messages<HandshakeResponse>>, Status> {
+        let call = Call::of(request)?;
+        let token = self.door.logins.token(&call.identity, &self.login);
+        let value = MetadataValue::try_from(&*token).map_err(defect)?;
+        let answer = HandshakeResponse {
+            protocol_version: 0,
+            payload: token.into(),
+        };
+        let mut response = Response::new(messages([answer]));
+        response.metadata_mut().insert("authorization", value);
+        Ok(response)
     }
 
     /// Waits for the session of the connection.
@@ -252,21 +270,16 @@ impl FlightService for Service {
     type DoActionStream = Messages<arrow_flight::Result>;
     type ListActionsStream = Messages<ActionType>;
 
-    /// Gives a token to a client whose header has a password.
-    async fn handshake(
-        &self,
+    // As `async fn`, it takes rustc 4 s to find out that the service may move to another thread.
+    fn handshake<'service, 'all>(
+        &'service self,
         request: Request<Streaming<HandshakeRequest>>,
-    ) -> Result<Response<Self::HandshakeStream>, Status> {
-        let call = Call::of(&request)?;
-        let token = self.door.logins.token(&call.identity, &self.login);
-        let value = MetadataValue::try_from(&*token).map_err(defect)?;
-        let answer = HandshakeResponse {
-            protocol_version: 0,
-            payload: token.into(),
-        };
-        let mut response = Response::new(messages([answer]));
-        response.metadata_mut().insert("authorization", value);
-        Ok(response)
+    ) -> BoxFuture<'all, Result<Response<Messages<HandshakeResponse>>, Status>>
+    where
+        'service: 'all,
+        Self: 'all,
+    {
+        Box::pin(ready(self.greeted(&request)))
     }
 
     async fn get_flight_info(
@@ -306,7 +319,7 @@ impl FlightService for Service {
     async fn do_get(
         &self,
         request: Request<Ticket>,
-    ) -> Result<Response<Self::DoGetStream>, Status> {
+    ) -> Result<Response<Messages<FlightData>>, Status> {
         let call = Call::of(&request)?;
         let query = match command(&request.get_ref().ticket)? {
             Command::TicketStatementQuery(ticket) => Query::of_ticket(&ticket)?,
@@ -325,7 +338,7 @@ impl FlightService for Service {
     async fn do_put(
         &self,
         request: Request<Streaming<FlightData>>,
-    ) -> Result<Response<Self::DoPutStream>, Status> {
+    ) -> Result<Response<Messages<PutResult>>, Status> {
         let call = Call::of(&request)?;
         let mut received = request.into_inner();
         let mut first = received
@@ -353,7 +366,7 @@ impl FlightService for Service {
     async fn do_action(
         &self,
         request: Request<Action>,
-    ) -> Result<Response<Self::DoActionStream>, Status> {
+    ) -> Result<Response<Messages<arrow_flight::Result>>, Status> {
         let body = self.act(&request).await?;
         let results = body.map(arrow_flight::Result::new);
         Ok(Response::new(messages(results)))
@@ -362,7 +375,7 @@ impl FlightService for Service {
     async fn list_actions(
         &self,
         _request: Request<Empty>,
-    ) -> Result<Response<Self::ListActionsStream>, Status> {
+    ) -> Result<Response<Messages<ActionType>>, Status> {
         let actions = ACTIONS.map(|(name, description)| ActionType {
             r#type: name.to_owned(),
             description: description.to_owned(),
@@ -373,7 +386,7 @@ impl FlightService for Service {
     async fn list_flights(
         &self,
         _request: Request<Criteria>,
-    ) -> Result<Response<Self::ListFlightsStream>, Status> {
+    ) -> Result<Response<Messages<FlightInfo>>, Status> {
         Err(unsupported("ListFlights"))
     }
 
@@ -387,7 +400,7 @@ impl FlightService for Service {
     async fn do_exchange(
         &self,
         _request: Request<Streaming<FlightData>>,
-    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+    ) -> Result<Response<Messages<FlightData>>, Status> {
         Err(unsupported("DoExchange"))
     }
 }

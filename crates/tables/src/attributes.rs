@@ -13,11 +13,12 @@ use datafusion::catalog::{CatalogProviderList, MemTable, SchemaProvider, Session
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
 use datafusion::logical_expr::Expr;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_plan::collect;
 use datafusion_pg_catalog::pg_catalog::catalog_info::CatalogInfo;
 use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
 use datafusion_pg_catalog::pg_catalog::{PgCatalogSchemaProvider, PgCatalogStaticTables};
 
+use crate::boxed;
 use crate::relations::Listed;
 use crate::system::{self, Classes};
 
@@ -53,7 +54,27 @@ impl PgCatalog {
     }
 }
 
-#[async_trait]
+impl PgCatalog {
+    fn found<'all>(&'all self, name: &'all str) -> boxed::Table<'all> {
+        Box::pin(async move {
+            if let Some(table) = system::table(name, &self.listed)? {
+                return Ok(Some(table));
+            }
+            let table = self.inner.table(name).await?;
+            Ok(match name {
+                PG_ATTRIBUTE => table.map(|inner| Arc::new(Attributes { inner }) as _),
+                "pg_class" => {
+                    let namespaces = self.inner.table("pg_namespace").await?;
+                    let tables = table.zip(namespaces);
+                    tables.map(|of| Arc::new(Classes::new(of, self.listed.clone())) as _)
+                }
+                "pg_constraint" | "pg_index" => table.as_ref().map(system::emptied).transpose()?,
+                _ => table,
+            })
+        })
+    }
+}
+
 impl SchemaProvider for PgCatalog {
     fn table_names(&self) -> Vec<String> {
         let mut names = self.inner.table_names();
@@ -61,22 +82,7 @@ impl SchemaProvider for PgCatalog {
         names
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        if let Some(table) = system::table(name, &self.listed)? {
-            return Ok(Some(table));
-        }
-        let table = self.inner.table(name).await?;
-        Ok(match name {
-            PG_ATTRIBUTE => table.map(|inner| Arc::new(Attributes { inner }) as _),
-            "pg_class" => {
-                let namespaces = self.inner.table("pg_namespace").await?;
-                let tables = table.zip(namespaces);
-                tables.map(|of| Arc::new(Classes::new(of, self.listed.clone())) as _)
-            }
-            "pg_constraint" | "pg_index" => table.as_ref().map(system::emptied).transpose()?,
-            _ => table,
-        })
-    }
+    boxed::table!(found);
 
     fn table_exist(&self, name: &str) -> bool {
         self.inner.table_exist(name) || system::ADDED.contains(&name)
@@ -131,7 +137,40 @@ struct Attributes {
     inner: Arc<dyn TableProvider>,
 }
 
-#[async_trait]
+impl Attributes {
+    fn scanned<'all>(
+        &'all self,
+        state: &'all dyn Session,
+        projection: Option<&'all Vec<usize>>,
+        filters: &'all [Expr],
+        limit: Option<usize>,
+    ) -> boxed::Scan<'all> {
+        Box::pin(async move {
+            let plan = self.inner.scan(state, None, &[], None).await?;
+            let work = async {
+                let batches = collect(plan, state.task_ctx()).await;
+                batches.map(|batches| (batches, LISTED.with(RefCell::take)))
+            };
+            let (batches, listed) = LISTED.scope(RefCell::default(), work).await?;
+            let columns: Vec<Column> = listed
+                .iter()
+                .flat_map(|table| table.fields())
+                .map(|field| Column::of(field.data_type()))
+                .collect();
+            let mut start = 0;
+            let typed = batches.into_iter().map(|batch| {
+                let end = start + batch.num_rows();
+                let columns = columns.get(start..end);
+                start = end;
+                columns.map_or(Ok(batch.clone()), |columns| with_types(&batch, columns))
+            });
+            let typed = typed.collect::<Result<Vec<_>>>()?;
+            let table = MemTable::try_new(self.schema(), vec![typed])?;
+            table.scan(state, projection, filters, limit).await
+        })
+    }
+}
+
 impl TableProvider for Attributes {
     fn schema(&self) -> SchemaRef {
         self.inner.schema()
@@ -141,35 +180,7 @@ impl TableProvider for Attributes {
         self.inner.table_type()
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self.inner.scan(state, None, &[], None).await?;
-        let work = async {
-            let batches = collect(plan, state.task_ctx()).await;
-            batches.map(|batches| (batches, LISTED.with(RefCell::take)))
-        };
-        let (batches, listed) = LISTED.scope(RefCell::default(), work).await?;
-        let columns: Vec<Column> = listed
-            .iter()
-            .flat_map(|table| table.fields())
-            .map(|field| Column::of(field.data_type()))
-            .collect();
-        let mut start = 0;
-        let typed = batches.into_iter().map(|batch| {
-            let end = start + batch.num_rows();
-            let columns = columns.get(start..end);
-            start = end;
-            columns.map_or(Ok(batch.clone()), |columns| with_types(&batch, columns))
-        });
-        let typed = typed.collect::<Result<Vec<_>>>()?;
-        let table = MemTable::try_new(self.schema(), vec![typed])?;
-        table.scan(state, projection, filters, limit).await
-    }
+    boxed::scan!(scanned);
 }
 
 /// Returns a batch of `pg_attribute` with the types of these columns.

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::array::{
     ArrayRef, BooleanArray, Int32Array, RecordBatch, RecordBatchOptions, StringArray,
 };
@@ -13,8 +12,10 @@ use datafusion::config::ConfigOptions;
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
 use datafusion::logical_expr::{ColumnarValue, Expr, ScalarFunctionArgs};
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::scalar::ScalarValue;
+use futures_util::future::BoxFuture;
+
+use crate::boxed;
 
 /// How a column is computed from the source object of a row.
 #[derive(Debug)]
@@ -76,14 +77,16 @@ fn batch<R>(columns: &Columns<R>, rows: &[R]) -> Result<RecordBatch> {
 }
 
 /// Finds the source objects of a table's rows.
-#[async_trait]
 pub(crate) trait Find: Debug + Send + Sync {
     /// The source object of a row.
     type Row: Debug + Send + Sync + 'static;
 
     /// Returns the source object of each row.
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Self::Row>>;
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Self::Row>;
 }
+
+/// The source objects of rows, in a while.
+pub(crate) type Rows<'all, R> = BoxFuture<'all, Result<Vec<R>>>;
 
 /// A table whose rows are computed.
 #[derive(Debug)]
@@ -104,7 +107,23 @@ impl<F: Find> Computed<F> {
     }
 }
 
-#[async_trait]
+impl<F: Find + 'static> Computed<F> {
+    fn scanned<'all>(
+        &'all self,
+        state: &'all dyn Session,
+        projection: Option<&'all Vec<usize>>,
+        filters: &'all [Expr],
+        limit: Option<usize>,
+    ) -> boxed::Scan<'all> {
+        Box::pin(async move {
+            let rows = self.find.rows(state).await?;
+            let batch = batch(self.columns, &rows)?;
+            let table = MemTable::try_new(self.schema(), vec![vec![batch]])?;
+            table.scan(state, projection, filters, limit).await
+        })
+    }
+}
+
 impl<F: Find + 'static> TableProvider for Computed<F> {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -114,18 +133,7 @@ impl<F: Find + 'static> TableProvider for Computed<F> {
         TableType::View
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let rows = self.find.rows(state).await?;
-        let batch = batch(self.columns, &rows)?;
-        let table = MemTable::try_new(self.schema(), vec![vec![batch]])?;
-        table.scan(state, projection, filters, limit).await
-    }
+    boxed::scan!(scanned);
 }
 
 /// Returns a table without rows.

@@ -4,14 +4,13 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::information_schema::InformationSchemaProvider;
 use datafusion::catalog::{SchemaProvider, TableProvider};
-use datafusion::error::Result;
 
 use forebay_tables_delta::COLUMN_DEFAULT;
 
+use crate::boxed;
 use crate::computed::{self, Cell, Computed};
 use crate::relations::{Column, Columns, Listed, Namespace, Relation, Schemas, View, Views};
 use crate::types::type_name;
@@ -36,7 +35,27 @@ impl InformationSchema {
     }
 }
 
-#[async_trait]
+impl InformationSchema {
+    fn found<'all>(&'all self, name: &'all str) -> boxed::Table<'all> {
+        Box::pin(async move {
+            let listed = self.listed.clone();
+            Ok(Some(match name {
+                "tables" => Arc::new(Computed::new(TABLES, listed)) as Arc<dyn TableProvider>,
+                "views" => Arc::new(Computed::new(VIEWS, Views(listed))),
+                "columns" => Arc::new(Computed::new(COLUMNS, Columns(listed))),
+                "schemata" => Arc::new(Computed::new(SCHEMATA, Schemas(listed))),
+                "table_privileges" | "role_table_grants" => {
+                    Arc::new(Computed::new(PRIVILEGES, listed))
+                }
+                _ => match EMPTY.iter().find(|(found, _)| *found == name) {
+                    Some((_, columns)) => computed::empty_texts(columns)?,
+                    None => return self.inner.table(name).await,
+                },
+            }))
+        })
+    }
+}
+
 impl SchemaProvider for InformationSchema {
     fn table_names(&self) -> Vec<String> {
         let mut names = self.inner.table_names();
@@ -45,20 +64,7 @@ impl SchemaProvider for InformationSchema {
         names
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let listed = self.listed.clone();
-        Ok(Some(match name {
-            "tables" => Arc::new(Computed::new(TABLES, listed)),
-            "views" => Arc::new(Computed::new(VIEWS, Views(listed))),
-            "columns" => Arc::new(Computed::new(COLUMNS, Columns(listed))),
-            "schemata" => Arc::new(Computed::new(SCHEMATA, Schemas(listed))),
-            "table_privileges" | "role_table_grants" => Arc::new(Computed::new(PRIVILEGES, listed)),
-            _ => match EMPTY.iter().find(|(found, _)| *found == name) {
-                Some((_, columns)) => computed::empty_texts(columns)?,
-                None => return self.inner.table(name).await,
-            },
-        }))
-    }
+    boxed::table!(found);
 
     fn table_exist(&self, name: &str) -> bool {
         self.table_names().iter().any(|found| found == name)

@@ -9,6 +9,7 @@ mod activity;
 mod attributes;
 mod balanced;
 mod binding;
+mod boxed;
 mod bytea;
 mod catalogue;
 mod clients;

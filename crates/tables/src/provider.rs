@@ -6,7 +6,6 @@ use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use async_trait::async_trait;
 use datafusion::catalog::view::ViewTable;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::TableReference;
@@ -14,8 +13,10 @@ use datafusion::datasource::TableType;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::sql::parser::Statement;
+use futures_util::future::{BoxFuture, ready};
 use parking_lot::{Mutex, RwLock};
 
+use crate::boxed;
 use crate::catalogue::{Entry, Kind, PUBLIC};
 use crate::engine::Shared;
 use crate::error::{Code, SqlError};
@@ -171,7 +172,25 @@ impl Schema {
     }
 }
 
-#[async_trait]
+impl Schema {
+    fn looked_up<'all>(&'all self, name: &'all str) -> boxed::Table<'all> {
+        Box::pin(async move {
+            match self.found(name).await {
+                Err(error) if self.is_lenient => {
+                    tracing::debug!(table = name, %error, "a table cannot be listed");
+                    Ok(None)
+                }
+                Ok(Some(found)) if self.is_lenient => Ok(Some(listed(found))),
+                Ok(Some(table)) => {
+                    planned::looked_up(Arc::new(self.clone()), name, &table);
+                    Ok(Some(table))
+                }
+                found => found,
+            }
+        })
+    }
+}
+
 impl SchemaProvider for Schema {
     fn table_names(&self) -> Vec<String> {
         let Some(shared) = self.shared.upgrade() else {
@@ -186,33 +205,25 @@ impl SchemaProvider for Schema {
         names
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        match self.found(name).await {
-            Err(error) if self.is_lenient => {
-                tracing::debug!(table = name, %error, "a table cannot be listed");
-                Ok(None)
-            }
-            Ok(Some(found)) if self.is_lenient => Ok(Some(listed(found))),
-            Ok(Some(table)) => {
-                planned::looked_up(Arc::new(self.clone()), name, &table);
-                Ok(Some(table))
-            }
-            found => found,
-        }
-    }
+    boxed::table!(looked_up);
 
-    async fn table_type(&self, name: &str) -> Result<Option<TableType>> {
-        let Some(shared) = self.shared.upgrade() else {
-            return Ok(None);
-        };
-        let kind = shared
-            .catalogue
-            .table(&self.name, name)
-            .map(|entry| entry.kind);
-        Ok(Some(match kind {
-            Some(Kind::View) => TableType::View,
-            _ => TableType::Base,
-        }))
+    fn table_type<'schema, 'name, 'all>(
+        &'schema self,
+        name: &'name str,
+    ) -> BoxFuture<'all, Result<Option<TableType>>>
+    where
+        'schema: 'all,
+        'name: 'all,
+        Self: 'all,
+    {
+        let found = self.shared.upgrade().map(|shared| {
+            let entry = shared.catalogue.table(&self.name, name);
+            match entry.map(|entry| entry.kind) {
+                Some(Kind::View) => TableType::View,
+                _ => TableType::Base,
+            }
+        });
+        Box::pin(ready(Ok(found)))
     }
 
     fn table_exist(&self, name: &str) -> bool {

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::catalog::{CatalogProviderList, SchemaProvider, Session};
 use datafusion::datasource::TableType;
@@ -11,7 +10,7 @@ use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
 use crate::catalogue::{Entry, Kind};
-use crate::computed::{Find, called};
+use crate::computed::{Find, Rows, called};
 use crate::engine::Shared;
 use crate::managed::described;
 use crate::parse::{Body, parse};
@@ -147,13 +146,14 @@ fn view_query(definition: &str) -> Option<String> {
     }
 }
 
-#[async_trait]
 impl Find for Listed {
     type Row = Relation;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Relation>> {
-        let relations = self.relations(state).await?.into_iter();
-        Ok(relations.map(|(relation, _)| relation).collect())
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Relation> {
+        Box::pin(async move {
+            let relations = self.relations(state).await?.into_iter();
+            Ok(relations.map(|(relation, _)| relation).collect())
+        })
     }
 }
 
@@ -161,14 +161,15 @@ impl Find for Listed {
 #[derive(Debug)]
 pub(crate) struct BaseTables(pub(crate) Listed);
 
-#[async_trait]
 impl Find for BaseTables {
     type Row = Relation;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Relation>> {
-        let mut relations = self.0.rows(state).await?;
-        relations.retain(|relation| !relation.is_view);
-        Ok(relations)
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Relation> {
+        Box::pin(async move {
+            let mut relations = self.0.rows(state).await?;
+            relations.retain(|relation| !relation.is_view);
+            Ok(relations)
+        })
     }
 }
 
@@ -176,19 +177,20 @@ impl Find for BaseTables {
 #[derive(Debug)]
 pub(crate) struct Views(pub(crate) Listed);
 
-#[async_trait]
 impl Find for Views {
     type Row = View;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<View>> {
-        let relations = self.0.rows(state).await?.into_iter();
-        let views = relations
-            .filter(|relation| relation.is_view)
-            .map(|relation| View {
-                query: self.0.query(&relation),
-                relation,
-            });
-        Ok(views.collect())
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, View> {
+        Box::pin(async move {
+            let relations = self.0.rows(state).await?.into_iter();
+            let views = relations
+                .filter(|relation| relation.is_view)
+                .map(|relation| View {
+                    query: self.0.query(&relation),
+                    relation,
+                });
+            Ok(views.collect())
+        })
     }
 }
 
@@ -196,29 +198,30 @@ impl Find for Views {
 #[derive(Debug)]
 pub(crate) struct Columns(pub(crate) Listed);
 
-#[async_trait]
 impl Find for Columns {
     type Row = Column;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Column>> {
-        let mut found = Vec::new();
-        for (relation, provider) in self.0.relations(state).await? {
-            let Some(table) = provider.table(&relation.name).await? else {
-                continue;
-            };
-            let schema = described(&*table);
-            let columns = schema
-                .fields()
-                .iter()
-                .zip(1..)
-                .map(|(field, position)| Column {
-                    relation: relation.clone(),
-                    position,
-                    field: Arc::clone(field),
-                });
-            found.extend(columns);
-        }
-        Ok(found)
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Column> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            for (relation, provider) in self.0.relations(state).await? {
+                let Some(table) = provider.table(&relation.name).await? else {
+                    continue;
+                };
+                let schema = described(&*table);
+                let columns = schema
+                    .fields()
+                    .iter()
+                    .zip(1..)
+                    .map(|(field, position)| Column {
+                        relation: relation.clone(),
+                        position,
+                        field: Arc::clone(field),
+                    });
+                found.extend(columns);
+            }
+            Ok(found)
+        })
     }
 }
 
@@ -226,20 +229,21 @@ impl Find for Columns {
 #[derive(Debug)]
 pub(crate) struct Schemas(pub(crate) Listed);
 
-#[async_trait]
 impl Find for Schemas {
     type Row = Namespace;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Namespace>> {
-        let owner = user(state);
-        let schemas = self.0.schemas().into_iter();
-        Ok(schemas
-            .map(|(database, name, _)| Namespace {
-                database,
-                name,
-                owner: owner.clone(),
-            })
-            .collect())
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Namespace> {
+        Box::pin(async move {
+            let owner = user(state);
+            let schemas = self.0.schemas().into_iter();
+            Ok(schemas
+                .map(|(database, name, _)| Namespace {
+                    database,
+                    name,
+                    owner: owner.clone(),
+                })
+                .collect())
+        })
     }
 }
 

@@ -9,7 +9,6 @@ mod location;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
 use datafusion::common::{Constraints, internal_datafusion_err};
@@ -20,11 +19,11 @@ use datafusion::execution::object_store::DefaultObjectStoreRegistry;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{CreateExternalTable, Expr, TableProviderFilterPushDown};
-use datafusion::physical_plan::ExecutionPlan;
 
 pub(crate) use self::location::Location;
 
 use self::bucket::Bucket;
+use crate::boxed;
 use crate::error::SqlError;
 
 /// The files of a table, as they are at a moment.
@@ -132,7 +131,21 @@ fn seen(session: &dyn Session, environment: &Arc<RuntimeEnv>) -> Result<SessionS
         .build())
 }
 
-#[async_trait]
+impl Table {
+    fn scanned<'all>(
+        &'all self,
+        state: &'all dyn Session,
+        projection: Option<&'all Vec<usize>>,
+        filters: &'all [Expr],
+        limit: Option<usize>,
+    ) -> boxed::Scan<'all> {
+        Box::pin(async move {
+            let state = seen(state, &self.environment)?;
+            self.table.scan(&state, projection, filters, limit).await
+        })
+    }
+}
+
 impl TableProvider for Table {
     fn schema(&self) -> SchemaRef {
         self.table.schema()
@@ -161,14 +174,5 @@ impl TableProvider for Table {
         self.table.supports_filters_pushdown(filters)
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let state = seen(state, &self.environment)?;
-        self.table.scan(&state, projection, filters, limit).await
-    }
+    boxed::scan!(scanned);
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::array::{
     ArrayRef, AsArray, Int32Array, ListBuilder, RecordBatch, StringBuilder, new_null_array,
 };
@@ -12,9 +11,10 @@ use datafusion::catalog::{MemTable, Session, TableProvider};
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
 use datafusion::logical_expr::Expr;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_plan::collect;
 
-use crate::computed::{self, Cell, Columns, Computed, Find, called, empty_texts};
+use crate::boxed;
+use crate::computed::{self, Cell, Columns, Computed, Find, Rows, called, empty_texts};
 use crate::relations::{BaseTables, Listed, Relation, View, Views, user};
 use crate::variables::Variables;
 
@@ -123,12 +123,11 @@ const USERS: &Columns<String> = &[
 #[derive(Debug)]
 struct Users;
 
-#[async_trait]
 impl Find for Users {
     type Row = String;
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<String>> {
-        Ok(vec![user(state)])
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, String> {
+        Box::pin(async move { Ok(vec![user(state)]) })
     }
 }
 
@@ -156,14 +155,15 @@ const SETTINGS: &Columns<(&'static str, Option<String>)> = &[
 #[derive(Debug)]
 struct Settings;
 
-#[async_trait]
 impl Find for Settings {
     type Row = (&'static str, Option<String>);
 
-    async fn rows(&self, state: &dyn Session) -> Result<Vec<Self::Row>> {
-        let names = Variables::default().all().into_iter();
-        let value = |name: &str| called(state, "current_setting", &[name]);
-        Ok(names.map(|(name, _)| (name, value(name))).collect())
+    fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Self::Row> {
+        Box::pin(async move {
+            let names = Variables::default().all().into_iter();
+            let value = |name: &str| called(state, "current_setting", &[name]);
+            Ok(names.map(|(name, _)| (name, value(name))).collect())
+        })
     }
 }
 
@@ -290,7 +290,28 @@ impl Classes {
     }
 }
 
-#[async_trait]
+impl Classes {
+    fn scanned<'all>(
+        &'all self,
+        state: &'all dyn Session,
+        projection: Option<&'all Vec<usize>>,
+        filters: &'all [Expr],
+        limit: Option<usize>,
+    ) -> boxed::Scan<'all> {
+        Box::pin(async move {
+            let plan = self.inner.scan(state, None, &[], None).await?;
+            let batches = collect(plan, state.task_ctx()).await?;
+            let user = user(state);
+            let options = self.options(state).await?;
+            let extended = batches.iter();
+            let extended = extended.map(|batch| self.extended(batch, &user, &options));
+            let extended = extended.collect::<Result<Vec<_>>>()?;
+            let table = MemTable::try_new(self.schema(), vec![extended])?;
+            table.scan(state, projection, filters, limit).await
+        })
+    }
+}
+
 impl TableProvider for Classes {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -300,21 +321,5 @@ impl TableProvider for Classes {
         self.inner.table_type()
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self.inner.scan(state, None, &[], None).await?;
-        let batches = collect(plan, state.task_ctx()).await?;
-        let user = user(state);
-        let options = self.options(state).await?;
-        let extended = batches.iter();
-        let extended = extended.map(|batch| self.extended(batch, &user, &options));
-        let extended = extended.collect::<Result<Vec<_>>>()?;
-        let table = MemTable::try_new(self.schema(), vec![extended])?;
-        table.scan(state, projection, filters, limit).await
-    }
+    boxed::scan!(scanned);
 }

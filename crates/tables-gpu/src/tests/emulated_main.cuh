@@ -1,5 +1,5 @@
-// `main` of an emulated kernel: runs it over an image of memory in a file, at the address that the pointers in the
-// image have. The image begins with the arguments.
+// `main` of an emulated kernel: runs it over two files, each mapped at the address that pointers have. The second begins
+// with the arguments of the kernel.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -52,17 +52,24 @@ void run_block() {
     }
 }
 
-int main(int, char** texts) {
-    int file = open(texts[1], O_RDWR);
+// Maps a file at an address in hexadecimal.
+void* mapped(const char* path, const char* address) {
+    int file = open(path, O_RDWR);
     struct stat status;
-    if (file < 0 || fstat(file, &status) != 0) return 2;
-    void* base = reinterpret_cast<void*>(strtoull(texts[2], nullptr, 16));
-    void* image = mmap(base, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
-    if (image != base) return 3;
+    if (file < 0 || fstat(file, &status) != 0) exit(2);
+    void* base = reinterpret_cast<void*>(strtoull(address, nullptr, 16));
+    void* map = mmap(base, status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0);
+    if (map != base) exit(3);
+    return map;
+}
+
+int main(int, char** texts) {
+    mapped(texts[1], texts[2]);
+    const void* image = mapped(texts[3], texts[4]);
     const Arguments arguments = arguments_of_kernel();
     memcpy(arguments.address, image, arguments.bytes);
-    gridDim.x = static_cast<u32>(atoi(texts[3]));
-    blockDim.x = static_cast<u32>(atoi(texts[4]));
+    gridDim.x = static_cast<u32>(atoi(texts[5]));
+    blockDim.x = static_cast<u32>(atoi(texts[6]));
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block();
     return 0;
 }

@@ -9,6 +9,7 @@ mod files;
 mod floats;
 mod joins;
 mod lists;
+mod programs;
 mod random;
 mod reference;
 mod sessions;
@@ -369,7 +370,7 @@ fn compile_all(emulated: &Emulated) {
         return;
     }
     let kernels = emulated.kernels.lock();
-    let mut specs: Vec<_> = kernels.values().map(|it| &it.spec).collect();
+    let mut specs: Vec<_> = kernels.values().collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
     for major in [8, 9, 10] {

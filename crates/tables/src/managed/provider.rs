@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
@@ -25,6 +24,7 @@ use forebay_tables_delta::{DataFile, FileStats, Snapshot};
 use serde_json::Value;
 
 use super::{Managed, Snapshots};
+use crate::boxed;
 
 /// Name of the column that tells in which file of the snapshot a row is. Clients cannot name it by accident.
 pub(super) const FILE: &str = "\u{2060}file";
@@ -124,7 +124,77 @@ fn failed(error: crate::SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-#[async_trait]
+impl ManagedProvider {
+    fn scanned<'all>(
+        &'all self,
+        state: &'all dyn Session,
+        projection: Option<&'all Vec<usize>>,
+        _filters: &'all [Expr],
+        limit: Option<usize>,
+    ) -> boxed::Scan<'all> {
+        Box::pin(async move {
+            let files = match &self.part {
+                Part::Statement => {
+                    let seen = state
+                        .config()
+                        .get_extension::<Snapshots>()
+                        .unwrap_or_default();
+                    let snapshot = seen.of(&self.managed).map_err(failed)?;
+                    snapshot.files().to_vec()
+                }
+                Part::Files(snapshot) => snapshot.files().to_vec(),
+                Part::Only(files) => files.clone(),
+            };
+            let has_file_column = matches!(self.part, Part::Files(_));
+            let columns = self.managed.schema().fields().len();
+            let file_schema = match has_file_column {
+                true => Arc::new(self.schema.project(&(0..columns).collect::<Vec<_>>())?),
+                false => Arc::clone(&self.schema),
+            };
+            let partitions = match has_file_column {
+                true => vec![Arc::new(file_field())],
+                false => Vec::new(),
+            };
+            if files.is_empty() {
+                let schema = match projection {
+                    Some(columns) => Arc::new(self.schema.project(columns)?),
+                    None => Arc::clone(&self.schema),
+                };
+                return Ok(Arc::new(EmptyExec::new(schema)) as Arc<dyn ExecutionPlan>);
+            }
+            let files = files.iter().enumerate().map(|(index, file)| {
+                let partitioned = partitioned(file, &file_schema)?;
+                Ok(match has_file_column {
+                    true => partitioned
+                        .with_partition_values(vec![ScalarValue::Int64(i64::try_from(index).ok())]),
+                    false => partitioned,
+                })
+            });
+            let files: Vec<PartitionedFile> = files.collect::<Result<_>>()?;
+            let statistics = match has_file_column {
+                true => Statistics::new_unknown(&self.schema),
+                false => {
+                    let of_files = files.iter().filter_map(|file| file.statistics.as_deref());
+                    Statistics::try_merge_iter(of_files, &self.schema)?
+                }
+            };
+            let groups = FileGroup::new(files).split_files(state.config().target_partitions());
+            let format = ParquetFormatFactory::new().create(state, &HashMap::new())?;
+            let table_schema = TableSchema::builder(file_schema)
+                .with_table_partition_cols(partitions)
+                .build();
+            let source = format.file_source(table_schema);
+            let config = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), source)
+                .with_file_groups(groups)
+                .with_statistics(statistics)
+                .with_projection_indices(projection.cloned())?
+                .with_limit(limit)
+                .build();
+            format.create_physical_plan(state, config).await
+        })
+    }
+}
+
 impl TableProvider for ManagedProvider {
     fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
@@ -138,72 +208,7 @@ impl TableProvider for ManagedProvider {
         self.managed.defaults.get(column)
     }
 
-    async fn scan(
-        &self,
-        state: &dyn Session,
-        projection: Option<&Vec<usize>>,
-        _filters: &[Expr],
-        limit: Option<usize>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        let files = match &self.part {
-            Part::Statement => {
-                let seen = state
-                    .config()
-                    .get_extension::<Snapshots>()
-                    .unwrap_or_default();
-                let snapshot = seen.of(&self.managed).map_err(failed)?;
-                snapshot.files().to_vec()
-            }
-            Part::Files(snapshot) => snapshot.files().to_vec(),
-            Part::Only(files) => files.clone(),
-        };
-        let has_file_column = matches!(self.part, Part::Files(_));
-        let columns = self.managed.schema().fields().len();
-        let file_schema = match has_file_column {
-            true => Arc::new(self.schema.project(&(0..columns).collect::<Vec<_>>())?),
-            false => Arc::clone(&self.schema),
-        };
-        let partitions = match has_file_column {
-            true => vec![Arc::new(file_field())],
-            false => Vec::new(),
-        };
-        if files.is_empty() {
-            let schema = match projection {
-                Some(columns) => Arc::new(self.schema.project(columns)?),
-                None => Arc::clone(&self.schema),
-            };
-            return Ok(Arc::new(EmptyExec::new(schema)));
-        }
-        let files = files.iter().enumerate().map(|(index, file)| {
-            let partitioned = partitioned(file, &file_schema)?;
-            Ok(match has_file_column {
-                true => partitioned
-                    .with_partition_values(vec![ScalarValue::Int64(i64::try_from(index).ok())]),
-                false => partitioned,
-            })
-        });
-        let files: Vec<PartitionedFile> = files.collect::<Result<_>>()?;
-        let statistics = match has_file_column {
-            true => Statistics::new_unknown(&self.schema),
-            false => {
-                let of_files = files.iter().filter_map(|file| file.statistics.as_deref());
-                Statistics::try_merge_iter(of_files, &self.schema)?
-            }
-        };
-        let groups = FileGroup::new(files).split_files(state.config().target_partitions());
-        let format = ParquetFormatFactory::new().create(state, &HashMap::new())?;
-        let table_schema = TableSchema::builder(file_schema)
-            .with_table_partition_cols(partitions)
-            .build();
-        let source = format.file_source(table_schema);
-        let config = FileScanConfigBuilder::new(ObjectStoreUrl::local_filesystem(), source)
-            .with_file_groups(groups)
-            .with_statistics(statistics)
-            .with_projection_indices(projection.cloned())?
-            .with_limit(limit)
-            .build();
-        format.create_physical_plan(state, config).await
-    }
+    boxed::scan!(scanned);
 
     fn supports_filters_pushdown(
         &self,

@@ -1,0 +1,55 @@
+//! Methods of DataFusion's traits that return futures, without `async_trait`.
+//!
+//! A method of `async_trait` has bounds between its lifetimes. Within such bounds rustc forgets what it found out about
+//! types, and that a future may move to another thread, which holds the state of a session, took it 5 to 9 s for each of
+//! our methods. These have the bounds too, as the traits have them, and call methods without bounds.
+
+use std::sync::Arc;
+
+use datafusion::catalog::TableProvider;
+use datafusion::error::Result;
+use datafusion::physical_plan::ExecutionPlan;
+use futures_util::future::BoxFuture;
+
+/// The scan of a table, in a while.
+pub(crate) type Scan<'all> = BoxFuture<'all, Result<Arc<dyn ExecutionPlan>>>;
+/// A table, in a while; `None` if there is none of the name.
+pub(crate) type Table<'all> = BoxFuture<'all, Result<Option<Arc<dyn TableProvider>>>>;
+
+/// `TableProvider::scan`, by a method with the same arguments.
+macro_rules! scan {
+    ($method:ident) => {
+        fn scan<'table, 'session, 'columns, 'filters, 'all>(
+            &'table self,
+            session: &'session dyn Session,
+            columns: Option<&'columns Vec<usize>>,
+            filters: &'filters [Expr],
+            limit: Option<usize>,
+        ) -> crate::boxed::Scan<'all>
+        where
+            'table: 'all,
+            'session: 'all,
+            'columns: 'all,
+            'filters: 'all,
+            Self: 'all,
+        {
+            self.$method(session, columns, filters, limit)
+        }
+    };
+}
+
+/// `SchemaProvider::table`, by a method with the same argument.
+macro_rules! table {
+    ($method:ident) => {
+        fn table<'schema, 'name, 'all>(&'schema self, name: &'name str) -> crate::boxed::Table<'all>
+        where
+            'schema: 'all,
+            'name: 'all,
+            Self: 'all,
+        {
+            self.$method(name)
+        }
+    };
+}
+
+pub(crate) use {scan, table};
