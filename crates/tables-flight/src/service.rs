@@ -74,23 +74,6 @@ impl Service {
         }
     }
 
-    /// Gives a token to a client whose header has a password.
-    fn greeted(
-        &self,
-        request: &Request<Streaming<HandshakeRequest>>,
-    ) -> Result<Response<Messages<HandshakeResponse>>, Status> {
-        let call = Call::of(request)?;
-        let token = self.door.logins.token(&call.identity, &self.login);
-        let value = MetadataValue::try_from(&*token).map_err(defect)?;
-        let answer = HandshakeResponse {
-            protocol_version: 0,
-            payload: token.into(),
-        };
-        let mut response = Response::new(messages([answer]));
-        response.metadata_mut().insert("authorization", value);
-        Ok(response)
-    }
-
     /// Waits for the session of the connection.
     async fn client(&self, call: &Call) -> Result<MappedMutexGuard<'_, Client>, Status> {
         let mut client = MutexGuard::map(self.client.lock().await, |client| {
@@ -226,6 +209,130 @@ impl Service {
             other => Err(unsupported(&format!("the action {other}"))),
         }
     }
+
+    /// Gives a token to a client whose header has a password.
+    fn handshake(
+        &self,
+        request: Request<Streaming<HandshakeRequest>>,
+    ) -> Answered<'_, Messages<HandshakeResponse>> {
+        Box::pin(async move {
+            let call = Call::of(&request)?;
+            let token = self.door.logins.token(&call.identity, &self.login);
+            let value = MetadataValue::try_from(&*token).map_err(defect)?;
+            let answer = HandshakeResponse {
+                protocol_version: 0,
+                payload: token.into(),
+            };
+            let mut response = Response::new(messages([answer]));
+            response.metadata_mut().insert("authorization", value);
+            Ok(response)
+        })
+    }
+
+    fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Answered<'_, FlightInfo> {
+        Box::pin(async move {
+            let (ticket, columns) = match self.described(&request).await? {
+                Asked::Listing(columns) => {
+                    let ticket = Ticket::new(request.get_ref().cmd.clone());
+                    (ticket, Some(columns))
+                }
+                Asked::Query(query, columns) => (query.ticket(), columns),
+            };
+            let mut info = FlightInfo::new()
+                .with_endpoint(FlightEndpoint::new().with_ticket(ticket))
+                .with_descriptor(request.into_inner());
+            // Without a schema, clients wait until the statement is done.
+            if let Some(columns) = columns {
+                info = info.try_with_schema(&columns).map_err(defect)?;
+            }
+            Ok(Response::new(info))
+        })
+    }
+
+    fn get_schema(&self, request: Request<FlightDescriptor>) -> Answered<'_, SchemaResult> {
+        Box::pin(async move {
+            let columns = match self.described(&request).await? {
+                Asked::Listing(columns) => Some(columns),
+                Asked::Query(_, columns) => columns,
+            };
+            let columns = columns.unwrap_or_else(|| Arc::new(Schema::empty()));
+            let schema = schema_bytes(&columns)?;
+            Ok(Response::new(SchemaResult { schema }))
+        })
+    }
+
+    fn do_get(&self, request: Request<Ticket>) -> Answered<'_, Messages<FlightData>> {
+        Box::pin(async move {
+            let call = Call::of(&request)?;
+            let query = match command(&request.get_ref().ticket)? {
+                Command::TicketStatementQuery(ticket) => Query::of_ticket(&ticket)?,
+                Command::CommandPreparedStatementQuery(query) => {
+                    Query::new(Statement::Prepared(handle(&query)?))
+                }
+                command => {
+                    let rows = listings::rows(command, &self.door.tables, &call.identity.user);
+                    return Ok(Response::new(answer::of_batch(rows.await?)));
+                }
+            };
+            let answer = self.query(query, &call).await?;
+            Ok(Response::new(answer))
+        })
+    }
+
+    fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answered<'_, Messages<PutResult>> {
+        Box::pin(async move {
+            let call = Call::of(&request)?;
+            let mut received = request.into_inner();
+            let mut first = received
+                .message()
+                .await?
+                .ok_or_else(|| malformed("no command"))?;
+            let descriptor = first.flight_descriptor.take();
+            let descriptor =
+                descriptor.ok_or_else(|| malformed("no descriptor in the first message"))?;
+            let command = command(&descriptor.cmd)?;
+            if let Command::CommandStatementIngest(_) | Command::Unknown(_) = &command {
+                return Err(unknown_command(&command));
+            }
+            let mut data = vec![first];
+            while let Some(message) = received.message().await? {
+                data.push(message);
+            }
+            let parameters = Parameters::decode(data).await?;
+            let result = self.put(command, parameters, call).await?;
+            let app_metadata = result.into();
+            let result = PutResult { app_metadata };
+            Ok(Response::new(messages([result])))
+        })
+    }
+
+    fn do_action(&self, request: Request<Action>) -> Answered<'_, Messages<arrow_flight::Result>> {
+        Box::pin(async move {
+            let body = self.act(&request).await?;
+            let results = body.map(arrow_flight::Result::new);
+            Ok(Response::new(messages(results)))
+        })
+    }
+
+    fn list_actions(&self, _: Request<Empty>) -> Answered<'_, Messages<ActionType>> {
+        let actions = ACTIONS.map(|(name, description)| ActionType {
+            r#type: name.to_owned(),
+            description: description.to_owned(),
+        });
+        Box::pin(ready(Ok(Response::new(messages(actions)))))
+    }
+
+    fn list_flights(&self, _: Request<Criteria>) -> Answered<'_, Messages<FlightInfo>> {
+        Box::pin(ready(Err(unsupported("ListFlights"))))
+    }
+
+    fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answered<'_, PollInfo> {
+        Box::pin(ready(Err(unsupported("PollFlightInfo"))))
+    }
+
+    fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Answered<'_, Messages<FlightData>> {
+        Box::pin(ready(Err(unsupported("DoExchange"))))
+    }
 }
 
 fn command(bytes: &Bytes) -> Result<Command, Status> {
@@ -260,7 +367,26 @@ fn schema_bytes(columns: &Schema) -> Result<Bytes, Status> {
     Ok(bytes)
 }
 
-#[tonic::async_trait]
+/// An answer, in a while.
+type Answered<'all, Answer> = BoxFuture<'all, Result<Response<Answer>, Status>>;
+
+/// Calls, each by the method of the same name. An `async fn` of the trait has bounds between its lifetimes. For each,
+/// rustc computes again whether all that a session holds may move to another thread, in 4 s.
+macro_rules! calls {
+    ($($call:ident($request:ty) -> $answer:ty;)*) => {$(
+        fn $call<'service, 'all>(
+            &'service self,
+            request: Request<$request>,
+        ) -> Answered<'all, $answer>
+        where
+            'service: 'all,
+            Self: 'all,
+        {
+            Service::$call(self, request)
+        }
+    )*};
+}
+
 impl FlightService for Service {
     type HandshakeStream = Messages<HandshakeResponse>;
     type ListFlightsStream = Messages<FlightInfo>;
@@ -270,137 +396,16 @@ impl FlightService for Service {
     type DoActionStream = Messages<arrow_flight::Result>;
     type ListActionsStream = Messages<ActionType>;
 
-    // As `async fn`, it takes rustc 4 s to find out that the service may move to another thread.
-    fn handshake<'service, 'all>(
-        &'service self,
-        request: Request<Streaming<HandshakeRequest>>,
-    ) -> BoxFuture<'all, Result<Response<Messages<HandshakeResponse>>, Status>>
-    where
-        'service: 'all,
-        Self: 'all,
-    {
-        Box::pin(ready(self.greeted(&request)))
-    }
-
-    async fn get_flight_info(
-        &self,
-        request: Request<FlightDescriptor>,
-    ) -> Result<Response<FlightInfo>, Status> {
-        let (ticket, columns) = match self.described(&request).await? {
-            Asked::Listing(columns) => {
-                let ticket = Ticket::new(request.get_ref().cmd.clone());
-                (ticket, Some(columns))
-            }
-            Asked::Query(query, columns) => (query.ticket(), columns),
-        };
-        let mut info = FlightInfo::new()
-            .with_endpoint(FlightEndpoint::new().with_ticket(ticket))
-            .with_descriptor(request.into_inner());
-        // Without a schema, clients wait until the statement is done.
-        if let Some(columns) = columns {
-            info = info.try_with_schema(&columns).map_err(defect)?;
-        }
-        Ok(Response::new(info))
-    }
-
-    async fn get_schema(
-        &self,
-        request: Request<FlightDescriptor>,
-    ) -> Result<Response<SchemaResult>, Status> {
-        let columns = match self.described(&request).await? {
-            Asked::Listing(columns) => Some(columns),
-            Asked::Query(_, columns) => columns,
-        };
-        let columns = columns.unwrap_or_else(|| Arc::new(Schema::empty()));
-        let schema = schema_bytes(&columns)?;
-        Ok(Response::new(SchemaResult { schema }))
-    }
-
-    async fn do_get(
-        &self,
-        request: Request<Ticket>,
-    ) -> Result<Response<Messages<FlightData>>, Status> {
-        let call = Call::of(&request)?;
-        let query = match command(&request.get_ref().ticket)? {
-            Command::TicketStatementQuery(ticket) => Query::of_ticket(&ticket)?,
-            Command::CommandPreparedStatementQuery(query) => {
-                Query::new(Statement::Prepared(handle(&query)?))
-            }
-            command => {
-                let rows = listings::rows(command, &self.door.tables, &call.identity.user);
-                return Ok(Response::new(answer::of_batch(rows.await?)));
-            }
-        };
-        let answer = self.query(query, &call).await?;
-        Ok(Response::new(answer))
-    }
-
-    async fn do_put(
-        &self,
-        request: Request<Streaming<FlightData>>,
-    ) -> Result<Response<Messages<PutResult>>, Status> {
-        let call = Call::of(&request)?;
-        let mut received = request.into_inner();
-        let mut first = received
-            .message()
-            .await?
-            .ok_or_else(|| malformed("no command"))?;
-        let descriptor = first.flight_descriptor.take();
-        let descriptor =
-            descriptor.ok_or_else(|| malformed("no descriptor in the first message"))?;
-        let command = command(&descriptor.cmd)?;
-        if let Command::CommandStatementIngest(_) | Command::Unknown(_) = &command {
-            return Err(unknown_command(&command));
-        }
-        let mut data = vec![first];
-        while let Some(message) = received.message().await? {
-            data.push(message);
-        }
-        let parameters = Parameters::decode(data).await?;
-        let result = self.put(command, parameters, call).await?;
-        let app_metadata = result.into();
-        let result = PutResult { app_metadata };
-        Ok(Response::new(messages([result])))
-    }
-
-    async fn do_action(
-        &self,
-        request: Request<Action>,
-    ) -> Result<Response<Messages<arrow_flight::Result>>, Status> {
-        let body = self.act(&request).await?;
-        let results = body.map(arrow_flight::Result::new);
-        Ok(Response::new(messages(results)))
-    }
-
-    async fn list_actions(
-        &self,
-        _request: Request<Empty>,
-    ) -> Result<Response<Messages<ActionType>>, Status> {
-        let actions = ACTIONS.map(|(name, description)| ActionType {
-            r#type: name.to_owned(),
-            description: description.to_owned(),
-        });
-        Ok(Response::new(messages(actions)))
-    }
-
-    async fn list_flights(
-        &self,
-        _request: Request<Criteria>,
-    ) -> Result<Response<Messages<FlightInfo>>, Status> {
-        Err(unsupported("ListFlights"))
-    }
-
-    async fn poll_flight_info(
-        &self,
-        _request: Request<FlightDescriptor>,
-    ) -> Result<Response<PollInfo>, Status> {
-        Err(unsupported("PollFlightInfo"))
-    }
-
-    async fn do_exchange(
-        &self,
-        _request: Request<Streaming<FlightData>>,
-    ) -> Result<Response<Messages<FlightData>>, Status> {
-        Err(unsupported("DoExchange"))
+    calls! {
+        handshake(Streaming<HandshakeRequest>) -> Messages<HandshakeResponse>;
+        get_flight_info(FlightDescriptor) -> FlightInfo;
+        get_schema(FlightDescriptor) -> SchemaResult;
+        do_get(Ticket) -> Messages<FlightData>;
+        do_put(Streaming<FlightData>) -> Messages<PutResult>;
+        do_action(Action) -> Messages<arrow_flight::Result>;
+        list_actions(Empty) -> Messages<ActionType>;
+        list_flights(Criteria) -> Messages<FlightInfo>;
+        poll_flight_info(FlightDescriptor) -> PollInfo;
+        do_exchange(Streaming<FlightData>) -> Messages<FlightData>;
     }
 }

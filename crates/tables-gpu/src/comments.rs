@@ -115,18 +115,20 @@ fn slots_of(output: &Output) -> Vec<usize> {
     }
 }
 
-/// Adds comments to the function that adds a row to the totals of its group. It ends with the key, four lines about
-/// the group, a line for each of `slots` totals, and a brace.
+/// Adds comments to the function that adds a row to the totals of its group, which has a line for each of `slots` totals.
 pub(crate) fn add(
     function: &mut Function,
     slots: usize,
     fragment: &Fragment,
     (outputs, determined): (&[Vec<Column>], &HashMap<usize, Determined>),
 ) {
-    let first = function.lines.len() - 1 - slots;
     for slot in 0..slots {
         let meaning = of_slot(slot, fragment, outputs, determined);
-        append(&mut function.lines[first + slot], &meaning);
+        let added = format!("(group, {slot}, ");
+        let mut lines = function.lines.iter_mut();
+        if let Some(line) = lines.find(|it| it.contains(&added)) {
+            append(line, &meaning);
+        }
     }
     let keys = fragment.keys.iter().enumerate();
     let keys = keys.filter(|(index, _)| !determined.contains_key(index));

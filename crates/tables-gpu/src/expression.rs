@@ -148,7 +148,7 @@ impl<'k, 'a> Code<'k, 'a> {
         };
         Ok(self.declare(
             Kind::Small,
-            &format!("static_cast<i32>(read_word(c.table[{table}] + ({index}), is_wanted))"),
+            &format!("static_cast<i32>(read_word(table_of<{table}>(f, c) + ({index}), is_wanted))"),
         ))
     }
 

@@ -18,6 +18,7 @@ use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
 use crate::reason::Reason;
+use crate::uses::CURSORS_MAX;
 use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -66,7 +67,7 @@ impl Code<'_, '_> {
         draft.marks.push(mark);
         let table = self.draft.uses.table(Table::Key(index))?;
         let new = format!(
-            "static_cast<i32>(read_word(c.table[{table}] + {}, is_wanted))",
+            "static_cast<i32>(read_word(table_of<{table}>(f, c) + {}, is_wanted))",
             of_join.number
         );
         let key = Key {
@@ -93,6 +94,13 @@ impl Code<'_, '_> {
         expr: &Arc<dyn PhysicalExpr>,
         is_of_list: bool,
     ) -> Result<(String, Values, Option<String>)> {
+        // Such a number needs no constant, of which wide rows would need too many.
+        if is_of_list
+            && self.draft.uses.columns.len() >= CURSORS_MAX
+            && let Ok(wide) = self.wide_key(expr, true)
+        {
+            return Ok(wide);
+        }
         // Numbers need no table.
         let of_range = self.key_of_range(expr, true, Reason::new(""));
         let numbered = of_range.or_else(|_| self.key(expr));
@@ -156,7 +164,9 @@ impl Code<'_, '_> {
         if let [_, _, ..] = texts.firsts() {
             let firsts = texts.firsts().iter().map(|first| vec![*first as u32]);
             let table = self.draft.uses.table(Table::File(firsts.collect()))?;
-            number = format!("{number} + static_cast<i32>(read_word(c.table[{table}], is_wanted))");
+            number = format!(
+                "{number} + static_cast<i32>(read_word(table_of<{table}>(f, c), is_wanted))"
+            );
         }
         Ok((self.declare(Kind::Small, &number), Values::Rows(texts)))
     }

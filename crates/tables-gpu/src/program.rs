@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::CastExpr;
 
 use crate::comments;
 use crate::determined::Determined;
@@ -21,8 +20,9 @@ use crate::scanned::Scanned;
 use crate::selection::Selecting;
 use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
+use crate::uses::CURSORS_MAX;
 use crate::value::{Kind, Value};
-use crate::variance::{DISTANCE_MAX, Distances, HALF_BITS, ROWS_MAX};
+use crate::variance::{DISTANCE_MAX, Distances, HALF_BITS, ROWS_MAX, decimals, integers};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -49,6 +49,13 @@ struct Slot {
     is_maximum: bool,
     /// Largest absolute value that a row adds.
     addend_max: u128,
+}
+
+impl Slot {
+    /// Returns the line of the kernel, with the number of the slot.
+    fn line(&self, index: usize) -> String {
+        self.code.replace("SLOT", &index.to_string()) + ";"
+    }
 }
 
 /// A total of each group in memory.
@@ -172,6 +179,8 @@ struct Slots<'k, 'a> {
     float_sums: HashMap<(String, Option<String>), Output>,
     addend_max: u128,
     rows: u64,
+    /// Whether the function has the group of the row, so that a total is added as soon as it has a slot.
+    has_group: bool,
 }
 
 impl Compiled {
@@ -202,6 +211,7 @@ impl Compiled {
             float_sums: HashMap::new(),
             addend_max: 0,
             rows,
+            has_group: false,
         };
         if !fragment.rows.joins.is_empty() || fragment.is_listed {
             // Joins, and conditions of lists, leave few rows, so that most warps have none.
@@ -211,13 +221,16 @@ impl Compiled {
         let are_determined = fragment.determined();
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
-        let determined = slots.determined((&fragment.keys, &are_determined), fragment.is_listed)?;
-        let place = fragment.has_order_of_table();
-        let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
+        // Before the columns of lists, as it is computed for all rows.
         let ranking = match &fragment.limit {
             Limit::First { by, count } => Some(slots.code.ranking(by, *count)?),
             Limit::None | Limit::Any(_) => None,
         };
+        slots.code.draft.uses.may_look_up = fragment.is_listed;
+        let of_list = fragment.is_listed.then_some((&*group, ranking.as_ref()));
+        let determined = slots.determined((&fragment.keys, &are_determined), of_list)?;
+        let place = fragment.has_order_of_table();
+        let place = place.then(|| slots.slot(None, PLACE.to_owned(), Added::Maximum));
         let aggregates = fragment.aggregates.iter();
         let outputs = aggregates.map(|it| slots.aggregate(it));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
@@ -293,23 +306,27 @@ fn totals_of(slots: &[Slot], rows: u64) -> Vec<Total> {
 
 impl Slots<'_, '_> {
     /// Returns the slots, and the function that adds a row to the totals of its group.
-    fn added(self, group: &str, ranking: Option<&Ranking>) -> (Vec<Slot>, Function) {
-        let mut add = self.code.function;
-        let lines = &mut add.lines;
+    fn added(mut self, group: &str, ranking: Option<&Ranking>) -> (Vec<Slot>, Function) {
+        if !self.has_group {
+            self.begin_group(group, ranking);
+        }
+        (self.slots, self.code.function)
+    }
+
+    /// Writes the group of the row, and what is added to its totals so far.
+    fn begin_group(&mut self, group: &str, ranking: Option<&Ranking>) {
+        let lines = &mut self.code.function.lines;
         if let Some(ranking) = ranking {
             lines.extend(ranking.lines());
         } else {
             lines.push(format!("const Totals::Key key = {group};"));
         }
-        lines.push("if (is_wanted) {".to_owned());
-        lines.push("    const u32 group = totals.group_of(f, key);".to_owned());
-        lines.push("    if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
-        lines.extend(self.slots.iter().enumerate().map(|(index, slot)| {
-            let code = slot.code.replace("SLOT", &index.to_string());
-            format!("    {code};")
-        }));
-        lines.push("}".to_owned());
-        (self.slots, add)
+        lines.push("if (!is_wanted) return;".to_owned());
+        lines.push("const u32 group = totals.group_of(f, key);".to_owned());
+        lines.push("if (Totals::kMayBeFull && group == kNoSlot) return;".to_owned());
+        let slots = self.slots.iter().enumerate();
+        lines.extend(slots.map(|(index, slot)| slot.line(index)));
+        self.has_group = true;
     }
 
     /// Declares the group of a row. Returns its number, the keys that no others determine, and the number of words with
@@ -343,12 +360,19 @@ impl Slots<'_, '_> {
     fn determined(
         &mut self,
         (keys, are_determined): (&Exprs, &[bool]),
-        is_of_list: bool,
+        of_list: Option<(&str, Option<&Ranking>)>,
     ) -> Result<HashMap<usize, Determined>> {
         let keys = keys.iter().enumerate();
         let keys = keys.filter(|(index, _)| are_determined[*index]);
         let determined = keys.map(|(index, key)| {
-            let (number, values, valid) = self.code.determined_key(key, is_of_list)?;
+            if let Some((group, ranking)) = of_list
+                && !self.has_group
+                && self.code.draft.uses.columns.len() >= CURSORS_MAX
+            {
+                // The values of wide rows have no room in registers: each is stored before the next is read.
+                self.begin_group(group, ranking);
+            }
+            let (number, values, valid) = self.code.determined_key(key, of_list.is_some())?;
             let mut slot = |number: String| {
                 let number = format!("static_cast<u64>({number})");
                 self.slot(None, number, Added::Maximum)
@@ -380,8 +404,12 @@ impl Slots<'_, '_> {
         };
         let known = self.slots.iter().position(|it| *it == slot);
         known.unwrap_or_else(|| {
+            let index = self.slots.len();
+            if self.has_group {
+                self.code.function.lines.push(slot.line(index));
+            }
             self.slots.push(slot);
-            self.slots.len() - 1
+            index
         })
     }
 
@@ -639,11 +667,8 @@ impl Slots<'_, '_> {
     ) -> Result<usize> {
         let is_null = datafusion::physical_expr::expressions::is_not_null(Arc::clone(argument));
         let literal = argument.downcast_ref::<datafusion::physical_expr::expressions::Literal>();
-        if literal.is_some_and(|it| !it.value().is_null()) {
-            return Ok(self.slot(filter, "1".to_owned(), Added::UpTo(1)));
-        }
-        let nullable = argument.nullable(&scanned.schema).map_err(Reason::of)?;
-        if !nullable {
+        let is_some = literal.is_some_and(|it| !it.value().is_null());
+        if is_some || !argument.nullable(&scanned.schema).map_err(Reason::of)? {
             return Ok(self.slot(filter, "1".to_owned(), Added::UpTo(1)));
         }
         let valid = self.code.value(&is_null.map_err(Reason::of)?)?;
@@ -690,28 +715,4 @@ impl Slots<'_, '_> {
             false => Ok(()),
         }
     }
-}
-
-/// Returns the integers that an expression makes floats of; `None` if it is another.
-fn integers<'a>(
-    expr: &'a Arc<dyn PhysicalExpr>,
-    scanned: &Scanned,
-) -> Option<&'a Arc<dyn PhysicalExpr>> {
-    let (inner, _) = decimals(expr, scanned)?;
-    let data_type = inner.data_type(&scanned.schema).ok()?;
-    data_type.is_integer().then_some(inner)
-}
-
-/// Returns the integers or decimals that an expression makes floats of, with their scale; `None` if it is another.
-fn decimals<'a>(
-    expr: &'a Arc<dyn PhysicalExpr>,
-    scanned: &Scanned,
-) -> Option<(&'a Arc<dyn PhysicalExpr>, u32)> {
-    let cast = expr.downcast_ref::<CastExpr>()?;
-    let scale = match cast.expr().data_type(&scanned.schema).ok()? {
-        DataType::Decimal128(_, scale) => scale.try_into().ok()?,
-        data_type if data_type.is_integer() => 0,
-        _ => return None,
-    };
-    (*cast.cast_type() == DataType::Float64).then(|| (cast.expr(), scale))
 }

@@ -14,6 +14,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{
     CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
 };
@@ -21,6 +22,7 @@ use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
 };
@@ -185,34 +187,25 @@ impl Fragments {
     }
 
     /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort as it is if
-    /// that was given up lately; `None` if kernels do not tell which rows they are.
+    /// that was given up lately.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
+        fragment: Fragment,
         options: &GpuOptions,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(sort) = node.downcast_ref::<SortExec>() else {
-            return Ok(None);
-        };
-        let input = sort.input();
-        let checked = check_listed(input).and_then(|()| {
-            let fragment = Fragment::of_first(sort)?;
-            check(&fragment)?;
-            Ok(Arc::new(fragment))
-        });
-        let Ok(fragment) = checked else {
-            return Ok(None);
-        };
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let number = number_of(node);
-        if self.check_hope(number, options).is_err() {
+        if let Err(reason) = self.check_hope(number, options) {
             // All rows are more than the first.
-            return Ok(Some(Arc::clone(node)));
+            return Ok(Arc::new(OnCpuExec::new(Arc::clone(node), reason)));
         }
+        let input = node.children()[0];
         let (columns, options) = (Arc::clone(&self.0), options.clone());
+        let fragment = Arc::new(fragment);
         let first = GpuFragmentExec::new(Arc::clone(input), fragment, columns, options)?;
         let keep = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
         let inputs = vec![Arc::new(first.with_number(number)) as _];
-        Ok(Some(Arc::clone(node).replace_children(inputs, keep)?))
+        Arc::clone(node).replace_children(inputs, keep)
     }
 
     /// Puts an operator of a device above joins and conditions whose rows no aggregate reads.
@@ -238,35 +231,75 @@ impl Fragments {
             if node.is::<GpuFragmentExec>() || node.is::<OnCpuExec>() || is_recursive {
                 return Ok(jump(node, false));
             }
-            if let Some(sorted) = self.with_first(&node, options)? {
-                let is_other = !Arc::ptr_eq(&sorted, &node);
-                return Ok(jump(sorted, is_other));
+            let on_cpu = |node, reason| jump(Arc::new(OnCpuExec::new(node, reason)) as _, true);
+            let first = first(&node);
+            if let Some(Ok(first)) = first {
+                return Ok(jump(self.with_first(&node, first, options)?, true));
             }
             let is_sort = node.is::<SortExec>() || node.is::<SortPreservingMergeExec>();
             // An operator with a limit, other than a sort, ends before it has read all rows. The CPU computes what is
             // below, unless the limit is one of the list.
             let has_limit = node.fetch().is_some() && !is_sort;
             let is_again = node.is::<GlobalLimitExec>() && is_limited(node.children()[0]);
-            let tried = listed(&node);
-            // A join of the CPU reads no rows of a table that its other side does not have.
-            let tried = tried.filter(|it| !has_join || !it.rows.joins.is_empty());
+            let tried = first.unwrap_or_else(|| match is_window(&node) {
+                true => Err(Reason::new("a window function")),
+                false => listed(&node),
+            });
+            let is_told = is_told(&node) && !has_join && reads_files(&node);
+            let is_joined = |it: &Fragment| !it.rows.joins.is_empty();
             match tried {
-                Some(_) if self.check_hope(number_of(&node), options).is_err() => {
+                // A join of the CPU reads no rows of a table that its other side does not have.
+                Ok(fragment) if has_join && !is_joined(&fragment) => Ok(Transformed::no(node)),
+                Ok(fragment) => match self.check_hope(number_of(&node), options) {
+                    Ok(()) => Ok(jump(self.operator(node, fragment, options)?, true)),
                     // The joins below have the same rows.
-                    Ok(jump(node, false))
+                    Err(reason) => Ok(on_cpu(node, reason)),
+                },
+                Err(_) if node.is::<AggregateExec>() => Ok(jump(node, false)),
+                Err(reason) if has_limit && !is_again => Ok(match is_told {
+                    true => on_cpu(node, reason),
+                    false => jump(node, false),
+                }),
+                Err(reason) if is_told || is_join(&node) && !has_join => {
+                    let is_below = is_join(&node);
+                    let below =
+                        node.map_children(|it| self.with_lists_below(it, is_below, options))?;
+                    // What is below a sort or a condition tells more of it.
+                    let is_above = is_sort || below.data.is::<FilterExec>();
+                    let is_told = is_told && !(is_above && tells(&below.data));
+                    Ok(match is_told {
+                        true => on_cpu(below.data, reason),
+                        false => jump(below.data, below.transformed),
+                    })
                 }
-                Some(fragment) => Ok(jump(self.operator(node, fragment, options)?, true)),
-                None if has_limit && !is_again || node.is::<AggregateExec>() => {
-                    Ok(jump(node, false))
-                }
-                None if is_join(&node) && !has_join => {
-                    let below = node.map_children(|it| self.with_lists_below(it, true, options));
-                    below.map(|it| jump(it.data, it.transformed))
-                }
-                None => Ok(Transformed::no(node)),
+                Err(_) => Ok(Transformed::no(node)),
             }
         })
     }
+}
+
+/// Returns the fragment with the first rows of a sort that has a limit, or why kernels do not tell which they are;
+/// `None` if it is another operator.
+fn first(node: &Arc<dyn ExecutionPlan>) -> Option<std::result::Result<Fragment, Reason>> {
+    let sort = node.downcast_ref::<SortExec>()?;
+    sort.fetch()?;
+    let fragment = check_listed(sort.input()).and_then(|()| Fragment::of_first(sort));
+    Some(fragment.and_then(|it| check(&it).map(|()| it)))
+}
+
+/// Returns whether an operator that the CPU runs tells why: those that only move or name rows do not.
+fn is_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_first = plan.is::<SortExec>() && plan.fetch().is_some();
+    is_first || is_window(plan) || plan.is::<FilterExec>() || is_join(plan)
+}
+
+fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<WindowAggExec>() || plan.is::<BoundedWindowAggExec>()
+}
+
+/// Returns whether some operator of a plan is the device's, or tells why it is not.
+fn tells(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.is::<GpuFragmentExec>() || plan.is::<OnCpuExec>() || plan.children().into_iter().any(tells)
 }
 
 impl GpuRule for Fragments {
@@ -380,12 +413,15 @@ fn checked(aggregate: &AggregateExec) -> std::result::Result<Fragment, Reason> {
     Ok(fragment)
 }
 
-/// Returns the fragment of the rows of joins, or of those that conditions keep; `None` if kernels do not compute it.
-fn listed(plan: &Arc<dyn ExecutionPlan>) -> Option<Fragment> {
-    check_listed(plan).ok()?;
-    let fragment = Fragment::of_rows(plan).ok()?;
-    check(&fragment).ok()?;
-    Some(fragment)
+/// Returns the fragment of the rows of joins, or of those that conditions keep.
+///
+/// # Errors
+/// Why kernels do not compute it.
+fn listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<Fragment, Reason> {
+    check_listed(plan)?;
+    let fragment = Fragment::of_rows(plan)?;
+    check(&fragment)?;
+    Ok(fragment)
 }
 
 /// Returns whether an operator joins rows on the CPU.

@@ -17,6 +17,7 @@ use crate::join::Join;
 use crate::joined::{Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
+use crate::uses::{CURSORS_MAX, KEPT_TABLES_MAX};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -95,6 +96,7 @@ impl Kernel {
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
             // A list has a total for each column of its rows.
+            len if len > CURSORS_MAX => 1,
             _ if place == Some(Place::Listed) && self.do_widths_differ => 1,
             _ if place == Some(Place::Listed) => 2,
             // What is compared, a search in a hash table, and widths that are not known take more registers.
@@ -292,7 +294,10 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     let constants = [
         ("kThreads", THREADS as usize),
         ("kColumns", uses.columns.len()),
+        ("kCursors", uses.columns.len().min(CURSORS_MAX)),
+        ("kWidthsDiffer", WIDTHS_DIFFER as usize),
         ("kTables", uses.tables.len()),
+        ("kKeptTables", uses.tables.len().min(KEPT_TABLES_MAX)),
         ("kSlots", ending.totals.len().max(1)),
         ("kGroupWords", group_words(&ending.totals)),
         ("kSteps", steps.len()),
@@ -321,12 +326,13 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     text += &of_joins(draft)?;
     let includes = "#include \"columns.cuh\"\n#include \"totals.cuh\"\n#include \"joins.cuh\"\n";
     let _ = writeln!(text, "{includes}using Totals = TOTALS;");
-    text += &functions(steps, &ending.add);
+    text += &functions(steps, &ending.add, uses.columns.len() > CURSORS_MAX);
     Ok(text + "#include \"fragment.cuh\"\n")
 }
 
-/// Returns the functions `load`, `keeps` and `add`. Each column is loaded for the first function that reads it.
-fn functions(steps: &[Function], add: &Function) -> String {
+/// Returns the functions `load`, `keeps` and `add`. Each column is loaded for the first function that reads it; `add`
+/// looks up those of wide rows.
+fn functions(steps: &[Function], add: &Function, is_wide: bool) -> String {
     let arguments =
         "const Fragment& f, const Columns& c, Joined& joined, const u32 i, const bool is_wanted";
     let mut text = String::from(
@@ -338,10 +344,9 @@ fn functions(steps: &[Function], add: &Function) -> String {
     );
     let mut loaded = BTreeSet::new();
     for (step, function) in steps.iter().chain([add]).enumerate() {
-        let columns = function
-            .columns
-            .iter()
-            .filter(|column| loaded.insert(**column));
+        let looks_up = is_wide && step == steps.len();
+        let columns = function.columns.iter();
+        let columns = columns.filter(|column| !looks_up && loaded.insert(**column));
         let loads = columns.map(|column| format!("    cursor_of<{column}>(c).load(is_wanted);\n"));
         let loads: String = loads.collect();
         let _ = write!(
@@ -355,7 +360,10 @@ fn functions(steps: &[Function], add: &Function) -> String {
         for comment in &function.comments {
             let _ = writeln!(text, "// {comment}");
         }
-        let lines = function.lines.join("\n    ");
+        let mut lines = function.lines.join("\n    ");
+        if looks_up {
+            lines = lines.replace("cursor_of<", "found_cursor<");
+        }
         let _ = writeln!(text, "{head} {{\n    {lines}\n}}");
     }
     text

@@ -8,10 +8,13 @@ use crate::reason::Reason;
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Maximum number of columns of a kernel, which keeps where they are in registers.
-const COLUMNS_MAX: usize = 16;
-/// Maximum number of tables of a kernel.
-const TABLES_MAX: usize = 8;
+/// Maximum number of columns of which a thread keeps in registers where it reads them.
+pub(crate) const CURSORS_MAX: usize = 16;
+/// Maximum number of tables of which a thread keeps in registers where they are.
+pub(crate) const KEPT_TABLES_MAX: usize = 8;
+/// The same with what is looked up for each row of a list.
+const COLUMNS_MAX: usize = 128;
+const TABLES_MAX: usize = 64;
 
 /// What a kernel uses besides rows: shared by the functions of a kernel.
 #[derive(Debug, Default)]
@@ -20,6 +23,8 @@ pub(crate) struct Uses {
     pub(crate) columns: Vec<usize>,
     pub(crate) tables: Vec<Table>,
     pub(crate) constants: Vec<i128>,
+    /// Whether more columns and tables may be looked up for each row that is kept, as few are.
+    pub(crate) may_look_up: bool,
     /// The constants that are the first numbers of domains, by column.
     firsts: HashMap<usize, usize>,
 }
@@ -48,8 +53,13 @@ impl Uses {
         if let Some(known) = self.columns.iter().position(|it| *it == column) {
             return Ok(known);
         }
-        if self.columns.len() == COLUMNS_MAX {
-            let text = format!("the plan reads more than {COLUMNS_MAX} columns");
+        let most = if self.may_look_up {
+            COLUMNS_MAX
+        } else {
+            CURSORS_MAX
+        };
+        if self.columns.len() >= most {
+            let text = format!("the plan reads more than {most} columns");
             return Err(Reason::new(text));
         }
         self.columns.push(column);
@@ -60,8 +70,13 @@ impl Uses {
         if let Some(known) = self.tables.iter().position(|it| *it == table) {
             return Ok(known);
         }
-        if self.tables.len() == TABLES_MAX {
-            let text = format!("the plan needs more than {TABLES_MAX} tables over values");
+        let most = if self.may_look_up {
+            TABLES_MAX
+        } else {
+            KEPT_TABLES_MAX
+        };
+        if self.tables.len() >= most {
+            let text = format!("the plan needs more than {most} tables over values");
             return Err(Reason::new(text));
         }
         self.tables.push(table);

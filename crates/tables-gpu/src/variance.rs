@@ -4,6 +4,14 @@
 //! depend on where distances begin, and the difference of `n` times the sum of squares and the square of the sum is
 //! computed without rounding, so that large values with a small variance lose nothing.
 
+use std::sync::Arc;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::CastExpr;
+
+use crate::scanned::Scanned;
+
 /// Maximum distance, so that a square has 63 bits.
 pub(crate) const DISTANCE_MAX: i128 = 3_037_000_499;
 /// Maximum number of rows: products of it with a sum of squares have 127 bits.
@@ -47,6 +55,30 @@ impl Distances {
         let times_rows = (rows * squares).cast_unsigned() - of.distances.unsigned_abs().pow(2);
         times_rows as f64 / rows as f64 / self.power() / self.power()
     }
+}
+
+/// Returns the integers that an expression makes floats of; `None` if it is another.
+pub(crate) fn integers<'a>(
+    expr: &'a Arc<dyn PhysicalExpr>,
+    scanned: &Scanned,
+) -> Option<&'a Arc<dyn PhysicalExpr>> {
+    let (inner, _) = decimals(expr, scanned)?;
+    let data_type = inner.data_type(&scanned.schema).ok()?;
+    data_type.is_integer().then_some(inner)
+}
+
+/// Returns the integers or decimals that an expression makes floats of, with their scale; `None` if it is another.
+pub(crate) fn decimals<'a>(
+    expr: &'a Arc<dyn PhysicalExpr>,
+    scanned: &Scanned,
+) -> Option<(&'a Arc<dyn PhysicalExpr>, u32)> {
+    let cast = expr.downcast_ref::<CastExpr>()?;
+    let scale = match cast.expr().data_type(&scanned.schema).ok()? {
+        DataType::Decimal128(_, scale) => scale.try_into().ok()?,
+        data_type if data_type.is_integer() => 0,
+        _ => return None,
+    };
+    (*cast.cast_type() == DataType::Float64).then(|| (cast.expr(), scale))
 }
 
 #[cfg(test)]

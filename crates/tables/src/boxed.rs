@@ -1,8 +1,9 @@
 //! Methods of DataFusion's traits that return futures, without `async_trait`.
 //!
-//! A method of `async_trait` has bounds between its lifetimes. Within such bounds rustc forgets what it found out about
-//! types, and that a future may move to another thread, which holds the state of a session, took it 5 to 9 s for each of
-//! our methods. These have the bounds too, as the traits have them, and call methods without bounds.
+//! A method of `async_trait` has bounds between its lifetimes. For each such method rustc computes again whether all
+//! that its future holds may move to another thread. Ours hold states of sessions, and each method took 5 to 9 s to
+//! compile. The methods here have the bounds of the traits, and call methods without bounds, for which rustc computes it
+//! once.
 
 use std::sync::Arc;
 

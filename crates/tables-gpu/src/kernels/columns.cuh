@@ -106,13 +106,17 @@ template <u32 kWidth, bool kIsFloat> struct Cursor {
 template <u32 kColumn> struct CursorsFrom : CursorsFrom<kColumn + 1> {
     Cursor<kWidths[kColumn], kIsFloat[kColumn]> cursor;
 };
-template <> struct CursorsFrom<kColumns> {};
+template <> struct CursorsFrom<kCursors> {};
 
 // What a thread reads in a tile: the columns, and the tables of the file.
 struct Columns : CursorsFrom<0> {
-    const u32* table[kTables > 0 ? kTables : 1];
+    const u32* table[kKeptTables > 0 ? kKeptTables : 1];
     // Where this thread's first row is in the table: its file, the chunk, and the row.
     u64 place;
+    // Where the columns and tables of the file are looked up that have no room in registers: a list has few rows.
+    const Part* const* parts;
+    const u32* offsets;
+    u32 chunk, tile;
 };
 
 template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {
@@ -121,10 +125,21 @@ template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {
 template <u32 kColumn> __device__ inline const auto& cursor_of(const Columns& columns) {
     return static_cast<const CursorsFrom<kColumn>&>(columns).cursor;
 }
+// Looks up where a column is read.
+template <u32 kColumn> __device__ inline auto found_cursor(const Columns& columns) {
+    Cursor<kWidthsDiffer, kIsFloat[kColumn]> cursor;
+    cursor.start(columns.parts[kColumn][columns.chunk], columns.tile);
+    return cursor;
+}
+
+template <u32 kTable> __device__ inline const u32* table_of(const Fragment& f, const Columns& columns) {
+    if constexpr (kTable < kKeptTables) return columns.table[kTable];
+    return f.tables + columns.offsets[kTable];
+}
 
 // Calls a function for each cursor with the number of its column.
 template <u32 kColumn, class Function> __device__ inline void each_cursor(Columns& columns, const Function& function) {
-    if constexpr (kColumn < kColumns) {
+    if constexpr (kColumn < kCursors) {
         function(cursor_of<kColumn>(columns), kColumn);
         each_cursor<kColumn + 1>(columns, function);
     }

@@ -25,6 +25,18 @@ __device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, T
     Joined joined[kRows];
     const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
     const u32 kept = kept_by<0>(f, columns, joined, all);
+    if constexpr (kColumns > kCursors) {
+        // Wide rows are much code, which is there once for all rows of the thread.
+#pragma unroll 1
+        for (u32 i = 0; i < kRows; i++) {
+            Joined of_row = joined[0];
+#pragma unroll
+            for (u32 k = 1; k < kRows; k++)
+                if (k == i) of_row = joined[k];
+            add(f, columns, of_row, i, kept >> i & 1, totals);
+        }
+        return;
+    }
 #pragma unroll
     for (u32 i = 0; i < kRows; i++) add(f, columns, joined[i], i, kept >> i & 1, totals);
 }
@@ -49,11 +61,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         Columns columns;
         const Chunk& of = f.chunks[chunk];
 #pragma unroll
-        for (u32 t = 0; t < kTables; t++) columns.table[t] = f.tables + f.table_offsets[of.file * kTables + t];
+        for (u32 t = 0; t < kKeptTables; t++) columns.table[t] = f.tables + f.table_offsets[of.file * kTables + t];
+        columns.offsets = f.table_offsets + of.file * kTables;
         const u32 rows = of.rows, of_chunk = static_cast<u32>(tile - of.first_tile);
         const u64 last = min(end, f.chunks[chunk + 1].first_tile);
-        const Part* const* parts = f.parts + of.file * kColumns;
-        each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(parts[c][of.index], of_chunk); });
+        columns.parts = f.parts + of.file * kColumns;
+        columns.chunk = of.index;
+        columns.tile = of_chunk;
+        each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(columns.parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
             // The work is for nothing if the table of groups is full.
@@ -63,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
             columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;
             add_tile(f, columns, first < rows ? rows - first : 0, totals);
             first += kThreads * kRows;
+            columns.tile++;
             each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });
         }
     }

@@ -19,9 +19,12 @@ __device__ inline u64* own_group(const Fragment& f, u64 g, u64 key) {
     return group < f.groups ? f.totals + static_cast<u64>(group) * kGroupWords : nullptr;
 }
 
+// Whether the totals of a group are added by a loop, since they would be much code without.
+constexpr bool kIsWideGroup = kSlots > 32;
+
 // No other thread changes the totals of the group.
 __device__ inline void add_group(u64* own, const u64* other) {
-#pragma unroll
+#pragma unroll(kIsWideGroup ? 1 : kSlots)
     for (u32 s = 0; s < kSlots; s++) {
         u64* total = own + kSlotWord[s];
         const u64 value = other[kSlotWord[s]];
@@ -31,25 +34,35 @@ __device__ inline void add_group(u64* own, const u64* other) {
     }
 }
 
+// Returns the key of a group in a hash table, or else its first total, the number of its rows: 0 if it has none.
+__device__ inline u64 known_of(const Fragment& f, const u64* others, u64 g) {
+    if (g >= f.groups) return 0;
+    return f.own_keys != nullptr ? f.keys[0][g] : others[g * kGroupWords + kSlotWord[0]];
+}
+
+__device__ inline void merge_group(const Fragment& f, const u64* others, u64 g, u64 known) {
+    if (known == 0) return;
+    u64* own = own_group(f, g, known);
+    if (own != nullptr) add_group(own, others + g * kGroupWords);
+}
+
 extern "C" __global__ void __launch_bounds__(kThreads) fragment(const __grid_constant__ Fragment f) {
     const u64* others = reinterpret_cast<const u64*>(f.words[0]);
     for (u64 tile = blockIdx.x; tile < f.tiles; tile += gridDim.x) {
         const u64 first = tile * kGroupsOfThread * kThreads + threadIdx.x;
-        // The key of each group in a hash table, or else its first total, the number of its rows: 0 if it has none. All
-        // are read before the first is added, so that many reads of the other device's memory are in flight.
+        if constexpr (kIsWideGroup) {
+#pragma unroll 1
+            for (u32 i = 0; i < kGroupsOfThread; i++) {
+                const u64 g = first + i * kThreads;
+                merge_group(f, others, g, known_of(f, others, g));
+            }
+            continue;
+        }
+        // All are read before the first is added, so that many reads of the other device's memory are in flight.
         u64 known[kGroupsOfThread];
 #pragma unroll
-        for (u32 i = 0; i < kGroupsOfThread; i++) {
-            const u64 g = first + i * kThreads;
-            const u64* word = f.own_keys != nullptr ? f.keys[0] + g : others + g * kGroupWords + kSlotWord[0];
-            known[i] = g < f.groups ? *word : 0;
-        }
+        for (u32 i = 0; i < kGroupsOfThread; i++) known[i] = known_of(f, others, first + i * kThreads);
 #pragma unroll
-        for (u32 i = 0; i < kGroupsOfThread; i++) {
-            if (known[i] == 0) continue;
-            const u64 g = first + i * kThreads;
-            u64* own = own_group(f, g, known[i]);
-            if (own != nullptr) add_group(own, others + g * kGroupWords);
-        }
+        for (u32 i = 0; i < kGroupsOfThread; i++) merge_group(f, others, first + i * kThreads, known[i]);
     }
 }

@@ -1,4 +1,4 @@
-// `main` of an emulated kernel: runs it over two files, each mapped at the address that pointers have. The second begins
+// `main` of an emulated kernel: runs it over files, each mapped at the address that pointers have. The last one begins
 // with the arguments of the kernel.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -63,13 +63,14 @@ void* mapped(const char* path, const char* address) {
     return map;
 }
 
-int main(int, char** texts) {
-    mapped(texts[1], texts[2]);
-    const void* image = mapped(texts[3], texts[4]);
+// The files and their addresses, then the number of blocks and that of threads.
+int main(int count, char** texts) {
+    const void* last = nullptr;
+    for (int i = 1; i + 3 < count; i += 2) last = mapped(texts[i], texts[i + 1]);
     const Arguments arguments = arguments_of_kernel();
-    memcpy(arguments.address, image, arguments.bytes);
-    gridDim.x = static_cast<u32>(atoi(texts[5]));
-    blockDim.x = static_cast<u32>(atoi(texts[6]));
+    memcpy(arguments.address, last, arguments.bytes);
+    gridDim.x = static_cast<u32>(atoi(texts[count - 2]));
+    blockDim.x = static_cast<u32>(atoi(texts[count - 1]));
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) run_block();
     return 0;
 }

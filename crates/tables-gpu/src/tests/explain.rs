@@ -147,6 +147,23 @@ async fn what_is_not_on_the_gpu_is_told() {
     let median = "SELECT median(s) FROM (SELECT flag, sum(b) AS s FROM t GROUP BY 1)";
     let printed = kernels(&mut session, median).await.expect("kernels");
     assert_has(&printed, &["// OnCpuExec: median", "// Fragment 1, "]);
+    for (query, texts) in [
+        (
+            "SELECT a, row_number() OVER (ORDER BY b) FROM t WHERE a > 3",
+            ["// OnCpuExec: a window function", "// Fragment 1, "],
+        ),
+        (
+            "SELECT t.b, d.label FROM t FULL JOIN d ON a = k WHERE label > 'b' OR b > 3",
+            ["// OnCpuExec: ", "a join of type Full"],
+        ),
+        (
+            "SELECT b FROM t WHERE random() > 0.5",
+            ["// OnCpuExec: ", "random is not computed"],
+        ),
+    ] {
+        let printed = kernels(&mut session, query).await.expect(query);
+        assert_has(&printed, &texts);
+    }
     let printed = kernels(&mut session, "SELECT 1").await.expect("no kernels");
     assert_has(&printed, &["no aggregate, join, condition"]);
 }

@@ -58,6 +58,9 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT a FROM t WHERE a = 3 LIMIT 3500",
     "SELECT a FROM t WHERE a = 3 LIMIT 7 OFFSET 5",
     "SELECT a, one FROM (SELECT a, 1 AS one FROM t WHERE a = 3 LIMIT 50) LIMIT 7",
+    // All columns.
+    "SELECT * FROM t WHERE a = 3",
+    "SELECT * FROM t JOIN d ON a = k WHERE b < 0",
     "SELECT a + 1 FROM (SELECT a FROM t WHERE a = 3 LIMIT 7) LIMIT 50",
     "SELECT a FROM t WHERE a = 3 AND quantity IN (SELECT v FROM m) LIMIT 5",
 ];
@@ -67,7 +70,6 @@ const REFUSED: &[&str] = &[
     "SELECT a, b FROM t",
     "SELECT a FROM t LIMIT 1000000",
     "SELECT note FROM t ORDER BY note LIMIT 3",
-    "SELECT * FROM t WHERE a = 3",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,6 +95,72 @@ async fn rows_of_a_table_are_those_of_the_cpu() {
         }
     }
     super::compile_all(&emulated);
+}
+
+/// What columns of a table are, one after the other; `#` is the number of the column.
+const COLUMNS: [&str; 9] = [
+    "a + #",
+    "b - #",
+    "concat(name, '#')",
+    "price + #",
+    "CASE WHEN quantity < # THEN day END",
+    "ok AND b > #",
+    "ratio * #",
+    "note || '#'",
+    "CASE WHEN quantity < # THEN moment END",
+];
+
+/// Rows that are wider than what a thread keeps in registers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wide_rows_are_those_of_the_cpu() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 2), Sizes(&[700, 30])).await;
+    let columns = (0..129).map(|index| {
+        let column = COLUMNS[index % COLUMNS.len()].replace('#', &index.to_string());
+        format!("{column} AS c{index}")
+    });
+    let columns: Vec<_> = columns.collect();
+    let folder = fixture._folder.path().join("w");
+    let copy = format!(
+        "COPY (SELECT CAST(row_number() OVER () AS bigint) AS n, {} FROM t) TO '{}/' STORED AS PARQUET",
+        columns.join(", "),
+        folder.display()
+    );
+    fixture.copy(&copy).await;
+    fixture.register("w").await;
+    let names = |range: std::ops::Range<usize>| {
+        let names = range.map(|index| format!("c{index}"));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (some, most, all) = (names(0..17), names(0..127), names(0..129));
+    let queries = [
+        format!("SELECT {some} FROM w WHERE n < 40"),
+        format!("SELECT {most} FROM w WHERE n < 100"),
+        format!("SELECT {most} FROM w WHERE n = 7 LIMIT 3"),
+        format!("SELECT n, {some} FROM w ORDER BY n DESC LIMIT 33"),
+        format!("SELECT {most}, label FROM w JOIN d ON c0 = k WHERE n > 660"),
+    ];
+    let told = async |columns: &str| {
+        let query = format!("EXPLAIN SELECT {columns} FROM w WHERE n < 40");
+        let (plan, _) = Fixture::rows(&fixture.lenient, &query).await;
+        plan.expect("a plan").join("\n")
+    };
+    let plan = told(&some).await;
+    assert!(plan.contains("GpuFragmentExec"), "{plan}");
+    let plan = told(&all).await;
+    assert!(
+        plan.contains("OnCpuExec: the plan reads more than 128 columns"),
+        "{plan}"
+    );
+    fixture
+        .compare(&queries.each_ref().map(String::as_str))
+        .await;
+    super::compile_those(&emulated, |it| {
+        it.name == "tables/merge.cu" || it.source.contains("found_cursor<126>")
+    });
 }
 
 /// Returns the rows of a query in their order.

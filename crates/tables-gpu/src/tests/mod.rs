@@ -22,7 +22,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use forebay_device::cuda::{Arch, compile, nvrtc_version};
+use forebay_device::cuda::{Arch, ProgramSpec, compile, nvrtc_version};
 use forebay_device::{DeviceOptions, Devices};
 use forebay_memory::Share;
 use forebay_tables::GpuOptions;
@@ -361,8 +361,13 @@ async fn kernels_of_random_queries_give_the_rows_of_the_cpu() {
     compare_random(&fixture, 24).await;
 }
 
-/// Compiles the kernels for each architecture, if there is NVRTC.
+/// Compiles the longest kernels for each architecture, if there is NVRTC.
 fn compile_all(emulated: &Emulated) {
+    compile_those(emulated, |_| true);
+}
+
+/// Compiles the longest of some kernels for each architecture, if there is NVRTC.
+fn compile_those(emulated: &Emulated, are_wanted: impl Fn(&ProgramSpec) -> bool) {
     if let Err(error) = nvrtc_version() {
         let required = std::env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
@@ -370,12 +375,12 @@ fn compile_all(emulated: &Emulated) {
         return;
     }
     let kernels = emulated.kernels.lock();
-    let mut specs: Vec<_> = kernels.values().collect();
+    let mut specs: Vec<_> = kernels.values().filter(|it| are_wanted(it)).collect();
     // The longest have the most registers.
     specs.sort_by_key(|spec| std::cmp::Reverse(spec.source.len()));
     for major in [8, 9, 10] {
         let arch = Arch { major, minor: 0 };
-        for spec in &specs[..specs.len().min(12)] {
+        for spec in specs.iter().take(12) {
             let cubin = compile(spec, arch).unwrap_or_else(|error| panic!("{error}"));
             for kernel in cubin.entries {
                 assert_eq!(kernel.local_bytes, 0, "{arch}:\n{}", spec.source);
