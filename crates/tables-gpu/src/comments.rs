@@ -115,7 +115,8 @@ fn slots_of(output: &Output) -> Vec<usize> {
     }
 }
 
-/// Adds comments to the function that adds a row to the totals of its group, which has a line for each of `slots` totals.
+/// Adds comments to the function that adds a row to the totals of its group, which has a line for each of `slots`
+/// totals.
 pub(crate) fn add(
     function: &mut Function,
     slots: usize,

@@ -2,8 +2,8 @@
 //!
 //! A method of `async_trait` has bounds between its lifetimes. For each such method rustc computes again whether all
 //! that its future holds may move to another thread. Ours hold states of sessions, and each method took 5 to 9 s to
-//! compile. The methods here have the bounds of the traits, and call methods without bounds, for which rustc computes it
-//! once.
+//! compile. The methods here have the bounds of the traits, and call methods without bounds, for which rustc computes
+//! it once.
 
 use std::sync::Arc;
 
