@@ -106,13 +106,14 @@ $(CONFORMANCE_ENV)/installed: tests/conformance/requirements.txt tests/conforman
 	touch $@
 
 ## make check      what CI runs: format, lints, documentation, tidy, licences, all tests
-# What comes over the network comes while the processor compiles.
+# Downloads run in the background while cargo builds.
 check: tools tools-test
 	mkdir -p $(CARGO_TARGET_DIR)
 	$(MAKE) fetch > $(CARGO_TARGET_DIR)/fetch.log 2>&1 & fetch=$$!; \
 	    trap 'kill $$fetch 2> /dev/null || true' EXIT; \
 	    $(MAKE) format lint docs build; \
-	    wait $$fetch || { cat $(CARGO_TARGET_DIR)/fetch.log; exit 1; }
+	    wait $$fetch || { cat $(CARGO_TARGET_DIR)/fetch.log; exit 1; }; \
+	    trap - EXIT
 	$(MAKE) test
 
 fetch: $(NVRTC_ENV)/installed $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed $(JAVA_FOLDER)/installed

@@ -367,7 +367,7 @@ fn schema_bytes(columns: &Schema) -> Result<Bytes, Status> {
     Ok(bytes)
 }
 
-/// An answer, in a while.
+/// Future of an answer.
 type Answered<'all, Answer> = BoxFuture<'all, Result<Response<Answer>, Status>>;
 
 /// Calls, each by the method of the same name. An `async fn` of the trait has bounds between its lifetimes. For each,

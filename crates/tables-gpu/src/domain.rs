@@ -45,6 +45,15 @@ pub(crate) enum Table {
 }
 
 impl Table {
+    /// Returns the number of words.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Table::All(words) => words.len(),
+            Table::File(files) => files.iter().map(Vec::len).sum(),
+            Table::Key(_) => 0,
+        }
+    }
+
     /// Puts other numbers in place of those that are the indexes of these.
     pub(crate) fn renumber(&mut self, numbers: &[u32]) {
         let words = match self {

@@ -18,6 +18,7 @@ use crate::operator::GpuFragmentExec;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::source::Kernel;
+use crate::uses::CURSORS_MAX;
 use crate::work::{NOT_THERE, SMALL};
 
 type Plan = Arc<dyn ExecutionPlan>;
@@ -175,7 +176,12 @@ fn of_rows(fragment: &Fragment, does: String, kernel: &Kernel, place: Option<Pla
     let columns = kernel.columns.iter().enumerate();
     let columns = columns.map(|(index, column)| {
         let expr = sql(&source.expr(*column));
-        format!("cursor_of<{index}>: {expr}")
+        let cursor = if index < CURSORS_MAX {
+            "cursor_of"
+        } else {
+            "found_cursor"
+        };
+        format!("{cursor}<{index}>: {expr}")
     });
     Printed {
         comments: [does, from].into_iter().chain(columns).collect(),

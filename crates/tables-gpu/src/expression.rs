@@ -18,7 +18,7 @@ use datafusion::scalar::ScalarValue;
 use crate::domain::{Domain, Table};
 use crate::draft::Draft;
 use crate::floats::is_float;
-use crate::packed::is_number;
+use crate::packed::{is_number, is_text};
 use crate::reason::Reason;
 use crate::value::{Kind, Value, bounds_of, condition};
 
@@ -135,13 +135,15 @@ impl<'k, 'a> Code<'k, 'a> {
     pub(crate) fn looked_up(&mut self, domain: &Domain, table: Table) -> Result<String> {
         let number = self.number(domain.column)?;
         let table = self.draft.uses.table(table)?;
-        let first = self.draft.uses.first(domain)?;
-        // The difference is at least 0 and small, so that its lowest 32 bits are enough.
-        let index = format!(
-            "static_cast<u32>({}) - static_cast<u32>(f.constants[{}]) + 1",
-            number.text,
-            2 * first
-        );
+        // The difference is at least 0 and small, so that its lowest 32 bits are enough. Texts are numbered from 0 on.
+        let first = match is_text(&self.draft.scanned.data_type(domain.column)) {
+            true => String::new(),
+            false => {
+                let first = 2 * self.draft.uses.first(domain)?;
+                format!(" - static_cast<u32>(f.constants[{first}])")
+            }
+        };
+        let index = format!("static_cast<u32>({}){first} + 1", number.text);
         let index = match &number.valid {
             Some(valid) => format!("{valid} ? {index} : 0"),
             None => index,

@@ -26,6 +26,7 @@ use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceCh
 use crate::constants::HasSubqueries;
 use crate::join::{Join, joined};
 use crate::limit::Limit;
+use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
 use crate::selection::Selection;
@@ -454,7 +455,10 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     }
     let scan = plan.downcast_ref::<DataSourceExec>();
     let scan = scan.and_then(|it| it.data_source().downcast_ref::<FileScanConfig>());
-    let scan = scan.ok_or_else(|| Reason::new(format!("{} is below", plan.name())))?;
+    let scan = scan.ok_or_else(|| match plan.downcast_ref::<OnCpuExec>() {
+        Some(on_cpu) => on_cpu.reason().clone(),
+        None => Reason::new(format!("{} is below", plan.name())),
+    })?;
     of_scan(scan)
 }
 

@@ -15,6 +15,8 @@ use crate::limit::Limit;
 use crate::reason::Reason;
 use crate::reduced::{is_unique, reduced};
 use crate::rule::check;
+use crate::source::MANY_COLUMNS;
+use crate::uses::CURSORS_MAX;
 
 type Result<T> = std::result::Result<T, Reason>;
 type Pair = (Arc<dyn PhysicalExpr>, Arc<dyn PhysicalExpr>);
@@ -190,6 +192,10 @@ fn side(plan: &Arc<dyn ExecutionPlan>) -> Rows {
         Origin::Files(_) => Ok(rows),
         // Groups of a GPU, whose conditions kernels test if they can.
         Origin::Plan(..) if rows.columns.iter().all(|it| it.is::<Column>()) => {
+            if rows.columns.len() > CURSORS_MAX {
+                // A list may be wider than the rows of a join.
+                return Err(Reason::new(MANY_COLUMNS));
+            }
             check(&Fragment::listed(rows.clone(), Limit::None)?).map(|()| rows)
         }
         Origin::Plan(..) => Err(Reason::new("what is computed of groups is joined")),

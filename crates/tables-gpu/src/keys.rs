@@ -18,7 +18,6 @@ use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
 use crate::reason::Reason;
-use crate::uses::CURSORS_MAX;
 use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -92,13 +91,10 @@ impl Code<'_, '_> {
     pub(crate) fn determined_key(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
-        is_of_list: bool,
+        (is_of_list, is_wide): (bool, bool),
     ) -> Result<(String, Values, Option<String>)> {
         // Such a number needs no constant, of which wide rows would need too many.
-        if is_of_list
-            && self.draft.uses.columns.len() >= CURSORS_MAX
-            && let Ok(wide) = self.wide_key(expr, true)
-        {
+        if is_wide && let Ok(wide) = self.wide_key(expr, true) {
             return Ok(wide);
         }
         // Numbers need no table.

@@ -247,9 +247,10 @@ impl Work {
         figures: &mut Figures,
     ) -> Result<Groups> {
         // To count again is to read rows on the disk again.
+        let room = listed_max(u64::MAX, &ready.compiled.totals).saturating_sub(ranking.wanted);
         let more = match ready.rows().is_on_disk() {
-            true => listed_max(u64::MAX, &ready.compiled.totals).saturating_sub(ranking.wanted),
-            false => MORE_MAX,
+            true => room,
+            false => room.min(MORE_MAX),
         };
         let mut search = ranking.search(more);
         loop {

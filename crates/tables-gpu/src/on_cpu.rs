@@ -25,6 +25,10 @@ impl OnCpuExec {
     pub(crate) fn new(input: Arc<dyn ExecutionPlan>, reason: Reason) -> OnCpuExec {
         OnCpuExec { input, reason }
     }
+
+    pub(crate) fn reason(&self) -> &Reason {
+        &self.reason
+    }
 }
 
 impl DisplayAs for OnCpuExec {

@@ -22,7 +22,9 @@ use crate::skipped::Counting;
 use crate::source::{Ending, Kernel};
 use crate::uses::CURSORS_MAX;
 use crate::value::{Kind, Value};
-use crate::variance::{DISTANCE_MAX, Distances, HALF_BITS, ROWS_MAX, decimals, integers};
+use crate::variance::{
+    DISTANCE_MAX, Distances, HALF_BITS, ROWS_MAX, VARIANCES, decimals, integers,
+};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -32,9 +34,6 @@ pub(crate) const THREADS: u32 = 256;
 pub(crate) const ROWS_OF_THREAD: u32 = 8;
 /// Sums of integers up to this are exact as floats.
 const FLOAT_MAX: u128 = 1 << 53;
-
-/// The functions with the number of rows, the mean, and the sum of squares of differences as states.
-const VARIANCES: [&str; 4] = ["var", "var_pop", "stddev", "stddev_pop"];
 
 /// Where a row is in its table: a number that is greater for a later row.
 const PLACE: &str = "c.place + 32 * i";
@@ -215,13 +214,13 @@ impl Compiled {
         };
         if !fragment.rows.joins.is_empty() || fragment.is_listed {
             // Joins, and conditions of lists, leave few rows, so that most warps have none.
-            let leave = "if (!is_wanted) return;".to_owned();
-            slots.code.function.lines.push(leave);
+            let lines = &mut slots.code.function.lines;
+            lines.push("if (!is_wanted) return;".to_owned());
         }
         let are_determined = fragment.determined();
         let (group, keys, mark_words) = slots.group(&fragment.keys, &are_determined)?;
         slots.slot(None, "1".to_owned(), Added::UpTo(1));
-        // Before the columns of lists, as it is computed for all rows.
+        // Ranks are computed for all rows, so that their columns are the first to get cursors.
         let ranking = match &fragment.limit {
             Limit::First { by, count } => Some(slots.code.ranking(by, *count)?),
             Limit::None | Limit::Any(_) => None,
@@ -362,6 +361,7 @@ impl Slots<'_, '_> {
         (keys, are_determined): (&Exprs, &[bool]),
         of_list: Option<(&str, Option<&Ranking>)>,
     ) -> Result<HashMap<usize, Determined>> {
+        let is_wide = of_list.is_some() && keys.len() > CURSORS_MAX;
         let keys = keys.iter().enumerate();
         let keys = keys.filter(|(index, _)| are_determined[*index]);
         let determined = keys.map(|(index, key)| {
@@ -369,10 +369,12 @@ impl Slots<'_, '_> {
                 && !self.has_group
                 && self.code.draft.uses.columns.len() >= CURSORS_MAX
             {
-                // The values of wide rows have no room in registers: each is stored before the next is read.
+                // The values of a wide row have no room in registers. Each is stored before the next is read.
                 self.begin_group(group, ranking);
             }
-            let (number, values, valid) = self.code.determined_key(key, of_list.is_some())?;
+            let (number, values, valid) = self
+                .code
+                .determined_key(key, (of_list.is_some(), is_wide))?;
             let mut slot = |number: String| {
                 let number = format!("static_cast<u64>({number})");
                 self.slot(None, number, Added::Maximum)

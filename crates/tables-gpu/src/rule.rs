@@ -186,8 +186,8 @@ impl Fragments {
         }
     }
 
-    /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort as it is if
-    /// that was given up lately.
+    /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the reason
+    /// why that was given up lately.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
@@ -245,7 +245,8 @@ impl Fragments {
                 true => Err(Reason::new("a window function")),
                 false => listed(&node),
             });
-            let is_told = is_told(&node) && !has_join && reads_files(&node);
+            let is_own = is_told(&node) && !has_join;
+            let is_told = is_own && reads_files(&node);
             let is_joined = |it: &Fragment| !it.rows.joins.is_empty();
             match tried {
                 // A join of the CPU reads no rows of a table that its other side does not have.
@@ -256,11 +257,15 @@ impl Fragments {
                     Err(reason) => Ok(on_cpu(node, reason)),
                 },
                 Err(_) if node.is::<AggregateExec>() => Ok(jump(node, false)),
-                Err(reason) if has_limit && !is_again => Ok(match is_told {
-                    true => on_cpu(node, reason),
-                    false => jump(node, false),
-                }),
-                Err(reason) if is_told || is_join(&node) && !has_join => {
+                // The condition or the join may be below the limit.
+                Err(reason) if has_limit && !is_again => {
+                    let is_told = has_told(&node) && !has_join && reads_files(&node);
+                    Ok(match is_told && !tells(&node) {
+                        true => on_cpu(node, reason),
+                        false => jump(node, false),
+                    })
+                }
+                Err(reason) if is_own => {
                     let is_below = is_join(&node);
                     let below =
                         node.map_children(|it| self.with_lists_below(it, is_below, options))?;
@@ -291,6 +296,10 @@ fn first(node: &Arc<dyn ExecutionPlan>) -> Option<std::result::Result<Fragment, 
 fn is_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let is_first = plan.is::<SortExec>() && plan.fetch().is_some();
     is_first || is_window(plan) || plan.is::<FilterExec>() || is_join(plan)
+}
+
+fn has_told(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    is_told(plan) || plan.children().into_iter().any(has_told)
 }
 
 fn is_window(plan: &Arc<dyn ExecutionPlan>) -> bool {

@@ -95,8 +95,9 @@ impl Kernel {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
-            // A list has a total for each column of its rows.
+            // Wide rows.
             len if len > CURSORS_MAX => 1,
+            // A list has a total for each column of its rows.
             _ if place == Some(Place::Listed) && self.do_widths_differ => 1,
             _ if place == Some(Place::Listed) => 2,
             // What is compared, a search in a hash table, and widths that are not known take more registers.

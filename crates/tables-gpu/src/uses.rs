@@ -12,9 +12,12 @@ type Result<T> = std::result::Result<T, Reason>;
 pub(crate) const CURSORS_MAX: usize = 16;
 /// Maximum number of tables of which a thread keeps in registers where they are.
 pub(crate) const KEPT_TABLES_MAX: usize = 8;
-/// The same with what is looked up for each row of a list.
+/// Maximum number of columns of a list: those without room in registers are looked up for each row that is kept.
 const COLUMNS_MAX: usize = 128;
+/// Maximum number of tables of a list, which are looked up in the same way.
 const TABLES_MAX: usize = 64;
+/// Maximum words of more than [`KEPT_TABLES_MAX`] tables, which each query copies to the device.
+const TABLE_WORDS_MAX: usize = 8 << 20;
 
 /// What a kernel uses besides rows: shared by the functions of a kernel.
 #[derive(Debug, Default)]
@@ -23,7 +26,7 @@ pub(crate) struct Uses {
     pub(crate) columns: Vec<usize>,
     pub(crate) tables: Vec<Table>,
     pub(crate) constants: Vec<i128>,
-    /// Whether more columns and tables may be looked up for each row that is kept, as few are.
+    /// Whether the kernel makes a list, so that it may look up columns and tables for each row that is kept.
     pub(crate) may_look_up: bool,
     /// The constants that are the first numbers of domains, by column.
     firsts: HashMap<usize, usize>,
@@ -77,6 +80,11 @@ impl Uses {
         };
         if self.tables.len() >= most {
             let text = format!("the plan needs more than {most} tables over values");
+            return Err(Reason::new(text));
+        }
+        let words: usize = self.tables.iter().chain([&table]).map(Table::len).sum();
+        if self.tables.len() >= KEPT_TABLES_MAX && words > TABLE_WORDS_MAX {
+            let text = "the texts of the columns have too many different values for a list";
             return Err(Reason::new(text));
         }
         self.tables.push(table);

@@ -12,6 +12,9 @@ use datafusion::physical_expr::expressions::CastExpr;
 
 use crate::scanned::Scanned;
 
+/// The functions with the number of rows, the mean, and the sum of squares of differences as states.
+pub(crate) const VARIANCES: [&str; 4] = ["var", "var_pop", "stddev", "stddev_pop"];
+
 /// Maximum distance, so that a square has 63 bits.
 pub(crate) const DISTANCE_MAX: i128 = 3_037_000_499;
 /// Maximum number of rows: products of it with a sum of squares have 127 bits.

@@ -12,9 +12,9 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use futures_util::future::BoxFuture;
 
-/// The scan of a table, in a while.
+/// Future of the scan of a table.
 pub(crate) type Scan<'all> = BoxFuture<'all, Result<Arc<dyn ExecutionPlan>>>;
-/// A table, in a while; `None` if there is none of the name.
+/// Future of a table; of `None` if no table has the name.
 pub(crate) type Table<'all> = BoxFuture<'all, Result<Option<Arc<dyn TableProvider>>>>;
 
 /// `TableProvider::scan`, by a method with the same arguments.

@@ -85,7 +85,7 @@ pub(crate) trait Find: Debug + Send + Sync {
     fn rows<'all>(&'all self, state: &'all dyn Session) -> Rows<'all, Self::Row>;
 }
 
-/// The source objects of rows, in a while.
+/// Future of the source objects of rows.
 pub(crate) type Rows<'all, R> = BoxFuture<'all, Result<Vec<R>>>;
 
 /// A table whose rows are computed.

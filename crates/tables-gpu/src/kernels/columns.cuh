@@ -113,7 +113,7 @@ struct Columns : CursorsFrom<0> {
     const u32* table[kKeptTables > 0 ? kKeptTables : 1];
     // Where this thread's first row is in the table: its file, the chunk, and the row.
     u64 place;
-    // Where the columns and tables of the file are looked up that have no room in registers: a list has few rows.
+    // Where columns and tables without room in registers are looked up: those of the file, the chunk, the tile in it.
     const Part* const* parts;
     const u32* offsets;
     u32 chunk, tile;
@@ -125,7 +125,7 @@ template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {
 template <u32 kColumn> __device__ inline const auto& cursor_of(const Columns& columns) {
     return static_cast<const CursorsFrom<kColumn>&>(columns).cursor;
 }
-// Looks up where a column is read.
+// Returns a cursor that is made for one row, and not kept in registers.
 template <u32 kColumn> __device__ inline auto found_cursor(const Columns& columns) {
     Cursor<kWidthsDiffer, kIsFloat[kColumn]> cursor;
     cursor.start(columns.parts[kColumn][columns.chunk], columns.tile);

@@ -26,7 +26,7 @@ __device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, T
     const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
     const u32 kept = kept_by<0>(f, columns, joined, all);
     if constexpr (kColumns > kCursors) {
-        // Wide rows are much code, which is there once for all rows of the thread.
+        // Not unrolled, as the code of a wide row is long.
 #pragma unroll 1
         for (u32 i = 0; i < kRows; i++) {
             Joined of_row = joined[0];

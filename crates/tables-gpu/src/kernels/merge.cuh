@@ -19,7 +19,7 @@ __device__ inline u64* own_group(const Fragment& f, u64 g, u64 key) {
     return group < f.groups ? f.totals + static_cast<u64>(group) * kGroupWords : nullptr;
 }
 
-// Whether the totals of a group are added by a loop, since they would be much code without.
+// Whether the totals of a group are added by a loop that is not unrolled, as its code would be long.
 constexpr bool kIsWideGroup = kSlots > 32;
 
 // No other thread changes the totals of the group.

@@ -57,8 +57,10 @@ pub(super) struct Emulated {
 
 impl Emulated {
     pub(super) fn new() -> Arc<Emulated> {
+        let memory = NamedTempFile::new().expect("room");
+        memory.as_file().set_len(HEAD as u64).expect("room");
         Arc::new(Emulated {
-            memory: NamedTempFile::new().expect("room"),
+            memory,
             end: Mutex::new(HEAD as u64),
             free_bytes: AtomicU64::new(u64::MAX),
             is_host_full: AtomicBool::new(false),

@@ -160,6 +160,10 @@ async fn what_is_not_on_the_gpu_is_told() {
             "SELECT b FROM t WHERE random() > 0.5",
             ["// OnCpuExec: ", "random is not computed"],
         ),
+        (
+            "SELECT b FROM t WHERE random() > 0.5 LIMIT 10",
+            ["// OnCpuExec: ", "random is not computed"],
+        ),
     ] {
         let printed = kernels(&mut session, query).await.expect(query);
         assert_has(&printed, &texts);

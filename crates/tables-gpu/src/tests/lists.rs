@@ -61,6 +61,8 @@ pub(super) const QUERIES: &[&str] = &[
     // All columns.
     "SELECT * FROM t WHERE a = 3",
     "SELECT * FROM t JOIN d ON a = k WHERE b < 0",
+    "SELECT * FROM t LEFT JOIN d ON a = k WHERE b < -1900 AND quantity < 20",
+    "SELECT d.*, t.* FROM t LEFT JOIN d ON a = k AND weight > quantity WHERE b < -1900 AND ok",
     "SELECT a + 1 FROM (SELECT a FROM t WHERE a = 3 LIMIT 7) LIMIT 50",
     "SELECT a FROM t WHERE a = 3 AND quantity IN (SELECT v FROM m) LIMIT 5",
 ];
@@ -124,12 +126,14 @@ async fn wide_rows_are_those_of_the_cpu() {
     });
     let columns: Vec<_> = columns.collect();
     let folder = fixture._folder.path().join("w");
-    let copy = format!(
-        "COPY (SELECT CAST(row_number() OVER () AS bigint) AS n, {} FROM t) TO '{}/' STORED AS PARQUET",
-        columns.join(", "),
-        folder.display()
-    );
-    fixture.copy(&copy).await;
+    for (file, rows) in [("a", "b < 0"), ("b", "b >= 0")] {
+        let copy = format!(
+            "COPY (SELECT CAST(row_number() OVER () AS bigint) AS n, {} FROM t WHERE {rows}) TO '{}/{file}.parquet'",
+            columns.join(", "),
+            folder.display()
+        );
+        fixture.copy(&copy).await;
+    }
     fixture.register("w").await;
     let names = |range: std::ops::Range<usize>| {
         let names = range.map(|index| format!("c{index}"));
@@ -138,10 +142,10 @@ async fn wide_rows_are_those_of_the_cpu() {
     let (some, most, all) = (names(0..17), names(0..127), names(0..129));
     let queries = [
         format!("SELECT {some} FROM w WHERE n < 40"),
-        format!("SELECT {most} FROM w WHERE n < 100"),
+        format!("SELECT {most} FROM w WHERE n < 50"),
         format!("SELECT {most} FROM w WHERE n = 7 LIMIT 3"),
-        format!("SELECT n, {some} FROM w ORDER BY n DESC LIMIT 33"),
-        format!("SELECT {most}, label FROM w JOIN d ON c0 = k WHERE n > 660"),
+        format!("SELECT n, {some} FROM w ORDER BY n DESC, c1, c0 NULLS FIRST LIMIT 33"),
+        format!("SELECT {most}, label FROM w JOIN d ON c0 = k WHERE n > 330"),
     ];
     let told = async |columns: &str| {
         let query = format!("EXPLAIN SELECT {columns} FROM w WHERE n < 40");

@@ -69,17 +69,22 @@ impl Programs {
     fn new() -> Programs {
         let texts: Vec<_> = headers().into_iter().map(as_cpp).collect();
         let version = compiler();
-        let hash = hash(&(&texts, MAIN, END_OF_KERNEL, FLAGS, PROGRAM, version));
+        let flags = (FLAGS, TRAPS, PROGRAM);
+        let hash = hash(&(&texts, MAIN, END_OF_KERNEL, flags, version));
         let tests = std::env::current_exe().expect("the program of the tests");
         let all = tests.with_file_name("emulated");
         let folder = all.join(hash);
         if !folder.exists() {
-            // Programs of other headers.
-            let _ = fs::remove_dir_all(&all);
             fs::create_dir_all(&all).expect("a folder");
+            // Programs of other headers.
+            let others = fs::read_dir(&all).expect("a folder").flatten();
+            let others = others.filter(|it| !it.file_name().to_string_lossy().starts_with('.'));
+            others.for_each(|it| drop(fs::remove_dir_all(it.path())));
             let new = TempDir::new_in(&all).expect("a folder");
             prepare(new.path(), &texts);
-            fs::rename(new.keep(), &folder).expect("a folder");
+            // Tests that run at the same time may have made it.
+            let renamed = fs::rename(new.path(), &folder);
+            assert!(renamed.is_ok() || folder.exists(), "{renamed:?}");
         }
         Programs {
             folder,
@@ -98,10 +103,14 @@ impl Programs {
         let program = compiled.get_or_init(|| {
             let file = self.folder.join(hash(&source));
             if !file.exists() {
-                let (text, new) = (file.with_extension("cpp"), file.with_extension("new"));
+                // Tests that run at the same time have names of their own until the program is whole.
+                let own = std::process::id();
+                let (text, program) = (format!("{own}.cpp"), own.to_string());
+                let (text, program) = (file.with_extension(text), file.with_extension(program));
                 fs::write(&text, &source).expect("room");
-                compile(&self.folder, TRAPS, &PROGRAM, &text, &new);
-                fs::rename(&new, &file).expect("room");
+                compile(&self.folder, TRAPS, &PROGRAM, &text, &program);
+                fs::rename(&text, file.with_extension("cpp")).expect("room");
+                fs::rename(&program, &file).expect("room");
             }
             Program { file }
         });
