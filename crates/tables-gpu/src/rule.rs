@@ -186,8 +186,8 @@ impl Fragments {
         }
     }
 
-    /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the reason
-    /// why that was given up lately.
+    /// Returns a sort with a limit above an operator of a device that returns the first rows, or the sort with the
+    /// reason why that was given up lately.
     fn with_first(
         &self,
         node: &Arc<dyn ExecutionPlan>,
