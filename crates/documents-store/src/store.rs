@@ -416,6 +416,14 @@ impl Store {
         self.shared.sync.sync()
     }
 
+    /// Frees memory that otherwise only later writes would free. To be called when writes wait for memory.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`], [`StoreError::Io`], and [`StoreError::ReadOnly`] after an earlier failure.
+    pub fn free_memory(&self) -> Result<()> {
+        self.engine().free_memory()
+    }
+
     /// Returns how many bytes and batches were discarded when the store was opened: the unsynced end of the journal.
     pub fn dropped(&self) -> Dropped {
         self.shared.dropped

@@ -231,6 +231,10 @@ mod tests {
             unreachable!("only synced")
         }
 
+        fn free_memory(&self) -> Result<()> {
+            unreachable!("only synced")
+        }
+
         fn check_writable(&self) -> Result<()> {
             unreachable!("only synced")
         }

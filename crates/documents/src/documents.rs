@@ -293,6 +293,14 @@ impl Documents {
         self.store.sync()
     }
 
+    /// Frees memory that the store would otherwise hold until a later write. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The store's error.
+    pub fn free_memory(&self) -> Result<(), StoreError> {
+        self.store.free_memory()
+    }
+
     /// Returns whether the server has begun to stop.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()

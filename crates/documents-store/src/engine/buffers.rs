@@ -1,7 +1,8 @@
 //! A limit on the total size of all partitions' write buffers.
 //!
 //! fjall limits the write buffer of each partition separately. It also keeps a flushed buffer in memory until a later
-//! write releases the version that refers to it.
+//! write releases the version that refers to it. If later writes wait for that memory, nothing would release it, so the
+//! server also calls [`Engine::free_memory`](super::Engine::free_memory).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -162,6 +163,19 @@ impl Buffers {
         largest
     }
 
+    /// Measures the buffers. If they exceed the limit, returns the largest ones for the caller to seal. A batch larger
+    /// than the limit leaves such buffers behind.
+    pub(super) fn surplus(&self, database: &Database) -> Vec<Buffer> {
+        let look = Look::at(database);
+        self.held.lock().buffered = look.buffered;
+        self.keeps_written
+            .store(look.keeps_written, Ordering::Relaxed);
+        if look.buffered <= self.bytes_max || look.is_writing {
+            return Vec::new();
+        }
+        self.largest(look.active)
+    }
+
     /// Releases flushed buffers if the last measurement found any. The engine calls this function after a write,
     /// because fjall refers to flushed buffers until a later write.
     pub(super) fn release_written(&self, database: &Database) {
@@ -254,6 +268,31 @@ mod tests {
         );
         assert_eq!(engine.buffers().held.lock().in_flight, 0);
         let value = engine.get(partitions[2].id, &919_u32.to_be_bytes());
+        assert_eq!(value.expect("reads").expect("is there").len(), VALUE_BYTES);
+    }
+    /// One batch larger than the limit must not keep its memory when no other batch follows.
+    #[test]
+    fn a_large_batch_is_released_without_a_later_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = StoreOptions {
+            write_buffers_bytes_max: 4 * VALUE_BYTES as u64,
+            ..StoreOptions::directory(folder.path())
+        };
+        let engine = FjallEngine::open(folder.path(), &options).expect("opens");
+        let create = |_| engine.create_partition(PartitionKind::Records);
+        let partitions: Vec<_> = (0..3)
+            .map(create)
+            .collect::<Result<_, _>>()
+            .expect("creates");
+        engine.commit(batch(&partitions, 1)).expect("writes");
+        assert!(all_bytes(engine.database()) >= 3 * VALUE_BYTES as u64);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while all_bytes(engine.database()) > VALUE_BYTES as u64 {
+            assert!(std::time::Instant::now() < until, "still in memory");
+            engine.free_memory().expect("frees");
+            std::thread::yield_now();
+        }
+        let value = engine.get(partitions[2].id, &1_u32.to_be_bytes());
         assert_eq!(value.expect("reads").expect("is there").len(), VALUE_BYTES);
     }
 }

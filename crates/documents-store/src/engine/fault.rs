@@ -155,6 +155,10 @@ impl Engine for FaultEngine {
         self.inner.commit(batch)
     }
 
+    fn free_memory(&self) -> Result<()> {
+        self.inner.free_memory()
+    }
+
     fn check_writable(&self) -> Result<()> {
         self.inner.check_writable()
     }

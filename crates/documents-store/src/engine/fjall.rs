@@ -678,6 +678,12 @@ impl Engine for FjallEngine {
         written.map_err(|error| self.write_failed("write a batch", error))
     }
 
+    fn free_memory(&self) -> Result<()> {
+        self.seal(&self.buffers.surplus(&self.database))?;
+        self.buffers.release_written(&self.database);
+        Ok(())
+    }
+
     fn check_writable(&self) -> Result<()> {
         self.journal.check()?;
         self.check_background()

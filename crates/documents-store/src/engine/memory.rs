@@ -232,6 +232,11 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    /// Nothing waits for a later batch here.
+    fn free_memory(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn check_writable(&self) -> Result<()> {
         Ok(())
     }

@@ -205,6 +205,13 @@ pub trait Engine: Send + Sync + 'static {
     /// synced yet.
     fn commit(&self, batch: Batch) -> Result<()>;
 
+    /// Frees memory that only a later batch would free: flushes the buffers of batches larger than the buffers' limit,
+    /// in the background, and releases flushed buffers.
+    ///
+    /// # Errors
+    /// The errors of a sync, and [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
+    fn free_memory(&self) -> Result<()>;
+
     /// Checks whether the engine accepts batches. Checks the disk, but writes nothing to the tables.
     ///
     /// # Errors

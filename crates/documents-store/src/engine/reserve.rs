@@ -181,6 +181,10 @@ impl Engine for ReserveEngine {
         self.inner.commit(batch)
     }
 
+    fn free_memory(&self) -> Result<()> {
+        self.inner.free_memory()
+    }
+
     fn check_writable(&self) -> Result<()> {
         self.room()?;
         self.inner.check_writable()

@@ -85,6 +85,9 @@ impl Sealing {
         buffers: &[Buffer],
         sync: impl FnOnce() -> Result<()>,
     ) -> Result<fjall::Result<()>> {
+        if buffers.is_empty() {
+            return Ok(Ok(()));
+        }
         let _no_batch = self.batches.write();
         let ready = buffers.iter().take(AT_ONCE_MAX);
         let ready: Vec<&Buffer> = ready.filter(|buffer| buffer.may_be_sealed()).collect();

@@ -1,10 +1,13 @@
 //! Divides the memory of the process (`--memory-bytes-max`), and measures resident memory in a
 //! separate thread.
 
+use std::sync::Weak;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use forebay_documents::Documents;
 use forebay_memory::Account;
 
 use crate::settings::Settings;
@@ -27,11 +30,11 @@ const WRITE_BUFFERS_PART: u64 = 8;
 const WRITE_BUFFERS_BYTES_MAX: u64 = 512 << 20;
 /// Interval between measurements of resident memory.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Fraction of the limit above which resident memory is trimmed: the allocator is asked to return free memory to the
-/// system, at most once per `TRIM_INTERVAL`. Memory is also trimmed if a request waited or was refused since the last
-/// measurement, because free memory that the allocator retains takes room from requests.
-const TRIM_PART: (u64, u64) = (3, 4);
-const TRIM_INTERVAL: Duration = Duration::from_millis(250);
+/// Fraction of the limit above which memory is freed, at most once per `FREE_INTERVAL`. Memory is also freed if a
+/// request waited or was refused since the last measurement, because what the store and the allocator retain takes room
+/// from requests.
+const FREE_PART: (u64, u64) = (3, 4);
+const FREE_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum interval between log warnings that too little memory is left for requests.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -114,40 +117,58 @@ impl Division {
     }
 }
 
-/// Starts the thread that measures resident memory until the process ends.
+/// Starts the thread that measures resident memory until the process ends, and the thread that frees memory of the
+/// store.
 ///
 /// # Errors
 /// If the system cannot start a thread.
-pub fn watch(account: Account) -> Result<()> {
-    let watch = move || {
-        let mut watch = Watch::new(account);
+pub fn watch(account: Account, documents: Weak<Documents>) -> Result<()> {
+    let (free, asked) = sync_channel(1);
+    spawn("free-memory", move || free_when_asked(&asked, &documents))?;
+    spawn("memory", move || {
+        let mut watch = Watch::new(account, free);
         loop {
             watch.measure();
             thread::sleep(INTERVAL);
         }
-    };
-    let spawned = thread::Builder::new()
-        .name("memory".to_owned())
-        .spawn(watch);
+    })
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
     spawned
         .map(drop)
-        .context("starting the thread that measures memory")
+        .with_context(|| format!("starting the thread {name}"))
+}
+
+/// Frees memory of the store each time it is asked to. It has its own thread, because the store's sync may take longer
+/// than [`INTERVAL`].
+fn free_when_asked(asked: &Receiver<()>, documents: &Weak<Documents>) {
+    for () in asked {
+        let freed = documents.upgrade().map(|documents| documents.free_memory());
+        if let Some(Err(error)) = freed {
+            tracing::debug!(%error, "the store frees no memory");
+        }
+    }
 }
 
 struct Watch {
     account: Account,
+    /// Asks the other thread to free memory of the store.
+    free: SyncSender<()>,
     /// Number of requests that were refused before the last measurement.
     refused: u64,
-    trimmed: Option<Instant>,
+    freed: Option<Instant>,
     warned: Option<Instant>,
 }
 
 impl Watch {
-    fn new(account: Account) -> Watch {
+    fn new(account: Account, free: SyncSender<()>) -> Watch {
         Watch {
             account,
+            free,
             refused: 0,
-            trimmed: None,
+            freed: None,
             warned: None,
         }
     }
@@ -158,9 +179,11 @@ impl Watch {
         let figures = self.account.figures();
         let is_short = figures.waiting > 0 || figures.refused > self.refused;
         self.refused = figures.refused;
-        let is_large = resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0;
-        if (is_large || is_short) && is_due(&mut self.trimmed, TRIM_INTERVAL) {
+        let is_large = resident > figures.limit_bytes / FREE_PART.1 * FREE_PART.0;
+        if (is_large || is_short) && is_due(&mut self.freed, FREE_INTERVAL) {
             forebay_device::return_free_memory();
+            // If the channel is full, the other thread is at it already.
+            let _ = self.free.try_send(());
         }
         let room = figures.limit_bytes.saturating_sub(figures.outside_bytes);
         if room < GREATEST_MESSAGE_BYTES && is_due(&mut self.warned, WARNING_INTERVAL) {

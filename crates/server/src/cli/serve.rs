@@ -277,7 +277,7 @@ fn open(settings: &Settings) -> Result<Arc<Documents>> {
     let documents = open_documents(settings, devices)?;
     let memory = &documents.settings().memory;
     forebay_device::keep_free_memory(memory.figures().limit_bytes);
-    memory::watch(memory.clone())?;
+    memory::watch(memory.clone(), Arc::downgrade(&documents))?;
     Ok(documents)
 }
 
