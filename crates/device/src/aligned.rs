@@ -2,8 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::allocator::in_huge_pages;
+
 /// Bytes of a page of host memory.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Bytes of a huge page of x86-64.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Heap memory that begins at a page and is a multiple of pages long. Reads that bypass the page cache need this, and
 /// kernels that read host memory over the bus are faster with it.
@@ -20,11 +25,23 @@ pub struct AlignedBytes {
 impl AlignedBytes {
     /// Returns zeroed memory of at least `bytes`, rounded up to whole pages.
     pub fn zeroed(bytes: usize) -> AlignedBytes {
+        AlignedBytes::aligned(bytes, PAGE_BYTES)
+    }
+
+    /// Returns zeroed memory as [`AlignedBytes::zeroed`] does, in huge pages where the system has them. Scattered
+    /// accesses miss fewer translations of addresses there, and the first writes make fewer page faults.
+    pub fn in_huge_pages(bytes: usize) -> AlignedBytes {
+        let mut memory = AlignedBytes::aligned(bytes, HUGE_PAGE_BYTES);
+        in_huge_pages(&mut memory);
+        memory
+    }
+
+    fn aligned(bytes: usize, alignment: usize) -> AlignedBytes {
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
-        let allocation = vec![0; bytes + PAGE_BYTES - 1];
+        let allocation = vec![0; bytes + alignment - 1];
         let address = allocation.as_ptr().addr();
         AlignedBytes {
-            begin: address.next_multiple_of(PAGE_BYTES) - address,
+            begin: address.next_multiple_of(alignment) - address,
             allocation,
             bytes,
         }
@@ -55,6 +72,11 @@ mod tests {
             let memory = AlignedBytes::zeroed(asked);
             assert_eq!(memory.len(), given, "{asked} bytes");
             assert!(memory.is_empty() || memory.as_ptr().addr().is_multiple_of(PAGE_BYTES));
+            let mut huge = AlignedBytes::in_huge_pages(asked);
+            assert_eq!(huge.len(), given, "{asked} bytes");
+            assert!(huge.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+            assert!(huge.iter().all(|byte| *byte == 0));
+            huge.fill(1);
         }
     }
 }

@@ -32,6 +32,22 @@ const KEPT_PART: u64 = 8;
 /// the requests of a small process need these bytes.
 const KEPT_BYTES_MIN: u64 = 16 << 20;
 
+/// Asks the system for huge pages for memory that was not written yet. Without them, or if the memory has none, nothing
+/// changes.
+pub(crate) fn in_huge_pages(memory: &mut [u8]) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the advice is about pages within `memory`, and does not change what they hold. An error is ignored.
+    unsafe {
+        libc::madvise(
+            memory.as_mut_ptr().cast(),
+            memory.len(),
+            libc::MADV_HUGEPAGE,
+        );
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = memory;
+}
+
 /// Returns the allocator's free pages to the system. Takes the allocator's locks one after another; runs for some
 /// milliseconds.
 pub fn return_free_memory() {

@@ -29,6 +29,8 @@ mod job;
 mod memory;
 mod owner;
 mod pool;
+#[expect(unsafe_code, reason = "an instruction of the processor")]
+mod prefetch;
 mod queue;
 mod spec;
 mod state;
@@ -45,6 +47,7 @@ pub use fault::{Fault, Stall};
 pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
 pub use pool::{MemoryPool, PoolFigures, PoolOptions, Reclaim};
+pub use prefetch::prefetch;
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;
 

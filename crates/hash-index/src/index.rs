@@ -38,7 +38,7 @@ impl Contents {
                 }
                 true
             }
-            TableMethod::LinearProbing => false,
+            TableMethod::LinearProbing | TableMethod::Bucketed => false,
         };
         if outcome.failures & CHAIN_TOO_LONG != 0 {
             return Err(IndexError::ChainTooLong { steps: STEPS_MAX });
@@ -92,7 +92,7 @@ impl HashIndexRef {
     ) -> HashIndexRef {
         let first_key = match shape.method() {
             TableMethod::Perfect { first_key } => first_key,
-            TableMethod::LinearProbing => 0,
+            TableMethod::LinearProbing | TableMethod::Bucketed => 0,
         };
         HashIndexRef {
             slots,
@@ -104,7 +104,7 @@ impl HashIndexRef {
             shift: shape.shift(),
             is_unique: u32::from(contents.is_unique),
             has_holes: u32::from(contents.has_holes),
-            unused: 0,
+            steps_max: shape.steps_max() as u32,
         }
     }
 }
@@ -164,7 +164,7 @@ impl IndexBuilder {
             fill(cuda, 0, table.taken.clone(), stream)?,
             fill(cuda, 0, outcome.all(), stream)?,
         ];
-        if shape.method() == TableMethod::LinearProbing {
+        if shape.method().is_by_hash() {
             in_flight.push(fill(cuda, 0xFF, table.slots.clone(), stream)?);
         }
         Ok(IndexBuilder {

@@ -1,10 +1,11 @@
 //! Hash tables in the memory of devices: a join builds one from the rows of its smaller side, and probes it with those
 //! of the other.
 //!
-//! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes. A [`TableShape`] names one of two layouts: an
-//! array by key for dense keys that occur once, and linear probing for all others. [`IndexBuilder`] and [`HashIndex`]
-//! are tables on a GPU, [`HostIndex`] is the same table in host memory, built and probed by all cores. A probe adds up
-//! the matches: their number, and the sums of the payloads of both sides.
+//! Keys and payloads are columns of unsigned numbers of 4 or 8 bytes. A [`TableShape`] names one of three layouts: an
+//! array by key for dense keys that occur once, linear probing, and buckets of 64 bytes. [`IndexBuilder`] and
+//! [`HashIndex`] are tables on a GPU, [`HostIndex`] is the same table in host memory, built and probed by all cores.
+//! [`HostPartitions`] divides both sides into partitions whose tables fit in the caches of a core. A probe adds up the
+//! matches: their number, and the sums of the payloads of both sides.
 //!
 //! [`Workload`] generates the sides of a join, on a device or on the host, and computes the answer by its formulas.
 #![deny(unsafe_code)]
@@ -23,7 +24,7 @@ mod workload;
 
 pub use column::{Column, DeviceRows, HostRows};
 pub use error::IndexError;
-pub use host::HostIndex;
+pub use host::{HostIndex, HostPartitions};
 pub use index::{HashIndex, IndexBuilder, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;

@@ -9,6 +9,9 @@ const SLOTS_MIN: u64 = 32;
 /// rows with different keys are at most a few hundred slots away.
 pub(crate) const STEPS_MAX: u64 = 4096;
 
+/// Bytes of a bucket: a cache line of the processor, two sectors of a GPU.
+pub(crate) const BUCKET_BYTES: u64 = 64;
+
 /// First factor of the hash.
 pub(crate) const HASH_FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Second factor of the hash.
@@ -51,6 +54,19 @@ pub enum TableMethod {
     },
     /// From the slot of a key's hash on, the first free slot. A key may occur several times.
     LinearProbing,
+    /// From the first slot of the bucket of a key's hash on, the first free slot. A bucket is 64 bytes: the keys of its
+    /// slots, then their payloads. A key may occur several times.
+    Bucketed,
+}
+
+impl TableMethod {
+    /// Returns whether hashes of keys give their slots.
+    pub(crate) fn is_by_hash(self) -> bool {
+        match self {
+            TableMethod::Perfect { .. } => false,
+            TableMethod::LinearProbing | TableMethod::Bucketed => true,
+        }
+    }
 }
 
 /// The layout of a table.
@@ -59,6 +75,8 @@ pub struct TableShape {
     method: TableMethod,
     width: Width,
     slots: u64,
+    /// Upper bits of the hash that all keys have in common.
+    skipped_bits: u32,
 }
 
 impl TableShape {
@@ -70,6 +88,7 @@ impl TableShape {
             },
             width,
             slots: keys.end.saturating_sub(keys.start),
+            skipped_bits: 0,
         }
     }
 
@@ -79,22 +98,47 @@ impl TableShape {
     /// If the table would have more than 2^62 slots.
     pub fn linear_probing(width: Width, rows: u64) -> TableShape {
         let wanted = rows.checked_mul(2).expect("at most 2^62 slots");
-        TableShape::with_slots(width, wanted.max(SLOTS_MIN).next_power_of_two())
+        let slots = wanted.max(SLOTS_MIN).next_power_of_two();
+        TableShape::with_slots(TableMethod::LinearProbing, width, slots)
     }
 
-    /// Returns the shape of a table with linear probing of exactly this many slots. It may be filled completely; probes
-    /// are slow if more than about three quarters of the slots are taken.
+    /// Returns the shape of a table of buckets for at most `rows` rows, which fill at most two thirds of it.
     ///
     /// # Panics
-    /// If the number of slots is not a power of two from 32 to 2^62.
-    pub fn with_slots(width: Width, slots: u64) -> TableShape {
+    /// If the table would have more than 2^62 slots.
+    pub fn bucketed(width: Width, rows: u64) -> TableShape {
+        let wanted = rows.checked_mul(3).expect("at most 2^62 slots").div_ceil(2);
+        let slots = wanted.max(SLOTS_MIN).next_power_of_two();
+        TableShape::with_slots(TableMethod::Bucketed, width, slots)
+    }
+
+    /// Returns the shape of a table of exactly this many slots. It may be filled completely; probes are slow if more
+    /// than about three quarters of the slots are taken.
+    ///
+    /// # Panics
+    /// If the number of slots is not a power of two from 32 to 2^62, or the table is one by key.
+    pub fn with_slots(method: TableMethod, width: Width, slots: u64) -> TableShape {
         let is_valid = slots.is_power_of_two() && (SLOTS_MIN..=1 << 62).contains(&slots);
-        assert!(is_valid, "{slots} slots");
+        assert!(is_valid && method.is_by_hash(), "{slots} slots");
         TableShape {
-            method: TableMethod::LinearProbing,
+            method,
             width,
             slots,
+            skipped_bits: 0,
         }
+    }
+
+    /// Returns the shape of a table for keys whose hashes have the same upper bits: those of a partition.
+    pub(crate) fn of_partition(self, bits: u32) -> TableShape {
+        TableShape {
+            skipped_bits: bits,
+            ..self
+        }
+    }
+
+    /// Returns the number of upper bits of a hash that do not count.
+    pub(crate) fn skipped_bits(&self) -> u32 {
+        self.skipped_bits
     }
 
     /// Returns how the table finds the slot of a key.
@@ -117,32 +161,44 @@ impl TableShape {
         self.slot_bytes() + self.taken_words() * 4
     }
 
-    /// Returns the bytes of all slots. A slot is a payload, with linear probing also the key.
+    /// Returns the bytes of all slots. A slot is a payload, and the key unless the table is one by key.
     pub fn slot_bytes(&self) -> u64 {
-        let words = match self.method {
-            TableMethod::Perfect { .. } => 1,
-            TableMethod::LinearProbing => 2,
-        };
+        let words = if self.method.is_by_hash() { 2 } else { 1 };
         self.slots * words * self.width.bytes()
     }
 
-    /// Returns the number of 32-bit words that say which slots are taken. With linear probing, the key says it.
+    /// Returns the number of 32-bit words that say which slots of a table by key are taken. In other tables, the keys
+    /// say it.
     pub(crate) fn taken_words(&self) -> u64 {
+        if self.method.is_by_hash() {
+            return 0;
+        }
+        self.slots.div_ceil(32)
+    }
+
+    /// Returns the number of places where a search for a key may begin: slots, or buckets.
+    pub(crate) fn homes(&self) -> u64 {
         match self.method {
-            TableMethod::Perfect { .. } => self.slots.div_ceil(32),
-            TableMethod::LinearProbing => 0,
+            TableMethod::Perfect { .. } | TableMethod::LinearProbing => self.slots,
+            TableMethod::Bucketed => self.slot_bytes() / BUCKET_BYTES,
         }
     }
 
-    /// Returns the number of bits that a hash is shifted right to give a slot.
-    pub(crate) fn shift(&self) -> u32 {
-        u64::BITS - self.slots.max(2).ilog2()
+    /// Returns the maximum number of slots or buckets in which a row of a table by hash may be.
+    pub(crate) fn steps_max(&self) -> u64 {
+        let slots_of_home = self.slots / self.homes().max(1);
+        self.homes().min(STEPS_MAX / slots_of_home.max(1))
     }
 
-    /// Returns the slot of a key's hash; as `Linear::home` in `linear.cuh`.
-    #[inline]
-    pub(crate) fn home(&self, key: u64) -> u64 {
-        let hash = key.wrapping_mul(HASH_FIRST);
-        (hash ^ (hash >> 32)).wrapping_mul(HASH_SECOND) >> self.shift()
+    /// Returns the number of bits that a hash is shifted right to give a slot or bucket.
+    pub(crate) fn shift(&self) -> u32 {
+        u64::BITS - self.homes().max(2).ilog2()
     }
+}
+
+/// Returns the hash of a key; as `hash_of` in `rows.cuh`.
+#[inline]
+pub(crate) fn hash_of(key: u64) -> u64 {
+    let hash = key.wrapping_mul(HASH_FIRST);
+    (hash ^ (hash >> 32)).wrapping_mul(HASH_SECOND)
 }

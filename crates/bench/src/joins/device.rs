@@ -12,7 +12,7 @@ use forebay_hash_index::{
 };
 use forebay_movement::method::run_on_device;
 
-use super::report::Sample;
+use super::report::{Sample, Times};
 use super::{Join, Session};
 
 /// Runs work on the thread of a device.
@@ -52,8 +52,7 @@ pub(super) fn generate(device: &Device, workload: Workload, side: Side) -> Resul
 pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
     let build = generate(gpu, join.workload, Side::Build)?;
     let probe = generate(gpu, join.workload, Side::Probe)?;
-    for table in session.tables.clone() {
-        let shape = table.shape(&join.workload);
+    for (table, shape) in session.shapes(&join.workload) {
         let name = format!("join-{}-device/{}", join.tuples.letter(), table.name());
         session.add((name, gpu.name()), join, || {
             once(gpu, shape, build.clone(), probe.clone())
@@ -77,8 +76,7 @@ pub(super) fn once(
         let (totals, probe) = probe(cuda, &index, &probe_rows)?;
         Ok(Sample {
             allocation: None,
-            build,
-            probe,
+            times: Times::Table { build, probe },
             totals,
         })
     })

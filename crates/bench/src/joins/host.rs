@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use forebay_device::AlignedBytes;
-use forebay_hash_index::{HostIndex, HostRows, Side, Workload};
+use forebay_hash_index::{HostIndex, HostPartitions, HostRows, Side, TableShape, Workload};
 
-use super::report::Sample;
+use super::report::{Sample, Times};
 use super::{Join, Session, Table};
 
 /// Both columns of a side in host memory.
@@ -45,31 +45,58 @@ pub(super) fn measure(session: &mut Session, join: &Join) -> Result<()> {
     let sides = [Side::Build, Side::Probe];
     let [build, probe] = sides.map(|side| Columns::generate(&join.workload, side, threads));
     let devices = format!("host:{threads}");
-    for table in session.tables.clone() {
-        let name = format!("join-cpu/{}/{}", join.tuples.letter(), table.name());
-        session.add((name, &devices), join, || {
-            once(table, &join.workload, (&build, &probe), threads)
+    let case = |table: Table| format!("join-cpu/{}/{}", join.tuples.letter(), table.name());
+    for (table, shape) in session.shapes(&join.workload) {
+        session.add((case(table), &devices), join, || {
+            once(shape, (&build, &probe), threads)
+        })?;
+    }
+    if session.tables.contains(&Table::Partitioned) {
+        session.add((case(Table::Partitioned), &devices), join, || {
+            partitioned(&join.workload, (&build, &probe), threads)
         })?;
     }
     Ok(())
 }
 
-fn once(
-    table: Table,
-    workload: &Workload,
-    (build, probe): (&Columns, &Columns),
-    threads: usize,
-) -> Result<Sample> {
+fn once(shape: TableShape, (build, probe): (&Columns, &Columns), threads: usize) -> Result<Sample> {
     let began = Instant::now();
-    let index = HostIndex::new(table.shape(workload));
+    let index = HostIndex::new(shape);
     let allocated = Instant::now();
     let index = index.build(build.rows(), threads)?;
     let built = Instant::now();
     let totals = index.probe(probe.rows(), threads);
     Ok(Sample {
         allocation: Some(allocated - began),
-        build: built - allocated,
-        probe: built.elapsed(),
+        times: Times::Table {
+            build: built - allocated,
+            probe: built.elapsed(),
+        },
+        totals,
+    })
+}
+
+/// Joins by partitions once. The time includes allocating their memory.
+fn partitioned(
+    workload: &Workload,
+    (build, probe): (&Columns, &Columns),
+    threads: usize,
+) -> Result<Sample> {
+    let began = Instant::now();
+    let (width, bits) = (
+        workload.width,
+        HostPartitions::bits_for(workload.width, workload.build_rows),
+    );
+    let divide = |side: &Columns| HostPartitions::of(side.rows(), width, bits, threads);
+    let (build, probe) = (divide(build), divide(probe));
+    let divided = Instant::now();
+    let totals = build.join(&probe, threads)?;
+    Ok(Sample {
+        allocation: None,
+        times: Times::Partitions {
+            divide: divided - began,
+            join: divided.elapsed(),
+        },
         totals,
     })
 }

@@ -9,7 +9,7 @@ use forebay_device::{Device, HaltingDevices};
 use forebay_hash_index::{DeviceRows, Side, TableShape, Width, Workload};
 
 use super::device::{build_in, generate, on_gpu, probe};
-use super::report::{Case, Sample};
+use super::report::{Case, Sample, Times};
 use super::{Session, start_gpu};
 
 /// Thousandths of the table that are on the device: all, less and less, none. 667 is a table of 1.5 times its share.
@@ -18,7 +18,7 @@ const SHARES: [u64; 6] = [1000, 900, 750, 667, 500, 0];
 const OTHER_BYTES: u64 = 256 << 20;
 
 /// A metric, and the time of a sample that it is of.
-type Part = (&'static str, fn(&Sample) -> Duration);
+type Part = (&'static str, fn(&Sample) -> Option<Duration>);
 
 /// Returns the workload of a scale. At 1, a table by key takes 8 GiB, one with linear probing 32 GiB.
 pub(super) fn workload(scale: f64) -> Workload {
@@ -41,8 +41,7 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
     let gpu = devices.list().remove(0);
     let build = generate(&gpu, workload, Side::Build)?;
     let probe = generate(&gpu, workload, Side::Probe)?;
-    for table in session.tables.clone() {
-        let shape = table.shape(&workload);
+    for (table, shape) in session.shapes(&workload) {
         let slot_bytes = shape.slot_bytes();
         let memory = on_gpu(&gpu, move |cuda| {
             Ok(cuda.hybrid_memory(slot_bytes, slot_bytes)?)
@@ -92,8 +91,7 @@ fn once(
         let (totals, probe) = probe(cuda, &index, &probe_rows)?;
         Ok(Sample {
             allocation: None,
-            build,
-            probe,
+            times: Times::Table { build, probe },
             totals,
         })
     })
@@ -106,12 +104,12 @@ fn report_model(
     cases: &[(String, f64, Vec<Sample>)],
 ) -> Result<()> {
     let of_part: [Part; 2] = [
-        ("of_model", |sample| sample.build + sample.probe),
-        ("probe_of_model", |sample| sample.probe),
+        ("of_model", |sample| Some(sample.time())),
+        ("probe_of_model", |sample| Some(sample.of_table()?.1)),
     ];
     for (metric, time) in of_part {
         let median = |samples: &[Sample]| {
-            let mut times: Vec<_> = samples[1..].iter().map(time).collect();
+            let mut times: Vec<_> = samples[1..].iter().filter_map(time).collect();
             times.sort();
             times[times.len() / 2].as_secs_f64()
         };

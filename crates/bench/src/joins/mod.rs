@@ -88,9 +88,18 @@ pub enum Table {
     Perfect,
     /// Linear probing, half of the slots empty or more.
     LinearProbing,
+    /// Buckets of 64 bytes, a third of the slots empty or more.
+    Bucketed,
+    /// Both sides in partitions, whose tables fit in the caches: on the CPU.
+    Partitioned,
 }
 
-const TABLES: [Table; 2] = [Table::Perfect, Table::LinearProbing];
+const TABLES: [Table; 4] = [
+    Table::Perfect,
+    Table::LinearProbing,
+    Table::Bucketed,
+    Table::Partitioned,
+];
 
 impl Table {
     /// Returns the name in cases.
@@ -98,16 +107,20 @@ impl Table {
         match self {
             Table::Perfect => "perfect",
             Table::LinearProbing => "linear-probing",
+            Table::Bucketed => "bucketed",
+            Table::Partitioned => "partitioned",
         }
     }
 
-    /// Returns the shape of a table for the build side of a workload.
-    fn shape(self, workload: &Workload) -> TableShape {
+    /// Returns the shape of a table for the build side of a workload; `None` if there is one for each partition.
+    fn shape(self, workload: &Workload) -> Option<TableShape> {
         let (width, rows) = (workload.width, workload.build_rows);
-        match self {
+        Some(match self {
             Table::Perfect => TableShape::perfect(width, 0..rows),
             Table::LinearProbing => TableShape::linear_probing(width, rows),
-        }
+            Table::Bucketed => TableShape::bucketed(width, rows),
+            Table::Partitioned => return None,
+        })
     }
 }
 
@@ -233,6 +246,14 @@ impl Session {
         }
     }
 
+    /// Returns the tables of a workload that a run measures, with their shapes.
+    fn shapes(&self, workload: &Workload) -> Vec<(Table, TableShape)> {
+        let tables = self.tables.iter();
+        tables
+            .filter_map(|table| Some((*table, table.shape(workload)?)))
+            .collect()
+    }
+
     fn gpu(&self) -> Option<Arc<Device>> {
         self.devices.as_ref()?.list().into_iter().next()
     }
@@ -311,20 +332,21 @@ mod tests {
         for case in [
             "join-cpu/a/perfect",
             "join-cpu/b/linear-probing",
-            "join-cpu/c/perfect",
+            "join-cpu/c/bucketed",
         ] {
             assert!(
                 has(case, "giga_tuples_per_s") && has(case, "allocation_s"),
                 "{case}"
             );
         }
+        assert!(has("join-cpu/c/partitioned", "join_s"));
         let found = gpus();
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(found.is_ok() || !required, "{found:?}");
         for case in [
             "join-a-device/perfect",
             "join-b-device/linear-probing",
-            "join-c-device/linear-probing",
+            "join-c-device/bucketed",
             "join-a-pinned/zero-copy/perfect",
             "join-a-pinned/ring/linear-probing",
             "join-hybrid/linear-probing/667",
@@ -358,7 +380,7 @@ mod tests {
             (
                 "--tables",
                 "cuckoo",
-                "possible values: perfect, linear-probing",
+                "possible values: perfect, linear-probing, bucketed, partitioned",
             ),
         ] {
             let error = parse(&[option, value]).expect_err("it is refused");

@@ -13,7 +13,7 @@ use forebay_movement::ring::Kept;
 use forebay_movement::{Chunk, Consumer, Feed, Slots, Source, StagingRing, Unread};
 
 use super::host::Columns;
-use super::report::Sample;
+use super::report::{Sample, Times};
 use super::{Join, Session, device};
 
 type Pinned = Arc<HostRegistration<AlignedBytes>>;
@@ -106,8 +106,7 @@ pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> 
     let mut ring = StagingRing::lease(gpu, session.ring)?;
     limit(session, gpu, (&mut ring, &source), &name)?;
     let build = device::generate(gpu, join.workload, Side::Build)?;
-    for table in session.tables.clone() {
-        let shape = table.shape(&join.workload);
+    for (table, shape) in session.shapes(&join.workload) {
         let case = format!("{name}/zero-copy/{}", table.name());
         session.add((case, gpu.name()), join, || {
             device::once(gpu, shape, build.clone(), source.rows())
@@ -186,8 +185,7 @@ fn through_ring(
     })?;
     Ok(Sample {
         allocation: None,
-        build,
-        probe,
+        times: Times::Table { build, probe },
         totals,
     })
 }

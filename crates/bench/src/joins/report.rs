@@ -14,12 +14,50 @@ use crate::statistics::Summary;
 pub(super) struct Sample {
     /// Allocation of the table in host memory; `None` if it lies in device memory, which is allocated at start.
     pub(super) allocation: Option<Duration>,
-    /// Emptying the table and inserting the build side.
-    pub(super) build: Duration,
-    /// Probing.
-    pub(super) probe: Duration,
+    /// The times of the join.
+    pub(super) times: Times,
     /// The matches.
     pub(super) totals: JoinTotals,
+}
+
+/// The times of the parts of a join.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Times {
+    /// One table: emptying it and inserting the build side, then probing.
+    Table { build: Duration, probe: Duration },
+    /// Partitions: dividing both sides, then building and probing the tables of all partitions.
+    Partitions { divide: Duration, join: Duration },
+}
+
+impl Sample {
+    /// Returns the time of the whole join.
+    pub(super) fn time(&self) -> Duration {
+        let (Times::Table {
+            build: first,
+            probe: second,
+        }
+        | Times::Partitions {
+            divide: first,
+            join: second,
+        }) = self.times;
+        first + second
+    }
+
+    /// Returns the times of building and probing one table.
+    pub(super) fn of_table(&self) -> Option<(Duration, Duration)> {
+        match self.times {
+            Times::Table { build, probe } => Some((build, probe)),
+            Times::Partitions { .. } => None,
+        }
+    }
+
+    /// Returns the times of dividing and joining partitions.
+    fn of_partitions(&self) -> Option<(Duration, Duration)> {
+        match self.times {
+            Times::Partitions { divide, join } => Some((divide, join)),
+            Times::Table { .. } => None,
+        }
+    }
 }
 
 /// What was measured.
@@ -42,23 +80,29 @@ type Metric = (
     fn(&Sample, &Workload) -> Option<f64>,
 );
 
-const METRICS: [Metric; 6] = [
+const METRICS: [Metric; 8] = [
     ("giga_tuples_per_s", "G tuples/s", |sample, workload| {
         let tuples = workload.build_rows + workload.probe_rows;
-        Some(giga(tuples, sample.build + sample.probe))
+        Some(giga(tuples, sample.time()))
     }),
     ("probe_giga_tuples_per_s", "probe", |sample, workload| {
-        Some(giga(workload.probe_rows, sample.probe))
+        Some(giga(workload.probe_rows, sample.of_table()?.1))
     }),
     ("probe_gb_per_s", "probe GB/s", |sample, workload| {
         let bytes = workload.probe_rows * 2 * workload.width.bytes();
-        Some(giga(bytes, sample.probe))
+        Some(giga(bytes, sample.of_table()?.1))
     }),
     ("build_s", "build s", |sample, _| {
-        Some(sample.build.as_secs_f64())
+        Some(sample.of_table()?.0.as_secs_f64())
     }),
     ("probe_s", "probe s", |sample, _| {
-        Some(sample.probe.as_secs_f64())
+        Some(sample.of_table()?.1.as_secs_f64())
+    }),
+    ("divide_s", "divide s", |sample, _| {
+        Some(sample.of_partitions()?.0.as_secs_f64())
+    }),
+    ("join_s", "join s", |sample, _| {
+        Some(sample.of_partitions()?.1.as_secs_f64())
     }),
     ("allocation_s", "alloc. s", |sample, _| {
         Some(sample.allocation?.as_secs_f64())
@@ -114,6 +158,7 @@ impl Report {
             let values: Option<Vec<f64>> = values.collect();
             let summary = values.map(|values| Summary::of(&values).context("no run was timed"));
             let Some(summary) = summary.transpose()? else {
+                row += &format!(" {:>10}", "-");
                 continue;
             };
             row += &format!(" {:>10}", significant(summary.median));
@@ -185,8 +230,10 @@ mod tests {
     fn sample(count: u64) -> Sample {
         Sample {
             allocation: None,
-            build: Duration::from_millis(500),
-            probe: Duration::from_millis(1500),
+            times: Times::Table {
+                build: Duration::from_millis(500),
+                probe: Duration::from_millis(1500),
+            },
             totals: JoinTotals {
                 count,
                 ..JoinTotals::default()
@@ -197,8 +244,22 @@ mod tests {
     #[test]
     fn rates_count_both_sides_or_the_probe_side() {
         let of = METRICS.map(|(_, _, of)| of(&sample(1), &WORKLOAD));
-        let expected = [Some(2.0), Some(2.0), Some(32.0), Some(0.5), Some(1.5), None];
-        assert_eq!(of, expected);
+        let expected = [Some(2.0), Some(2.0), Some(32.0), Some(0.5), Some(1.5)];
+        assert_eq!(of[..5], expected);
+        assert_eq!(of[5..], [None; 3]);
+        let partitioned = Sample {
+            times: Times::Partitions {
+                divide: Duration::from_secs(3),
+                join: Duration::from_secs(1),
+            },
+            ..sample(1)
+        };
+        let of = METRICS.map(|(_, _, of)| of(&partitioned, &WORKLOAD));
+        assert_eq!(of[0], Some(1.0));
+        assert_eq!(
+            of[1..],
+            [None, None, None, None, Some(3.0), Some(1.0), None]
+        );
     }
 
     #[test]

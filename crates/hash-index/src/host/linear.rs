@@ -3,20 +3,17 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{ROWS_AHEAD, Table, Word, add};
-use crate::index::Contents;
-use crate::kernels::{CHAIN_TOO_LONG, JoinTotals, Outcome};
-use crate::shape::{STEPS_MAX, TableShape};
+use forebay_device::prefetch;
 
-/// Steps after which a long chain looks whether another thread gave up.
-const STEPS_BETWEEN_LOOKS: u64 = 64;
+use super::{STEPS_BETWEEN_LOOKS, Table, Word};
+use crate::index::Contents;
+use crate::kernels::{CHAIN_TOO_LONG, Outcome};
+use crate::shape::{TableShape, hash_of};
 
 /// How values lie in the slots, which are words of 64 bits.
 pub(super) trait Slot: Word {
     /// Words of a slot.
     const WORDS: usize;
-    /// The key of an empty slot. Rows with this key are kept aside.
-    const EMPTY: u64;
 
     /// Stores a row in a slot if the slot is empty. Returns the key that was there.
     fn take(slot: &[AtomicU64], row: (u64, u64)) -> u64;
@@ -32,7 +29,6 @@ fn exchange(word: &AtomicU64, new: u64) -> u64 {
 
 impl Slot for u64 {
     const WORDS: usize = 2;
-    const EMPTY: u64 = u64::MAX;
 
     #[inline]
     fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
@@ -55,7 +51,6 @@ impl Slot for u64 {
 
 impl Slot for u32 {
     const WORDS: usize = 1;
-    const EMPTY: u64 = u32::MAX as u64;
 
     #[inline]
     fn take(slot: &[AtomicU64], (key, payload): (u64, u64)) -> u64 {
@@ -73,7 +68,9 @@ impl Slot for u32 {
 #[derive(Debug)]
 pub(super) struct Linear<W> {
     slots: Vec<AtomicU64>,
-    shape: TableShape,
+    slot_count: u64,
+    shift: u32,
+    steps_max: u64,
     word: PhantomData<W>,
 }
 
@@ -82,7 +79,9 @@ impl<W: Slot> Linear<W> {
         let words = shape.slots() as usize * W::WORDS;
         Linear {
             slots: (0..words).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            shape,
+            slot_count: shape.slots(),
+            shift: shape.shift(),
+            steps_max: shape.steps_max(),
             word: PhantomData,
         }
     }
@@ -93,46 +92,24 @@ impl<W: Slot> Linear<W> {
         &self.slots[first..first + W::WORDS]
     }
 
-    fn next(&self, slot: u64) -> u64 {
-        (slot + 1) & (self.shape.slots() - 1)
-    }
-
-    fn steps_max(&self) -> u64 {
-        self.shape.slots().min(STEPS_MAX)
-    }
-
-    /// Returns number and sum of the matches of a key. `found` was read at `slot`.
     #[inline]
-    fn follow(
-        &self,
-        key: u64,
-        mut slot: u64,
-        mut found: (u64, u64),
-        is_unique: bool,
-    ) -> (u64, u64) {
-        let (mut matches, mut sum) = (0, 0_u64);
-        let mut steps = 1;
-        while found.0 != W::EMPTY {
-            if found.0 == key {
-                matches += 1;
-                sum = sum.wrapping_add(found.1);
-                if is_unique {
-                    break;
-                }
-            }
-            if steps == self.steps_max() {
-                break;
-            }
-            slot = self.next(slot);
-            found = W::load(self.slot(slot));
-            steps += 1;
-        }
-        (matches, sum)
+    fn home(&self, key: u64) -> u64 {
+        hash_of(key) >> self.shift
+    }
+
+    #[inline]
+    fn next(&self, slot: u64) -> u64 {
+        (slot + 1) & (self.slot_count - 1)
     }
 }
 
 impl<W: Slot> Table for Linear<W> {
     type Word = W;
+
+    #[inline]
+    fn prefetch(&self, key: u64) {
+        prefetch(&self.slot(self.home(key))[0]);
+    }
 
     #[inline]
     fn insert(&self, row: (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
@@ -145,7 +122,7 @@ impl<W: Slot> Table for Linear<W> {
             inserted.aside_sum = inserted.aside_sum.wrapping_add(payload);
             return;
         }
-        let mut slot = self.shape.home(key);
+        let mut slot = self.home(key);
         let mut is_duplicate = false;
         let mut steps = 1;
         loop {
@@ -155,7 +132,7 @@ impl<W: Slot> Table for Linear<W> {
             }
             is_duplicate |= before == key;
             let looks = steps % STEPS_BETWEEN_LOOKS == 0;
-            if steps == self.steps_max() || (looks && failures.load(Ordering::Relaxed) != 0) {
+            if steps == self.steps_max || (looks && failures.load(Ordering::Relaxed) != 0) {
                 failures.fetch_or(CHAIN_TOO_LONG, Ordering::Relaxed);
                 return;
             }
@@ -167,19 +144,26 @@ impl<W: Slot> Table for Linear<W> {
     }
 
     #[inline]
-    fn probe(&self, rows: &[(u64, u64)], contents: &Contents, totals: &mut JoinTotals) {
-        let mut found = [(0, (0, 0)); ROWS_AHEAD];
-        for (found, (key, _)) in found.iter_mut().zip(rows) {
-            let slot = self.shape.home(*key);
-            *found = (slot, W::load(self.slot(slot)));
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        if key == W::EMPTY {
+            return (contents.aside_count, contents.aside_sum);
         }
-        for ((slot, first), (key, payload)) in found.into_iter().zip(rows) {
-            let matches = if *key == W::EMPTY {
-                (contents.aside_count, contents.aside_sum)
-            } else {
-                self.follow(*key, slot, first, contents.is_unique)
-            };
-            add(totals, matches, *payload);
+        let mut slot = self.home(key);
+        let (mut matches, mut sum) = (0, 0_u64);
+        for _ in 0..self.steps_max {
+            let found = W::load(self.slot(slot));
+            if found.0 == W::EMPTY {
+                break;
+            }
+            if found.0 == key {
+                matches += 1;
+                sum = sum.wrapping_add(found.1);
+                if contents.is_unique {
+                    break;
+                }
+            }
+            slot = self.next(slot);
         }
+        (matches, sum)
     }
 }

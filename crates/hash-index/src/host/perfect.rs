@@ -2,18 +2,26 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{ROWS_AHEAD, Table, Word, add};
+use forebay_device::prefetch;
+
+use super::{Table, Word};
 use crate::index::Contents;
-use crate::kernels::{JoinTotals, KEY_OUT_OF_RANGE, Outcome};
+use crate::kernels::{KEY_OUT_OF_RANGE, Outcome};
 use crate::shape::{TableMethod, TableShape};
 
-/// A payload in a table.
+/// A number in a table that threads share.
 pub(super) trait Cell: Word {
     /// The type that threads share.
     type Shared: Sync + Send + Default + std::fmt::Debug;
 
     fn store(to: &Self::Shared, payload: u64);
     fn load(from: &Self::Shared) -> u64;
+
+    /// Returns the key of an empty slot.
+    fn empty() -> Self::Shared;
+
+    /// Stores a key if the slot is empty. Returns the key that was there.
+    fn take(slot: &Self::Shared, key: u64) -> u64;
 }
 
 impl Cell for u32 {
@@ -28,6 +36,17 @@ impl Cell for u32 {
     fn load(from: &AtomicU32) -> u64 {
         from.load(Ordering::Relaxed).into()
     }
+
+    fn empty() -> AtomicU32 {
+        AtomicU32::new(u32::MAX)
+    }
+
+    #[inline]
+    fn take(slot: &AtomicU32, key: u64) -> u64 {
+        let new = key as u32;
+        let taken = slot.compare_exchange(u32::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
+        taken.unwrap_or_else(|before| before).into()
+    }
 }
 
 impl Cell for u64 {
@@ -41,6 +60,17 @@ impl Cell for u64 {
     #[inline]
     fn load(from: &AtomicU64) -> u64 {
         from.load(Ordering::Relaxed)
+    }
+
+    fn empty() -> AtomicU64 {
+        AtomicU64::new(u64::MAX)
+    }
+
+    #[inline]
+    fn take(slot: &AtomicU64, key: u64) -> u64 {
+        let new = key;
+        let taken = slot.compare_exchange(u64::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
+        taken.unwrap_or_else(|before| before)
     }
 }
 
@@ -57,7 +87,7 @@ impl<W: Cell> Perfect<W> {
     pub(super) fn new(shape: TableShape) -> Perfect<W> {
         let first_key = match shape.method() {
             TableMethod::Perfect { first_key } => first_key,
-            TableMethod::LinearProbing => 0,
+            TableMethod::LinearProbing | TableMethod::Bucketed => 0,
         };
         Perfect {
             payloads: (0..shape.slots()).map(|_| W::Shared::default()).collect(),
@@ -84,6 +114,13 @@ impl<W: Cell> Table for Perfect<W> {
     type Word = W;
 
     #[inline]
+    fn prefetch(&self, key: u64) {
+        if let Some(cell) = self.payloads.get(self.slot_of(key)) {
+            prefetch(cell);
+        }
+    }
+
+    #[inline]
     fn insert(&self, (key, payload): (u64, u64), inserted: &mut Outcome, failures: &AtomicU32) {
         if failures.load(Ordering::Relaxed) != 0 {
             return;
@@ -103,17 +140,10 @@ impl<W: Cell> Table for Perfect<W> {
     }
 
     #[inline]
-    fn probe(&self, rows: &[(u64, u64)], contents: &Contents, totals: &mut JoinTotals) {
-        let mut found = [None; ROWS_AHEAD];
-        for (found, (key, _)) in found.iter_mut().zip(rows) {
-            let slot = self.slot_of(*key);
-            let value = self.payloads.get(slot).map(W::load);
-            *found = value.filter(|_| !contents.has_holes || self.is_taken(slot));
-        }
-        for (found, (_, payload)) in found.into_iter().zip(rows) {
-            if let Some(value) = found {
-                add(totals, (1, value), *payload);
-            }
-        }
+    fn probe(&self, key: u64, contents: &Contents) -> (u64, u64) {
+        let slot = self.slot_of(key);
+        let value = self.payloads.get(slot).map(W::load);
+        let value = value.filter(|_| !contents.has_holes || self.is_taken(slot));
+        value.map_or((0, 0), |value| (1, value))
     }
 }

@@ -3,9 +3,6 @@
 #pragma once
 #include "rows.cuh"
 
-// Steps after which a long chain looks whether another thread gave up.
-constexpr u64 kStepsBetweenLooks = 64;
-
 template <class Word>
 struct Slot {
     Word key;
@@ -41,16 +38,13 @@ struct Linear {
     // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
     static constexpr Word kEmpty = static_cast<Word>(~0ull);
 
+    // Blocks of a multiprocessor: as many as the compiler finds right.
+    static constexpr u32 kBlocks = 0;
+
     const HashIndexRef& index;
 
-    // As `Hash::slot_of` in `shape.rs`.
-    __device__ u64 home(Word key) const {
-        u64 hash = key * kHashFirst;
-        hash = (hash ^ (hash >> 32)) * kHashSecond;
-        return hash >> index.shift;
-    }
+    __device__ u64 home(Word key) const { return hash_of(key) >> index.shift; }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
-    __device__ u64 steps_max() const { return min(index.slot_count, static_cast<u64>(kStepsMax)); }
 
     struct Insert;
     struct Probe;
@@ -90,13 +84,13 @@ struct Linear<W>::Insert {
     // Follows the chain until the row has a slot. `before` is what was in `slot`.
     __device__ __forceinline__ void follow(Word key, Word payload, u64 slot, Word before) {
         bool is_duplicate = false;
-        u64 steps = 1;
-        while (before != kEmpty && steps < table.steps_max()) {
+        u32 steps = 1;
+        while (before != kEmpty && steps < table.index.steps_max) {
             is_duplicate |= before == key;
             slot = table.next(slot);
             before = take_slot(table.index.slots, slot, key, payload);
             steps++;
-            if (steps % kStepsBetweenLooks == 0 && has_failed(outcome)) steps = table.steps_max();
+            if (steps % kStepsBetweenLooks == 0 && has_failed(outcome)) steps = table.index.steps_max;
         }
         const bool is_stored = before == kEmpty;
         if (!is_stored) atomicOr(&outcome->failures, kChainTooLong);
@@ -132,13 +126,13 @@ struct Linear<W>::Probe {
     // Follows the chain to its end, or to the match if no key has two. `slot` was read at `place`.
     __device__ __forceinline__ void follow(Word key, Word payload, u64 place, Slot<Word> slot) {
         u64 matches = 0, sum = 0;
-        for (u64 steps = 1; slot.key != kEmpty; steps++) {
+        for (u32 steps = 1; slot.key != kEmpty; steps++) {
             if (slot.key == key) {
                 matches++;
                 sum += slot.payload;
                 if (table.index.is_unique) break;
             }
-            if (steps == table.steps_max()) break;
+            if (steps == table.index.steps_max) break;
             place = table.next(place);
             slot = load_slot(table.index.slots, place, Word{});
         }

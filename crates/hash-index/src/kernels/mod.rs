@@ -7,7 +7,7 @@ use forebay_device::cuda::{
 };
 use forebay_device::kernel_arguments;
 
-use crate::shape::{HASH_FIRST, HASH_SECOND, STEPS_MAX, TableMethod, TableShape, Width};
+use crate::shape::{BUCKET_BYTES, HASH_FIRST, HASH_SECOND, TableMethod, TableShape, Width};
 use crate::workload::CONSTANTS;
 
 /// Threads of a block.
@@ -29,6 +29,12 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
+    /// Rows of a run that are of one partition: `count` rows from row `begin` on.
+    pub(crate) struct Slice {
+        pub(crate) begin: u32,
+        pub(crate) count: u32,
+    }
+
     /// A table as kernels see it. The rows of the marker key, which no slot can hold, are known by number and sum.
     pub(crate) struct HashIndexRef {
         pub(crate) slots: DevicePointerMut<u8>,
@@ -39,13 +45,14 @@ kernel_arguments! {
         pub(crate) first_key: u64,
         pub(crate) aside_count: u64,
         pub(crate) aside_sum: u64,
-        /// Number of bits that a hash is shifted right to give a slot.
+        /// Number of bits that a hash is shifted right to give a slot or bucket.
         pub(crate) shift: u32,
         /// 1 if no key in the slots has two rows.
         pub(crate) is_unique: u32,
         /// 1 if a slot of a table by key is not taken.
         pub(crate) has_holes: u32,
-        pub(crate) unused: u32,
+        /// Maximum number of slots or buckets in which a row of a table by hash may be.
+        pub(crate) steps_max: u32,
     }
 
     /// What the inserts of a build did.
@@ -114,6 +121,7 @@ fn table(shape: &TableShape) -> &'static str {
     match shape.method() {
         TableMethod::Perfect { .. } => "Perfect",
         TableMethod::LinearProbing => "Linear",
+        TableMethod::Bucketed => "Bucketed",
     }
 }
 
@@ -140,6 +148,7 @@ fn index_spec() -> ProgramSpec {
         [
             TableShape::perfect(width, 0..1),
             TableShape::linear_probing(width, 1),
+            TableShape::bucketed(width, 1),
         ]
     });
     let entries = shapes.as_flattened().iter();
@@ -149,6 +158,7 @@ fn index_spec() -> ProgramSpec {
         "index.cu",
         include_str!("index.cu"),
         vec![
+            header("bucketed.cuh", include_str!("bucketed.cuh")),
             header("linear.cuh", include_str!("linear.cuh")),
             header("perfect.cuh", include_str!("perfect.cuh")),
         ],
@@ -193,7 +203,7 @@ fn arguments() -> String {
     let large = [
         ("kHashFirst", HASH_FIRST),
         ("kHashSecond", HASH_SECOND),
-        ("kStepsMax", STEPS_MAX),
+        ("kBucketBytes", BUCKET_BYTES),
     ];
     let small = small.map(|(name, value)| format!("constexpr u32 {name} = {value};\n"));
     let large = large.iter().chain(&CONSTANTS);

@@ -5,6 +5,9 @@
 template <class W>
 struct Perfect {
     using Word = W;
+    // Blocks of a multiprocessor: as many as the compiler finds right.
+    static constexpr u32 kBlocks = 0;
+
     const HashIndexRef& index;
 
     // Returns the slot of a key; one beyond the table if the key is out of its range.

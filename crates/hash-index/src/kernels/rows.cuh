@@ -12,6 +12,15 @@ __device__ inline u64 threads() { return gridDim.x * static_cast<u64>(blockDim.x
 // Returns whether a row could not be inserted. The build is an error then, and its threads end.
 __device__ inline bool has_failed(const Outcome* outcome) { return load_relaxed(&outcome->failures) != 0; }
 
+// Returns the hash of a key; as `hash_of` in `shape.rs`.
+__device__ inline u64 hash_of(u64 key) {
+    u64 hash = key * kHashFirst;
+    return (hash ^ (hash >> 32)) * kHashSecond;
+}
+
+// Steps after which a long search for a free slot looks whether another thread gave up.
+constexpr u32 kStepsBetweenLooks = 64;
+
 // Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
 __device__ inline void load_vector(const u64* from, u64* to) {
     ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));

@@ -101,7 +101,18 @@ pub(super) fn answered() -> Vec<Case> {
         cases.extend(full(width));
         cases.extend(dense(width));
     }
-    cases
+    let bucketed: Vec<Case> = cases.iter().filter_map(in_buckets).collect();
+    cases.into_iter().chain(bucketed).collect()
+}
+
+/// Returns the case with a table of buckets in place of linear probing.
+fn in_buckets(case: &Case) -> Option<Case> {
+    let slots = case.shape.slots();
+    (case.shape.method() == TableMethod::LinearProbing).then(|| Case {
+        name: format!("{}, in buckets", case.name),
+        shape: TableShape::with_slots(TableMethod::Bucketed, case.shape.width(), slots),
+        ..case.clone()
+    })
 }
 
 /// Returns joins of sizes around those of a warp, and of a block with one row for each thread.
@@ -148,7 +159,7 @@ fn full(width: Width) -> Vec<Case> {
             scattered(slots, width),
             scattered(2 * slots, width),
         );
-        case.shape = TableShape::with_slots(width, slots);
+        case.shape = TableShape::with_slots(TableMethod::LinearProbing, width, slots);
         case
     };
     vec![of_slots(32), of_slots(1024)]
@@ -187,10 +198,13 @@ pub(super) fn refused() -> Vec<(Case, &'static str)> {
     let mut cases = Vec::new();
     for width in WIDTHS {
         let mut small = linear("too many rows", width, scattered(33, width), [1]);
-        small.shape = TableShape::with_slots(width, 32);
+        small.shape = TableShape::with_slots(TableMethod::LinearProbing, width, 32);
         cases.push((small, "a table of 32 slots has no room for 33 rows"));
         let one_key = linear("a long chain", width, [9; 9000], [9]);
-        cases.push((one_key, "no slot is free among the 4096"));
+        let one_key_in_buckets = in_buckets(&one_key).expect("a table by hash");
+        for case in [one_key, one_key_in_buckets] {
+            cases.push((case, "no slot is free among the 4096"));
+        }
         let perfect = |name: &str, keys: &[u64]| Case {
             shape: TableShape::perfect(width, 10..20),
             ..linear(name, width, keys.iter().copied(), [1])

@@ -15,7 +15,6 @@ use crate::kernels::{
     Generating, HashIndexRef, Inserting, JoinTotals, Outcome, Probing, Rows, entry, generate_entry,
     kernels,
 };
-use crate::shape::TableMethod;
 use crate::{IndexError, Side, TableShape, Width, Workload};
 
 /// Where the image of memory is mapped. No process has anything there.
@@ -219,7 +218,7 @@ impl Memory {
     fn of(image: &mut Image, shape: &TableShape) -> Memory {
         let bytes = shape.slot_bytes() as usize;
         let slots = image.reserve(bytes, 0);
-        if shape.method() == TableMethod::LinearProbing {
+        if shape.method().is_by_hash() {
             let begin = (slots - BASE) as usize;
             image.bytes[begin..begin + bytes].fill(0xFF);
         }

@@ -179,13 +179,14 @@ fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
                 TableShape::perfect(width, 0..build_rows),
                 TableShape::perfect(width, 0..build_rows + 100),
                 TableShape::linear_probing(width, build_rows),
+                TableShape::bucketed(width, build_rows),
             ];
             shapes.map(|shape| {
                 let index = build(cuda, shape, &sides[..1]).expect("the table has room");
                 probe(cuda, &index, &sides[1]).expect("the kernel runs")
             })
         });
-        assert_eq!(found, [expected; 3], "{workload:?}");
+        assert_eq!(found, [expected; 4], "{workload:?}");
     }
 }
 

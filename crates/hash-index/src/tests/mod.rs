@@ -6,7 +6,9 @@ mod gpu;
 
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
-use crate::{HostIndex, HostRows, IndexError, JoinTotals, Side, Width, Workload, kernels};
+use crate::{
+    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, Side, Width, Workload, kernels,
+};
 use cases::{Case, answered, columns, refused};
 use emulated::{Emulated, has_compiler};
 
@@ -26,6 +28,20 @@ fn on_host(case: &Case, threads: usize) -> Result<JoinTotals, IndexError> {
     rows(&probe)
 }
 
+/// Joins both sides of a case by partitions on the host.
+fn by_partitions(case: &Case, bits: u32, threads: usize) -> Result<JoinTotals, IndexError> {
+    let width = case.shape.width();
+    let [build, probe] = [&case.build, &case.probe].map(|side| {
+        let (keys, payloads) = columns(side, width);
+        let rows = HostRows {
+            keys: &keys,
+            payloads: &payloads,
+        };
+        HostPartitions::of(rows, width, bits, threads)
+    });
+    build.join(&probe, threads)
+}
+
 /// Checks an engine on all cases.
 fn check(join: impl Fn(&Case) -> Result<JoinTotals, IndexError>) {
     for case in answered() {
@@ -43,6 +59,49 @@ fn the_host_engine_agrees_with_the_model() {
     for threads in [1, 2, 7] {
         check(|case| on_host(case, threads));
     }
+}
+
+#[test]
+fn partitions_on_the_host_agree_with_the_model() {
+    for (bits, threads) in [(0, 1), (1, 7), (5, 2), (10, 3)] {
+        for case in answered() {
+            let found = by_partitions(&case, bits, threads);
+            let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            assert_eq!(found, case.answer(), "{} in 2^{bits} partitions", case.name);
+        }
+        for (case, part) in refused() {
+            if case.build.len() > 1000 {
+                let error = by_partitions(&case, bits, threads).expect_err(&case.name);
+                assert!(error.to_string().contains(part), "{}: {error}", case.name);
+            }
+        }
+    }
+}
+
+/// More rows than a run has, most of them in one partition, which all threads join.
+#[test]
+fn large_sides_are_joined_by_several_runs_and_a_heavy_partition_by_all_threads() {
+    let workload = Workload {
+        width: Width::Four,
+        build_rows: 300_000,
+        probe_rows: 700_000,
+    };
+    let side = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
+    let mut case = Case {
+        name: "several runs".to_owned(),
+        shape: crate::TableShape::bucketed(Width::Four, 300_000),
+        build: side(Side::Build).collect(),
+        probe: side(Side::Probe).collect(),
+    };
+    let bits = HostPartitions::bits_for(Width::Four, 300_000);
+    assert_eq!(bits, 2);
+    let found = by_partitions(&case, bits, 2).expect("a join");
+    assert_eq!(found, workload.answer(2));
+    for row in &mut case.probe[1000..] {
+        row.0 = 77;
+    }
+    let found = by_partitions(&case, bits, 3).expect("a join");
+    assert_eq!(found, case.answer());
 }
 
 #[test]
