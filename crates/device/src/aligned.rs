@@ -2,13 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::allocator::in_huge_pages;
+use crate::allocator::advise_huge_pages;
 
 /// Bytes of a page of host memory.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a huge page of x86-64.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Heap memory that begins at a page and is a multiple of pages long. Reads that bypass the page cache need this, and
 /// kernels that read host memory over the bus are faster with it.
@@ -32,7 +32,7 @@ impl AlignedBytes {
     /// accesses miss fewer translations of addresses there, and the first writes make fewer page faults.
     pub fn in_huge_pages(bytes: usize) -> AlignedBytes {
         let mut memory = AlignedBytes::aligned(bytes, HUGE_PAGE_BYTES);
-        in_huge_pages(&mut memory);
+        advise_huge_pages(&mut memory);
         memory
     }
 

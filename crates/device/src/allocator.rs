@@ -1,4 +1,7 @@
-//! Settings of the C library's allocator: when it returns memory to the system.
+//! Settings of the C library's allocator: when it returns memory to the system; memory in huge pages.
+
+use crate::PAGE_BYTES;
+use crate::aligned::HUGE_PAGE_BYTES;
 
 /// Minimum bytes of a block for which the allocator maps separate pages. It returns these pages to the system when the
 /// block is freed.
@@ -32,20 +35,33 @@ const KEPT_PART: u64 = 8;
 /// the requests of a small process need these bytes.
 const KEPT_BYTES_MIN: u64 = 16 << 20;
 
-/// Asks the system for huge pages for memory that was not written yet. Without them, or if the memory has none, nothing
+/// Asks the system for huge pages for the whole pages of memory that was not written yet. Where it has none, nothing
 /// changes.
-pub(crate) fn in_huge_pages(memory: &mut [u8]) {
+pub(crate) fn advise_huge_pages<T>(memory: &mut [T]) {
     #[cfg(target_os = "linux")]
-    // SAFETY: the advice is about pages within `memory`, and does not change what they hold. An error is ignored.
-    unsafe {
-        libc::madvise(
-            memory.as_mut_ptr().cast(),
-            memory.len(),
-            libc::MADV_HUGEPAGE,
-        );
+    {
+        let bytes = size_of_val(memory);
+        let begin: *mut u8 = memory.as_mut_ptr().cast();
+        let lead = begin.align_offset(PAGE_BYTES).min(bytes);
+        let pages = (bytes - lead) / PAGE_BYTES * PAGE_BYTES;
+        if pages < HUGE_PAGE_BYTES {
+            return;
+        }
+        // SAFETY: the pages lie within `memory`, and the advice does not change what they hold. An error is ignored.
+        unsafe {
+            libc::madvise(begin.add(lead).cast(), pages, libc::MADV_HUGEPAGE);
+        }
     }
     #[cfg(not(target_os = "linux"))]
     let _ = memory;
+}
+
+/// Returns a vector of `count` values, in huge pages where the system has them.
+pub fn vec_in_huge_pages<T>(count: usize, value: impl FnMut() -> T) -> Vec<T> {
+    let mut values = Vec::with_capacity(count);
+    advise_huge_pages(values.spare_capacity_mut());
+    values.extend(std::iter::repeat_with(value).take(count));
+    values
 }
 
 /// Returns the allocator's free pages to the system. Takes the allocator's locks one after another; runs for some

@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use std::thread;
 
 mod aligned;
-#[expect(unsafe_code, reason = "a call of the C library")]
+#[expect(unsafe_code, reason = "calls of the C library")]
 mod allocator;
 #[expect(unsafe_code, reason = "the driver and the compiler are C libraries")]
 pub mod cuda;
@@ -36,7 +36,9 @@ mod spec;
 mod state;
 
 pub use aligned::{AlignedBytes, PAGE_BYTES};
-pub use allocator::{give_back_large_blocks, keep_free_memory, return_free_memory};
+pub use allocator::{
+    give_back_large_blocks, keep_free_memory, return_free_memory, vec_in_huge_pages,
+};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices, HaltingDevices};
 pub use error::{

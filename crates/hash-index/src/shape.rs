@@ -75,8 +75,6 @@ pub struct TableShape {
     method: TableMethod,
     width: Width,
     slots: u64,
-    /// Upper bits of the hash that all keys have in common.
-    skipped_bits: u32,
 }
 
 impl TableShape {
@@ -88,7 +86,6 @@ impl TableShape {
             },
             width,
             slots: keys.end.saturating_sub(keys.start),
-            skipped_bits: 0,
         }
     }
 
@@ -124,21 +121,7 @@ impl TableShape {
             method,
             width,
             slots,
-            skipped_bits: 0,
         }
-    }
-
-    /// Returns the shape of a table for keys whose hashes have the same upper bits: those of a partition.
-    pub(crate) fn of_partition(self, bits: u32) -> TableShape {
-        TableShape {
-            skipped_bits: bits,
-            ..self
-        }
-    }
-
-    /// Returns the number of upper bits of a hash that do not count.
-    pub(crate) fn skipped_bits(&self) -> u32 {
-        self.skipped_bits
     }
 
     /// Returns how the table finds the slot of a key.

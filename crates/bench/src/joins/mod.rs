@@ -202,6 +202,12 @@ impl Session {
             is_hybrid || args.smoke || !args.only.contains(&Section::Hybrid),
             "measure `hybrid` alone: its table takes the memory that other sections use"
         );
+        ensure!(
+            args.tables != [Table::Partitioned]
+                || args.only.is_empty()
+                || args.only.contains(&Section::Cpu),
+            "partitions are joined on the CPU: measure `cpu` too"
+        );
         let devices = match gpus() {
             Ok(_) if is_hybrid && !args.smoke => None,
             Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),

@@ -679,9 +679,12 @@ impl Engine for FjallEngine {
     }
 
     fn free_memory(&self) -> Result<()> {
-        self.seal(&self.buffers.surplus(&self.database))?;
+        let sealed = self.seal(&self.buffers.surplus(&self.database));
+        if self.buffers.keeps_written() {
+            self.sealing.pass_flushes(&self.database);
+        }
         self.buffers.release_written(&self.database);
-        Ok(())
+        sealed
     }
 
     fn check_writable(&self) -> Result<()> {

@@ -209,7 +209,8 @@ pub trait Engine: Send + Sync + 'static {
     /// in the background, and releases flushed buffers.
     ///
     /// # Errors
-    /// The errors of a sync, and [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
+    /// The errors of a sync, [`StoreError::DiskFull`](crate::StoreError::DiskFull) and
+    /// [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
     fn free_memory(&self) -> Result<()>;
 
     /// Checks whether the engine accepts batches. Checks the disk, but writes nothing to the tables.

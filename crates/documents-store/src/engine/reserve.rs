@@ -182,6 +182,7 @@ impl Engine for ReserveEngine {
     }
 
     fn free_memory(&self) -> Result<()> {
+        self.room()?;
         self.inner.free_memory()
     }
 

@@ -74,6 +74,15 @@ impl Sealing {
         batch.commit()
     }
 
+    /// Lets later snapshots begin after the last flush, although nothing was written since. Versions from before the
+    /// flush can be released then.
+    pub(super) fn pass_flushes(&self, database: &Database) {
+        // A batch that is being written must not become visible yet.
+        let _no_batch = self.batches.write();
+        let supervisor = &database.supervisor;
+        supervisor.snapshot_tracker.publish(supervisor.seqno.next());
+    }
+
     /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Skips buffers that are already
     /// sealed, and buffers whose partition has too many sealed buffers.
     ///

@@ -3,10 +3,9 @@
 use std::array;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_device::prefetch;
+use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::perfect::Cell;
-use super::{STEPS_BETWEEN_LOOKS, Table};
+use super::{Cell, STEPS_BETWEEN_LOOKS, Table};
 use crate::index::Contents;
 use crate::kernels::{CHAIN_TOO_LONG, Outcome};
 use crate::shape::{TableShape, hash_of};
@@ -43,15 +42,16 @@ pub(super) struct Bucketed<W: Cell, const N: usize> {
 }
 
 impl<W: Cell, const N: usize> Bucketed<W, N> {
-    pub(super) fn new(shape: TableShape, is_shared: bool) -> Bucketed<W, N> {
+    /// Returns an empty table for keys whose hashes have the same upper `skipped_bits`.
+    pub(super) fn new(shape: TableShape, skipped_bits: u32, is_shared: bool) -> Bucketed<W, N> {
         let empty = || Bucket {
             keys: array::from_fn(|_| W::empty()),
             payloads: array::from_fn(|_| W::Shared::default()),
         };
         Bucketed {
-            buckets: (0..shape.homes()).map(|_| empty()).collect(),
+            buckets: vec_in_huge_pages(shape.homes() as usize, empty),
             is_shared,
-            skipped_bits: shape.skipped_bits(),
+            skipped_bits,
             shift: shape.shift(),
             steps_max: shape.steps_max(),
         }

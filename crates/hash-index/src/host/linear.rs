@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use forebay_device::prefetch;
+use forebay_device::{prefetch, vec_in_huge_pages};
 
 use super::{STEPS_BETWEEN_LOOKS, Table, Word};
 use crate::index::Contents;
@@ -78,7 +78,7 @@ impl<W: Slot> Linear<W> {
     pub(super) fn new(shape: TableShape) -> Linear<W> {
         let words = shape.slots() as usize * W::WORDS;
         Linear {
-            slots: (0..words).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            slots: vec_in_huge_pages(words, || AtomicU64::new(u64::MAX)),
             slot_count: shape.slots(),
             shift: shape.shift(),
             steps_max: shape.steps_max(),

@@ -5,7 +5,7 @@ mod linear;
 mod partitions;
 mod perfect;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use crate::column::HostRows;
@@ -76,6 +76,71 @@ impl Word for u64 {
     }
 }
 
+/// A number in a table that threads share.
+trait Cell: Word {
+    /// The type that threads share.
+    type Shared: Sync + Send + Default + std::fmt::Debug;
+
+    fn store(to: &Self::Shared, payload: u64);
+    fn load(from: &Self::Shared) -> u64;
+
+    /// Returns the key of an empty slot.
+    fn empty() -> Self::Shared;
+
+    /// Stores a key if the slot is empty. Returns the key that was there.
+    fn take(slot: &Self::Shared, key: u64) -> u64;
+}
+
+impl Cell for u32 {
+    type Shared = AtomicU32;
+
+    #[inline]
+    fn store(to: &AtomicU32, payload: u64) {
+        to.store(payload as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(from: &AtomicU32) -> u64 {
+        from.load(Ordering::Relaxed).into()
+    }
+
+    fn empty() -> AtomicU32 {
+        AtomicU32::new(u32::MAX)
+    }
+
+    #[inline]
+    fn take(slot: &AtomicU32, key: u64) -> u64 {
+        let new = key as u32;
+        let taken = slot.compare_exchange(u32::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
+        taken.unwrap_or_else(|before| before).into()
+    }
+}
+
+impl Cell for u64 {
+    type Shared = AtomicU64;
+
+    #[inline]
+    fn store(to: &AtomicU64, payload: u64) {
+        to.store(payload, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(from: &AtomicU64) -> u64 {
+        from.load(Ordering::Relaxed)
+    }
+
+    fn empty() -> AtomicU64 {
+        AtomicU64::new(u64::MAX)
+    }
+
+    #[inline]
+    fn take(slot: &AtomicU64, key: u64) -> u64 {
+        let new = key;
+        let taken = slot.compare_exchange(u64::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
+        taken.unwrap_or_else(|before| before)
+    }
+}
+
 /// A table that threads fill together, and then probe.
 trait Table: Sync {
     /// The type of keys and payloads.
@@ -132,8 +197,10 @@ impl HostIndex {
             (TableMethod::Perfect { .. }, Width::Eight) => Slots::Perfect8(Perfect::new(shape)),
             (TableMethod::LinearProbing, Width::Four) => Slots::Linear4(Linear::new(shape)),
             (TableMethod::LinearProbing, Width::Eight) => Slots::Linear8(Linear::new(shape)),
-            (TableMethod::Bucketed, Width::Four) => Slots::Bucketed4(Bucketed::new(shape, true)),
-            (TableMethod::Bucketed, Width::Eight) => Slots::Bucketed8(Bucketed::new(shape, true)),
+            (TableMethod::Bucketed, Width::Four) => Slots::Bucketed4(Bucketed::new(shape, 0, true)),
+            (TableMethod::Bucketed, Width::Eight) => {
+                Slots::Bucketed8(Bucketed::new(shape, 0, true))
+            }
         };
         HostIndex {
             slots,

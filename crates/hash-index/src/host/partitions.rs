@@ -7,8 +7,7 @@ use std::thread;
 use forebay_device::AlignedBytes;
 
 use super::bucketed::Bucketed;
-use super::perfect::Cell;
-use super::{Table, Word, add, each_row, no_rows, numbers};
+use super::{Cell, Table, Word, add, each_row, no_rows, numbers};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::Contents;
@@ -27,8 +26,10 @@ const SLICE_ROWS: u32 = 32;
 const TABLE_BYTES: u64 = 1 << 20;
 /// Maximum of the bits. More partitions have slices of a few lines.
 const BITS_MAX: u32 = 10;
-/// A partition with more rows than this part of a thread's share is joined by all threads together.
-const HEAVY_PART: u64 = 4;
+/// Partitions for each thread, from which on threads join partitions side by side.
+const PARTITIONS_OF_THREAD: u64 = 4;
+/// Rows that a thread takes of a partition that all threads join.
+const TURN_ROWS: usize = 1 << 14;
 
 /// The rows of a side in host memory, divided into partitions by the upper bits of their keys' hashes.
 #[derive(Debug)]
@@ -63,13 +64,14 @@ impl HostPartitions {
         (bytes / TABLE_BYTES).max(1).ilog2().min(BITS_MAX)
     }
 
-    /// Copies the rows of a side into 2^`bits` partitions, on `threads` threads.
+    /// Copies the rows of a side into 2^`bits` partitions, on `threads` threads. The copy has up to 1.13 times the bytes
+    /// of the side, and at least those of 2^18 rows; the process ends if the system has no memory for it.
     ///
     /// # Panics
-    /// If the columns differ in length or are not whole values of this width, or `bits` exceeds 16.
+    /// If the columns differ in length or are not whole values of this width, or `bits` exceeds 10.
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
         rows.count(width);
-        assert!(bits <= 16, "{bits} bits");
+        assert!(bits <= BITS_MAX, "{bits} bits");
         let part_bytes = RUN_ROWS * width.bytes() as usize;
         let from = rows.keys.chunks(part_bytes);
         let from = from.zip(rows.payloads.chunks(part_bytes));
@@ -114,17 +116,19 @@ impl HostPartitions {
         }
     }
 
+    /// Returns the rows of a partition, in pieces that threads take in turn.
     fn slices(&self, partition: usize) -> impl Iterator<Item = HostRows<'_>> {
         let value_bytes = self.width.bytes() as usize;
         let run_bytes = run_bytes(self.width, self.bits);
-        self.runs.iter().map(move |run| {
+        let turn_bytes = TURN_ROWS * value_bytes;
+        self.runs.iter().flat_map(move |run| {
             let slice = run.slices[partition];
             let begin = run.number * run_bytes + slice.begin as usize * value_bytes;
             let bytes = begin..begin + slice.count as usize * value_bytes;
-            HostRows {
-                keys: &self.keys[bytes.clone()],
-                payloads: &self.payloads[bytes],
-            }
+            let keys = self.keys[bytes.clone()].chunks(turn_bytes);
+            let payloads = self.payloads[bytes].chunks(turn_bytes);
+            keys.zip(payloads)
+                .map(|(keys, payloads)| HostRows { keys, payloads })
         })
     }
 
@@ -192,6 +196,16 @@ fn divide<W: Word>(
     slices
 }
 
+/// Returns the number of rows above which all threads join a partition together, of `all` rows of both sides. With few
+/// partitions, these are all; otherwise those of more than twice the mean that would keep a thread busy for long.
+fn heavy_rows(all: u64, bits: u32, threads: usize) -> u64 {
+    let wanted = threads.max(1) as u64 * PARTITIONS_OF_THREAD;
+    match wanted <= 1 << bits {
+        true => (all / wanted).max(2 * (all >> bits)),
+        false => 0,
+    }
+}
+
 /// Joins all partitions: those with many rows one after another by all threads, the others side by side.
 fn join<W: Cell, const N: usize>(
     (build, probe): (&HostPartitions, &HostPartitions),
@@ -203,7 +217,7 @@ fn join<W: Cell, const N: usize>(
         .collect();
     partitions.sort_unstable_by(|left, right| right.cmp(left));
     let all: u64 = partitions.iter().map(|(rows, _)| rows).sum();
-    let heavy_rows = all / (threads.max(1) as u64 * HEAVY_PART);
+    let heavy_rows = heavy_rows(all, build.bits, threads);
     let heavy = partitions.partition_point(|(rows, _)| *rows > heavy_rows);
     let (heavy, light) = partitions.split_at(heavy);
     let mut together = Joining::<W, N>::new(build, probe, threads);
@@ -246,13 +260,13 @@ impl<'a, W: Cell, const N: usize> Joining<'a, W, N> {
             return;
         };
         let rows = self.build.rows(partition);
-        let shape = TableShape::bucketed(self.build.width, rows).of_partition(self.build.bits);
+        let shape = TableShape::bucketed(self.build.width, rows);
         let table = match self.table.take() {
             Some((last, mut table)) if last == shape => {
                 table.clear();
                 table
             }
-            _ => Bucketed::new(shape, self.threads > 1),
+            _ => Bucketed::new(shape, self.build.bits, self.threads > 1),
         };
         let failures = AtomicU32::new(0);
         let slices = self.build.slices(partition);

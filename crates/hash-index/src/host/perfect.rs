@@ -1,78 +1,13 @@
 //! A table by key, as `perfect.cuh`.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay_device::prefetch;
+use forebay_device::{prefetch, vec_in_huge_pages};
 
-use super::{Table, Word};
+use super::{Cell, Table};
 use crate::index::Contents;
 use crate::kernels::{KEY_OUT_OF_RANGE, Outcome};
 use crate::shape::{TableMethod, TableShape};
-
-/// A number in a table that threads share.
-pub(super) trait Cell: Word {
-    /// The type that threads share.
-    type Shared: Sync + Send + Default + std::fmt::Debug;
-
-    fn store(to: &Self::Shared, payload: u64);
-    fn load(from: &Self::Shared) -> u64;
-
-    /// Returns the key of an empty slot.
-    fn empty() -> Self::Shared;
-
-    /// Stores a key if the slot is empty. Returns the key that was there.
-    fn take(slot: &Self::Shared, key: u64) -> u64;
-}
-
-impl Cell for u32 {
-    type Shared = AtomicU32;
-
-    #[inline]
-    fn store(to: &AtomicU32, payload: u64) {
-        to.store(payload as u32, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn load(from: &AtomicU32) -> u64 {
-        from.load(Ordering::Relaxed).into()
-    }
-
-    fn empty() -> AtomicU32 {
-        AtomicU32::new(u32::MAX)
-    }
-
-    #[inline]
-    fn take(slot: &AtomicU32, key: u64) -> u64 {
-        let new = key as u32;
-        let taken = slot.compare_exchange(u32::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
-        taken.unwrap_or_else(|before| before).into()
-    }
-}
-
-impl Cell for u64 {
-    type Shared = AtomicU64;
-
-    #[inline]
-    fn store(to: &AtomicU64, payload: u64) {
-        to.store(payload, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn load(from: &AtomicU64) -> u64 {
-        from.load(Ordering::Relaxed)
-    }
-
-    fn empty() -> AtomicU64 {
-        AtomicU64::new(u64::MAX)
-    }
-
-    #[inline]
-    fn take(slot: &AtomicU64, key: u64) -> u64 {
-        let new = key;
-        let taken = slot.compare_exchange(u64::MAX, new, Ordering::Relaxed, Ordering::Relaxed);
-        taken.unwrap_or_else(|before| before)
-    }
-}
 
 /// A table.
 #[derive(Debug)]
@@ -90,7 +25,7 @@ impl<W: Cell> Perfect<W> {
             TableMethod::LinearProbing | TableMethod::Bucketed => 0,
         };
         Perfect {
-            payloads: (0..shape.slots()).map(|_| W::Shared::default()).collect(),
+            payloads: vec_in_huge_pages(shape.slots() as usize, W::Shared::default),
             taken: (0..shape.taken_words())
                 .map(|_| AtomicU32::new(0))
                 .collect(),

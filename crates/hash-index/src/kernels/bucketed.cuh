@@ -65,12 +65,10 @@ struct BucketKeys {
         return bits;
     }
 
-    // Returns the number of slots that are taken: the first ones.
-    __device__ __forceinline__ u32 taken() const {
-        u32 count = 0;
-#pragma unroll
-        for (u32 s = 0; s < kSlots; s++) count += keys[s] != Bucketed<Word>::kEmpty;
-        return count;
+    // Returns the first empty slot, or kSlots. Later ones may be taken nevertheless: the vectors were not read at one
+    // time.
+    __device__ __forceinline__ u32 first_empty() const {
+        return __ffs(equal(Bucketed<Word>::kEmpty) | 1u << kSlots) - 1;
     }
 
     __device__ bool is_full() const { return keys[kSlots - 1] != Bucketed<Word>::kEmpty; }
@@ -121,13 +119,13 @@ struct Bucketed<W>::Insert {
     struct Look {
         // Whether a slot had this key.
         bool has_equal;
-        u32 taken;
+        u32 first_empty;
     };
 
     __device__ __forceinline__ Look look(u64 bucket, Word key) const {
         BucketKeys<Word> found;
         found.load_shared(table.keys(bucket));
-        return {found.equal(key) != 0, found.taken()};
+        return {found.equal(key) != 0, found.first_empty()};
     }
 
     // Follows the chain until the row has a slot. `at` is the bucket of the key's hash.
@@ -136,7 +134,7 @@ struct Bucketed<W>::Insert {
         bool is_duplicate = false;
         for (u32 steps = 1;; steps++) {
             is_duplicate |= at.has_equal;
-            for (u32 s = at.taken; s < kSlots; s++) {
+            for (u32 s = at.first_empty; s < kSlots; s++) {
                 const Word before = atomicCAS(table.keys(bucket) + s, kEmpty, key);
                 if (before == kEmpty) {
                     // No kernel probes while rows are inserted.

@@ -182,8 +182,10 @@ impl Watch {
         let is_large = resident > figures.limit_bytes / FREE_PART.1 * FREE_PART.0;
         if (is_large || is_short) && is_due(&mut self.freed, FREE_INTERVAL) {
             forebay_device::return_free_memory();
-            // If the channel is full, the other thread is at it already.
-            let _ = self.free.try_send(());
+            if is_short {
+                // If the channel is full, the other thread is at it already.
+                let _ = self.free.try_send(());
+            }
         }
         let room = figures.limit_bytes.saturating_sub(figures.outside_bytes);
         if room < GREATEST_MESSAGE_BYTES && is_due(&mut self.warned, WARNING_INTERVAL) {
