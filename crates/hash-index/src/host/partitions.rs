@@ -64,8 +64,8 @@ impl HostPartitions {
         (bytes / TABLE_BYTES).max(1).ilog2().min(BITS_MAX)
     }
 
-    /// Copies the rows of a side into 2^`bits` partitions, on `threads` threads. The copy has up to 1.13 times the bytes
-    /// of the side, and at least those of 2^18 rows; the process ends if the system has no memory for it.
+    /// Copies the rows of a side into 2^`bits` partitions, on `threads` threads. The copy has up to 1.13 times the
+    /// bytes of the side, and at least those of 2^18 rows; the process ends if the system has no memory for it.
     ///
     /// # Panics
     /// If the columns differ in length or are not whole values of this width, or `bits` exceeds 10.
