@@ -277,6 +277,7 @@ mod tests {
         let value = engine.get(partitions[2].id, &919_u32.to_be_bytes());
         assert_eq!(value.expect("reads").expect("is there").len(), VALUE_BYTES);
     }
+
     /// One batch larger than the limit must not keep its memory when no other batch follows.
     #[test]
     fn a_large_batch_is_released_without_a_later_one() {
