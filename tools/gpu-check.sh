@@ -33,7 +33,7 @@ collect() {
         test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
         bench-policy=text-gpu:policy test-ring=movement:ring test-methods=movement:methods test-measure=movement:measure
         test-storage=movement:storage test-tables=tables-gpu:forebay_tables_gpu
-        test-hash-index=hash-index:forebay_hash_index)
+        test-hash-index=hash-index:forebay_hash_index test-joins=joins:forebay_joins)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
@@ -80,6 +80,7 @@ sanitize() {
         FOREBAY_GPU_ROWS="${BLOCK_ROWS:-100000}" "${run[@]}" ./test-text --test-threads=1 "${text[@]}" || all_passed=false
     check "$tool-tables" "${run[@]}" ./test-tables a_gpu || all_passed=false
     check "$tool-hash-index" "${run[@]}" ./test-hash-index a_gpu_agrees || all_passed=false
+    check "$tool-joins" "${run[@]}" ./test-joins a_gpu --test-threads=1 || all_passed=false
     check "$tool-cache" env FOREBAY_TEST_DEVICES=cuda:0,host:1 FOREBAY_TEST_SEEDS="${SEEDS:-2}" "${run[@]}" ./test-model \
         --test-threads=1 || all_passed=false
     $all_passed
@@ -104,7 +105,7 @@ part() {
             check cache-storm "${cache[@]}" ./test-storm
         ;;
     tables) check tables ./test-tables a_gpu ;;
-    hash-index) check hash-index ./test-hash-index a_gpu --test-threads=1 ;;
+    hash-index) check hash-index ./test-hash-index a_gpu --test-threads=1 && check joins ./test-joins a_gpu ;;
     memcheck | racecheck | initcheck) sanitize "$1" ;;
     sanitizer)
         local all_passed=true tool

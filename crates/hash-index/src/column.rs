@@ -41,7 +41,7 @@ impl Column {
     ///
     /// # Panics
     /// If the range exceeds the pinned memory.
-    fn pointer(&self) -> DevicePointer<u8> {
+    pub(crate) fn pointer(&self) -> DevicePointer<u8> {
         match self {
             Column::Device(view) => view.pointer(),
             Column::Pinned(memory, range) => {

@@ -84,6 +84,12 @@ impl Table {
 }
 
 impl HashIndexRef {
+    /// Returns the table for keys whose hashes have the same `bits` upper bits.
+    pub(crate) fn after(self, bits: u32) -> HashIndexRef {
+        let shift = self.shift - bits;
+        HashIndexRef { shift, ..self }
+    }
+
     /// Returns a table whose slots and bits are at these addresses.
     pub(crate) fn new(
         shape: &TableShape,
@@ -285,7 +291,7 @@ impl Totals {
 }
 
 /// Queues a fill of device memory. Dropping the result waits for it.
-fn fill<T: DeviceType + 'static>(
+pub(crate) fn fill<T: DeviceType + 'static>(
     cuda: &Cuda,
     byte: u8,
     to: DeviceView<T>,
@@ -300,8 +306,18 @@ fn read<T: DeviceType + 'static>(
     from: DeviceView<T>,
     stream: &Stream,
 ) -> Result<T, JobError> {
-    let host = Part::divide(vec![0; size_of::<T>()].into_boxed_slice(), &[]);
+    let values = read_all(cuda, from, stream)?;
+    Ok(values.into_iter().next().expect("one value"))
+}
+
+/// Returns the values in device memory after the earlier work of the stream. Blocks until they are there.
+pub(crate) fn read_all<T: DeviceType + 'static>(
+    cuda: &Cuda,
+    from: DeviceView<T>,
+    stream: &Stream,
+) -> Result<Vec<T>, JobError> {
+    let host = Part::divide(vec![0; from.len() * size_of::<T>()].into_boxed_slice(), &[]);
     let part = host.into_iter().next().expect("one part");
     let (_, part) = Transfer::begin(cuda, from, part, stream)?.finish()?;
-    Ok(T::read(&part))
+    Ok(part.chunks_exact(size_of::<T>()).map(T::read).collect())
 }

@@ -10,9 +10,12 @@ use forebay_device::cuda::{Cuda, DeviceView, Event, Kernel, KernelArguments, Lau
 use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
 use crate::kernels::{
-    Generating, INDEX, Inserting, Outcome, Probing, ROWS_AHEAD, THREADS, WORKLOAD, entry,
-    generate_entry,
+    Dividing, Generating, HashIndexRef, INDEX, Inserting, InsertingPartition, Outcome, PARTITIONS,
+    PartitionRows, Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, WORKLOAD, entry,
+    entry_of,
 };
+use crate::partitions::{RunMemory, RunShape};
+use crate::shape::TableShape;
 use crate::workload::{Side, Workload};
 
 /// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
@@ -111,7 +114,7 @@ pub(crate) fn generate(
     );
     cuda.assert_owns(keys);
     cuda.assert_owns(payloads);
-    let kernel = cuda.kernel(&WORKLOAD, &generate_entry(workload.width))?;
+    let kernel = cuda.kernel(&WORKLOAD, &entry_of("generate", workload.width))?;
     let arguments = Generating {
         keys: keys.pointer_mut(),
         payloads: payloads.pointer_mut(),
@@ -167,4 +170,104 @@ unsafe fn launch<A: KernelArguments>(
             Err(fault.into())
         }
     }
+}
+
+/// Queues the kernels that copy rows into the memory of a run: its keys and its payloads.
+pub(crate) fn divide(
+    cuda: &mut Cuda,
+    (rows, shape): (&DeviceRows, RunShape),
+    (slices, next): (DeviceView<Slice>, DeviceView<u32>),
+    [keys_to, payloads_to]: [DeviceView<u8>; 2],
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    rows.keys.assert_is_of(cuda);
+    rows.payloads.assert_is_of(cuda);
+    cuda.assert_owns(&slices);
+    cuda.assert_owns(&next);
+    cuda.assert_owns(&keys_to);
+    cuda.assert_owns(&payloads_to);
+    let arguments = Dividing {
+        rows: rows.rows(shape.width()),
+        slices: slices.pointer_mut(),
+        next: next.pointer_mut(),
+        keys_to: keys_to.pointer_mut(),
+        payloads_to: payloads_to.pointer_mut(),
+        bits: shape.bits(),
+    };
+    let used = (rows.clone(), slices, next, keys_to, payloads_to);
+    let mut queue = |name: &str, is_one_block: bool| {
+        let kernel = cuda.kernel(&PARTITIONS, &entry_of(name, shape.width()))?;
+        let mut launched = shape_for(&kernel, arguments.rows.count)?;
+        if is_one_block {
+            launched.blocks = 1;
+        }
+        // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and write a slice and
+        // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices have
+        // room in the columns of a run with at most that many rows. `used` owns all of them.
+        unsafe { launch(cuda, (&kernel, &launched), &arguments, used.clone(), stream) }
+    };
+    let (counted, placed) = (queue("count_rows", false)?, queue("place_slices", true)?);
+    let copied = queue("copy_rows", false)?;
+    counted.leave(cuda);
+    placed.leave(cuda);
+    Ok(copied)
+}
+
+/// Queues a kernel that inserts the rows of a partition into an empty table.
+pub(crate) fn insert_partition(
+    cuda: &mut Cuda,
+    (shape, index, slots): (&TableShape, HashIndexRef, &DeviceView<u8>),
+    (memory, rows): (&Arc<RunMemory>, PartitionRows),
+    outcome: &DeviceView<Outcome>,
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    memory.assert_is_of(cuda);
+    let kernel = cuda.kernel(&PARTITIONS, &entry("insert_partition", shape))?;
+    let arguments = InsertingPartition {
+        rows,
+        index,
+        outcome: outcome.pointer_mut(),
+    };
+    let launched = shape_of_partition(&kernel, &rows)?;
+    let used = (Arc::clone(memory), slots.clone(), outcome.clone());
+    // SAFETY: `insert_partition` takes `InsertingPartition`. It reads the slices of `run_count` runs, accesses the slots
+    // by atomic operations or in slots that its thread took, and adds to the outcome. `used` owns all of them.
+    unsafe { launch(cuda, (&kernel, &launched), &arguments, used, stream) }
+}
+
+/// Queues a kernel that probes a table with the rows of a partition.
+pub(crate) fn probe_partition(
+    cuda: &mut Cuda,
+    (shape, index, slots): (&TableShape, HashIndexRef, &DeviceView<u8>),
+    (memory, rows): (&Arc<RunMemory>, PartitionRows),
+    (outcome, totals): (&DeviceView<Outcome>, &Totals),
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    memory.assert_is_of(cuda);
+    let kernel = cuda.kernel(&PARTITIONS, &entry("probe_partition", shape))?;
+    let arguments = ProbingPartition {
+        rows,
+        index,
+        outcome: outcome.pointer(),
+        totals: totals.view().pointer_mut(),
+    };
+    let launched = shape_of_partition(&kernel, &rows)?;
+    let used = (
+        Arc::clone(memory),
+        slots.clone(),
+        outcome.clone(),
+        totals.clone(),
+    );
+    // SAFETY: `probe_partition` takes `ProbingPartition`. It reads the slices of `run_count` runs, the table and the
+    // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `used` owns
+    // all of them.
+    unsafe { launch(cuda, (&kernel, &launched), &arguments, used, stream) }
+}
+
+/// Returns as many blocks as fit on the GPU, or fewer if there is less work for them.
+fn shape_of_partition(kernel: &Kernel, rows: &PartitionRows) -> Result<LaunchShape, JobError> {
+    let mut shape = kernel.persistent_shape(THREADS, 0)?;
+    let units = u64::from(rows.run_count) * u64::from(rows.blocks_of_run);
+    shape.blocks = shape.blocks.min(units).max(1);
+    Ok(shape)
 }

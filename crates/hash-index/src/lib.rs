@@ -17,6 +17,7 @@ mod index;
 mod kernels;
 #[expect(unsafe_code, reason = "launches kernels")]
 mod launch;
+mod partitions;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -28,5 +29,6 @@ pub use host::{HostIndex, HostPartitions};
 pub use index::{HashIndex, IndexBuilder, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;
+pub use partitions::{DevicePartitions, PartitionJoin, RunShape, Slices, StepInFlight};
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{Side, Workload};

@@ -10,7 +10,6 @@ use forebay_hash_index::{
     Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, Side, TableShape, Totals,
     Workload,
 };
-use forebay_movement::method::run_on_device;
 
 use super::report::{Sample, Times};
 use super::{Join, Session};
@@ -23,11 +22,7 @@ pub(super) fn on_gpu<T: Send + 'static>(
     device: &Device,
     work: impl FnOnce(&mut Cuda) -> Result<T, IndexError> + Send + 'static,
 ) -> Result<T> {
-    let result = run_on_device(device, move |cuda| match work(cuda) {
-        Err(IndexError::Device(error)) => Err(error),
-        result => Ok(result),
-    })?;
-    Ok(result?)
+    Ok(forebay_joins::on_gpu(device, work)?)
 }
 
 /// Generates a side in device memory.

@@ -77,7 +77,7 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
 }
 
 /// Builds the table in this memory and probes it.
-fn once(
+pub(super) fn once(
     gpu: &Device,
     shape: TableShape,
     memory: DeviceView<u8>,

@@ -9,6 +9,7 @@ mod hybrid;
 mod pinned;
 mod report;
 mod size;
+mod spilled;
 
 use std::sync::Arc;
 
@@ -18,11 +19,13 @@ use clap::{Args, ValueEnum};
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{JoinTotals, TableShape, Workload};
+use forebay_joins::JoinOptions;
 use forebay_movement::RingOptions;
 
 use crate::results::ResultArgs;
 use report::{Case, Report, Sample};
 use size::{SCALE_MAX, SCALE_MIN, Tuples};
+use spilled::Spilled;
 
 /// Bytes of pinned memory of the device, for the ring.
 const PINNED_BYTES: u64 = 256 << 20;
@@ -32,6 +35,10 @@ const RING_SLOTS: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of device memory of a smoke run.
 const SMOKE_BYTES: u64 = 1 << 30;
+/// Minimum of the device memory that a join may use.
+const DEVICE_BYTES_MIN: usize = 1 << 20;
+/// Maximum of it.
+const DEVICE_BYTES_MAX: usize = 1 << 40;
 /// Maximum number of runs of a measurement.
 const ROUNDS_MAX: u64 = 1 << 20;
 
@@ -54,6 +61,9 @@ pub struct JoinsArgs {
     /// Size of a chunk in the ring, half keys and half payloads: a multiple of 4 KiB, at most 32 MiB.
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = chunk_bytes())]
     pub chunk_bytes: usize,
+    /// Device memory that a join may use, in the section `spilled`.
+    #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = device_bytes())]
+    pub device_bytes: usize,
     /// Runs of each measurement, at least 1, after one that warms up.
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
@@ -76,7 +86,13 @@ pub enum Section {
     Cpu,
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A. Measured alone.
     Hybrid,
+    /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
+    /// hybrid table. Needs 90 GiB of host memory at scale 1. Measured alone.
+    Spilled,
 }
+
+/// The sections that are measured alone: their tables take the memory that other sections use.
+const ALONE: [Section; 2] = [Section::Hybrid, Section::Spilled];
 
 /// The sections that measure each workload.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
@@ -90,7 +106,7 @@ pub enum Table {
     LinearProbing,
     /// Buckets of 64 bytes, a third of the slots empty or more.
     Bucketed,
-    /// Both sides in partitions, whose tables fit in the caches: on the CPU.
+    /// Both sides in partitions: on the CPU, whose caches their tables fit in, and in the section `spilled`.
     Partitioned,
 }
 
@@ -161,16 +177,31 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
             }
         }
     }
-    let measures_hybrid = match args.smoke {
-        true => {
-            session.devices.is_some()
-                && (args.only.is_empty() || args.only.contains(&Section::Hybrid))
+    for section in ALONE {
+        let is_wanted = match args.smoke {
+            true => {
+                session.devices.is_some() && (args.only.is_empty() || args.only.contains(&section))
+            }
+            false => args.only == [section],
+        };
+        match section {
+            Section::Hybrid if is_wanted => {
+                let scale = if args.smoke { 0.0 } else { args.scale };
+                hybrid::measure(&mut session, hybrid::workload(scale))?;
+            }
+            Section::Spilled if is_wanted => {
+                let options = JoinOptions {
+                    device_bytes: args.device_bytes as u64,
+                    ring: session.ring,
+                };
+                let spilled = match args.smoke {
+                    true => Spilled::smoke(),
+                    false => Spilled::scaled(args.scale, options),
+                };
+                spilled::measure(&mut session, spilled)?;
+            }
+            _ => (),
         }
-        false => args.only == [Section::Hybrid],
-    };
-    if measures_hybrid {
-        let scale = if args.smoke { 0.0 } else { args.scale };
-        hybrid::measure(&mut session, hybrid::workload(scale))?;
     }
     session.report.results.end()
 }
@@ -188,6 +219,11 @@ fn chunk_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
     crate::size::multiples(PAGE_BYTES, PAGE_BYTES..=most)
 }
 
+/// Returns the parser of the device memory of a join.
+fn device_bytes() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    crate::size::multiples(1, DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX)
+}
+
 /// Returns the parser of a number of runs.
 fn rounds() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
@@ -197,19 +233,21 @@ impl Session {
     /// Starts the first GPU if there is one.
     fn start(args: &JoinsArgs) -> Result<Session> {
         let report = Report::begin(&args.results)?;
-        let is_hybrid = args.only == [Section::Hybrid];
+        let has = |section: &Section| args.only.contains(section);
+        let is_alone = args.only.len() == 1 && ALONE.iter().any(has);
         ensure!(
-            is_hybrid || args.smoke || !args.only.contains(&Section::Hybrid),
-            "measure `hybrid` alone: its table takes the memory that other sections use"
+            is_alone || args.smoke || !ALONE.iter().any(has),
+            "measure `hybrid` and `spilled` alone: their tables take the memory that other sections use"
         );
         ensure!(
             args.tables != [Table::Partitioned]
                 || args.only.is_empty()
-                || args.only.contains(&Section::Cpu),
-            "partitions are joined on the CPU: measure `cpu` too"
+                || has(&Section::Cpu)
+                || has(&Section::Spilled),
+            "partitions are measured in `cpu` and in `spilled`: name one of them"
         );
         let devices = match gpus() {
-            Ok(_) if is_hybrid && !args.smoke => None,
+            Ok(_) if is_alone && !args.smoke => None,
             Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
             Err(error) => {
                 let is_named = args.only.iter().any(|section| *section != Section::Cpu);
@@ -271,7 +309,7 @@ impl Session {
             (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
                 pinned::measure(self, &gpu, join)
             }
-            (Section::Pinned | Section::Hybrid, Some(_)) | (_, None) => Ok(()),
+            (_, Some(_) | None) => Ok(()),
         }
     }
 
@@ -356,6 +394,7 @@ mod tests {
             "join-a-pinned/zero-copy/perfect",
             "join-a-pinned/ring/linear-probing",
             "join-hybrid/linear-probing/667",
+            "join-triton/hybrid",
         ] {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),
@@ -363,6 +402,7 @@ mod tests {
                 "{case}"
             );
         }
+        assert_eq!(has("join-triton/partitioned", "join_s"), found.is_ok());
     }
 
     #[test]

@@ -6,69 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use forebay_cancel::Stop;
-use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, Stream, Transfer};
-use forebay_device::{AlignedBytes, Device, JobError};
-use forebay_hash_index::{Column, DeviceRows, HashIndex, Side, TableShape, Totals};
-use forebay_movement::ring::Kept;
-use forebay_movement::{Chunk, Consumer, Feed, Slots, Source, StagingRing, Unread};
+use forebay_device::cuda::{Cuda, DeviceView, Stream};
+use forebay_device::{Device, JobError};
+use forebay_hash_index::{DeviceRows, HashIndex, Side, TableShape, Totals, Workload};
+use forebay_joins::PinnedColumns;
+use forebay_movement::{Chunk, Consumer, StagingRing};
 
 use super::host::Columns;
 use super::report::{Sample, Times};
 use super::{Join, Session, device};
-
-type Pinned = Arc<HostRegistration<AlignedBytes>>;
-
-/// Two pinned columns as one source: a chunk is some keys, followed by as many payloads.
-struct ColumnPair {
-    keys: Pinned,
-    payloads: Pinned,
-    /// Bytes of each column; the memory is rounded up to pages.
-    bytes: usize,
-}
-
-impl ColumnPair {
-    /// Returns the rows, which kernels read over the bus.
-    fn rows(&self) -> DeviceRows {
-        let column = |memory: &Pinned| Column::Pinned(Arc::clone(memory), 0..self.bytes);
-        DeviceRows {
-            keys: column(&self.keys),
-            payloads: column(&self.payloads),
-        }
-    }
-}
-
-impl Source for ColumnPair {
-    fn name(&self) -> String {
-        format!("two columns of {} bytes of pinned memory", self.bytes)
-    }
-
-    fn bytes(&self) -> u64 {
-        2 * self.bytes as u64
-    }
-
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn fill(&self, slots: &Slots<'_>) -> Result<(), Unread> {
-        while let Some(slot) = slots.next() {
-            // Slots are whole pages, and so half a chunk is whole values.
-            let (begin, half) = (slot.chunk().offset as usize / 2, slot.chunk().bytes / 2);
-            let keys = RegisteredPart::new(&self.keys, begin..begin + half);
-            let payloads = RegisteredPart::new(&self.payloads, begin..begin + half);
-            let copies = move |cuda: &Cuda,
-                               stream: &Stream,
-                               to: &DeviceView<u8>|
-                  -> Result<Kept, JobError> {
-                let keys = Transfer::begin(cuda, keys, to.view(0..half), stream)?;
-                let payloads = Transfer::begin(cuda, payloads, to.view(half..2 * half), stream)?;
-                Ok(Box::new((keys, payloads)))
-            };
-            slots.filled(slot, Feed::Enqueue(Box::new(copies)));
-        }
-        Ok(())
-    }
-}
 
 /// Probes a table with each chunk; without a table, only moves the chunks.
 struct ProbeChunks(Option<(HashIndex, Totals)>);
@@ -84,11 +30,7 @@ impl Consumer for ProbeChunks {
         let Some((index, totals)) = &self.0 else {
             return Ok(());
         };
-        let half = bytes.len() / 2;
-        let rows = DeviceRows {
-            keys: Column::Device(bytes.view(0..half)),
-            payloads: Column::Device(bytes.view(half..2 * half)),
-        };
+        let rows = PinnedColumns::rows_of_chunk(bytes);
         let probing = index.probe_async(cuda, &rows, totals, stream)?;
         probing.leave(cuda);
         Ok(())
@@ -102,7 +44,7 @@ impl Consumer for ProbeChunks {
 /// Measures the joins of a workload with each table and both ways to the probe side, and the copies alone.
 pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
     let name = format!("join-{}-pinned", join.tuples.letter());
-    let source = pin(session, gpu, join, &name)?;
+    let source = pin(session, gpu, (&join.workload, Side::Probe), &name)?;
     let mut ring = StagingRing::lease(gpu, session.ring)?;
     limit(session, gpu, (&mut ring, &source), &name)?;
     let build = device::generate(gpu, join.workload, Side::Build)?;
@@ -119,21 +61,23 @@ pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> 
     Ok(())
 }
 
-/// Generates the probe side and pins it. Reports both times: the first access to the memory is part of the first.
-fn pin(session: &mut Session, gpu: &Arc<Device>, join: &Join, name: &str) -> Result<ColumnPair> {
+/// Generates a side and pins it. Reports both times: the first access to the memory is part of the first.
+pub(super) fn pin(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    (workload, side): (&Workload, Side),
+    name: &str,
+) -> Result<PinnedColumns> {
     let began = Instant::now();
-    let columns = Columns::generate(&join.workload, Side::Probe, session.threads);
+    let columns = Columns::generate(workload, side, session.threads);
     let generated = began.elapsed().as_secs_f64();
     let began = Instant::now();
     let register = |memory| {
         let registered = gpu.register(memory).map_err(|(_, error)| error);
         registered.map(Arc::new)
     };
-    let source = ColumnPair {
-        keys: register(columns.keys)?,
-        payloads: register(columns.payloads)?,
-        bytes: columns.bytes,
-    };
+    let (keys, payloads) = (register(columns.keys)?, register(columns.payloads)?);
+    let source = PinnedColumns::new(keys, payloads, columns.bytes);
     let pinned = began.elapsed().as_secs_f64();
     let case = (name, gpu.name());
     session
@@ -147,7 +91,7 @@ fn pin(session: &mut Session, gpu: &Arc<Device>, join: &Join, name: &str) -> Res
 fn limit(
     session: &mut Session,
     gpu: &Arc<Device>,
-    (ring, source): (&mut StagingRing, &ColumnPair),
+    (ring, source): (&mut StagingRing, &PinnedColumns),
     name: &str,
 ) -> Result<()> {
     let nothing = Arc::new(ProbeChunks(None));
@@ -169,7 +113,7 @@ fn through_ring(
     gpu: &Arc<Device>,
     shape: TableShape,
     build_rows: &DeviceRows,
-    (ring, source): (&mut StagingRing, &ColumnPair),
+    (ring, source): (&mut StagingRing, &PinnedColumns),
 ) -> Result<Sample> {
     let build_rows = build_rows.clone();
     let (index, totals, build) = device::on_gpu(gpu, move |cuda| {

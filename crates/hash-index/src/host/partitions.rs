@@ -11,21 +11,17 @@ use super::{Cell, Table, Word, add, each_row, no_rows, numbers};
 use crate::column::HostRows;
 use crate::error::IndexError;
 use crate::index::Contents;
-use crate::kernels::{JoinTotals, Outcome, Slice};
+use crate::kernels::{JoinTotals, Outcome, PARTITION_BITS_MAX, SLICE_ROWS, Slice};
 use crate::shape::{TableShape, Width, hash_of};
 
 /// Rows of a run, which a thread divides while they are in its caches.
 const RUN_ROWS: usize = 1 << 18;
-/// Slices begin at multiples of this number of rows, so that kernels read whole lines of 128 bytes.
-const SLICE_ROWS: u32 = 32;
 /// Bytes of a partition's table, if there are enough partitions.
 ///
 /// PERF: `forebay bench joins --only cpu --tables partitioned --scale 0.03125`, two cores of an AMD EPYC with 1 MiB of
 /// L2 cache each, November 28, 2026, G tuples/s of workloads A and C: 0.156 and 0.098 with 256 KiB, 0.164 and 0.099
 /// with 512 KiB, 0.168 and 0.107 with 1 MiB, 0.153 and 0.116 with 2 MiB, 0.140 and 0.115 with 4 MiB.
 const TABLE_BYTES: u64 = 1 << 20;
-/// Maximum of the bits. More partitions have slices of a few lines.
-const BITS_MAX: u32 = 10;
 /// Partitions for each thread, from which on threads join partitions side by side.
 const PARTITIONS_OF_THREAD: u64 = 4;
 /// Rows that a thread takes of a partition that all threads join.
@@ -61,7 +57,7 @@ impl HostPartitions {
     /// There are at most 1,024 partitions.
     pub fn bits_for(width: Width, build_rows: u64) -> u32 {
         let bytes = TableShape::bucketed(width, build_rows).bytes();
-        (bytes / TABLE_BYTES).max(1).ilog2().min(BITS_MAX)
+        (bytes / TABLE_BYTES).max(1).ilog2().min(PARTITION_BITS_MAX)
     }
 
     /// Copies the rows of a side into 2^`bits` partitions, on `threads` threads. The copy has up to 1.13 times the
@@ -71,7 +67,7 @@ impl HostPartitions {
     /// If the columns differ in length or are not whole values of this width, or `bits` exceeds 10.
     pub fn of(rows: HostRows<'_>, width: Width, bits: u32, threads: usize) -> HostPartitions {
         rows.count(width);
-        assert!(bits <= BITS_MAX, "{bits} bits");
+        assert!(bits <= PARTITION_BITS_MAX, "{bits} bits");
         let part_bytes = RUN_ROWS * width.bytes() as usize;
         let from = rows.keys.chunks(part_bytes);
         let from = from.zip(rows.payloads.chunks(part_bytes));

@@ -7,7 +7,7 @@
 template <class Table>
 __global__ void __launch_bounds__(kThreads, Table::kBlocks) insert(const __grid_constant__ Inserting a) {
     typename Table::Insert work(a.index, a.outcome);
-    Columns<typename Table::Word>(a.rows).each(work);
+    Columns<typename Table::Word>(a.rows).each(this_thread(), threads(), work);
     work.inserted.add_to(a.outcome);
 }
 
@@ -15,6 +15,6 @@ __global__ void __launch_bounds__(kThreads, Table::kBlocks) insert(const __grid_
 template <class Table>
 __global__ void __launch_bounds__(kThreads, Table::kBlocks) probe(const __grid_constant__ Probing a) {
     typename Table::Probe work(a.index);
-    Columns<typename Table::Word>(a.rows).each(work);
+    Columns<typename Table::Word>(a.rows).each(this_thread(), threads(), work);
     work.found.add_to(a.totals);
 }

@@ -43,7 +43,7 @@ struct Linear {
 
     const HashIndexRef& index;
 
-    __device__ u64 home(Word key) const { return hash_of(key) >> index.shift; }
+    __device__ u64 home(Word key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
 
     struct Insert;

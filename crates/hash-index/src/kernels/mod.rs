@@ -16,6 +16,15 @@ pub(crate) const THREADS: u32 = 256;
 /// Rows that a thread works on at once: their reads of the table are in flight together.
 pub(crate) const ROWS_AHEAD: u32 = 4;
 
+/// Maximum number of bits of a hash that tell the partition.
+pub(crate) const PARTITION_BITS_MAX: u32 = 10;
+
+/// The slices of a run begin at multiples of this number of rows, so that kernels read whole lines of 128 bytes.
+pub(crate) const SLICE_ROWS: u32 = 32;
+
+/// Rows that a thread holds while a run is divided.
+const ROWS_HELD: u32 = 8;
+
 /// Bit of [`Outcome::failures`]: a row is too far away from the slot of its hash.
 pub(crate) const CHAIN_TOO_LONG: u32 = 1;
 /// Bit of [`Outcome::failures`]: a key has no slot.
@@ -33,6 +42,22 @@ kernel_arguments! {
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,
+    }
+
+    /// Rows of a side in the order of their partitions, and the slice of each partition.
+    pub(crate) struct Run {
+        pub(crate) keys: DevicePointer<u8>,
+        pub(crate) payloads: DevicePointer<u8>,
+        pub(crate) slices: DevicePointer<Slice>,
+    }
+
+    /// The rows of a partition in some runs.
+    pub(crate) struct PartitionRows {
+        pub(crate) runs: DevicePointer<Run>,
+        pub(crate) run_count: u32,
+        pub(crate) partition: u32,
+        /// Number of blocks that share the slice of a run.
+        pub(crate) blocks_of_run: u32,
     }
 
     /// A table as kernels see it. The rows of the marker key, which no slot can hold, are known by number and sum.
@@ -94,6 +119,35 @@ kernel_arguments! {
         pub(crate) totals: DevicePointerMut<JoinTotals>,
     }
 
+    /// Arguments of `count_rows`, `place_slices` and `copy_rows`.
+    pub(crate) struct Dividing {
+        /// The rows of a run.
+        pub(crate) rows: Rows,
+        /// The slice of each partition.
+        pub(crate) slices: DevicePointerMut<Slice>,
+        /// Where the next row of each partition goes.
+        pub(crate) next: DevicePointerMut<u32>,
+        pub(crate) keys_to: DevicePointerMut<u8>,
+        pub(crate) payloads_to: DevicePointerMut<u8>,
+        /// Number of bits of the hash that tell the partition.
+        pub(crate) bits: u32,
+    }
+
+    /// Arguments of `insert_partition`.
+    pub(crate) struct InsertingPartition {
+        pub(crate) rows: PartitionRows,
+        pub(crate) index: HashIndexRef,
+        pub(crate) outcome: DevicePointerMut<Outcome>,
+    }
+
+    /// Arguments of `probe_partition`.
+    pub(crate) struct ProbingPartition {
+        pub(crate) rows: PartitionRows,
+        pub(crate) index: HashIndexRef,
+        pub(crate) outcome: DevicePointer<Outcome>,
+        pub(crate) totals: DevicePointerMut<JoinTotals>,
+    }
+
     /// Arguments of `generate`.
     pub(crate) struct Generating {
         pub(crate) keys: DevicePointerMut<u8>,
@@ -130,17 +184,18 @@ pub(crate) fn entry(kernel: &str, shape: &TableShape) -> String {
     format!("{kernel}<{}<{}>>", table(shape), shape.width().word())
 }
 
-/// Returns the name of the kernel that generates columns of this width.
-pub(crate) fn generate_entry(width: Width) -> String {
-    format!("generate<{}>", width.word())
+/// Returns the name of a kernel for columns of this width.
+pub(crate) fn entry_of(kernel: &str, width: Width) -> String {
+    format!("{kernel}<{}>", width.word())
 }
 
 /// Returns the specifications of all programs.
 pub fn kernels() -> Vec<ProgramSpec> {
-    vec![index_spec(), workload_spec()]
+    vec![index_spec(), workload_spec(), partitions_spec()]
 }
 
 pub(crate) static INDEX: LazyLock<Program> = LazyLock::new(|| Program::new(index_spec()));
+pub(crate) static PARTITIONS: LazyLock<Program> = LazyLock::new(|| Program::new(partitions_spec()));
 pub(crate) static WORKLOAD: LazyLock<Program> = LazyLock::new(|| Program::new(workload_spec()));
 
 fn index_spec() -> ProgramSpec {
@@ -153,36 +208,48 @@ fn index_spec() -> ProgramSpec {
     });
     let entries = shapes.as_flattened().iter();
     let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
-    let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-    spec(
-        "index.cu",
-        include_str!("index.cu"),
-        vec![
-            header("bucketed.cuh", include_str!("bucketed.cuh")),
-            header("linear.cuh", include_str!("linear.cuh")),
-            header("perfect.cuh", include_str!("perfect.cuh")),
-        ],
-        entries.collect(),
-    )
+    let headers = [
+        ("bucketed.cuh", include_str!("bucketed.cuh")),
+        ("linear.cuh", include_str!("linear.cuh")),
+        ("perfect.cuh", include_str!("perfect.cuh")),
+    ];
+    let source = include_str!("index.cu");
+    spec("index.cu", source, &headers, entries.collect())
+}
+
+fn partitions_spec() -> ProgramSpec {
+    let entries = [Width::Four, Width::Eight].map(|width| {
+        let table = TableShape::linear_probing(width, 1);
+        let divide = ["count_rows", "place_slices", "copy_rows"].map(|it| entry_of(it, width));
+        let join = ["insert_partition", "probe_partition"].map(|it| entry(it, &table));
+        divide.into_iter().chain(join)
+    });
+    let headers = [("linear.cuh", include_str!("linear.cuh"))];
+    let source = include_str!("partitions.cu");
+    let entries = entries.into_iter().flatten().collect();
+    spec("partitions.cu", source, &headers, entries)
 }
 
 fn workload_spec() -> ProgramSpec {
-    let entries = [Width::Four, Width::Eight].map(generate_entry);
+    let entries = [Width::Four, Width::Eight].map(|width| entry_of("generate", width));
     let source = include_str!("workload.cu");
-    spec("workload.cu", source, Vec::new(), entries.to_vec())
+    spec("workload.cu", source, &[], entries.to_vec())
 }
 
 fn spec(
     name: &str,
     source: &'static str,
-    headers: Vec<(String, String)>,
+    headers: &[(&str, &str)],
     entries: Vec<String>,
 ) -> ProgramSpec {
+    let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     let shared = [
         device_header(),
-        ("arguments.cuh".to_owned(), arguments()),
-        ("rows.cuh".to_owned(), include_str!("rows.cuh").to_owned()),
+        header("arguments.cuh", &arguments()),
+        header("loads.cuh", include_str!("loads.cuh")),
+        header("rows.cuh", include_str!("rows.cuh")),
     ];
+    let headers = headers.iter().map(|(name, text)| header(name, text));
     ProgramSpec {
         name: format!("hash-index/{name}"),
         source: source.into(),
@@ -197,6 +264,9 @@ fn arguments() -> String {
     let small = [
         ("kThreads", THREADS),
         ("kRowsAhead", ROWS_AHEAD),
+        ("kRowsHeld", ROWS_HELD),
+        ("kSliceRows", SLICE_ROWS),
+        ("kPartitionsMax", 1 << PARTITION_BITS_MAX),
         ("kChainTooLong", CHAIN_TOO_LONG),
         ("kKeyOutOfRange", KEY_OUT_OF_RANGE),
     ];
@@ -215,6 +285,9 @@ fn arguments() -> String {
         Inserting::header(),
         Probing::header(),
         Generating::header(),
+        Dividing::header(),
+        InsertingPartition::header(),
+        ProbingPartition::header(),
     ]
     .concat()
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "arguments.cuh"
 #include "device.cuh"
+#include "loads.cuh"
 
 // Returns the index of this thread in the grid.
 __device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
@@ -20,20 +21,6 @@ __device__ inline u64 hash_of(u64 key) {
 
 // Steps after which a long search for a free slot looks whether another thread gave up.
 constexpr u32 kStepsBetweenLooks = 64;
-
-// Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
-__device__ inline void load_vector(const u64* from, u64* to) {
-    ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));
-    to[0] = vector.x;
-    to[1] = vector.y;
-}
-__device__ inline void load_vector(const u32* from, u32* to) {
-    uint4 vector = __ldcs(reinterpret_cast<const uint4*>(from));
-    to[0] = vector.x;
-    to[1] = vector.y;
-    to[2] = vector.z;
-    to[3] = vector.w;
-}
 
 // Two columns whose values have the type `Word`.
 template <class Word>
@@ -55,29 +42,30 @@ struct Columns {
         return addresses % 16 == 0 ? count / kPerVector : 0;
     }
 
-    // Works on kVectors vectors, which are as far apart as the grid has threads.
+    // Works on kVectors vectors, which are `stride` apart.
     template <u32 kVectors, class Work>
-    __device__ void of_vectors(u64 first, Work& work) const {
+    __device__ void of_vectors(u64 first, u64 stride, Work& work) const {
         Word key[kVectors * kPerVector], payload[kVectors * kPerVector];
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
-            load_vector(keys + (first + v * threads()) * kPerVector, key + v * kPerVector);
+            load_vector(keys + (first + v * stride) * kPerVector, key + v * kPerVector);
 #pragma unroll
         for (u32 v = 0; v < kVectors; v++)
-            load_vector(payloads + (first + v * threads()) * kPerVector, payload + v * kPerVector);
+            load_vector(payloads + (first + v * stride) * kPerVector, payload + v * kPerVector);
         work(key, payload);
     }
 
-    // Calls `work` with this thread's rows: kRowsAhead rows at once, and fewer at the end of the columns.
+    // Calls `work` with the rows of a thread, of `stride` threads: kRowsAhead rows at once, and fewer at the end of the
+    // columns.
     template <class Work>
-    __device__ void each(Work& work) const {
+    __device__ void each(u64 thread, u64 stride, Work& work) const {
         constexpr u32 kVectors = kRowsAhead / kPerVector;
         const u64 whole = vectors();
-        u64 vector = this_thread();
-        for (; vector + (kVectors - 1) * threads() < whole; vector += kVectors * threads())
-            of_vectors<kVectors>(vector, work);
-        for (; vector < whole; vector += threads()) of_vectors<1>(vector, work);
-        for (u64 row = whole * kPerVector + this_thread(); row < count; row += threads()) {
+        u64 vector = thread;
+        for (; vector + (kVectors - 1) * stride < whole; vector += kVectors * stride)
+            of_vectors<kVectors>(vector, stride, work);
+        for (; vector < whole; vector += stride) of_vectors<1>(vector, stride, work);
+        for (u64 row = whole * kPerVector + thread; row < count; row += stride) {
             Word key[1] = {keys[row]}, payload[1] = {payloads[row]};
             work(key, payload);
         }

@@ -12,10 +12,11 @@ use tempfile::TempDir;
 use super::cases::Case;
 use crate::index::{Contents, check_room};
 use crate::kernels::{
-    Generating, HashIndexRef, Inserting, JoinTotals, Outcome, Probing, Rows, entry, generate_entry,
-    kernels,
+    Dividing, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals, Outcome,
+    PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of, kernels,
 };
-use crate::{IndexError, Side, TableShape, Width, Workload};
+use crate::partitions::tables;
+use crate::{IndexError, RunShape, Side, TableShape, Width, Workload};
 
 /// Where the image of memory is mapped. No process has anything there.
 const BASE: u64 = 0x1000_0000_0000;
@@ -42,6 +43,9 @@ pub(super) struct Emulated {
     insert: PathBuf,
     probe: PathBuf,
     generate: PathBuf,
+    divide: PathBuf,
+    insert_partition: PathBuf,
+    probe_partition: PathBuf,
 }
 
 impl Emulated {
@@ -52,6 +56,7 @@ impl Emulated {
             let emulation = include_str!("../../../tables-gpu/src/tests/emulated.cuh");
             let text = match name.as_str() {
                 "device.cuh" => [emulation, include_str!("emulated.cuh")].concat(),
+                "loads.cuh" => include_str!("emulated_loads.cuh").to_owned(),
                 // Only NVRTC knows `__INTADDR__`.
                 _ => {
                     let lines = text.lines().filter(|it| !it.contains("__INTADDR__"));
@@ -60,13 +65,17 @@ impl Emulated {
             };
             fs::write(folder.path().join(name), text).expect("room");
         }
-        let compiled = |spec: &ProgramSpec, kernel: &str, arguments: &str| {
-            compile(&folder, spec, kernel, arguments)
+        let compiled = |spec: &ProgramSpec, kernels: &[&str], arguments: &str| {
+            compile(&folder, spec, kernels, arguments)
         };
+        let of_partitions = &specs[2];
         Emulated {
-            insert: compiled(&specs[0], "insert", "Inserting"),
-            probe: compiled(&specs[0], "probe", "Probing"),
-            generate: compiled(&specs[1], "generate", "Generating"),
+            insert: compiled(&specs[0], &["insert"], "Inserting"),
+            probe: compiled(&specs[0], &["probe"], "Probing"),
+            generate: compiled(&specs[1], &["generate"], "Generating"),
+            divide: compiled(of_partitions, &DIVIDE, "Dividing"),
+            insert_partition: compiled(of_partitions, &["insert_partition"], "InsertingPartition"),
+            probe_partition: compiled(of_partitions, &["probe_partition"], "ProbingPartition"),
             folder,
         }
     }
@@ -131,6 +140,113 @@ impl Emulated {
         Ok(JoinTotals::read(image.at(totals)))
     }
 
+    /// Joins both sides of a case in 2^`bits` partitions, in runs of `run_rows` rows, with tables of at most
+    /// `table_bytes` bytes.
+    pub(super) fn join_partitions(
+        &self,
+        case: &Case,
+        (run_rows, bits): (usize, u32),
+        table_bytes: u64,
+        blocks: u32,
+    ) -> Result<JoinTotals, IndexError> {
+        let width = case.shape.width();
+        let shape = RunShape::new(width, run_rows as u64, bits);
+        let mut image = Image::new();
+        let slots = image.reserve(table_bytes as usize, 0);
+        let totals = image.reserve(size_of::<JoinTotals>(), 0);
+        let [build, probe] =
+            [&case.build, &case.probe].map(|side| self.divide(&mut image, side, shape, blocks));
+        for partition in 0..shape.partitions() {
+            let of_side = |side: &Divided| -> Vec<u64> {
+                let counts = side.counts.iter().skip(partition);
+                counts.step_by(shape.partitions()).copied().collect()
+            };
+            for (runs, table) in tables(&of_side(&build), width, table_bytes)? {
+                let begin = (slots - BASE) as usize;
+                image.bytes[begin..begin + table.slot_bytes() as usize].fill(0xFF);
+                let outcome = image.reserve(size_of::<Outcome>(), 0);
+                let none = DevicePointerMut::new(0);
+                let places = (DevicePointerMut::new(slots), none);
+                let index = HashIndexRef::new(&table, places, &Contents::default()).after(bits);
+                let rows = |side: &Divided, runs: std::ops::Range<usize>| PartitionRows {
+                    runs: DevicePointer::new(side.places + (runs.start * size_of::<Run>()) as u64),
+                    run_count: runs.len() as u32,
+                    partition: partition as u32,
+                    blocks_of_run: 2,
+                };
+                let inserting = InsertingPartition {
+                    rows: rows(&build, runs),
+                    index,
+                    outcome: DevicePointerMut::new(outcome),
+                };
+                let entries = &kernels()[2].entries;
+                let kernel = entry("insert_partition", &table);
+                let selected = (kernel.as_str(), &entries[..]);
+                let to = (&mut image, blocks);
+                self.run(&self.insert_partition, selected, &inserting, to);
+                Contents::of(&table, &Outcome::read(image.at(outcome)))?;
+                let probing = ProbingPartition {
+                    rows: rows(&probe, 0..probe.counts.len() / shape.partitions()),
+                    index,
+                    outcome: DevicePointer::new(outcome),
+                    totals: DevicePointerMut::new(totals),
+                };
+                let kernel = entry("probe_partition", &table);
+                let selected = (kernel.as_str(), &entries[..]);
+                let to = (&mut image, blocks);
+                self.run(&self.probe_partition, selected, &probing, to);
+            }
+        }
+        Ok(JoinTotals::read(image.at(totals)))
+    }
+
+    /// Divides a side into runs.
+    fn divide(
+        &self,
+        image: &mut Image,
+        side: &[(u64, u64)],
+        shape: RunShape,
+        blocks: u32,
+    ) -> Divided {
+        let (mut places, mut counts) = (Vec::new(), Vec::new());
+        let partitions = shape.partitions();
+        for run in side.chunks(shape.rows() as usize) {
+            let slices = image.reserve(partitions * size_of::<Slice>(), 0);
+            let keys_to = image.reserve(shape.bytes() as usize, 0);
+            let payloads_to = keys_to + shape.bytes() / 2;
+            let dividing = Dividing {
+                rows: rows(image, run, shape.width(), 0),
+                slices: DevicePointerMut::new(slices),
+                next: DevicePointerMut::new(image.reserve(4 * partitions, 0)),
+                keys_to: DevicePointerMut::new(keys_to),
+                payloads_to: DevicePointerMut::new(payloads_to),
+                bits: shape.bits(),
+            };
+            for (name, blocks) in DIVIDE.iter().zip([blocks, 1, blocks]) {
+                let entry = entry_of(name, shape.width());
+                let selected = (entry.as_str(), &kernels()[2].entries[..]);
+                self.run(&self.divide, selected, &dividing, (image, blocks));
+            }
+            let found = image.at(slices).chunks(size_of::<Slice>());
+            let found: Vec<Slice> = found.map(Slice::read).take(partitions).collect();
+            assert!(found.iter().all(|slice| slice.begin.is_multiple_of(32)));
+            counts.extend(found.iter().map(|slice| u64::from(slice.count)));
+            places.push(Run {
+                keys: DevicePointer::new(keys_to),
+                payloads: DevicePointer::new(payloads_to),
+                slices: DevicePointer::new(slices),
+            });
+        }
+        let bytes = Run::bytes_of(&places);
+        let address = image.reserve(bytes.len(), 0);
+        let begin = (address - BASE) as usize;
+        image.bytes[begin..].copy_from_slice(&bytes);
+        Divided {
+            places: address,
+            counts,
+        }
+    }
+
     /// Returns both columns of a generated side.
     pub(super) fn generate(&self, workload: &Workload, side: Side) -> (Vec<u8>, Vec<u8>) {
         let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
@@ -144,7 +260,7 @@ impl Emulated {
             key_bits: workload.key_bits(),
             is_probe: u32::from(side == Side::Probe),
         };
-        let entry = generate_entry(workload.width);
+        let entry = entry_of("generate", workload.width);
         let selected = (entry.as_str(), &kernels()[1].entries[..]);
         self.run(&self.generate, selected, &generating, (&mut image, 2));
         let column = |address| image.at(address)[..bytes].to_vec();
@@ -152,10 +268,22 @@ impl Emulated {
     }
 }
 
-/// Compiles the kernels of one kind.
-fn compile(folder: &TempDir, spec: &ProgramSpec, kernel: &str, arguments: &str) -> PathBuf {
+/// The kernels that divide a run, in their order.
+const DIVIDE: [&str; 3] = ["count_rows", "place_slices", "copy_rows"];
+
+/// A side in runs.
+struct Divided {
+    /// The address of the runs' places.
+    places: u64,
+    /// Rows of all partitions of the first run, then of the next one.
+    counts: Vec<u64>,
+}
+
+/// Compiles kernels that take the same arguments.
+fn compile(folder: &TempDir, spec: &ProgramSpec, kernels: &[&str], arguments: &str) -> PathBuf {
     let cases = spec.entries.iter().enumerate();
-    let cases = cases.filter(|(_, entry)| entry.starts_with(kernel));
+    let is_one = |entry: &str| kernels.iter().any(|kernel| entry.starts_with(kernel));
+    let cases = cases.filter(|(_, entry)| is_one(entry));
     let cases: String = cases
         .map(|(index, entry)| format!("    if (f.kernel == {index}) {entry}(f.arguments);\n"))
         .collect();
@@ -166,7 +294,7 @@ fn compile(folder: &TempDir, spec: &ProgramSpec, kernel: &str, arguments: &str) 
         include_str!("../../../tables-gpu/src/tests/emulated_kernel.cuh"),
         include_str!("../../../tables-gpu/src/tests/emulated_main.cuh")
     );
-    let source = folder.path().join(format!("{kernel}.cpp"));
+    let source = folder.path().join(format!("{arguments}.cpp"));
     fs::write(&source, text).expect("room");
     let program = source.with_extension("");
     let compiled = Command::new("c++")

@@ -7,7 +7,8 @@ mod gpu;
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
-    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, Side, Width, Workload, kernels,
+    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, Side, TableMethod, Width,
+    Workload, kernels,
 };
 use cases::{Case, answered, columns, refused};
 use emulated::{Emulated, has_compiler};
@@ -118,6 +119,24 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
         let found = emulated.join(case, bytes, 1);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} by single values", case.name);
+    }
+}
+
+/// Several runs, of which the last is shorter; also with tables that have no room for all runs of a partition.
+#[test]
+fn kernels_of_partitions_emulated_on_the_cpu_agree_with_the_model() {
+    if !has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let is_by_hash = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
+    let cases = answered().into_iter().filter(is_by_hash);
+    for (index, case) in cases.enumerate() {
+        let (run_rows, bits, slots) = [(100, 2, 256), (1000, 0, 2048), (33, 3, 128)][index % 3];
+        let bytes = slots * 2 * case.shape.width().bytes();
+        let found = emulated.join_partitions(&case, (run_rows, bits), bytes, 3);
+        let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(found, case.answer(), "{} in 2^{bits} partitions", case.name);
     }
 }
 

@@ -39,6 +39,16 @@ pub struct RingOptions {
     pub slot_bytes: usize,
 }
 
+impl RingOptions {
+    /// Returns the shape that a ring has: at least one slot, of whole pages.
+    pub fn rounded(self) -> RingOptions {
+        RingOptions {
+            slots: self.slots.max(1),
+            slot_bytes: self.slot_bytes.max(1).next_multiple_of(PAGE_BYTES),
+        }
+    }
+}
+
 impl Default for RingOptions {
     fn default() -> RingOptions {
         RingOptions {
@@ -126,10 +136,7 @@ impl StagingRing {
     /// [`MoveError::PinnedMemory`] or [`MoveError::DeviceMemory`] if the ring does not fit;
     /// [`MoveError::DeviceLost`].
     pub fn lease(device: &Arc<Device>, options: RingOptions) -> Result<StagingRing, MoveError> {
-        let options = RingOptions {
-            slots: options.slots.max(1),
-            slot_bytes: options.slot_bytes.max(1).next_multiple_of(PAGE_BYTES),
-        };
+        let options = options.rounded();
         Ok(StagingRing {
             leased: Some(lease::Lease::take(device, options)?),
             device: Arc::clone(device),

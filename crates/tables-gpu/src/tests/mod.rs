@@ -705,12 +705,14 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     for sizes in [
         Sizes(&[1]),
         Sizes(&[31, 32, 33]),
+        Sizes(&[700, 1]),
         Sizes(&[2047, 2048, 2049]),
         Sizes(&[600_000, 1, 262_145]),
     ] {
         let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
-        if sizes.0[0] < 10_000 {
+        // Lists of more rows are too long for the engine of tests.
+        if sizes.0[0] < 1000 {
             fixture.compare(lists::QUERIES).await;
         }
     }

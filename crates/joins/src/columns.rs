@@ -1,0 +1,91 @@
+//! The sides of a join in pinned host memory.
+
+use std::sync::Arc;
+
+use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, RegisteredPart, Stream, Transfer};
+use forebay_device::{AlignedBytes, JobError};
+use forebay_hash_index::{Column, DeviceRows};
+use forebay_movement::ring::Kept;
+use forebay_movement::{Feed, Slots, Source, Unread};
+
+/// A side: keys and payloads, as many, in pinned host memory. As the source of a ring, a chunk is some keys, followed by
+/// as many payloads.
+#[derive(Debug, Clone)]
+pub struct PinnedColumns {
+    keys: Arc<HostRegistration<AlignedBytes>>,
+    payloads: Arc<HostRegistration<AlignedBytes>>,
+    bytes: usize,
+}
+
+impl PinnedColumns {
+    /// Returns the side whose columns are the first `bytes` bytes of each memory.
+    ///
+    /// # Panics
+    /// If a memory is smaller.
+    pub fn new(
+        keys: Arc<HostRegistration<AlignedBytes>>,
+        payloads: Arc<HostRegistration<AlignedBytes>>,
+        bytes: usize,
+    ) -> PinnedColumns {
+        let least = keys.len().min(payloads.len());
+        assert!(bytes <= least, "{bytes} bytes of {least}");
+        PinnedColumns {
+            keys,
+            payloads,
+            bytes,
+        }
+    }
+
+    /// Returns the rows, which kernels read over the bus.
+    pub fn rows(&self) -> DeviceRows {
+        let column = |memory: &Arc<HostRegistration<AlignedBytes>>| {
+            Column::Pinned(Arc::clone(memory), 0..self.bytes)
+        };
+        DeviceRows {
+            keys: column(&self.keys),
+            payloads: column(&self.payloads),
+        }
+    }
+
+    /// Returns the rows of a chunk in device memory.
+    pub fn rows_of_chunk(chunk: &DeviceView<u8>) -> DeviceRows {
+        let half = chunk.len() / 2;
+        DeviceRows {
+            keys: Column::Device(chunk.view(0..half)),
+            payloads: Column::Device(chunk.view(half..2 * half)),
+        }
+    }
+}
+
+impl Source for PinnedColumns {
+    fn name(&self) -> String {
+        format!("two columns of {} bytes of pinned memory", self.bytes)
+    }
+
+    fn bytes(&self) -> u64 {
+        2 * self.bytes as u64
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn fill(&self, slots: &Slots<'_>) -> Result<(), Unread> {
+        while let Some(slot) = slots.next() {
+            // Slots are whole pages, and so half a chunk is whole values.
+            let (begin, half) = (slot.chunk().offset as usize / 2, slot.chunk().bytes / 2);
+            let keys = RegisteredPart::new(&self.keys, begin..begin + half);
+            let payloads = RegisteredPart::new(&self.payloads, begin..begin + half);
+            let copies = move |cuda: &Cuda,
+                               stream: &Stream,
+                               to: &DeviceView<u8>|
+                  -> Result<Kept, JobError> {
+                let keys = Transfer::begin(cuda, keys, to.view(0..half), stream)?;
+                let payloads = Transfer::begin(cuda, payloads, to.view(half..2 * half), stream)?;
+                Ok(Box::new((keys, payloads)))
+            };
+            slots.filled(slot, Feed::Enqueue(Box::new(copies)));
+        }
+        Ok(())
+    }
+}

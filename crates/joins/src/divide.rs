@@ -1,0 +1,144 @@
+//! The first pass: each chunk of a side becomes a run, in device memory or, after a copy, in pinned host memory.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use forebay_device::cuda::{Cuda, DeviceView, Event, HostRegistration, Part, Stream, Transfer};
+use forebay_device::{AlignedBytes, JobError};
+use forebay_hash_index::Slices;
+use forebay_movement::{Chunk, Consumer};
+use parking_lot::Mutex;
+
+use crate::PinnedColumns;
+
+/// The part of the spill memory that a run has.
+pub(crate) type SpillPart = Part<HostRegistration<AlignedBytes>>;
+
+/// Memory for the runs of both sides.
+#[derive(Debug)]
+pub(crate) struct RunMemory {
+    /// Device memory of runs that stay there.
+    pub(crate) resident: Vec<DeviceView<u8>>,
+    /// Device memory of runs that are written back, in turn, with the last copy from each.
+    pub(crate) buffers: Vec<(DeviceView<u8>, Option<Arc<Event>>)>,
+    /// Where those are written to.
+    pub(crate) spill: Vec<SpillPart>,
+    /// The spill memory behind the last part.
+    pub(crate) rest: SpillPart,
+    /// The stream of the copies.
+    pub(crate) stream: Stream,
+}
+
+/// Where a run is.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Device(DeviceView<u8>),
+    /// It is copied from a buffer to host memory.
+    Spilled(Transfer<DeviceView<u8>, SpillPart>),
+}
+
+/// Divides the chunks of a side.
+pub(crate) struct DivideChunks {
+    /// `None` after the move.
+    state: Mutex<Option<State>>,
+}
+
+struct State {
+    slices: Slices,
+    memory: RunMemory,
+    runs: Vec<Option<Place>>,
+}
+
+impl DivideChunks {
+    pub(crate) fn new(slices: Slices, memory: RunMemory) -> DivideChunks {
+        let runs = (0..slices.runs()).map(|_| None).collect();
+        let state = State {
+            slices,
+            memory,
+            runs,
+        };
+        DivideChunks {
+            state: Mutex::new(Some(state)),
+        }
+    }
+
+    /// Takes what the move has used, on the thread of the caller: to drop it can take long.
+    ///
+    /// # Panics
+    /// At the second call.
+    pub(crate) fn take(&self) -> Divided {
+        let state = self.state.lock().take().expect("the first call");
+        Divided(state)
+    }
+}
+
+/// What a move has used.
+pub(crate) struct Divided(State);
+
+impl Divided {
+    /// Returns the slices and the runs of a side, and the memory that is left.
+    ///
+    /// # Panics
+    /// If a chunk was not divided.
+    pub(crate) fn into_runs(self) -> (Slices, Vec<Place>, RunMemory) {
+        let State {
+            slices,
+            memory,
+            runs,
+        } = self.0;
+        let runs = runs
+            .into_iter()
+            .map(|run| run.expect("every chunk is divided"));
+        (slices, runs.collect(), memory)
+    }
+}
+
+impl Consumer for DivideChunks {
+    fn enqueue(
+        &self,
+        cuda: &mut Cuda,
+        stream: &Stream,
+        chunk: Chunk,
+        bytes: &DeviceView<u8>,
+    ) -> Result<(), JobError> {
+        let mut state = self.state.lock();
+        let State {
+            slices,
+            memory,
+            runs,
+        } = state.as_mut().expect("the move has not ended");
+        let run = chunk.index as usize;
+        let rows = PinnedColumns::rows_of_chunk(bytes);
+        let mut divide = |cuda: &mut Cuda, to: &DeviceView<u8>| -> Result<(), JobError> {
+            let dividing = slices.divide_async(cuda, &rows, run, to, stream)?;
+            dividing.leave(cuda);
+            Ok(())
+        };
+        let place = match memory.resident.pop() {
+            Some(to) => {
+                divide(cuda, &to)?;
+                Place::Device(to)
+            }
+            None => {
+                let turn = run % memory.buffers.len();
+                let (buffer, copied) = &mut memory.buffers[turn];
+                if let Some(copied) = copied {
+                    cuda.wait(stream, copied)?;
+                }
+                divide(cuda, buffer)?;
+                let divided = cuda.mark(stream)?;
+                cuda.wait(&memory.stream, &divided)?;
+                let to = memory.spill.pop().expect("a part for each run");
+                let copy = Transfer::begin(cuda, buffer.clone(), to, &memory.stream)?;
+                *copied = Some(Arc::clone(copy.event()));
+                Place::Spilled(copy)
+            }
+        };
+        runs[run] = Some(place);
+        Ok(())
+    }
+
+    fn process(&self, _: Chunk, _: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("the ring is on a GPU".into())
+    }
+}

@@ -1,0 +1,43 @@
+//! Why a join failed.
+
+use forebay_cancel::Stopped;
+use forebay_device::Device;
+use forebay_device::cuda::RegisterError;
+use forebay_hash_index::IndexError;
+use forebay_movement::MoveError;
+
+/// Why a join failed. Its memory is free again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The join may use too little device memory.
+    #[error("a join in partitions needs {needed} bytes of device memory, and may use {given}")]
+    TooLittleMemory {
+        /// Bytes that it needs at least.
+        needed: u64,
+        /// Bytes that it may use.
+        given: u64,
+    },
+    /// A table could not be built.
+    #[error(transparent)]
+    Index(IndexError),
+    /// A side could not be moved, or the device failed.
+    #[error(transparent)]
+    Move(#[from] MoveError),
+    /// The driver cannot pin the memory to which partitions spill.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The join was cancelled, or its deadline passed.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+impl JoinError {
+    /// Returns the error of a device that has failed.
+    pub(crate) fn lost(device: &Device, why: impl ToString) -> JoinError {
+        JoinError::Move(MoveError::DeviceLost {
+            device: device.name().to_owned(),
+            why: why.to_string(),
+        })
+    }
+}

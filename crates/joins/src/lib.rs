@@ -1,0 +1,22 @@
+//! Joins of sides that are larger than device memory.
+//!
+//! [`PartitionedJoin`] brings both sides, which lie in pinned host memory, through the staging ring to a GPU. The GPU
+//! divides each chunk into partitions by the hash of the keys. Most of the runs that this makes do not fit in device
+//! memory: the copy engine writes them back to pinned host memory, while the next chunks arrive. Then each partition is
+//! joined by a table in device memory; kernels read its rows where they are. So each row crosses the bus three times at
+//! most, in both directions at once during the first pass. The method is that of Triton (Lutz et al., SIGMOD 2022),
+//! whose partitions lie in host memory that a GPU reaches through NVLink.
+#![deny(unsafe_code)]
+
+mod columns;
+mod divide;
+mod error;
+mod join;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use columns::PinnedColumns;
+pub use error::JoinError;
+pub use join::{JoinReport, PartitionedJoin, on_gpu};
+pub use plan::{JoinOptions, JoinPlan};

@@ -1,0 +1,237 @@
+//! Joins on a GPU, whose answers the generator's formulas give.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_cancel::Stop;
+use forebay_device::cuda::gpus;
+use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_hash_index::{IndexError, JoinTotals, Side, Width, Workload};
+use forebay_movement::{MoveError, RingOptions};
+
+use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
+
+/// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics if
+/// `FOREBAY_REQUIRE_GPU=1`.
+fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
+    if let Err(error) = gpus() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no GPU");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(bytes),
+        pinned_pool_bytes: 1 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&"cuda:0".parse().expect("a device"), options);
+    let devices = devices.expect("the GPU starts");
+    let device = devices.list().remove(0);
+    Some((devices.into(), device))
+}
+
+/// Returns columns in pinned memory.
+fn pinned(device: &Device, (keys, payloads): (&[u8], &[u8])) -> PinnedColumns {
+    let column = |bytes: &[u8]| {
+        let mut memory = AlignedBytes::zeroed(bytes.len());
+        memory[..bytes.len()].copy_from_slice(bytes);
+        let registered = device.register(memory).map_err(|(_, error)| error);
+        Arc::new(registered.expect("the memory can be pinned"))
+    };
+    PinnedColumns::new(column(keys), column(payloads), keys.len())
+}
+
+fn generated(device: &Device, workload: &Workload, side: Side) -> PinnedColumns {
+    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+    let (mut keys, mut payloads) = (vec![0; bytes], vec![0; bytes]);
+    workload.generate(side, (&mut keys, &mut payloads), 2);
+    pinned(device, (&keys, &payloads))
+}
+
+/// Returns the plan of a join whose ring has chunks of 64 KiB.
+fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
+    let ring = RingOptions {
+        slots: 4,
+        slot_bytes: 64 << 10,
+    };
+    JoinPlan::new(width, rows, JoinOptions { device_bytes, ring }).expect("enough memory")
+}
+
+#[test]
+fn a_gpu_joins_sides_of_which_all_some_or_no_runs_spill() {
+    const DEVICE_BYTES: u64 = 32 << 20;
+    // A join uses no more memory than it may.
+    let Some((_devices, device)) = gpu(DEVICE_BYTES) else {
+        return;
+    };
+    for (width, rows) in [
+        (Width::Eight, [30_000, 100_001]),
+        (Width::Four, [100_003, 30_000]),
+        (Width::Eight, [1, 4096]),
+        (Width::Four, [0, 10_000]),
+        (Width::Eight, [10_000, 0]),
+        (Width::Four, [0, 0]),
+    ] {
+        let workload = Workload {
+            width,
+            build_rows: rows[0],
+            probe_rows: if rows[0] == 0 { 0 } else { rows[1] },
+        };
+        let build = generated(&device, &workload, Side::Build);
+        // The keys of a generated probe side are those of the build side.
+        let probe = match workload.probe_rows == rows[1] {
+            true => generated(&device, &workload, Side::Probe),
+            false => {
+                let zeros = vec![0; (rows[1] * width.bytes()) as usize];
+                pinned(&device, (&zeros, &zeros))
+            }
+        };
+        let mut plan = plan(width, rows, DEVICE_BYTES);
+        for resident in [plan.resident, 3, 0] {
+            plan.resident = resident.min(plan.resident);
+            let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+            for _ in 0..3 {
+                let report = join.run((&build, &probe), &Stop::never());
+                let report = report.unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+                assert_eq!(report.totals, workload.answer(2), "{plan:?}");
+            }
+        }
+    }
+}
+
+/// Few keys in many rows, the marker of empty slots among them, so that partitions differ and some have no build row.
+#[test]
+fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    for width in [Width::Four, Width::Eight] {
+        for (keys, rows) in [
+            (1, [2000, 5000]),
+            (7, [9000, 20_000]),
+            (3000, [30_000, 20_000]),
+        ] {
+            let mut random = fastrand::Rng::with_seed(keys);
+            let mut side = |rows: u64| -> Vec<(u64, u64)> {
+                let row = |_| (u64::MAX - random.u64(..keys), random.u64(..));
+                (0..rows).map(row).collect()
+            };
+            let (build, probe) = (side(rows[0]), side(rows[1]));
+            let plan = plan(width, rows, 2 << 20);
+            let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+            let sides = [&build, &probe].map(|rows| {
+                let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
+                    let bytes = width.bytes() as usize;
+                    let values = rows.iter().map(of);
+                    values
+                        .flat_map(|it| it.to_le_bytes().into_iter().take(bytes))
+                        .collect()
+                };
+                pinned(&device, (&column(|row| row.0), &column(|row| row.1)))
+            });
+            let report = join.run((&sides[0], &sides[1]), &Stop::never());
+            let found = report.expect("no chain is too long").totals;
+            assert_eq!(
+                found,
+                answer(&build, &probe, width),
+                "{keys} keys, {width:?}"
+            );
+        }
+    }
+}
+
+/// Returns the matches, by a map.
+fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotals {
+    let cut = |value: u64| match width {
+        Width::Four => u64::from(value as u32),
+        Width::Eight => value,
+    };
+    let mut map = BTreeMap::<u64, (u64, u64)>::new();
+    for (key, payload) in build {
+        let (count, sum) = map.entry(*key).or_default();
+        (*count, *sum) = (*count + 1, sum.wrapping_add(cut(*payload)));
+    }
+    let mut totals = JoinTotals::default();
+    for (key, payload) in probe {
+        let (count, build_sum) = map.get(key).copied().unwrap_or_default();
+        totals.add(JoinTotals {
+            count,
+            build_sum,
+            probe_sum: count.wrapping_mul(cut(*payload)),
+        });
+    }
+    totals
+}
+
+/// The memory of tables has room for less than a partition.
+#[test]
+fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_of_rows() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    let side = |keys: &[u64]| {
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        pinned(&device, (&bytes, &bytes))
+    };
+    let often: Vec<u64> = (0..40_000).map(|row| row % 400).collect();
+    let once: Vec<u64> = (0..800).collect();
+    let mut plan = plan(Width::Eight, [40_000, 800], 2 << 20);
+    plan.table_bytes = 16 * 2 * plan.run.rows();
+    let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+    // Here a table has room for two runs of one key, whose chain is too long.
+    plan.table_bytes *= 2;
+    let mut refusing = PartitionedJoin::new(&device, plan.clone()).expect("memory");
+    let probe = side(&once);
+    for _ in 0..2 {
+        let report = join.run((&side(&often), &probe), &Stop::never());
+        let report = report.expect("every table has room");
+        assert!(report.tables > plan.partitions(), "{report:?}");
+        let sum = 100 * (0..400).sum::<u64>();
+        let expected = JoinTotals {
+            count: 40_000,
+            build_sum: sum,
+            probe_sum: sum,
+        };
+        assert_eq!(report.totals, expected);
+        let refused = refusing.run((&side(&[7; 40_000]), &probe), &Stop::never());
+        let error = refused.expect_err("a chain is too long");
+        let is_chain = matches!(error, JoinError::Index(IndexError::ChainTooLong { .. }));
+        assert!(is_chain, "{error}");
+    }
+}
+
+/// The deadlines lie in all parts of a join: chunks, copies and kernels are in flight.
+#[test]
+fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    let workload = Workload {
+        width: Width::Eight,
+        build_rows: 200_000,
+        probe_rows: 200_000,
+    };
+    let build = generated(&device, &workload, Side::Build);
+    let probe = generated(&device, &workload, Side::Probe);
+    let plan = plan(workload.width, [200_000, 200_000], 2 << 20);
+    let mut join = PartitionedJoin::new(&device, plan).expect("memory");
+    let answer = workload.answer(2);
+    let (mut stopped, mut ended) = (0, 0);
+    // Kernels are compiled in the first join.
+    for us in [1_000_000_000].into_iter().chain((0..8000).step_by(100)) {
+        let deadline = Instant::now() + Duration::from_micros(us);
+        match join.run((&build, &probe), &Stop::at(deadline)) {
+            Ok(report) => {
+                assert_eq!(report.totals, answer);
+                ended += 1;
+            }
+            Err(JoinError::Stopped(_) | JoinError::Move(MoveError::Stopped(_))) => stopped += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(stopped > 1 && ended > 0, "{stopped} stopped, {ended} ended");
+    let report = join.run((&build, &probe), &Stop::never());
+    assert_eq!(report.expect("it runs").totals, answer);
+}
