@@ -10,11 +10,10 @@ use forebay_device::cuda::{Cuda, DeviceView, Event, Kernel, KernelArguments, Lau
 use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
 use crate::kernels::{
-    Dividing, Generating, HashIndexRef, INDEX, Inserting, InsertingPartition, Outcome, PARTITIONS,
-    PartitionRows, Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, WORKLOAD, entry,
-    entry_of,
+    Dividing, Generating, INDEX, Inserting, InsertingPartition, Outcome, PARTITIONS, PartitionRows,
+    Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, WORKLOAD, entry, entry_of,
 };
-use crate::partitions::{RunMemory, RunShape};
+use crate::partitions::{JoinMemory, RunShape};
 use crate::shape::TableShape;
 use crate::workload::{Side, Workload};
 
@@ -216,52 +215,48 @@ pub(crate) fn divide(
 /// Queues a kernel that inserts the rows of a partition into an empty table.
 pub(crate) fn insert_partition(
     cuda: &mut Cuda,
-    (shape, index, slots): (&TableShape, HashIndexRef, &DeviceView<u8>),
-    (memory, rows): (&Arc<RunMemory>, PartitionRows),
-    outcome: &DeviceView<Outcome>,
+    (shape, memory): (&TableShape, &Arc<JoinMemory>),
+    arguments: InsertingPartition,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
     memory.assert_is_of(cuda);
     let kernel = cuda.kernel(&PARTITIONS, &entry("insert_partition", shape))?;
-    let arguments = InsertingPartition {
-        rows,
-        index,
-        outcome: outcome.pointer_mut(),
-    };
-    let launched = shape_of_partition(&kernel, &rows)?;
-    let used = (Arc::clone(memory), slots.clone(), outcome.clone());
+    let launched = shape_of_partition(&kernel, &arguments.rows)?;
     // SAFETY: `insert_partition` takes `InsertingPartition`. It reads the slices of `run_count` runs, accesses the slots
-    // by atomic operations or in slots that its thread took, and adds to the outcome. `used` owns all of them.
-    unsafe { launch(cuda, (&kernel, &launched), &arguments, used, stream) }
+    // by atomic operations or in slots that its thread took, and adds to the outcome. `memory` owns all of them.
+    unsafe {
+        launch(
+            cuda,
+            (&kernel, &launched),
+            &arguments,
+            Arc::clone(memory),
+            stream,
+        )
+    }
 }
 
 /// Queues a kernel that probes a table with the rows of a partition.
 pub(crate) fn probe_partition(
     cuda: &mut Cuda,
-    (shape, index, slots): (&TableShape, HashIndexRef, &DeviceView<u8>),
-    (memory, rows): (&Arc<RunMemory>, PartitionRows),
-    (outcome, totals): (&DeviceView<Outcome>, &Totals),
+    (shape, memory): (&TableShape, &Arc<JoinMemory>),
+    arguments: ProbingPartition,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
     memory.assert_is_of(cuda);
     let kernel = cuda.kernel(&PARTITIONS, &entry("probe_partition", shape))?;
-    let arguments = ProbingPartition {
-        rows,
-        index,
-        outcome: outcome.pointer(),
-        totals: totals.view().pointer_mut(),
-    };
-    let launched = shape_of_partition(&kernel, &rows)?;
-    let used = (
-        Arc::clone(memory),
-        slots.clone(),
-        outcome.clone(),
-        totals.clone(),
-    );
+    let launched = shape_of_partition(&kernel, &arguments.rows)?;
     // SAFETY: `probe_partition` takes `ProbingPartition`. It reads the slices of `run_count` runs, the table and the
-    // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `used` owns
+    // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `memory` owns
     // all of them.
-    unsafe { launch(cuda, (&kernel, &launched), &arguments, used, stream) }
+    unsafe {
+        launch(
+            cuda,
+            (&kernel, &launched),
+            &arguments,
+            Arc::clone(memory),
+            stream,
+        )
+    }
 }
 
 /// Returns as many blocks as fit on the GPU, or fewer if there is less work for them.

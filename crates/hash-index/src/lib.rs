@@ -29,6 +29,8 @@ pub use host::{HostIndex, HostPartitions};
 pub use index::{HashIndex, IndexBuilder, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;
-pub use partitions::{DevicePartitions, PartitionJoin, RunShape, Slices, StepInFlight};
+pub use partitions::{
+    DevicePartitions, PartitionJoin, RunShape, Slices, StepInFlight, TableMemory,
+};
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{Side, Workload};

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use forebay_cancel::Stop;
 use forebay_device::cuda::{Cuda, DeviceView, HostRegistration, Part, Priority, Stream};
 use forebay_device::{AlignedBytes, Device, DeviceFault};
-use forebay_hash_index::{Column, DevicePartitions, IndexError, JoinTotals, PartitionJoin, Slices};
+use forebay_hash_index::{
+    Column, DevicePartitions, IndexError, JoinTotals, PartitionJoin, Slices, TableMemory,
+};
 use forebay_movement::method::run_on_device;
 use forebay_movement::{Source, StagingRing};
 
@@ -36,13 +38,16 @@ pub struct PartitionedJoin {
     spill: Option<Spill>,
 }
 
-/// Device memory of a join, and its stream.
+/// Device memory of a join, and its streams.
 #[derive(Debug)]
 struct JoinMemory {
     resident: Vec<DeviceView<u8>>,
     buffers: Vec<DeviceView<u8>>,
-    table: DeviceView<u8>,
-    stream: Stream,
+    table: TableMemory,
+    /// The stream of the kernels of the second pass.
+    kernels: Stream,
+    /// The stream of copies: from the buffers to host memory, and then from there to the staging memory.
+    copies: Stream,
 }
 
 /// What a join did.
@@ -82,7 +87,7 @@ impl PartitionedJoin {
     pub fn new(device: &Arc<Device>, plan: JoinPlan) -> Result<PartitionedJoin, JoinError> {
         let ring = StagingRing::lease(device, plan.ring)?;
         let (run_bytes, resident) = (plan.run.bytes() as usize, plan.resident);
-        let table_bytes = plan.table_bytes as usize;
+        let (slots, staging) = (plan.table_bytes as usize, plan.staging_bytes() as usize);
         let memory = on_gpu(device, move |cuda| {
             let runs = |count| -> Result<Vec<_>, IndexError> {
                 let one = |_| Ok(cuda.buffer::<u8>(run_bytes)?.all());
@@ -91,8 +96,15 @@ impl PartitionedJoin {
             Ok(JoinMemory {
                 resident: runs(resident)?,
                 buffers: runs(BUFFERS)?,
-                table: cuda.buffer::<u8>(table_bytes)?.all(),
-                stream: cuda.stream(Priority::Normal)?,
+                table: TableMemory {
+                    slots: cuda.buffer::<u8>(slots)?.all(),
+                    staging: [
+                        cuda.buffer::<u8>(staging)?.all(),
+                        cuda.buffer::<u8>(staging)?.all(),
+                    ],
+                },
+                kernels: cuda.stream(Priority::Normal)?,
+                copies: cuda.stream(Priority::Normal)?,
             })
         })?;
         Ok(PartitionedJoin {
@@ -125,7 +137,8 @@ impl PartitionedJoin {
         let bytes = [build, probe].map(|side| side.bytes());
         assert_eq!(bytes, self.plan.rows.map(|rows| 2 * rows * width), "bytes");
         let memory = self.run_memory(spill);
-        let (shape, runs, stream) = (self.plan.run, self.plan.runs, self.memory.stream.clone());
+        let (shape, runs) = (self.plan.run, self.plan.runs);
+        let stream = self.memory.kernels.clone();
         let [of_build, of_probe] = on_gpu(&self.device, move |cuda| {
             let slices = |runs| Slices::new(cuda, shape, runs, &stream);
             Ok([slices(runs[0])?, slices(runs[1])?])
@@ -156,7 +169,7 @@ impl PartitionedJoin {
             buffers: buffers.map(|buffer| (buffer.clone(), None)).collect(),
             rest: spill.pop().expect("one part more than there are cuts"),
             spill,
-            stream: self.memory.stream.clone(),
+            stream: self.memory.copies.clone(),
         }
     }
 
@@ -182,13 +195,14 @@ impl PartitionedJoin {
         [build, probe]: [Side<Column>; 2],
         stop: &Stop,
     ) -> Result<(JoinTotals, usize), JoinError> {
-        let JoinMemory { table, stream, .. } = &self.memory;
-        let (table, stream) = (table.clone(), stream.clone());
+        let table = self.memory.table.clone();
+        let streams = [&self.memory.kernels, &self.memory.copies].map(Stream::clone);
         let mut join = on_gpu(&self.device, move |cuda| {
-            let side =
-                |side: Side<Column>| DevicePartitions::new(cuda, side.slices, side.runs, &stream);
+            let side = |side: Side<Column>| {
+                DevicePartitions::new(cuda, side.slices, side.runs, &streams[0])
+            };
             let sides = (side(build)?, side(probe)?);
-            PartitionJoin::new(cuda, sides, table, &stream)
+            PartitionJoin::new(cuda, sides, table, streams)
         })?;
         let mut queued = VecDeque::new();
         loop {

@@ -6,11 +6,11 @@ use forebay_movement::RingOptions;
 use crate::JoinError;
 
 /// Runs that are written back to host memory at the same time.
-pub(crate) const BUFFERS: usize = 8;
+pub(crate) const BUFFERS: usize = 4;
 /// Maximum number of bits of the hash that tell the partition. With more partitions, slices of a run are a few lines.
 const BITS_MAX: u32 = 10;
-/// A table may take one part of so many of the device memory.
-const TABLE_FRACTION: u64 = 8;
+/// A table may take one sixteenth of the device memory, and its staging memory as much.
+const TABLE_FRACTION: u64 = 16;
 /// Device memory for the outcomes of all steps, and for rounding.
 const OTHER_BYTES: u64 = 1 << 20;
 
@@ -28,7 +28,7 @@ pub struct JoinOptions {
 pub struct JoinPlan {
     pub(crate) run: RunShape,
     pub(crate) ring: RingOptions,
-    /// Bytes of the memory of all tables, which are built one after another.
+    /// Bytes of the slots of all tables, which are built one after another.
     pub(crate) table_bytes: u64,
     /// Numbers of rows of the build side and of the probe side.
     pub(crate) rows: [u64; 2],
@@ -64,7 +64,9 @@ impl JoinPlan {
         let table_bytes = of_partition(bits).min(of_table).max(slot_bytes(run_rows));
         let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
         let of_ring = (ring.slots * ring.slot_bytes) as u64;
-        let needed = of_ring + BUFFERS as u64 * run.bytes() + slices + table_bytes + OTHER_BYTES;
+        let staging = 2 * staging_bytes(table_bytes, runs[0]);
+        let buffers = BUFFERS as u64 * run.bytes();
+        let needed = of_ring + buffers + slices + table_bytes + staging + OTHER_BYTES;
         if needed > device_bytes {
             return Err(JoinError::TooLittleMemory {
                 needed,
@@ -97,9 +99,19 @@ impl JoinPlan {
         self.resident as u64 * self.run.bytes()
     }
 
+    /// Returns the bytes of each of the two staging memories of tables.
+    pub(crate) fn staging_bytes(&self) -> u64 {
+        staging_bytes(self.table_bytes, self.runs[0])
+    }
+
     pub(crate) fn spilled(&self) -> usize {
         self.runs.iter().sum::<usize>() - self.resident
     }
+}
+
+/// Returns the bytes of the staging memory of tables, as [`TableMemory`](forebay_hash_index::TableMemory) wants them.
+fn staging_bytes(table_bytes: u64, build_runs: usize) -> u64 {
+    table_bytes / 2 + 256 * build_runs as u64
 }
 
 #[cfg(test)]
@@ -115,19 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_an_eighth_of_the_memory_and_runs_what_is_left() {
+    fn tables_have_an_eighth_of_the_memory_with_their_staging_and_runs_what_is_left() {
         let of = |rows, bytes| plan(rows, bytes).expect("enough memory");
         let large = of([1_024_000_000; 2], 8 << 30);
-        assert_eq!((large.partitions(), large.table_bytes), (32, 1 << 30));
+        assert_eq!((large.partitions(), large.table_bytes), (64, 512 << 20));
         assert_eq!(large.runs, [977, 977]);
-        assert_eq!(large.resident, 431);
+        assert_eq!(large.resident, 434);
         let spilled = (1954 - large.resident) as u64;
         assert_eq!(large.spill_bytes(), spilled * large.run.bytes());
         let small = of([1000, 50_000_000], 8 << 30);
         assert_eq!((small.partitions(), small.spill_bytes()), (2, 0));
         assert_eq!(of([0, 0], 1 << 30).runs, [0, 0]);
         let most = of([1 << 33, 1], 1 << 30);
-        assert_eq!((most.partitions(), most.table_bytes), (1024, 128 << 20));
+        assert_eq!((most.partitions(), most.table_bytes), (1024, 64 << 20));
         let error = plan([1 << 20; 2], 256 << 20).expect_err("too little");
         let text = "needs 304251936 bytes of device memory, and may use 268435456";
         assert!(error.to_string().contains(text), "{error}");

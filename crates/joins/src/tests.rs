@@ -119,7 +119,7 @@ fn a_gpu_finds_all_matches_of_keys_that_runs_share() {
                 (0..rows).map(row).collect()
             };
             let (build, probe) = (side(rows[0]), side(rows[1]));
-            let plan = plan(width, rows, 2 << 20);
+            let plan = plan(width, rows, 3 << 20);
             let mut join = PartitionedJoin::new(&device, plan).expect("memory");
             let sides = [&build, &probe].map(|rows| {
                 let column = |of: fn(&(u64, u64)) -> u64| -> Vec<u8> {
@@ -165,7 +165,7 @@ fn answer(build: &[(u64, u64)], probe: &[(u64, u64)], width: Width) -> JoinTotal
     totals
 }
 
-/// The memory of tables has room for less than a partition.
+/// A table has room for as many rows as a run has, and so for one of these keys.
 #[test]
 fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_of_rows() {
     let Some((_devices, device)) = gpu(8 << 20) else {
@@ -175,10 +175,10 @@ fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_
         let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
         pinned(&device, (&bytes, &bytes))
     };
-    let often: Vec<u64> = (0..40_000).map(|row| row % 400).collect();
-    let once: Vec<u64> = (0..800).collect();
-    let mut plan = plan(Width::Eight, [40_000, 800], 2 << 20);
-    plan.table_bytes = 16 * 2 * plan.run.rows();
+    let often: Vec<u64> = (0..48_000).map(|row| row % 12).collect();
+    let once: Vec<u64> = (0..24).collect();
+    let mut plan = plan(Width::Eight, [48_000, 24], 3 << 20);
+    assert_eq!(plan.table_bytes, 16 * 2 * plan.run.rows());
     let mut join = PartitionedJoin::new(&device, plan.clone()).expect("memory");
     // Here a table has room for two runs of one key, whose chain is too long.
     plan.table_bytes *= 2;
@@ -187,15 +187,16 @@ fn a_gpu_joins_a_partition_with_several_tables_and_refuses_a_key_with_thousands_
     for _ in 0..2 {
         let report = join.run((&side(&often), &probe), &Stop::never());
         let report = report.expect("every table has room");
-        assert!(report.tables > plan.partitions(), "{report:?}");
-        let sum = 100 * (0..400).sum::<u64>();
+        // Twelve keys have rows in twelve partitions at most.
+        assert!(report.tables > 12, "{report:?}");
+        let sum = 4000 * (0..12).sum::<u64>();
         let expected = JoinTotals {
-            count: 40_000,
+            count: 48_000,
             build_sum: sum,
             probe_sum: sum,
         };
         assert_eq!(report.totals, expected);
-        let refused = refusing.run((&side(&[7; 40_000]), &probe), &Stop::never());
+        let refused = refusing.run((&side(&[7; 48_000]), &probe), &Stop::never());
         let error = refused.expect_err("a chain is too long");
         let is_chain = matches!(error, JoinError::Index(IndexError::ChainTooLong { .. }));
         assert!(is_chain, "{error}");
@@ -215,7 +216,7 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
     };
     let build = generated(&device, &workload, Side::Build);
     let probe = generated(&device, &workload, Side::Probe);
-    let plan = plan(workload.width, [200_000, 200_000], 2 << 20);
+    let plan = plan(workload.width, [200_000, 200_000], 3 << 20);
     let mut join = PartitionedJoin::new(&device, plan).expect("memory");
     let answer = workload.answer(2);
     let (mut stopped, mut ended) = (0, 0);

@@ -45,7 +45,7 @@ impl Spilled {
         Spilled {
             workload: workload(30_000, 40_000),
             options: JoinOptions {
-                device_bytes: 2 << 20,
+                device_bytes: 3 << 20,
                 ring,
             },
         }
