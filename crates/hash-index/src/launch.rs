@@ -171,29 +171,27 @@ unsafe fn launch<A: KernelArguments>(
     }
 }
 
-/// Queues the kernels that copy rows into the memory of a run: its keys and its payloads.
+/// Queues the kernels that copy rows into the memory of a run.
 pub(crate) fn divide(
     cuda: &mut Cuda,
     (rows, shape): (&DeviceRows, RunShape),
     (slices, next): (DeviceView<Slice>, DeviceView<u32>),
-    [keys_to, payloads_to]: [DeviceView<u8>; 2],
+    to: DeviceView<u8>,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
     rows.keys.assert_is_of(cuda);
     rows.payloads.assert_is_of(cuda);
     cuda.assert_owns(&slices);
     cuda.assert_owns(&next);
-    cuda.assert_owns(&keys_to);
-    cuda.assert_owns(&payloads_to);
+    cuda.assert_owns(&to);
     let arguments = Dividing {
         rows: rows.rows(shape.width()),
         slices: slices.pointer_mut(),
         next: next.pointer_mut(),
-        keys_to: keys_to.pointer_mut(),
-        payloads_to: payloads_to.pointer_mut(),
+        to: to.pointer_mut(),
         bits: shape.bits(),
     };
-    let used = (rows.clone(), slices, next, keys_to, payloads_to);
+    let used = (rows.clone(), slices, next, to);
     let mut queue = |name: &str, is_one_block: bool| {
         let kernel = cuda.kernel(&PARTITIONS, &entry_of(name, shape.width()))?;
         let mut launched = shape_for(&kernel, arguments.rows.count)?;
@@ -202,7 +200,7 @@ pub(crate) fn divide(
         }
         // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and write a slice and
         // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices have
-        // room in the columns of a run with at most that many rows. `used` owns all of them.
+        // room in the memory of a run with at most that many rows. `used` owns all of them.
         unsafe { launch(cuda, (&kernel, &launched), &arguments, used.clone(), stream) }
     };
     let (counted, placed) = (queue("count_rows", false)?, queue("place_slices", true)?);

@@ -30,7 +30,7 @@ pub use index::{HashIndex, IndexBuilder, Totals};
 pub use kernels::{JoinTotals, kernels};
 pub use launch::InFlight;
 pub use partitions::{
-    DevicePartitions, PartitionJoin, RunShape, Slices, StepInFlight, TableMemory,
+    DevicePartitions, PartitionJoin, RunShape, STAGES, Slices, StepInFlight, TableMemory,
 };
 pub use shape::{TableMethod, TableShape, Width};
 pub use workload::{Side, Workload};

@@ -1,5 +1,6 @@
 //! Sides of a join in partitions, for kernels: each partition has a table of its own.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,11 +24,11 @@ use crate::shape::{TableShape, Width};
 const RUN_ROWS_MAX: u64 = 1 << 30;
 /// Rows of a slice for which a block has enough to do.
 const BLOCK_ROWS: u64 = 4096;
-/// Bytes of a line, at which each copied slice begins.
-const LINE_BYTES: usize = 128;
+/// Number of staging memories: copies run two tables ahead, so that the bus is busy while a table is built.
+pub const STAGES: usize = 3;
 
-/// The layout of a run: some rows of a side, in the order of their partitions. A column of keys is followed by one of
-/// payloads.
+/// The layout of a run: some rows of a side, in the order of their partitions. The keys of a partition are followed by
+/// its payloads, so that one copy moves both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunShape {
     width: Width,
@@ -68,13 +69,8 @@ impl RunShape {
 
     /// Returns the bytes of the memory of a run.
     pub fn bytes(&self) -> u64 {
-        2 * self.column_bytes()
-    }
-
-    /// Returns the bytes of a column, whose slices begin at whole lines.
-    fn column_bytes(&self) -> u64 {
         let rows = self.rows + u64::from(SLICE_ROWS << self.bits);
-        rows.next_multiple_of(u64::from(SLICE_ROWS)) * self.width.bytes()
+        2 * rows.next_multiple_of(u64::from(SLICE_ROWS)) * self.width.bytes()
     }
 }
 
@@ -145,8 +141,7 @@ impl Slices {
         assert!(!was_divided, "run {run} is divided a second time");
         let of_run = self.of_run(run);
         let (slices, next) = (self.slices.view(of_run.clone()), self.next.view(of_run));
-        let column = self.shape.column_bytes() as usize;
-        let to = [to.view(0..column), to.view(column..2 * column)];
+        let to = to.view(0..self.shape.bytes() as usize);
         launch::divide(cuda, (rows, self.shape), (slices, next), to, stream)
     }
 
@@ -209,12 +204,10 @@ impl DevicePartitions {
 
     /// Returns where kernels find a run that is where it was written.
     fn place(&self, run: usize) -> Run {
-        let keys = self.runs[run].pointer();
         let slices = self.slices.slices.pointer().address();
         let of_run = self.shape().partitions() * size_of::<Slice>();
         Run {
-            keys,
-            payloads: DevicePointer::new(keys.address() + self.shape().column_bytes()),
+            rows: self.runs[run].pointer(),
             slices: DevicePointer::new(slices + (run * of_run) as u64),
         }
     }
@@ -241,9 +234,9 @@ fn uploaded<T: DeviceType + 'static>(
 pub struct TableMemory {
     /// The slots.
     pub slots: DeviceView<u8>,
-    /// Copies of the rows of a table that are in host memory: of one table while it is built, and of the next one. Each
-    /// has half the bytes of the slots, and 256 more for each run of the build side.
-    pub staging: [DeviceView<u8>; 2],
+    /// Copies of the rows of a table that are in host memory: of one table while it is built, and of the next two. Each
+    /// has half the bytes of the slots, and 512 more for each run of the build side.
+    pub staging: [DeviceView<u8>; STAGES],
 }
 
 /// A join of two sides in partitions, step by step. A step builds a table from a partition's rows on the build side, or
@@ -264,10 +257,10 @@ pub struct PartitionJoin {
     streams: [Stream; 2],
     /// The next step.
     next: usize,
-    /// The copies for the next step.
-    staged: Option<Staged>,
+    /// The copies for the next steps.
+    staged: VecDeque<Staged>,
     /// The last insert from each staging memory.
-    inserted: [Option<Arc<Event>>; 2],
+    inserted: [Option<Arc<Event>>; STAGES],
 }
 
 /// What the kernels of a join use.
@@ -294,7 +287,7 @@ struct TableRows {
     copies: Vec<SliceCopy>,
 }
 
-/// A copy of keys or payloads of a slice from host memory to a range of the staging memory.
+/// A copy of a slice from host memory to a range of the staging memory.
 #[derive(Debug)]
 struct SliceCopy {
     from: RegisteredPart<AlignedBytes>,
@@ -357,7 +350,7 @@ impl PartitionJoin {
             let counts: Vec<u64> = slices.iter().map(|it| u64::from(it.count)).collect();
             for (runs, shape) in tables(&counts, ours.width, table.slots.len() as u64)? {
                 let begin = places.len();
-                let staging = &table.staging[steps.len() % 2];
+                let staging = &table.staging[steps.len() % STAGES];
                 let copies = staged(&build, staging, (&slices, runs.clone()), &mut places);
                 steps.push(TableRows {
                     partition,
@@ -384,8 +377,8 @@ impl PartitionJoin {
             steps,
             streams,
             next: 0,
-            staged: None,
-            inserted: [None, None],
+            staged: VecDeque::new(),
+            inserted: [const { None }; STAGES],
         })
     }
 
@@ -394,8 +387,7 @@ impl PartitionJoin {
         self.steps.len()
     }
 
-    /// Queues the kernels of the next step and the copies of the one after it, and returns at once; `None` after the
-    /// last one.
+    /// Queues the kernels of the next step and copies for those after it, and returns at once; `None` after the last one.
     ///
     /// # Errors
     /// If a kernel does not compile, or the device fails.
@@ -404,13 +396,11 @@ impl PartitionJoin {
         if step == self.steps.len() {
             return Ok(None);
         }
-        let staged = match self.staged.take() {
-            Some(staged) => staged,
-            None => self.stage(cuda, step)?,
-        };
-        if step + 1 < self.steps.len() {
-            self.staged = Some(self.stage(cuda, step + 1)?);
+        for ahead in self.staged.len()..STAGES.min(self.steps.len() - step) {
+            let staged = self.stage(cuda, step + ahead)?;
+            self.staged.push_back(staged);
         }
+        let staged = self.staged.pop_front().expect("at least one step is left");
         let (memory, of_step, stream) = (&self.memory, &self.steps[step], &self.streams[0]);
         let shape = of_step.shape;
         let slots = memory.table.slots.view(0..shape.slot_bytes() as usize);
@@ -426,7 +416,7 @@ impl PartitionJoin {
             outcome: outcome.pointer_mut(),
         };
         let inserting = launch::insert_partition(cuda, (&shape, memory), inserting, stream)?;
-        self.inserted[step % 2] = Some(cuda.mark(stream)?);
+        self.inserted[step % STAGES] = Some(cuda.mark(stream)?);
         let probe = memory.probe.of_partition(of_step.partition);
         let rows = probe.map(|slice| u64::from(slice.count)).sum();
         let probing = ProbingPartition {
@@ -447,8 +437,8 @@ impl PartitionJoin {
 
     /// Queues the copies for a step, after the insert that used the same staging memory.
     fn stage(&mut self, cuda: &Cuda, step: usize) -> Result<Staged, JobError> {
-        let (stream, to) = (&self.streams[1], &self.memory.table.staging[step % 2]);
-        if let Some(inserted) = &self.inserted[step % 2] {
+        let (stream, to) = (&self.streams[1], &self.memory.table.staging[step % STAGES]);
+        if let Some(inserted) = &self.inserted[step % STAGES] {
             cuda.wait(stream, inserted)?;
         }
         let copies = std::mem::take(&mut self.steps[step].copies);
@@ -506,26 +496,22 @@ fn staged(
     let (mut copies, mut end) = (Vec::new(), 0);
     for run in runs {
         let mut place = build.place(run);
-        if let Column::Pinned(memory, range) = &build.runs[run] {
-            let Slice { begin, count } = slices[run];
-            let (begin, bytes) = (u64::from(begin) * width, u64::from(count) * width);
-            let mut copied = |column: u64| {
-                let from = range.start + (column + begin) as usize;
-                let from = RegisteredPart::new(memory, from..from + bytes as usize);
-                let to = end..end + bytes as usize;
-                end = to.end.next_multiple_of(LINE_BYTES);
-                // The slice begins at `begin` of the run.
-                let address = staging.pointer().address() + to.start as u64;
-                copies.push(SliceCopy { from, to });
-                DevicePointer::new(address.wrapping_sub(begin))
-            };
-            place.keys = copied(0);
-            place.payloads = copied(build.shape().column_bytes());
+        let Slice { begin, count } = slices[run];
+        if let (Column::Pinned(memory, range), 1..) = (&build.runs[run], count) {
+            let room = u64::from(count.next_multiple_of(SLICE_ROWS));
+            let (begin, bytes) = (u64::from(begin) * width, 2 * room * width);
+            let from = range.start + begin as usize;
+            let to = end..end + bytes as usize;
+            end = to.end;
+            // The slice begins at `begin` of the run.
+            let address = staging.pointer().address() + to.start as u64;
+            place.rows = DevicePointer::new(address.wrapping_sub(begin));
+            let from = RegisteredPart::new(memory, from..from + bytes as usize);
+            copies.push(SliceCopy { from, to });
         }
         places.push(place);
     }
     assert!(end <= staging.len(), "{end} bytes of {}", staging.len());
-    copies.retain(|copy| !copy.to.is_empty());
     copies
 }
 

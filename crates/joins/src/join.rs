@@ -101,6 +101,7 @@ impl PartitionedJoin {
                     staging: [
                         cuda.buffer::<u8>(staging)?.all(),
                         cuda.buffer::<u8>(staging)?.all(),
+                        cuda.buffer::<u8>(staging)?.all(),
                     ],
                 },
                 kernels: cuda.stream(Priority::Normal)?,

@@ -38,7 +38,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// Rows of a run that are of one partition: `count` rows from row `begin` on.
+    /// Rows of a run that are of one partition: `count` rows. In a run of the host they are rows from row `begin` on. In
+    /// one of a device, the keys are values from value `begin` on, and the payloads follow at a multiple of
+    /// [`SLICE_ROWS`] values.
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,
@@ -46,8 +48,7 @@ kernel_arguments! {
 
     /// Rows of a side in the order of their partitions, and the slice of each partition.
     pub(crate) struct Run {
-        pub(crate) keys: DevicePointer<u8>,
-        pub(crate) payloads: DevicePointer<u8>,
+        pub(crate) rows: DevicePointer<u8>,
         pub(crate) slices: DevicePointer<Slice>,
     }
 
@@ -125,10 +126,9 @@ kernel_arguments! {
         pub(crate) rows: Rows,
         /// The slice of each partition.
         pub(crate) slices: DevicePointerMut<Slice>,
-        /// Where the next row of each partition goes.
+        /// Where the next key of each partition goes.
         pub(crate) next: DevicePointerMut<u32>,
-        pub(crate) keys_to: DevicePointerMut<u8>,
-        pub(crate) payloads_to: DevicePointerMut<u8>,
+        pub(crate) to: DevicePointerMut<u8>,
         /// Number of bits of the hash that tell the partition.
         pub(crate) bits: u32,
     }

@@ -23,7 +23,10 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ D
         if (counts[p] != 0) atomicAdd(&a.slices[p].count, counts[p]);
 }
 
-// Gives each slice of a run its place behind the one before, from a multiple of kSliceRows rows on. One block.
+// Returns the rows for which a slice has room: its payloads are that many values behind its keys.
+__device__ inline u32 room_of(u32 count) { return (count + kSliceRows - 1) / kSliceRows * kSliceRows; }
+
+// Gives each slice of a run its place behind the one before. One block.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) place_slices(const __grid_constant__ Dividing a) {
     __shared__ u32 begins[kPartitionsMax];
@@ -35,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) place_slices(const __grid_constant__
         for (u32 p = 0; p < partitions; p++) {
             const u32 count = begins[p];
             begins[p] = end;
-            end += (count + kSliceRows - 1) / kSliceRows * kSliceRows;
+            end += 2 * room_of(count);
         }
     }
     __syncthreads();
@@ -49,12 +52,12 @@ __global__ void __launch_bounds__(kThreads) place_slices(const __grid_constant__
 // partition, takes room for all rows of a partition together, and writes them side by side.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) copy_rows(const __grid_constant__ Dividing a) {
-    __shared__ u32 counts[kPartitionsMax], begins[kPartitionsMax];
+    __shared__ u32 counts[kPartitionsMax], begins[kPartitionsMax], rooms[kPartitionsMax];
     const u32 partitions = 1u << a.bits;
     const Word* keys = reinterpret_cast<const Word*>(a.rows.keys);
     const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads);
-    Word* keys_to = reinterpret_cast<Word*>(a.keys_to);
-    Word* payloads_to = reinterpret_cast<Word*>(a.payloads_to);
+    Word* to = reinterpret_cast<Word*>(a.to);
+    for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) rooms[p] = room_of(a.slices[p].count);
     const u64 rows_of_block = blockDim.x * kRowsHeld;
     for (u64 first = blockIdx.x * rows_of_block; first < a.rows.count; first += gridDim.x * rows_of_block) {
         for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) counts[p] = 0;
@@ -81,9 +84,9 @@ __global__ void __launch_bounds__(kThreads) copy_rows(const __grid_constant__ Di
 #pragma unroll
         for (u32 i = 0; i < kRowsHeld; i++) {
             if (first + i * blockDim.x + threadIdx.x >= a.rows.count) continue;
-            const u32 to = begins[partition[i]] + place[i];
-            keys_to[to] = key[i];
-            payloads_to[to] = payload[i];
+            const u32 at = begins[partition[i]] + place[i];
+            to[at] = key[i];
+            to[at + rooms[partition[i]]] = payload[i];
         }
         // The numbers are zeroed for the next rows only after all threads have used them.
         __syncthreads();
@@ -101,10 +104,11 @@ __device__ inline void each_of_partition(const PartitionRows& rows, Work& work) 
     for (u64 unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const Run run = rows.runs[unit / rows.blocks_of_run];
         const Slice slice = run.slices[rows.partition];
-        const u64 begin = slice.begin * static_cast<u64>(sizeof(Word));
+        const u8* keys = run.rows + slice.begin * static_cast<u64>(sizeof(Word));
+        const u8* payloads = keys + room_of(slice.count) * static_cast<u64>(sizeof(Word));
         const u64 first = unit % rows.blocks_of_run * blockDim.x + threadIdx.x;
         const u64 stride = rows.blocks_of_run * static_cast<u64>(blockDim.x);
-        Columns<Word>({run.keys + begin, run.payloads + begin, slice.count}).each(first, stride, work);
+        Columns<Word>({keys, payloads, slice.count}).each(first, stride, work);
     }
 }
 

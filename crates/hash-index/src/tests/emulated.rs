@@ -212,14 +212,12 @@ impl Emulated {
         let partitions = shape.partitions();
         for run in side.chunks(shape.rows() as usize) {
             let slices = image.reserve(partitions * size_of::<Slice>(), 0);
-            let keys_to = image.reserve(shape.bytes() as usize, 0);
-            let payloads_to = keys_to + shape.bytes() / 2;
+            let to = image.reserve(shape.bytes() as usize, 0);
             let dividing = Dividing {
                 rows: rows(image, run, shape.width(), 0),
                 slices: DevicePointerMut::new(slices),
                 next: DevicePointerMut::new(image.reserve(4 * partitions, 0)),
-                keys_to: DevicePointerMut::new(keys_to),
-                payloads_to: DevicePointerMut::new(payloads_to),
+                to: DevicePointerMut::new(to),
                 bits: shape.bits(),
             };
             for (name, blocks) in DIVIDE.iter().zip([blocks, 1, blocks]) {
@@ -232,8 +230,7 @@ impl Emulated {
             assert!(found.iter().all(|slice| slice.begin.is_multiple_of(32)));
             counts.extend(found.iter().map(|slice| u64::from(slice.count)));
             places.push(Run {
-                keys: DevicePointer::new(keys_to),
-                payloads: DevicePointer::new(payloads_to),
+                rows: DevicePointer::new(to),
                 slices: DevicePointer::new(slices),
             });
         }
