@@ -199,8 +199,8 @@ pub(crate) fn divide(
             launched.blocks = 1;
         }
         // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and write a slice and
-        // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices have
-        // room in the memory of a run with at most that many rows. `used` owns all of them.
+        // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices
+        // have room in the memory of a run with at most that many rows. `used` owns all of them.
         unsafe { launch(cuda, (&kernel, &launched), &arguments, used.clone(), stream) }
     };
     let (counted, placed) = (queue("count_rows", false)?, queue("place_slices", true)?);
@@ -220,8 +220,8 @@ pub(crate) fn insert_partition(
     memory.assert_is_of(cuda);
     let kernel = cuda.kernel(&PARTITIONS, &entry("insert_partition", shape))?;
     let launched = shape_of_partition(&kernel, &arguments.rows)?;
-    // SAFETY: `insert_partition` takes `InsertingPartition`. It reads the slices of `run_count` runs, accesses the slots
-    // by atomic operations or in slots that its thread took, and adds to the outcome. `memory` owns all of them.
+    // SAFETY: `insert_partition` takes `InsertingPartition`. It reads the slices of `run_count` runs, accesses the
+    // slots by atomic operations or in slots that its thread took, and adds to the outcome. `memory` owns all of them.
     unsafe {
         launch(
             cuda,
@@ -244,8 +244,8 @@ pub(crate) fn probe_partition(
     let kernel = cuda.kernel(&PARTITIONS, &entry("probe_partition", shape))?;
     let launched = shape_of_partition(&kernel, &arguments.rows)?;
     // SAFETY: `probe_partition` takes `ProbingPartition`. It reads the slices of `run_count` runs, the table and the
-    // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `memory` owns
-    // all of them.
+    // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `memory`
+    // owns all of them.
     unsafe {
         launch(
             cuda,

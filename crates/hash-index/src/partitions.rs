@@ -247,8 +247,8 @@ pub struct TableMemory {
 /// A probe rarely goes on to a second slot that is not in its cache, and reads its rows where they are.
 ///
 /// PERF: one H100, November 28, 2026, 8 million rows into 2^24 slots, 61 % of the rows in host memory: inserted by a
-/// kernel that reads them there, 7.4 ms, in which the bus brings 11 GB/s; a probe with as many rows, all in host memory,
-/// 2.5 ms, 50 GB/s. Rows in device memory are inserted in 1.4 ms.
+/// kernel that reads them there, 7.4 ms, in which the bus brings 11 GB/s; a probe with as many rows, all in host
+/// memory, 2.5 ms, 50 GB/s. Rows in device memory are inserted in 1.4 ms.
 #[derive(Debug)]
 pub struct PartitionJoin {
     memory: Arc<JoinMemory>,
@@ -387,7 +387,8 @@ impl PartitionJoin {
         self.steps.len()
     }
 
-    /// Queues the kernels of the next step and copies for those after it, and returns at once; `None` after the last one.
+    /// Queues the kernels of the next step and copies for those after it, and returns at once. Returns `None` after the
+    /// last one.
     ///
     /// # Errors
     /// If a kernel does not compile, or the device fails.
@@ -472,7 +473,7 @@ impl PartitionJoin {
 }
 
 impl JoinMemory {
-    /// Returns what kernels take to read the rows of a partition, of which there are `rows`, in the runs at some places.
+    /// Returns what kernels take to read the `rows` rows of a partition in the runs at some places.
     fn rows(&self, partition: usize, places: Range<usize>, rows: u64) -> PartitionRows {
         let runs = places.len();
         PartitionRows {
@@ -484,8 +485,8 @@ impl JoinMemory {
     }
 }
 
-/// Returns the copies that bring the slices of some runs of a partition to the staging memory, as far as they are in host
-/// memory, and appends where kernels then find the runs.
+/// Returns the copies that bring the slices of some runs of a partition from host memory to the staging memory, and
+/// appends where kernels then find the runs.
 fn staged(
     build: &DevicePartitions,
     staging: &DeviceView<u8>,

@@ -8,8 +8,8 @@ use forebay_hash_index::{Column, DeviceRows};
 use forebay_movement::ring::Kept;
 use forebay_movement::{Feed, Slots, Source, Unread};
 
-/// A side: keys and payloads, as many, in pinned host memory. As the source of a ring, a chunk is some keys, followed by
-/// as many payloads.
+/// A side: keys and payloads, as many, in pinned host memory. As the source of a ring, a chunk is some keys, followed
+/// by as many payloads.
 #[derive(Debug, Clone)]
 pub struct PinnedColumns {
     keys: Arc<HostRegistration<AlignedBytes>>,

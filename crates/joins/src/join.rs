@@ -120,7 +120,8 @@ impl PartitionedJoin {
     /// Joins both sides. Blocks; must not be called on an async worker thread or on a device's thread.
     ///
     /// # Errors
-    /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, or the device is lost.
+    /// The first error: if a key has more than about 4,096 rows in one table, the join is stopped, or the device is
+    /// lost.
     ///
     /// # Panics
     /// If a side has other rows than the plan says.

@@ -6,7 +6,7 @@
 //! joined by a table in device memory; kernels read its rows where they are. So each row crosses the bus three times at
 //! most, in both directions at once during the first pass. The method is that of Triton (Lutz et al., SIGMOD 2022),
 //! whose partitions lie in host memory that a GPU reaches through NVLink.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod columns;
 mod divide;

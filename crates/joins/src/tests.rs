@@ -12,8 +12,8 @@ use forebay_movement::{MoveError, RingOptions};
 
 use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 
-/// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics if
-/// `FOREBAY_REQUIRE_GPU=1`.
+/// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics
+/// if `FOREBAY_REQUIRE_GPU=1`.
 fn gpu(bytes: u64) -> Option<(HaltingDevices, Arc<Device>)> {
     if let Err(error) = gpus() {
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");

@@ -38,9 +38,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// Rows of a run that are of one partition: `count` rows. In a run of the host they are rows from row `begin` on. In
-    /// one of a device, the keys are values from value `begin` on, and the payloads follow at a multiple of
-    /// [`SLICE_ROWS`] values.
+    /// Rows of a run that are of one partition: `count` rows. In a run of the host, they are the rows from `begin` on.
+    /// In one of a device, `begin` counts values: that many are before the keys, which are followed by the payloads, at
+    /// a multiple of [`SLICE_ROWS`] values.
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,

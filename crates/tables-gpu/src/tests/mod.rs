@@ -711,7 +711,6 @@ async fn a_gpu_gives_the_rows_of_the_cpu() {
     ] {
         let fixture = Fixture::new(open(), sizes).await;
         fixture.compare_all(sizes).await;
-        // Lists of more rows are too long for the engine of tests.
         if sizes.0[0] < 1000 {
             fixture.compare(lists::QUERIES).await;
         }

@@ -57,6 +57,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-placement", &[]),
     ("forebay-device", &["forebay-cancel"]),
     ("forebay-hash-index", &["forebay-device"]),
+    (
+        "forebay-joins",
+        &[
+            "forebay-cancel",
+            "forebay-device",
+            "forebay-hash-index",
+            "forebay-movement",
+        ],
+    ),
     ("forebay-movement", &["forebay-cancel", "forebay-device"]),
     ("forebay-wire-mongo", &[]),
     (
@@ -97,6 +106,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-cancel",
             "forebay-device",
             "forebay-hash-index",
+            "forebay-joins",
             "forebay-movement",
             "forebay-peers",
             "forebay-terminal",
