@@ -11,6 +11,7 @@ pub mod demo;
 pub mod documents;
 pub mod io;
 pub mod joins;
+mod memory;
 pub mod plot;
 pub mod q6;
 pub mod record;

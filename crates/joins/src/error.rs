@@ -18,6 +18,14 @@ pub enum JoinError {
         /// Bytes that it may use.
         given: u64,
     },
+    /// The runs that do not fit in device memory need too much host memory.
+    #[error("a join in partitions spills {needed} bytes to host memory, and may use {given}")]
+    TooLittleHostMemory {
+        /// Bytes that spill.
+        needed: u64,
+        /// Bytes that it may use.
+        given: u64,
+    },
     /// A table could not be built.
     #[error(transparent)]
     Index(IndexError),

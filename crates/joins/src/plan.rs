@@ -19,6 +19,8 @@ const OTHER_BYTES: u64 = 1 << 20;
 pub struct JoinOptions {
     /// Bytes of device memory, with those of the ring.
     pub device_bytes: u64,
+    /// Bytes of pinned host memory to which runs may spill.
+    pub host_bytes: u64,
     /// The ring through which both sides are brought. A chunk becomes a run.
     pub ring: RingOptions,
 }
@@ -42,7 +44,7 @@ impl JoinPlan {
     /// Plans a join of a build side and a probe side of these numbers of rows.
     ///
     /// # Errors
-    /// [`JoinError::TooLittleMemory`].
+    /// [`JoinError::TooLittleMemory`], [`JoinError::TooLittleHostMemory`].
     ///
     /// # Panics
     /// If a slot of the ring has more than 2^30 rows, or a table would have more than 2^62 slots.
@@ -63,10 +65,11 @@ impl JoinPlan {
         // All rows of a run may be of one partition.
         let table_bytes = of_partition(bits).min(of_table).max(slot_bytes(run_rows));
         let slices: u64 = runs.iter().map(|runs| Slices::bytes(run, *runs)).sum();
-        let of_ring = (ring.slots * ring.slot_bytes) as u64;
+        let of_ring = (ring.slots as u64).saturating_mul(ring.slot_bytes as u64);
         let staging = STAGES as u64 * staging_bytes(table_bytes, runs[0]);
         let buffers = BUFFERS as u64 * run.bytes();
-        let needed = of_ring + buffers + slices + table_bytes + staging + OTHER_BYTES;
+        let fixed = buffers + slices + table_bytes + staging + OTHER_BYTES;
+        let needed = of_ring.saturating_add(fixed);
         if needed > device_bytes {
             return Err(JoinError::TooLittleMemory {
                 needed,
@@ -74,14 +77,19 @@ impl JoinPlan {
             });
         }
         let room = (device_bytes - needed) / run.bytes();
-        Ok(JoinPlan {
+        let plan = JoinPlan {
             run,
             ring,
             table_bytes,
             rows,
             runs,
             resident: (room as usize).min(runs.iter().sum()),
-        })
+        };
+        let (needed, given) = (plan.spill_bytes(), options.host_bytes);
+        match needed <= given {
+            true => Ok(plan),
+            false => Err(JoinError::TooLittleHostMemory { needed, given }),
+        }
     }
 
     /// Returns the number of partitions.
@@ -123,7 +131,12 @@ mod tests {
             slots: 8,
             slot_bytes: 16 << 20,
         };
-        JoinPlan::new(Width::Eight, rows, JoinOptions { device_bytes, ring })
+        let options = JoinOptions {
+            device_bytes,
+            host_bytes: 64 << 30,
+            ring,
+        };
+        JoinPlan::new(Width::Eight, rows, options)
     }
 
     #[test]
@@ -138,7 +151,11 @@ mod tests {
         let small = of([1000, 50_000_000], 8 << 30);
         assert_eq!((small.partitions(), small.spill_bytes()), (2, 0));
         assert_eq!(of([0, 0], 1 << 30).runs, [0, 0]);
-        let most = of([1 << 33, 1], 1 << 30);
+        let error = plan([1 << 33, 1], 1 << 30).expect_err("too much spills");
+        let is_host =
+            matches!(error, JoinError::TooLittleHostMemory { given, .. } if given == 64 << 30);
+        assert!(is_host, "{error}");
+        let most = of([1 << 31, 1], 1 << 30);
         assert_eq!((most.partitions(), most.table_bytes), (1024, 64 << 20));
         let error = plan([1 << 20; 2], 256 << 20).expect_err("too little");
         let JoinError::TooLittleMemory { needed, given } = error else {

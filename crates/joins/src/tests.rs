@@ -56,7 +56,12 @@ fn plan(width: Width, rows: [u64; 2], device_bytes: u64) -> JoinPlan {
         slots: 4,
         slot_bytes: 64 << 10,
     };
-    JoinPlan::new(width, rows, JoinOptions { device_bytes, ring }).expect("enough memory")
+    let options = JoinOptions {
+        device_bytes,
+        host_bytes: 1 << 30,
+        ring,
+    };
+    JoinPlan::new(width, rows, options).expect("enough memory")
 }
 
 #[test]

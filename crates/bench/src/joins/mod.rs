@@ -19,7 +19,6 @@ use clap::{Args, ValueEnum};
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{JoinTotals, TableShape, Workload};
-use forebay_joins::JoinOptions;
 use forebay_movement::RingOptions;
 
 use crate::results::ResultArgs;
@@ -190,13 +189,10 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                 hybrid::measure(&mut session, hybrid::workload(scale))?;
             }
             Section::Spilled if is_wanted => {
-                let options = JoinOptions {
-                    device_bytes: args.device_bytes as u64,
-                    ring: session.ring,
-                };
+                let (bytes, ring) = (args.device_bytes as u64, session.ring);
                 let spilled = match args.smoke {
                     true => Spilled::smoke(),
-                    false => Spilled::scaled(args.scale, options),
+                    false => Spilled::scaled(args.scale, bytes, ring),
                 };
                 spilled::measure(&mut session, spilled)?;
             }

@@ -27,13 +27,19 @@ pub(super) struct Spilled {
 }
 
 impl Spilled {
-    /// Returns a fraction of 1,024 million by 1,024 million tuples, as in the paper of Triton (Lutz et al., 2022).
-    pub(super) fn scaled(scale: f64, options: JoinOptions) -> Spilled {
+    /// Returns a fraction of 1,024 million by 1,024 million tuples, as in the paper of Triton (Lutz et al., 2022). Runs
+    /// may spill to the host memory that both sides leave.
+    pub(super) fn scaled(scale: f64, device_bytes: u64, ring: RingOptions) -> Spilled {
         let rows = (1_024e6 * scale) as u64;
-        Spilled {
-            workload: workload(rows, rows),
-            options,
-        }
+        let workload = workload(rows, rows);
+        let of_sides = 2 * rows * 2 * workload.width.bytes();
+        let available = crate::memory::available_bytes().unwrap_or(u64::MAX);
+        let options = JoinOptions {
+            device_bytes,
+            host_bytes: available.saturating_sub(of_sides),
+            ring,
+        };
+        Spilled { workload, options }
     }
 
     /// Returns a join of a smoke run, some of whose runs spill.
@@ -46,6 +52,7 @@ impl Spilled {
             workload: workload(30_000, 40_000),
             options: JoinOptions {
                 device_bytes: 3 << 20,
+                host_bytes: 64 << 20,
                 ring,
             },
         }
@@ -68,6 +75,8 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
         measured.iter().any(|table| session.tables.contains(table)),
         "`spilled` measures the tables `partitioned` and `linear-probing`: name one of them"
     );
+    let rows = [workload.build_rows, workload.probe_rows];
+    let plan = JoinPlan::new(workload.width, rows, options)?;
     let answer = workload.answer(session.threads);
     let budget = options.device_bytes + OTHER_BYTES;
     let devices: HaltingDevices = start_gpu(Some(budget))?.into();
@@ -77,7 +86,7 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     let probe = side(Side::Probe, "join-triton/probe-side")?;
     let sides = (&build, &probe);
     if session.tables.contains(&Table::Partitioned) {
-        partitioned(session, &gpu, (spilled, answer), sides)?;
+        partitioned(session, &gpu, plan, (&workload, answer), sides)?;
     }
     if session.tables.contains(&Table::LinearProbing) {
         in_hybrid_table(session, &gpu, (spilled, answer), sides)?;
@@ -88,12 +97,10 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
 fn partitioned(
     session: &mut Session,
     gpu: &Arc<Device>,
-    (spilled, answer): (Spilled, JoinTotals),
+    plan: JoinPlan,
+    expected: (&Workload, JoinTotals),
     sides: (&PinnedColumns, &PinnedColumns),
 ) -> Result<()> {
-    let Spilled { workload, options } = spilled;
-    let rows = [workload.build_rows, workload.probe_rows];
-    let plan = JoinPlan::new(workload.width, rows, options)?;
     let case = ("join-triton/partitioned", gpu.name());
     for (metric, value) in [
         ("spilled_bytes", plan.spill_bytes()),
@@ -118,7 +125,7 @@ fn partitioned(
         })
     });
     let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
-    add(session, case, (&workload, answer), &samples)
+    add(session, case, expected, &samples)
 }
 
 fn in_hybrid_table(

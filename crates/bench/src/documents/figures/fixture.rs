@@ -266,7 +266,7 @@ impl RunningServer {
 /// that states the needed and the available memory.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
-    let available = available_memory_bytes()?;
+    let available = crate::memory::available_bytes()?;
     (needed > available).then(|| {
         let gigabytes = |bytes: u64| bytes as f64 / 1e9;
         format!(
@@ -275,16 +275,6 @@ pub fn cannot_hold(documents: usize) -> Option<String> {
             gigabytes(available)
         )
     })
-}
-
-/// Returns the memory that programs can still allocate, if the system reports it.
-fn available_memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find(|line| line.starts_with("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 /// Searches for the values in rotation until `end`. Returns the number of searches.
