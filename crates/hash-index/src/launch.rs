@@ -220,8 +220,10 @@ pub(crate) fn insert_partition(
     memory.assert_is_of(cuda);
     let kernel = cuda.kernel(&PARTITIONS, &entry("insert_partition", shape))?;
     let launched = shape_of_partition(&kernel, &arguments.rows)?;
-    // SAFETY: `insert_partition` takes `InsertingPartition`. It reads the slices of `run_count` runs, accesses the
-    // slots by atomic operations or in slots that its thread took, and adds to the outcome. `memory` owns all of them.
+    // SAFETY: `insert_partition` takes `InsertingPartition`, which `PartitionJoin` made of this memory. It reads the
+    // slices of `run_count` runs: each is where its run was written, or in a staging memory, for whose copies the
+    // stream waits and which no later copy overwrites before this kernel has ended. It accesses the slots by atomic
+    // operations or in slots that its thread took, and adds to the outcome. `memory` owns all of them.
     unsafe {
         launch(
             cuda,
@@ -243,7 +245,8 @@ pub(crate) fn probe_partition(
     memory.assert_is_of(cuda);
     let kernel = cuda.kernel(&PARTITIONS, &entry("probe_partition", shape))?;
     let launched = shape_of_partition(&kernel, &arguments.rows)?;
-    // SAFETY: `probe_partition` takes `ProbingPartition`. It reads the slices of `run_count` runs, the table and the
+    // SAFETY: `probe_partition` takes `ProbingPartition`, which `PartitionJoin` made of this memory. It reads the
+    // slices of `run_count` runs where these were written, the table and the
     // outcome, which the stream's earlier kernel has written, and adds to the totals by atomic operations. `memory`
     // owns all of them.
     unsafe {

@@ -113,10 +113,12 @@ impl Slices {
         self.divided.len()
     }
 
-    /// Returns the bytes of device memory that the slices of this many runs take, with those of a side in partitions.
+    /// Returns the bytes of device memory that the slices of this many runs take, with the places where kernels find
+    /// them in a join.
     pub fn bytes(shape: RunShape, runs: usize) -> u64 {
-        let of_slice = size_of::<Slice>() + size_of::<u32>();
-        (runs * (shape.partitions() * of_slice + size_of::<Run>())) as u64
+        // On the build side, each table has places of its own.
+        let of_slice = size_of::<Slice>() + size_of::<u32>() + size_of::<Run>();
+        (runs * shape.partitions() * of_slice) as u64
     }
 
     /// Queues kernels that copy rows into the memory of a run, and returns at once.
@@ -142,6 +144,7 @@ impl Slices {
         let of_run = self.of_run(run);
         let (slices, next) = (self.slices.view(of_run.clone()), self.next.view(of_run));
         let to = to.view(0..self.shape.bytes() as usize);
+        assert_is_aligned(to.pointer());
         launch::divide(cuda, (rows, self.shape), (slices, next), to, stream)
     }
 
@@ -182,6 +185,7 @@ impl DevicePartitions {
         for memory in &runs {
             memory.assert_is_of(cuda);
             assert!(memory.bytes() >= shape.bytes(), "{memory:?}");
+            assert_is_aligned(memory.pointer());
         }
         let mut known = read_all(cuda, slices.slices.clone(), stream)?;
         known.truncate(runs.len() * shape.partitions());
@@ -213,6 +217,15 @@ impl DevicePartitions {
     }
 }
 
+/// Asserts that kernels may read and write vectors of 16 bytes at an address.
+///
+/// # Panics
+/// If they may not.
+fn assert_is_aligned(address: DevicePointer<u8>) {
+    let address = address.address();
+    assert!(address.is_multiple_of(16), "memory at {address:#x}");
+}
+
 /// Copies values to device memory. Blocks until they are there.
 fn uploaded<T: DeviceType + 'static>(
     cuda: &Cuda,
@@ -229,7 +242,7 @@ fn uploaded<T: DeviceType + 'static>(
     Ok(to)
 }
 
-/// Device memory in which a join builds its tables, one after another.
+/// Device memory in which a join builds its tables, one after another. Nothing else may use it during the join.
 #[derive(Debug, Clone)]
 pub struct TableMemory {
     /// The slots.
@@ -246,17 +259,18 @@ pub struct TableMemory {
 /// access to the table, and on a multiprocessor these accesses wait behind the reads from host memory of other threads.
 /// A probe rarely goes on to a second slot that is not in its cache, and reads its rows where they are.
 ///
-/// PERF: one H100, November 28, 2026, 8 million rows into 2^24 slots, 61 % of the rows in host memory: inserted by a
-/// kernel that reads them there, 7.4 ms, in which the bus brings 11 GB/s; a probe with as many rows, all in host
-/// memory, 2.5 ms, 50 GB/s. Rows in device memory are inserted in 1.4 ms.
+/// PERF: one H100, November 28, 2026, 8 million rows into 2^24 slots. By `ncu` of `forebay bench joins --only spilled
+/// --tables partitioned --scale 0.25 --device-bytes 2G` at 535befe3: an insert that reads 61 % of its rows in host
+/// memory takes 7.4 ms, in which the bus brings 11 GB/s; a probe that reads all there 2.5 ms, 50 GB/s. By a program
+/// that does nothing else: an insert that reads device memory takes 1.4 ms.
 #[derive(Debug)]
 pub struct PartitionJoin {
     memory: Arc<JoinMemory>,
     steps: Vec<TableRows>,
     /// The stream of the kernels, and that of the copies to the staging memory.
     streams: [Stream; 2],
-    /// The next step.
-    next: usize,
+    /// The next step; `None` after one that could not be queued.
+    next: Option<usize>,
     /// The copies for the next steps.
     staged: VecDeque<Staged>,
     /// The last insert from each staging memory.
@@ -330,7 +344,8 @@ impl PartitionJoin {
     /// memory is too small, or the device fails.
     ///
     /// # Panics
-    /// If the sides differ in width or in the number of partitions, or memory is too small or that of another device.
+    /// If the sides differ in width or in the number of partitions, or memory is too small, begins at no multiple of 16
+    /// or is that of another device.
     pub fn new(
         cuda: &Cuda,
         (build, probe): (DevicePartitions, DevicePartitions),
@@ -343,6 +358,11 @@ impl PartitionJoin {
         cuda.assert_owns(&probe.slices.slices);
         cuda.assert_owns(&table.slots);
         table.staging.iter().for_each(|it| cuda.assert_owns(it));
+        assert_is_aligned(table.slots.pointer());
+        table
+            .staging
+            .iter()
+            .for_each(|it| assert_is_aligned(it.pointer()));
         let mut places: Vec<Run> = (0..probe.runs.len()).map(|run| probe.place(run)).collect();
         let mut steps = Vec::new();
         for partition in 0..ours.partitions() {
@@ -376,7 +396,7 @@ impl PartitionJoin {
             memory: Arc::new(memory),
             steps,
             streams,
-            next: 0,
+            next: Some(0),
             staged: VecDeque::new(),
             inserted: [const { None }; STAGES],
         })
@@ -392,9 +412,13 @@ impl PartitionJoin {
     ///
     /// # Errors
     /// If a kernel does not compile, or the device fails.
+    ///
+    /// # Panics
+    /// After an error.
     pub fn next_async(&mut self, cuda: &mut Cuda) -> Result<Option<StepInFlight>, JobError> {
-        let step = self.next;
+        let step = self.next.take().expect("no step has failed");
         if step == self.steps.len() {
+            self.next = Some(step);
             return Ok(None);
         }
         for ahead in self.staged.len()..STAGES.min(self.steps.len() - step) {
@@ -427,7 +451,7 @@ impl PartitionJoin {
             totals: memory.totals.view().pointer_mut(),
         };
         let probing = launch::probe_partition(cuda, (&shape, memory), probing, stream)?;
-        self.next += 1;
+        self.next = Some(step + 1);
         Ok(Some(StepInFlight {
             _probing: probing,
             _inserting: inserting,
@@ -462,7 +486,7 @@ impl PartitionJoin {
     /// # Panics
     /// If a step was not queued.
     pub fn finish(&self, cuda: &Cuda) -> Result<JoinTotals, IndexError> {
-        assert_eq!(self.next, self.steps.len(), "steps that were queued");
+        assert_eq!(self.next, Some(self.steps.len()), "steps that were queued");
         let stream = &self.streams[0];
         let outcomes = read_all(cuda, self.memory.outcomes.clone(), stream)?;
         for (step, outcome) in self.steps.iter().zip(&outcomes) {

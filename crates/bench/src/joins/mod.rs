@@ -86,7 +86,7 @@ pub enum Section {
     /// A table partly on the device and partly in host memory, 8 times as large as that of workload A. Measured alone.
     Hybrid,
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
-    /// hybrid table. Needs 90 GiB of host memory at scale 1. Measured alone.
+    /// hybrid table. Needs 60 GiB of host memory at scale 1. Measured alone.
     Spilled,
 }
 

@@ -76,7 +76,10 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
         "`spilled` measures the tables `partitioned` and `linear-probing`: name one of them"
     );
     let rows = [workload.build_rows, workload.probe_rows];
-    let plan = JoinPlan::new(workload.width, rows, options)?;
+    let plan = match session.tables.contains(&Table::Partitioned) {
+        true => Some(JoinPlan::new(workload.width, rows, options)?),
+        false => None,
+    };
     let answer = workload.answer(session.threads);
     let budget = options.device_bytes + OTHER_BYTES;
     let devices: HaltingDevices = start_gpu(Some(budget))?.into();
@@ -85,7 +88,7 @@ pub(super) fn measure(session: &mut Session, spilled: Spilled) -> Result<()> {
     let build = side(Side::Build, "join-triton/build-side")?;
     let probe = side(Side::Probe, "join-triton/probe-side")?;
     let sides = (&build, &probe);
-    if session.tables.contains(&Table::Partitioned) {
+    if let Some(plan) = plan {
         partitioned(session, &gpu, plan, (&workload, answer), sides)?;
     }
     if session.tables.contains(&Table::LinearProbing) {

@@ -19,7 +19,7 @@ pub(crate) const ROWS_AHEAD: u32 = 4;
 /// Maximum number of bits of a hash that tell the partition.
 pub(crate) const PARTITION_BITS_MAX: u32 = 10;
 
-/// The slices of a run begin at multiples of this number of rows, so that kernels read whole lines of 128 bytes.
+/// The columns of a slice begin at multiples of this number of values, so that kernels read whole lines of 128 bytes.
 pub(crate) const SLICE_ROWS: u32 = 32;
 
 /// Rows that a thread holds while a run is divided.
@@ -38,9 +38,9 @@ kernel_arguments! {
         pub(crate) count: u64,
     }
 
-    /// Rows of a run that are of one partition: `count` rows. In a run of the host, they are the rows from `begin` on.
-    /// In one of a device, `begin` counts values: that many are before the keys, which are followed by the payloads, at
-    /// a multiple of [`SLICE_ROWS`] values.
+    /// The rows of a run that are of one partition: `count` rows. In a run of the host, they are the rows from `begin`
+    /// on. In one of a device, `begin` is the offset of the keys in values; the payloads are as many values behind it
+    /// as `count` rounded up to [`SLICE_ROWS`].
     pub(crate) struct Slice {
         pub(crate) begin: u32,
         pub(crate) count: u32,
@@ -246,7 +246,6 @@ fn spec(
     let shared = [
         device_header(),
         header("arguments.cuh", &arguments()),
-        header("loads.cuh", include_str!("loads.cuh")),
         header("rows.cuh", include_str!("rows.cuh")),
     ];
     let headers = headers.iter().map(|(name, text)| header(name, text));

@@ -2,7 +2,6 @@
 #pragma once
 #include "arguments.cuh"
 #include "device.cuh"
-#include "loads.cuh"
 
 // Returns the index of this thread in the grid.
 __device__ inline u64 this_thread() { return blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; }
@@ -21,6 +20,20 @@ __device__ inline u64 hash_of(u64 key) {
 
 // Steps after which a long search for a free slot looks whether another thread gave up.
 constexpr u32 kStepsBetweenLooks = 64;
+
+// Reads 16 bytes of a column, which no thread reads again: they leave the caches first.
+__device__ inline void load_vector(const u64* from, u64* to) {
+    ulonglong2 vector = __ldcs(reinterpret_cast<const ulonglong2*>(from));
+    to[0] = vector.x;
+    to[1] = vector.y;
+}
+__device__ inline void load_vector(const u32* from, u32* to) {
+    uint4 vector = __ldcs(reinterpret_cast<const uint4*>(from));
+    to[0] = vector.x;
+    to[1] = vector.y;
+    to[2] = vector.z;
+    to[3] = vector.w;
+}
 
 // Two columns whose values have the type `Word`.
 template <class Word>

@@ -56,7 +56,6 @@ impl Emulated {
             let emulation = include_str!("../../../tables-gpu/src/tests/emulated.cuh");
             let text = match name.as_str() {
                 "device.cuh" => [emulation, include_str!("emulated.cuh")].concat(),
-                "loads.cuh" => include_str!("emulated_loads.cuh").to_owned(),
                 // Only NVRTC knows `__INTADDR__`.
                 _ => {
                     let lines = text.lines().filter(|it| !it.contains("__INTADDR__"));
