@@ -256,13 +256,13 @@ pub struct TableMemory {
 /// from those of some runs if all have no room, and probes it with the partition's rows on the probe side.
 ///
 /// Rows of the build side that are in host memory are copied to the device first: a kernel that inserts waits for each
-/// access to the table, and on a multiprocessor these accesses wait behind the reads from host memory of other threads.
+/// access to the table, and on a multiprocessor these accesses seem to wait behind other threads' reads from the host.
 /// A probe rarely goes on to a second slot that is not in its cache, and reads its rows where they are.
 ///
 /// PERF: one H100, November 28, 2026, 8 million rows into 2^24 slots. By `ncu` of `forebay bench joins --only spilled
-/// --tables partitioned --scale 0.25 --device-bytes 2G` at 535befe3: an insert that reads 61 % of its rows in host
-/// memory takes 7.4 ms, in which the bus brings 11 GB/s; a probe that reads all there 2.5 ms, 50 GB/s. By a program
-/// that does nothing else: an insert that reads device memory takes 1.4 ms.
+/// --tables partitioned --scale 0.25 --device-bytes 2G` shortly before 535befe3: an insert that reads 61 % of its rows
+/// in host memory takes 7.4 ms, in which the bus brings 11 GB/s; a probe that reads all there 2.5 ms, 50 GB/s. By a
+/// program that does nothing else: an insert that reads device memory takes 1.4 ms.
 #[derive(Debug)]
 pub struct PartitionJoin {
     memory: Arc<JoinMemory>,

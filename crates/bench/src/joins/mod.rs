@@ -242,6 +242,13 @@ impl Session {
                 || has(&Section::Spilled),
             "partitions are measured in `cpu` and in `spilled`: name one of them"
         );
+        let is_in_spilled = |table: &Table| spilled::TABLES.contains(table);
+        ensure!(
+            !has(&Section::Spilled)
+                || args.tables.is_empty()
+                || args.tables.iter().any(is_in_spilled),
+            "`spilled` measures the tables `partitioned` and `linear-probing`: name one of them"
+        );
         let devices = match gpus() {
             Ok(_) if is_alone && !args.smoke => None,
             Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
@@ -305,7 +312,7 @@ impl Session {
             (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
                 pinned::measure(self, &gpu, join)
             }
-            (_, Some(_) | None) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -409,6 +416,23 @@ mod tests {
         let args = parse(&["--smoke", "--only", "cpu,pinned"]).expect("right flags");
         let error = run(&args).expect_err("no GPU");
         assert!(error.to_string().contains("need a GPU"), "{error}");
+    }
+
+    #[test]
+    fn sections_that_would_measure_nothing_are_refused() {
+        for (only, tables, part) in [
+            (
+                "spilled",
+                "perfect,bucketed",
+                "`spilled` measures the tables",
+            ),
+            ("pinned", "partitioned", "in `cpu` and in `spilled`"),
+            ("spilled,cpu", "partitioned", "alone"),
+        ] {
+            let args = parse(&["--only", only, "--tables", tables]).expect("right flags");
+            let error = run(&args).expect_err("it is refused").to_string();
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]

@@ -73,7 +73,8 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// Returns whether two results are the same. Sums of floats may differ in the last digits: the CPU rounds after each
-/// row. Its variance loses as many digits more as the mean is larger than the deviation.
+/// row. Its variance loses as many digits more as the mean is larger than the deviation: with values of 88,000 and a
+/// deviation of 1.6, Welford's method, which is the CPU's, is wrong by up to 7e-11.
 pub(super) fn are_alike(
     query: &str,
     one: &Result<Vec<String>, String>,
