@@ -1,5 +1,6 @@
 //! The kernels that add the totals of rows, on all devices that have some.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::program::Total;
 use crate::ranks::Selected;
 use crate::reason::Reason;
 use crate::selection::counts;
+use crate::slice::SLICES_MAX;
 use crate::spread::Spread;
 use crate::work::{RESULTS_BYTES_MAX, Ready, Work};
 
@@ -89,10 +91,32 @@ impl Work {
         Ok(self.columns.engines[device].run(launch))
     }
 
-    /// Adds the totals in memory of the devices, and counts the groups that are selected.
-    pub(crate) async fn counted(&self, ready: &Ready, figures: &mut Figures) -> Result<Counted> {
+    /// Returns the groups in slices whose totals have room in memory of a device.
+    pub(crate) fn slices(&self, ready: &Ready) -> VecDeque<Groups> {
+        let compiled = &ready.compiled;
+        let room = self.columns.room_of_tables(ready.spread.devices[0]);
+        let of_hashed = compiled.slices.load(Ordering::Relaxed);
+        ready
+            .groups
+            .sliced(&compiled.totals, room, of_hashed)
+            .into()
+    }
+
+    /// Adds the totals of the next slice in memory of the devices, and counts the groups that are selected. If a hash
+    /// table has no room for them, divides the slice instead, and returns `None`.
+    ///
+    /// # Errors
+    /// If the slices are too many, or a device cannot add the totals.
+    pub(crate) async fn counted(
+        &self,
+        ready: &Ready,
+        mut groups: Groups,
+        slices: &mut VecDeque<Groups>,
+        figures: &mut Figures,
+    ) -> Result<Option<Counted>> {
         let (compiled, waits) = (&*ready.compiled, self.options.waits);
-        let mut groups = Groups::clone(&ready.groups);
+        let room = self.columns.room_of_tables(ready.spread.devices[0]);
+        figures.group_slices += 1;
         'groups: loop {
             let devices = ready.spread.devices.iter();
             let of_devices = devices.map(|device| {
@@ -119,19 +143,29 @@ impl Work {
             };
             loop {
                 if ran.is_full() && !groups.has_enough() {
-                    let grown = groups.grow(&compiled.totals);
+                    let grown = groups.grow(&compiled.totals, room);
                     compiled.slots.store(groups.count, Ordering::Relaxed);
-                    grown?;
+                    if let Err(reason) = grown {
+                        let halves = groups.halves();
+                        let halves = halves
+                            .filter(|_| figures.group_slices + slices.len() < SLICES_MAX as usize);
+                        figures.group_slices -= 1;
+                        halves
+                            .ok_or(reason)?
+                            .into_iter()
+                            .for_each(|it| slices.push_front(it));
+                        return Ok(None);
+                    }
                     continue 'groups;
                 }
                 if !ran.is_full()
                     && let Some(selected) = search.found(&counts(ran.results()))
                 {
-                    return Ok(Counted {
+                    return Ok(Some(Counted {
                         totals,
                         selected,
                         groups,
-                    });
+                    }));
                 }
                 let mut launch = Launch {
                     memory: vec![totals.memory.clone()],

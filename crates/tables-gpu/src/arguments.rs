@@ -76,6 +76,12 @@ kernel_arguments! {
         pub(crate) own_key_bits: u32,
         /// Not used.
         pub(crate) padding: u32,
+        /// The slice of the table of each join that is there, as `slice.rs` tells.
+        pub(crate) slice_firsts: [u64; JOINS_MAX],
+        pub(crate) slice_counts: [u64; JOINS_MAX],
+        /// The slice that the kernel fills of its own table or of the groups, or that it reads of the groups.
+        pub(crate) own_first: u64,
+        pub(crate) own_count: u64,
         /// Number of tiles of all chunks, or of all groups.
         pub(crate) tiles: u64,
         /// Number of chunks.

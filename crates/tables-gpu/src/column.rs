@@ -65,9 +65,9 @@ pub(crate) struct Bytes {
 }
 
 impl Bytes {
-    pub(crate) fn of(chunks: &[Chunk]) -> Bytes {
+    pub(crate) fn of<'a>(chunks: impl IntoIterator<Item = &'a Chunk>) -> Bytes {
         let mut all = Bytes::default();
-        for chunk in chunks.iter().filter(|chunk| chunk.rows > 0) {
+        for chunk in chunks.into_iter().filter(|chunk| chunk.rows > 0) {
             match chunk.memory.tier {
                 Tier::File => all.disk += chunk.bytes,
                 Tier::Pinned => all.host += chunk.bytes,

@@ -4,7 +4,7 @@
 //! loses nothing, since files are read again.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::declared::Declared;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::fragment::{Rows, Source};
-use crate::giving_way::Need;
+use crate::giving_way::{Freeing, Need};
 use crate::hopeless::Hopeless;
 use crate::packed::{Packed, Texts};
 use crate::reason::Reason;
@@ -221,6 +221,8 @@ pub(crate) struct Columns {
     pub(crate) unawaited: Arc<tokio::sync::Mutex<()>>,
     /// Held by the load of a declared table, from when it asks for its turn.
     pub(crate) bringing: tokio::sync::Mutex<()>,
+    /// Maximum bytes of the tables of joins of a query, and of its totals.
+    pub(crate) tables_bytes_max: AtomicU64,
 }
 
 /// The columns of a source, all in memory of the engine.
@@ -231,19 +233,6 @@ pub(crate) struct Resident {
 
 /// A source and its files.
 pub(crate) type Read = (Arc<Source>, Vec<(FileKey, PartitionedFile)>);
-
-/// Frees columns when other tenants need the memory.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Freeing(Arc<Mutex<Known>>);
-
-impl Freeing {
-    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses
-    /// are freed when it ends.
-    pub(crate) fn free(&self, device: usize, bytes: u64) {
-        let mut known = self.0.lock();
-        known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));
-    }
-}
 
 /// Returns the files of a scan, each once.
 ///
@@ -308,6 +297,7 @@ impl Columns {
             loading: Arc::default(),
             unawaited: Arc::default(),
             bringing: tokio::sync::Mutex::default(),
+            tables_bytes_max: AtomicU64::new(u64::MAX),
         })
     }
 

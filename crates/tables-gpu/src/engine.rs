@@ -15,10 +15,11 @@ use forebay_text::Program as TextProgram;
 use futures_util::future::BoxFuture;
 
 use crate::arguments::{CONSTANTS_MAX, Chunk, Fragment, Part};
-use crate::column::Column;
+use crate::column::{Bytes, Column};
 use crate::program::ROWS_OF_THREAD;
 use crate::reason::Reason;
 use crate::selection::GROUPS_OF_THREAD;
+use crate::slice::Slice;
 
 /// The reason for a sum with floats that are too small for it.
 pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
@@ -100,6 +101,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) columns: usize,
     /// For each file and each column of the kernel, the address of the parts of all chunks.
     pub(crate) parts: Vec<DevicePointer<Part>>,
+    /// Bytes of the chunks in these columns.
+    pub(crate) bytes: Bytes,
     /// Words of all tables over values.
     pub(crate) tables: Vec<u32>,
     /// For each file and table over values, the index of its first word.
@@ -114,6 +117,12 @@ pub(crate) struct KernelLaunch {
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
     pub(crate) own_keys: Keys,
+    /// The slices of the tables of its joins that are there; none if tables are whole. The slice of its own table, or of
+    /// groups.
+    pub(crate) slices: Vec<Slice>,
+    pub(crate) own_slice: Slice,
+    /// Memory that is 0 before the kernel runs.
+    pub(crate) zeroed: Option<(Memory, u64)>,
     /// Number of groups, and bytes of shared memory of a block for their totals.
     pub(crate) groups: u32,
     pub(crate) shared_bytes: u32,
@@ -131,7 +140,7 @@ pub(crate) struct KernelLaunch {
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) kernels: Vec<KernelLaunch>,
-    /// Memory that is 0 before the kernels run.
+    /// Memory that is 0 before all kernels run.
     pub(crate) zeroed: Option<(Memory, u64)>,
     /// Bytes of the results of all kernels.
     pub(crate) results_bytes: usize,
@@ -331,6 +340,7 @@ impl KernelLaunch {
             chunks: Vec::new(),
             columns: 0,
             parts: Vec::new(),
+            bytes: Bytes::default(),
             tables: Vec::new(),
             table_offsets: Vec::new(),
             constants,
@@ -339,6 +349,9 @@ impl KernelLaunch {
             seen: 0,
             keys: Vec::new(),
             own_keys: Keys::default(),
+            slices: Vec::new(),
+            own_slice: Slice::default(),
+            zeroed: None,
             groups: 0,
             shared_bytes: 0,
             totals: None,
@@ -390,6 +403,7 @@ impl KernelLaunch {
             *pair = [*number as u64, (*number >> 64) as u64];
         }
         let keys: Vec<u64> = self.keys.iter().map(|it| it.address).collect();
+        let slice = |join: usize| self.slices.get(join).copied().unwrap_or_default();
         let mut place = |more| place(bytes, more);
         Fragment {
             chunks: DevicePointer::new(place(DeviceType::bytes_of(&chunks))),
@@ -407,6 +421,10 @@ impl KernelLaunch {
             key_bits: std::array::from_fn(|join| self.keys.get(join).map_or(0, |it| it.bits)),
             own_key_bits: self.own_keys.bits,
             padding: 0,
+            slice_firsts: std::array::from_fn(|join| slice(join).first),
+            slice_counts: std::array::from_fn(|join| slice(join).count),
+            own_first: self.own_slice.first,
+            own_count: self.own_slice.count,
             tiles,
             chunk_count,
             groups: self.groups,

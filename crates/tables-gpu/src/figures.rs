@@ -24,7 +24,10 @@ pub(crate) struct Figures {
     pub(crate) columns: usize,
     /// Number of rows that they read.
     pub(crate) rows: u64,
-    /// Bytes of these columns.
+    /// Number of times that tables of joins were made, and of slices of the groups.
+    pub(crate) table_slices: usize,
+    pub(crate) group_slices: usize,
+    /// Bytes of these columns, without chunks that are skipped.
     pub(crate) bytes: Bytes,
     /// Time of the kernels on the device.
     pub(crate) took: Duration,
@@ -46,6 +49,8 @@ impl Figures {
             devices: Vec::new(),
             columns: 0,
             rows: 0,
+            table_slices: 1,
+            group_slices: 0,
             bytes: Bytes::default(),
             took: Duration::ZERO,
             from_disk: FromDisk::default(),
@@ -72,8 +77,8 @@ impl Figures {
         self.kernels += launch.kernels.len();
         let columns = launch.kernels.iter().map(|it| it.columns);
         self.columns += columns.sum::<usize>();
-        for column in &launch.held {
-            self.bytes += column.bytes;
+        for kernel in &launch.kernels {
+            self.bytes += kernel.bytes;
         }
     }
 
@@ -109,6 +114,14 @@ impl Figures {
         }
         if !self.searched.is_zero() {
             text += &format!(", texts searched in {:.3} ms", ms(self.searched));
+        }
+        for (slices, of) in [
+            (self.table_slices, "tables of joins"),
+            (self.group_slices, "groups"),
+        ] {
+            if slices > 1 {
+                text += &format!(", {of} in {slices} slices");
+            }
         }
         text += &format!(", by {kernels} in {:.3} ms", ms(self.took));
         if self.devices.len() > 1 {

@@ -30,6 +30,7 @@ use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
 use crate::reason::Reason;
 use crate::selection::Selection;
+use crate::slice::KeyColumn;
 
 type Result<T> = std::result::Result<T, Reason>;
 pub(crate) type Exprs = Vec<Arc<dyn PhysicalExpr>>;
@@ -312,6 +313,22 @@ impl Rows {
     /// Returns the number of columns of the table.
     pub(crate) fn width(&self) -> usize {
         self.origin.schema().fields().len()
+    }
+
+    /// Returns a key as a column of the table whose numbers tell places, `first` the first of this many; `None` if it is
+    /// none.
+    pub(crate) fn key_column(
+        &self,
+        key: &Arc<dyn PhysicalExpr>,
+        first: i64,
+        places: u64,
+    ) -> Option<KeyColumn> {
+        let column = key.downcast_ref::<Column>()?.index();
+        (column < self.width()).then_some(KeyColumn {
+            column,
+            first,
+            places,
+        })
     }
 
     /// Returns the indexes of the columns of joins.

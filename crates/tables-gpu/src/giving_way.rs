@@ -1,5 +1,9 @@
 //! Which columns give way when there is no room: those that were used longest ago, and those of declared tables last.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 use crate::column::Column;
 use crate::columns::{ColumnKey, Entry, Known, State};
 use crate::placement::USES_LATELY;
@@ -33,7 +37,28 @@ impl Need {
     }
 }
 
+/// Frees columns when other tenants need the memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Freeing(pub(crate) Arc<Mutex<Known>>);
+
+impl Freeing {
+    /// Frees at least this many bytes of a device, of the columns that were used longest ago. Those that a query uses
+    /// are freed when it ends.
+    pub(crate) fn free(&self, device: usize, bytes: u64) {
+        let mut known = self.0.lock();
+        known.free(bytes, Need::Query(u64::MAX), |it| it.bytes_on(device));
+    }
+}
+
 impl Known {
+    /// Returns a column that is in memory.
+    pub(crate) fn here(&self, key: &ColumnKey) -> Option<Arc<Column>> {
+        match &self.columns.get(key)?.state {
+            State::Here(column) => Some(Arc::clone(column)),
+            State::Away(_) | State::Refused(_) => None,
+        }
+    }
+
     /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room. Those of
     /// declared tables are the last.
     pub(crate) fn free_texts(&mut self, but: &ColumnKey) {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use datafusion::arrow::array::{Array, StringArray};
 use forebay_cancel::Stop;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DeviceView, Event, Fill, Pinned, PinnedPart, Priority, Stream, Transfer,
-    TransferJob,
+    Cuda, DeviceMemory, DeviceView, Event, Fill, Kernel, LaunchShape, Pinned, PinnedPart, Priority,
+    Stream, Transfer, TransferJob,
 };
 use forebay_device::{
     Class, Device, DeviceContext, Job, JobError, JobFailure, MemoryPool, OutOfMemory, PoolOptions,
@@ -22,8 +22,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use crate::columns::Freeing;
 use crate::engine::{Engine, FileRead, FilesRead, Image, Launch, Memory, Ran, TextSearch};
+use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
 use crate::program::THREADS;
@@ -358,8 +358,11 @@ struct Running {
     began: Event,
     ended: Event,
     stream: Stream,
-    /// They are done before the kernels begin.
-    _fills: Vec<Transfer<Fill, DeviceView<u8>>>,
+    kernels: Vec<(Arc<Kernel>, LaunchShape)>,
+    /// Index of the first kernel that is not in the stream yet.
+    next: usize,
+    /// They are done before the kernels behind them begin.
+    fills: Vec<Transfer<Fill, DeviceView<u8>>>,
 }
 
 /// The stream of the kernels of all fragments on a device.
@@ -408,29 +411,57 @@ impl FragmentJob {
         cuda.record(&began, &stream)?;
         let results = DeviceView::of(&self.memory, image.results..image.len);
         let mut fills = vec![Transfer::begin(cuda, Fill(0), results, &stream)?];
-        if let Some((zeroed, bytes)) = &self.launch.zeroed
-            && let Ok(memory) = Arc::clone(&zeroed.held).downcast::<DeviceMemory>()
-        {
-            let all = DeviceView::of(&memory, 0..*bytes as usize);
-            fills.push(Transfer::begin(cuda, Fill(0), all, &stream)?);
-        }
-        for (index, (kernel, shape)) in kernels.iter().enumerate() {
-            // A source without rows has no tile.
-            if shape.blocks > 0 {
-                let arguments = image.arguments_at(index, self.memory.address());
-                self.queue(cuda, (kernel, shape), &arguments, &stream)?;
-            }
-        }
-        cuda.record(&ended, &stream)?;
-        let done = cuda.mark(&stream)?;
-        self.running = Some(Running {
+        fills.extend(zeroed(cuda, self.launch.zeroed.as_ref(), &stream)?);
+        let running = Running {
             began,
             ended,
             stream,
-            _fills: fills,
-        });
+            kernels,
+            next: 0,
+            fills,
+        };
+        self.go_on(cuda, running)
+    }
+
+    /// Starts the kernels up to the next slice of tables, so that a query that is cancelled ends there.
+    fn go_on(&mut self, cuda: &mut Cuda, mut running: Running) -> Result<Step, JobError> {
+        let first = running.next;
+        let mut left = running.kernels.iter().enumerate().skip(first);
+        let all = &self.launch.kernels;
+        for (index, (kernel, shape)) in left.by_ref() {
+            if index > first && all[index].zeroed.is_some() {
+                break;
+            }
+            let zeroed = zeroed(cuda, all[index].zeroed.as_ref(), &running.stream)?;
+            running.fills.extend(zeroed);
+            // A source without rows has no tile.
+            if shape.blocks > 0 {
+                let arguments = self.image.arguments_at(index, self.memory.address());
+                self.queue(cuda, (kernel, shape), &arguments, &running.stream)?;
+            }
+            running.next = index + 1;
+        }
+        if running.next == all.len() {
+            cuda.record(&running.ended, &running.stream)?;
+        }
+        let done = cuda.mark(&running.stream)?;
+        self.running = Some(running);
         Ok(Step::wait_for(done))
     }
+}
+
+/// Starts to set memory to 0, if it is that of a device.
+fn zeroed(
+    cuda: &mut Cuda,
+    memory: Option<&(Memory, u64)>,
+    stream: &Stream,
+) -> Result<Option<Transfer<Fill, DeviceView<u8>>>, JobError> {
+    let held = memory.map(|(memory, bytes)| (Arc::clone(&memory.held).downcast(), *bytes));
+    let Some((Ok(memory), bytes)) = held else {
+        return Ok(None);
+    };
+    let all = DeviceView::of(&memory, 0..bytes as usize);
+    Ok(Some(Transfer::begin(cuda, Fill(0), all, stream)?))
 }
 
 impl Job for FragmentJob {
@@ -446,6 +477,9 @@ impl Job for FragmentJob {
         if let Some(running) = self.running.take() {
             if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
                 return Ok(Step::Done);
+            }
+            if running.next < running.kernels.len() {
+                return self.go_on(cuda, running);
             }
             let mut bytes = vec![0; self.image.len - self.image.results];
             cuda.read(

@@ -17,6 +17,7 @@ use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::ranks::INTERVALS;
 use crate::reason::Reason;
+use crate::slice::{HASH_PLACES, KeyColumn, SLICES_MAX, Slice};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -257,6 +258,8 @@ pub(crate) struct Key {
     pub(crate) count: usize,
     /// For a key of a join, how its values are numbered again.
     pub(crate) marked: Option<Marked>,
+    /// The column whose numbers tell those of its values.
+    pub(crate) column: Option<KeyColumn>,
 }
 
 impl Key {
@@ -266,6 +269,7 @@ impl Key {
             values,
             count,
             marked: None,
+            column: None,
         }
     }
 }
@@ -313,6 +317,10 @@ pub(crate) struct Groups {
     pub(crate) count: usize,
     /// Number of combinations of the values of the keys.
     pub(crate) combinations: u64,
+    /// The combinations that are counted.
+    pub(crate) slice: Slice,
+    /// The column whose numbers tell those of the combinations; `None` of a hash table.
+    pub(crate) key_column: Option<KeyColumn>,
     /// The rows of a list that are enough, if not all are wanted.
     pub(crate) enough: Option<usize>,
     /// Number of rows that are grouped.
@@ -341,11 +349,8 @@ impl Groups {
             place: Place::Registers,
             count: 1,
             combinations: 1,
-            enough: None,
             rows,
-            keys: Vec::new(),
-            constants: Vec::new(),
-            tables: Vec::new(),
+            ..Groups::default()
         };
         for key in keys {
             let mut values = key.values.clone();
@@ -377,8 +382,11 @@ impl Groups {
             groups.place = Place::Hashed;
             let first = (rows / 4).clamp(SLOTS_MIN, SLOTS_FIRST);
             let first = first.next_power_of_two() as usize;
-            groups.count = first.min(slots_max(rows, totals));
+            groups.count = first.min(slots_max(rows, totals, TOTALS_BYTES_MAX));
             return Ok(groups);
+        }
+        if let [key] = keys {
+            groups.key_column = key.column;
         }
         groups.count = groups.combinations as usize;
         groups.place = match groups.count * totals.len() {
@@ -452,15 +460,15 @@ impl Groups {
         self.enough == Some(self.count)
     }
 
-    /// Gives a hash table or a list that was full more slots.
+    /// Gives a hash table or a list that was full more slots, if their totals have room in this many bytes.
     ///
     /// # Errors
-    /// If it has as many as all rows need, or as there is memory for.
-    pub(crate) fn grow(&mut self, totals: &[Total]) -> Result<()> {
+    /// If it has as many as all rows need, or as there is room for.
+    pub(crate) fn grow(&mut self, totals: &[Total], room: u64) -> Result<()> {
         let (most, reason) = match self.place {
             Place::Listed => (listed_max(self.rows, totals) as usize, TOO_MANY_ROWS),
             _ => (
-                slots_max(self.rows, totals),
+                slots_max(self.rows, totals, room),
                 "too many groups in a hash table",
             ),
         };
@@ -472,6 +480,60 @@ impl Groups {
             }
             false => Err(Reason::new(reason)),
         }
+    }
+
+    /// Returns the groups in slices whose totals have room in this many bytes each: in as few as are enough, or, of a
+    /// hash table, in so many. They are in a hash table if they need more than [`SLICES_MAX`].
+    pub(crate) fn sliced(&self, totals: &[Total], room: u64, of_hashed: u64) -> Vec<Groups> {
+        let (of, places) = match self.place {
+            Place::OfAll => (
+                (self.bytes(totals) as u64).div_ceil(room.max(1)),
+                self.count as u64,
+            ),
+            Place::Hashed => (of_hashed, HASH_PLACES),
+            _ => (1, 1),
+        };
+        if of > SLICES_MAX {
+            let hashed = Groups {
+                place: Place::Hashed,
+                key_column: None,
+                ..self.clone()
+            };
+            return hashed.sliced(totals, room, of_hashed);
+        }
+        let slots_max = slots_max(self.rows, totals, room);
+        let slices = (0..of.max(1)).map(|index| {
+            let slice = Slice::nth(index, of.max(1), places);
+            let count = match self.place {
+                Place::Hashed => self.count.min(slots_max),
+                // The last has what is left.
+                _ => self.count.min(
+                    self.count
+                        .saturating_sub(slice.first as usize)
+                        .min(slice.count as usize),
+                ),
+            };
+            Groups {
+                slice,
+                count,
+                ..self.clone()
+            }
+        });
+        slices.collect()
+    }
+
+    /// Returns both halves of the groups of a hash table; `None` of others.
+    pub(crate) fn halves(&self) -> Option<[Groups; 2]> {
+        let halves = self
+            .slice
+            .halves(HASH_PLACES)
+            .filter(|_| self.place == Place::Hashed);
+        halves.map(|halves| {
+            halves.map(|slice| Groups {
+                slice,
+                ..self.clone()
+            })
+        })
     }
 
     /// Returns the bytes of shared memory of a block.
@@ -492,12 +554,12 @@ pub(crate) fn listed_max(rows: u64, totals: &[Total]) -> u64 {
     rows.clamp(1, of_bytes)
 }
 
-/// Returns the number of slots that a hash table of the groups of this many rows may have.
-fn slots_max(rows: u64, totals: &[Total]) -> usize {
-    let of_bytes = TOTALS_BYTES_MAX / (8 + 8 * group_words(totals) as u64);
+/// Returns the number of slots that a hash table of the groups of this many rows may have in this many bytes.
+fn slots_max(rows: u64, totals: &[Total], room: u64) -> usize {
+    let of_bytes = room.min(TOTALS_BYTES_MAX) / (8 + 8 * group_words(totals) as u64);
     let of_rows = capacity(rows).unwrap_or(SLOTS_MAX);
     // A power of two, as the others are.
-    of_rows.min(1 << of_bytes.ilog2()) as usize
+    of_rows.min(1 << of_bytes.max(2).ilog2()) as usize
 }
 
 /// Returns the values that are marked, and the table from all numbers to those of these values.

@@ -17,10 +17,11 @@ use datafusion::scalar::ScalarValue;
 use crate::draft::Draft;
 use crate::expression::Code;
 use crate::floats::is_float;
-use crate::fragment::{over_rows, shifted};
+use crate::fragment::{Exprs, Rows, over_rows, shifted};
 use crate::join::{Join, JoinKind};
 use crate::packed::is_text;
 use crate::reason::Reason;
+use crate::slice::KeyColumn;
 use crate::value::{Kind, Value, condition};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -51,7 +52,7 @@ pub(crate) fn capacity(keys: u64) -> Result<u64> {
 }
 
 /// Where the keys of rows lie: the smallest value of each, and the number of values up to the largest.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Dense {
     pub(crate) ranges: Vec<(i64, u64)>,
 }
@@ -171,6 +172,11 @@ pub(crate) struct Index {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) dense: Dense,
+    /// The keys of the rows that are looked up, if they are no texts, whose numbers are those of one join.
+    pub(crate) keys: Option<Exprs>,
+    /// The columns that tell places in a slice of the table: of the rows that are looked up, and of those that are stored.
+    pub(crate) key_column: Option<KeyColumn>,
+    pub(crate) own_column: Option<KeyColumn>,
     /// Number of elements of the table.
     pub(crate) elements: u64,
     /// Whether the elements are those of a hash table.
@@ -371,12 +377,14 @@ impl Code<'_, '_> {
             values_of_rows.push(of_row);
         }
         let dense = self.stored(join, |code| code.store_key(&values_of_rows))?;
+        self.tell_slices(join);
         let index = self.index(&values, &dense)?;
         let mut conditions = vec!["is_wanted".to_owned()];
         conditions.extend(index.conditions);
         let conditions = conditions.join(" & ");
         let text = format!("look_up<{join}>(f, joined, {}, {conditions})", index.text);
         let found = self.declare(Kind::Bool, &text);
+        let is_here = format!("is_here<{join}>(f, {}, {conditions})", index.text);
         let found = match &of.differ {
             Some((own, other)) => self.differs(join, found, (own, other))?,
             None => found,
@@ -393,9 +401,37 @@ impl Code<'_, '_> {
         }
         Ok(match kind {
             JoinKind::Inner | JoinKind::Semi => Some(found),
-            JoinKind::Anti => Some(format!("!{found}")),
-            JoinKind::Outer | JoinKind::Mark => None,
+            JoinKind::Anti => Some(format!("{is_here} & !{found}")),
+            JoinKind::Outer | JoinKind::Mark => Some(is_here),
         })
+    }
+
+    /// Notes what tells of the keys of a join in which slice of its table they are.
+    fn tell_slices(&mut self, join: usize) {
+        let (draft, of) = (&self.draft, &self.draft.rows.joins[join]);
+        let are_texts = of
+            .keys
+            .iter()
+            .any(|key| self.type_of(key).is_ok_and(|it| is_text(&it)));
+        let Some(stored) = &draft.joins[join].stored else {
+            return;
+        };
+        let column =
+            |rows: &Rows, keys: &[Arc<dyn PhysicalExpr>]| match (keys, &*stored.dense.ranges) {
+                ([key], [(first, _)]) if !are_texts && !stored.is_hashed => {
+                    rows.key_column(key, *first, stored.elements)
+                }
+                _ => None,
+            };
+        let columns = [
+            column(draft.rows, &of.keys),
+            column(&of.rows, &of.keys_of_rows),
+        ];
+        let keys = (!are_texts).then(|| of.keys.clone());
+        if let Some(stored) = &mut self.draft.joins[join].stored {
+            [stored.key_column, stored.own_column] = columns;
+            stored.keys = keys;
+        }
     }
 
     /// Lets a row be one without a match unless a condition holds.
@@ -515,6 +551,9 @@ impl Code<'_, '_> {
         let index = self.index(keys, &dense)?;
         self.draft.stored = Some(Stored {
             dense: dense.clone(),
+            keys: None,
+            key_column: None,
+            own_column: None,
             elements: match is_hashed {
                 true => capacity(self.draft.scanned.rows)?,
                 false => elements,

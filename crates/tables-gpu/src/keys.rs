@@ -18,6 +18,7 @@ use crate::groups::{Key, Marked, RowTexts, Values};
 use crate::joined::HASHED_KEYS_MAX;
 use crate::packed::is_number;
 use crate::reason::Reason;
+use crate::slice::KeyColumn;
 use crate::value::{Kind, Value};
 
 type Result<T> = std::result::Result<T, Reason>;
@@ -51,7 +52,9 @@ impl Code<'_, '_> {
                 Err(reason) => self.key_of_range(expr, false, reason)?,
             };
             check_different(expr, &values)?;
-            return Ok((number, Key::new(values, count)));
+            let column = self.column_of(expr, &values);
+            let key = Key::new(values, count);
+            return Ok((number, Key { column, ..key }));
         };
         let of_join = match self.key_of_join(join, expr) {
             Ok(of_join) => of_join,
@@ -77,10 +80,27 @@ impl Code<'_, '_> {
                 table,
                 unmatched: of_join.unmatched,
             }),
+            column: None,
         };
         let number = self.declare(Kind::Small, &new);
         self.note(&number, || format!("number of {}", sql(expr)));
         Ok((number, key))
+    }
+
+    /// Returns a key as a column whose numbers tell those of its values; `None` if it is none.
+    fn column_of(&self, expr: &Arc<dyn PhysicalExpr>, values: &Values) -> Option<KeyColumn> {
+        let Values::Range {
+            first,
+            has_null,
+            exponent: None,
+            ..
+        } = values
+        else {
+            return None;
+        };
+        // The number of NULL is before the others.
+        let first = first.checked_sub(i64::from(*has_null))?;
+        self.draft.rows.key_column(expr, first, values.len() as u64)
     }
 
     /// Declares the number of the value of a key that other keys determine. Returns it, the values by number, and what

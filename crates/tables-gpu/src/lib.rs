@@ -73,6 +73,7 @@ mod search;
 mod selection;
 mod sets;
 mod skipped;
+mod slice;
 mod source;
 mod spread;
 #[cfg(test)]
@@ -107,7 +108,7 @@ pub fn rule(
     host: &Account,
     files: Option<ColumnFiles>,
 ) -> Result<Arc<dyn GpuRule>, OutOfMemory> {
-    let freeing = columns::Freeing::default();
+    let freeing = giving_way::Freeing::default();
     let measurements = files.as_ref().and_then(|it| it.measurements.as_ref());
     let engines = gpu::open_all(gpus, max_bytes, host.share(), measurements, &freeing)?;
     let disk = files.and_then(|files| {

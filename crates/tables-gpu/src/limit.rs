@@ -13,7 +13,7 @@ use crate::domain::Domain;
 use crate::expression::Code;
 use crate::figures::Figures;
 use crate::groups::{Groups, listed_max};
-use crate::ranks::{Ranks, Search};
+use crate::ranks::{INTERVALS, Ranks, Search};
 use crate::reason::Reason;
 use crate::value::Kind;
 use crate::work::{Ready, Work};
@@ -256,7 +256,13 @@ impl Work {
         loop {
             let counted = Groups::counted(ranking.constants_of(search.ranks));
             let found = self.of_groups(ready, &counted, figures).await?;
-            let counts = found.ran.results().as_chunks::<8>().0.iter();
+            let counts = found
+                .ran
+                .results()
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .take(INTERVALS);
             let counts: Vec<u64> = counts.map(|it| u64::from_le_bytes(*it)).collect();
             let Some(selected) = search.found(&counts) else {
                 continue;

@@ -46,6 +46,7 @@ fn spec(layout: &[Total]) -> ProgramSpec {
         ("kThreads", THREADS as usize),
         ("kSlots", layout.len()),
         ("kGroupWords", group_words(layout)),
+        ("kIsSliced", 0),
     ] {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");
     }

@@ -135,6 +135,7 @@ impl ToColumns {
             groups: groups.count as u32,
             totals: Some(totals.address),
             own_keys: totals.keys,
+            own_slice: totals.slice,
             are_groups_read: true,
             shared_bytes: 16,
             tables: with.tables,

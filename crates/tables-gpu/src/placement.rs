@@ -2,6 +2,7 @@
 //! are promoted to the devices.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_movement::Tier;
 
@@ -9,7 +10,7 @@ use crate::column::Column;
 use crate::columns::{ColumnKey, Columns, Read};
 use crate::engine::Memory;
 use crate::giving_way::Need;
-use crate::reason::Reason;
+use crate::reason::{Missing, Reason};
 
 /// A column that was used within this many uses of columns stays on the device when another needs room.
 pub(crate) const USES_LATELY: u64 = 1_000;
@@ -82,6 +83,62 @@ impl Columns {
         let promoted = self.promoted(&column, Need::Query(began)).await?;
         self.put_made_of((&key, &column), key.clone(), promoted);
         Ok(())
+    }
+
+    /// Moves columns of a query from memory of a device to memory of the host, so that the device has as much more room
+    /// for its tables and totals. Of the columns that are enough, the smallest is moved.
+    ///
+    /// # Errors
+    /// If the host has no room, the columns have too few bytes, or the device fails.
+    pub(crate) async fn demote(
+        &self,
+        reads: &[Read],
+        Missing { device, bytes }: Missing,
+    ) -> Result<(), Reason> {
+        let keys = reads.iter().flat_map(|(source, files)| {
+            let columns = source.columns.iter();
+            columns.flat_map(move |column| {
+                files
+                    .iter()
+                    .map(move |(file, _)| Columns::key(file, source, *column))
+            })
+        });
+        let here = |key: ColumnKey| {
+            let column = self.known.lock().here(&key)?;
+            let bytes = column.bytes_on(device);
+            (bytes > 0).then_some((bytes, key, column))
+        };
+        let mut all: Vec<_> = keys.filter_map(here).collect();
+        all.sort_by_key(|(bytes, ..)| *bytes);
+        let mut missing = bytes;
+        while missing > 0 {
+            let enough = all.iter().position(|(bytes, ..)| *bytes >= missing);
+            let next = enough.or(all.len().checked_sub(1));
+            let (bytes, key, column) = match next {
+                Some(next) => all.remove(next),
+                None => return Err(Reason::new(NO_ROOM)),
+            };
+            // Texts that are searched stay.
+            if let Ok(demoted) = self.demoted(&column, device).await {
+                self.put_made_of((&key, &column), key.clone(), demoted);
+                missing = missing.saturating_sub(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a column with all its chunks in memory of a device in memory of the host instead.
+    async fn demoted(&self, column: &Column, device: usize) -> Result<Column, Reason> {
+        let mut chunks = column.chunks.clone();
+        for chunk in &mut chunks {
+            if chunk.memory.tier == Tier::Device && chunk.memory.device == device {
+                let words = self.words(chunk).await?;
+                let memory = self.engines[0].write_host(words).await?;
+                *chunk = chunk.moved(memory);
+            }
+        }
+        let need = Need::Query(self.now());
+        self.column(chunks, Arc::clone(&column.texts), need).await
     }
 
     /// Returns a column with all its chunks in memory of devices.
@@ -162,6 +219,12 @@ impl Columns {
         Ok(memory)
     }
 
+    /// Returns the most bytes of the tables of joins of a query, and of its totals.
+    pub(crate) fn room_of_tables(&self, device: usize) -> u64 {
+        let room = self.engines[device].max_bytes() / 2;
+        room.min(self.tables_bytes_max.load(Ordering::Relaxed))
+    }
+
     /// Allocates memory of a device. If there is no room, frees columns that give way.
     ///
     /// # Errors
@@ -172,11 +235,15 @@ impl Columns {
             let text = format!("{bytes} bytes, more than half of the memory for tables");
             return Err(Reason::new(text));
         }
-        engine.allocate(bytes).or_else(|_| {
+        let memory = engine.allocate(bytes).or_else(|_| {
             let mut known = self.known.lock();
             known.free(bytes, need, |it| it.bytes_on(device));
             drop(known);
             engine.allocate(bytes)
+        });
+        memory.map_err(|reason| {
+            let bytes = bytes.saturating_sub(engine.free_bytes()).max(1);
+            reason.for_want_of(Missing { device, bytes })
         })
     }
 

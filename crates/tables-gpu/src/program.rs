@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
@@ -153,8 +153,9 @@ pub(crate) struct Compiled {
     pub(crate) ranking: Option<Ranking>,
     /// The total that tells where a row is in its table, if rows have the order of the table.
     pub(crate) place: Option<usize>,
-    /// Slots that a hash table of groups, or a list of rows, needed the last time.
+    /// Slots that a hash table of groups, or a list of rows, needed the last time, and in how many slices the groups were.
     pub(crate) slots: AtomicUsize,
+    pub(crate) slices: AtomicU64,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
     /// What the kernels of joins marked in the last run.
@@ -265,9 +266,16 @@ impl Compiled {
             ranking,
             place,
             slots: AtomicUsize::new(0),
+            slices: AtomicU64::new(1),
             counting: Counting::default(),
             last_marked: LastMarked::default(),
         })
+    }
+
+    /// Notes in how many slices the groups had room.
+    pub(crate) fn keep_slices(&self, count: usize) {
+        let count = count.next_power_of_two() as u64;
+        self.slices.store(count, Ordering::Relaxed);
     }
 
     /// Returns the groups, from the marks of the kernels that store rows of joins.

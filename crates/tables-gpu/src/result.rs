@@ -263,7 +263,7 @@ impl Made {
     ///
     /// # Errors
     /// If they are no rows of the schema, or an aggregate has no value.
-    pub(crate) async fn partitions(self, found: Found) -> Result<Vec<Vec<RecordBatch>>> {
+    pub(crate) async fn partitions(self: Arc<Made>, found: Found) -> Result<Vec<Vec<RecordBatch>>> {
         if found.is_small() {
             return self.of_all(&found);
         }

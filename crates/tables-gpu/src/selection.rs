@@ -17,6 +17,8 @@ use crate::source::{headers, options};
 
 /// Groups of a thread in a tile, as in `select.cuh`.
 pub(crate) const GROUPS_OF_THREAD: u32 = 8;
+/// Bytes of the counts of all intervals.
+pub(crate) const COUNTS_BYTES: usize = 4 * INTERVALS;
 /// Bits of a rank.
 const RANK_BITS: u32 = 32;
 /// Groups that may be selected besides those that are wanted, before they are counted in smaller intervals.
@@ -185,7 +187,7 @@ impl Selecting {
     pub(crate) fn count(&self, ranks: Ranks, launch: &mut Launch, groups: u32, totals: &InMemory) {
         let kernel = self.kernel(ranks, None, groups, totals);
         launch.kernels.push(kernel);
-        launch.results_bytes = 4 * INTERVALS;
+        launch.results_bytes = launch.results_bytes.max(COUNTS_BYTES);
     }
 
     /// Returns the source of the kernel that writes the groups in another way. `write` is code that writes group
@@ -223,6 +225,7 @@ impl Selecting {
             shared_bytes: 4 * INTERVALS as u32,
             totals: Some(totals.address),
             own_keys: totals.keys,
+            own_slice: totals.slice,
             are_groups_read: true,
             ..KernelLaunch::new(self.program.clone(), constants)
         }
@@ -249,7 +252,7 @@ impl Selecting {
 
 /// Returns the numbers of groups in each interval of ranks, from what the kernel has counted.
 pub(crate) fn counts(results: &[u8]) -> Vec<u64> {
-    let counts = results.as_chunks::<4>().0.iter();
+    let counts = results.as_chunks::<4>().0.iter().take(INTERVALS);
     counts.map(|it| u32::from_le_bytes(*it).into()).collect()
 }
 

@@ -14,7 +14,7 @@ use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
 use crate::join::Join;
-use crate::joined::{Word, layout, words_of};
+use crate::joined::{Stored, Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 use crate::uses::{CURSORS_MAX, KEPT_TABLES_MAX};
@@ -41,18 +41,15 @@ pub(crate) struct Kernel {
     pub(crate) constants: Vec<i128>,
     /// What fills the tables of its joins.
     pub(crate) builds: Vec<Build>,
-    /// The programs that were made of it, by the place of the totals.
-    programs: Mutex<Vec<(Option<Place>, Program)>>,
+    /// The programs that were made of it, by the place of the totals and whether tables or totals are made in slices.
+    programs: Mutex<Vec<((Option<Place>, bool), Program)>>,
 }
 
 /// A kernel that stores rows of a join in a table.
 #[derive(Debug)]
 pub(crate) struct Build {
     pub(crate) kernel: Kernel,
-    /// Number of elements of the table.
-    pub(crate) elements: u64,
-    /// Whether the elements are those of a hash table.
-    pub(crate) is_hashed: bool,
+    pub(crate) stored: Stored,
     /// Whether a word of an element is compared with a number.
     has_common_word: bool,
     /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
@@ -75,23 +72,25 @@ pub(crate) struct Ending {
 }
 
 impl Kernel {
-    /// Returns the program with the totals at this place, or that stores rows of a join.
-    pub(crate) fn program(&self, place: Option<Place>) -> Program {
+    /// Returns the program with the totals at this place, or that stores rows of a join. `is_sliced` tells whether tables
+    /// or totals are made in slices.
+    pub(crate) fn program(&self, place: Option<Place>, is_sliced: bool) -> Program {
         let mut known = self.programs.lock();
-        if let Some((_, program)) = known.iter().find(|(of, _)| *of == place) {
+        let wanted = (place, is_sliced);
+        if let Some((_, program)) = known.iter().find(|(of, _)| *of == wanted) {
             return program.clone();
         }
-        let program = Program::new(self.spec(place));
-        known.push((place, program.clone()));
+        let program = Program::new(self.spec(place, is_sliced));
+        known.push((wanted, program.clone()));
         program
     }
 
-    /// Returns the source of that program.
+    /// Returns the source of that program without slices.
     pub(crate) fn source(&self, place: Option<Place>) -> String {
-        self.spec(place).source.to_string()
+        self.spec(place, false).source.to_string()
     }
 
-    fn spec(&self, place: Option<Place>) -> ProgramSpec {
+    fn spec(&self, place: Option<Place>, is_sliced: bool) -> ProgramSpec {
         // Blocks of a multiprocessor, which limit the registers of a thread. Lookups in tables of joins wait long, so
         // that more threads are better than more registers.
         let blocks = match self.columns.len() {
@@ -103,18 +102,20 @@ impl Kernel {
             // What is compared, a search in a hash table, and widths that are not known take more registers.
             _ if self.builds.iter().any(|it| it.has_common_word) && self.do_widths_differ => 1,
             _ if self.builds.iter().any(|it| it.has_common_word) => 2,
-            _ if self.builds.iter().any(|it| it.is_hashed) => 3,
+            _ if self.builds.iter().any(|it| it.stored.is_hashed) => 3,
             _ if !self.builds.is_empty() && self.do_widths_differ && self.columns.len() > 3 => 2,
             _ if !self.builds.is_empty() && self.do_widths_differ => 3,
             _ if !self.builds.is_empty() => 4,
             0..=4 if place != Some(Place::Private) => 3,
             _ => 2,
         };
+        // Bounds of slices take more.
+        let blocks = if is_sliced { blocks.min(2) } else { blocks };
         // Few threads have totals of their own, and their reads alone would leave the memory idle.
         let tiles_ahead = if place == Some(Place::Private) { 4 } else { 0 };
         let totals = place.map_or("Table", Place::class);
         let source = format!(
-            "constexpr unsigned kBlocks = {blocks}, kTilesAhead = {tiles_ahead};\n#define TOTALS {totals}\n{}",
+            "constexpr unsigned kBlocks = {blocks}, kTilesAhead = {tiles_ahead};\nconstexpr bool kIsSliced = {is_sliced};\n#define TOTALS {totals}\n{}",
             self.source
         );
         ProgramSpec {
@@ -168,7 +169,7 @@ impl Build {
             ));
         }
         let mut conditions = vec!["is_wanted".to_owned()];
-        conditions.extend(stored.index.conditions);
+        conditions.extend(stored.index.conditions.iter().cloned());
         let conditions = conditions.join(" & ");
         let own = words_of(&draft.outs, &places, words.len()).join(", ");
         add.lines.push(format!("const Words words = {{{own}}};"));
@@ -191,11 +192,18 @@ impl Build {
         };
         Ok(Build {
             kernel: Kernel::new(draft, steps, &ending)?,
-            elements: stored.elements,
-            is_hashed: stored.is_hashed,
+            stored,
             has_common_word: common_word.is_some(),
             words,
         })
+    }
+
+    /// Returns whether each row is in the same slice of the tables of both.
+    pub(crate) fn has_slices_of(&self, other: &Build) -> bool {
+        let (one, other) = (&self.stored, &other.stored);
+        let are_known = one.keys.is_some() && one.keys == other.keys;
+        let are_alike = (one.elements, one.is_hashed) == (other.elements, other.is_hashed);
+        are_known && are_alike && one.dense == other.dense
     }
 }
 

@@ -25,7 +25,7 @@ use crate::fragment::{Fragment, Origin, Rows, Source};
 use crate::from_disk::FromDisk;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place, TOO_MANY_ROWS};
-use crate::launches::{InMemory, Joins, joins_of};
+use crate::launches::{InMemory, Joins};
 use crate::load::{load, load_plan};
 use crate::on_device::ToColumns;
 use crate::operator::GpuFragmentExec;
@@ -43,6 +43,9 @@ type Result<T> = std::result::Result<T, Reason>;
 
 /// Maximum bytes of what kernels return.
 pub(crate) const RESULTS_BYTES_MAX: usize = 256 << 20;
+
+/// Maximum number of times that columns of a query make room for its tables and totals.
+const DEMOTIONS_MAX: usize = 4;
 
 /// The reasons of fragments that are computed where the session brings their columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
@@ -130,6 +133,26 @@ impl Work {
     }
 
     async fn on_device(&self) -> Result<OnDevice> {
+        for _ in 0..DEMOTIONS_MAX {
+            let reason = match self.computed().await {
+                Ok(device) => return Ok(device),
+                Err(reason) => reason,
+            };
+            let missing = reason.missing().ok_or_else(|| reason.clone())?;
+            let demoted = self
+                .columns
+                .demote(&self.reads(&self.fragment)?, missing)
+                .await;
+            if let Err(why) = demoted {
+                tracing::debug!(%why, "columns stay on the device");
+                return Err(reason);
+            }
+        }
+        self.computed().await
+    }
+
+    /// Returns the rows, if all that the device needs has room there.
+    async fn computed(&self) -> Result<OnDevice> {
         let mut figures = Figures::new(&self.context, self.columns.now());
         let mut ready = self.ready(true, &mut figures).await?;
         let compiled = Arc::clone(&ready.compiled);
@@ -137,13 +160,23 @@ impl Work {
             ready.groups = Arc::new(self.first(&ready, ranking, &mut figures).await?);
         }
         let found = match self.are_selected(&ready.groups) {
-            true => {
-                let counted = self.counted(&ready, &mut figures).await?;
-                self.written(&ready, &counted, &mut figures).await?
-            }
-            false => self.all(&mut ready, &mut figures).await?,
+            true => self.selected(&ready, &mut figures).await?,
+            false => vec![self.all(&mut ready, &mut figures).await?],
         };
         self.returned(ready, found, figures).await
+    }
+
+    /// Returns the groups that are selected, slice by slice.
+    async fn selected(&self, ready: &Ready, figures: &mut Figures) -> Result<Vec<Found>> {
+        let (mut slices, mut found) = (self.slices(ready), Vec::new());
+        while let Some(groups) = slices.pop_front() {
+            let counted = self.counted(ready, groups, &mut slices, figures).await?;
+            if let Some(counted) = counted {
+                found.push(self.written(ready, &counted, figures).await?);
+            }
+        }
+        ready.compiled.keep_slices(found.len());
+        Ok(found)
     }
 
     /// Returns columns of the result that stay on the device, by their index, and what `EXPLAIN ANALYZE` prints; or the
@@ -155,23 +188,42 @@ impl Work {
         let mut figures = Figures::new(&self.context, self.columns.now());
         let mut ready = self.ready(true, &mut figures).await?;
         if !self.are_selected(&ready.groups) {
-            let found = self.all(&mut ready, &mut figures).await?;
+            let found = vec![self.all(&mut ready, &mut figures).await?];
             return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
         }
-        let counted = self.counted(&ready, &mut figures).await?;
-        match self.kept(&ready, &counted, wanted, &mut figures).await {
-            Ok(resident) => {
-                let count = counted.selected.count as usize;
-                MetricBuilder::new(&self.metrics).output_rows(0).add(count);
-                self.columns.counts.add_on_device();
-                Ok(Staying::Columns(resident, figures.text(&ready.resident)))
-            }
-            Err(reason) => {
-                tracing::debug!(%reason, "groups leave the device");
-                let found = self.written(&ready, &counted, &mut figures).await?;
-                Ok(Staying::Rows(self.returned(ready, found, figures).await?))
+        let mut slices = self.slices(&ready);
+        let (mut resident, mut found, mut count) = (Resident { files: Vec::new() }, Vec::new(), 0);
+        while let Some(groups) = slices.pop_front() {
+            let counted = self
+                .counted(&ready, groups, &mut slices, &mut figures)
+                .await?;
+            let Some(counted) = counted else {
+                continue;
+            };
+            let is_first = resident.files.is_empty() && found.is_empty();
+            let kept = match found.is_empty() {
+                true => self.kept(&ready, &counted, wanted, &mut figures).await,
+                false => Err(Reason::new("groups of another slice left the device")),
+            };
+            match kept {
+                Ok(kept) => {
+                    count += counted.selected.count as usize;
+                    resident.files.extend(kept.files);
+                }
+                Err(reason) if is_first || !found.is_empty() => {
+                    tracing::debug!(%reason, "groups leave the device");
+                    found.push(self.written(&ready, &counted, &mut figures).await?);
+                }
+                Err(reason) => return Err(reason),
             }
         }
+        ready.compiled.keep_slices(figures.group_slices);
+        if !found.is_empty() {
+            return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
+        }
+        MetricBuilder::new(&self.metrics).output_rows(0).add(count);
+        self.columns.counts.add_on_device();
+        Ok(Staying::Columns(resident, figures.text(&ready.resident)))
     }
 
     /// Returns the source of the kernels, with the plan as comments. Those of joins run, as they tell where the totals
@@ -259,9 +311,14 @@ impl Work {
     }
 
     /// Returns the rows of the groups that are here.
-    async fn returned(&self, ready: Ready, found: Found, figures: Figures) -> Result<OnDevice> {
+    async fn returned(
+        &self,
+        ready: Ready,
+        found: Vec<Found>,
+        figures: Figures,
+    ) -> Result<OnDevice> {
         let held = Arc::new(MemoryConsumer::new("rows").register(self.context.memory_pool()));
-        let made = Made {
+        let made = Arc::new(Made {
             fragment: ready.fragment,
             compiled: ready.compiled,
             groups: ready.groups,
@@ -269,8 +326,17 @@ impl Work {
             partitioning: self.partitioning.clone(),
             stop: Arc::clone(&ready.stop.0),
             held: Arc::clone(&held),
-        };
-        let partitions = made.partitions(found).await.map_err(Reason::of)?;
+        });
+        let mut partitions = vec![Vec::new(); self.partitioning.partition_count()];
+        for found in found {
+            let of_slice = Arc::clone(&made)
+                .partitions(found)
+                .await
+                .map_err(Reason::of)?;
+            for (all, batches) in partitions.iter_mut().zip(of_slice) {
+                all.extend(batches);
+            }
+        }
         Ok(OnDevice {
             partitions,
             figures: figures.text(&ready.resident),
@@ -324,13 +390,22 @@ impl Work {
         let (used, waits) = (figures.used, self.options.waits);
         let compiled = Arc::clone(&ready.compiled);
         let devices = ready.spread.devices.iter();
-        let joins = devices.map(|device| {
-            let with = (&*self.columns, *device, used);
-            joins_of(&ready.resident, &compiled, with, waits)
+        let joins = devices.map(|device| Joins::new(&compiled, (&*self.columns, *device, used)));
+        ready.joins = joins.collect::<Result<_>>()?;
+        figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
+        let are_sliced = figures.table_slices > 1;
+        if are_sliced && compiled.mark_words == 0 {
+            // The kernel that adds the totals runs after each slice.
+            ready.groups = Arc::new(compiled.groups(Some(&[]))?);
+            return Ok(());
+        }
+        let devices = ready.spread.devices.iter().zip(&ready.joins);
+        let launches = devices.map(|(device, joins)| {
+            let of = (&*ready.resident, &*compiled, *device);
+            joins.made(of, waits)
         });
-        let joins = joins.collect::<Result<Vec<_>>>()?;
-        let mut launches: Vec<Launch>;
-        (launches, ready.joins) = joins.into_iter().unzip();
+        let mut launches = launches.collect::<Result<Vec<_>>>()?;
+        let may_run = may_run && !are_sliced;
         let marked = match compiled.mark_words {
             0 => Some((Arc::default(), Arc::new(compiled.groups(Some(&[]))?))),
             _ => compiled.last_marked.get(),
@@ -472,14 +547,8 @@ impl Work {
         found.check()
     }
 
-    /// Returns the columns of each source, brought to the device before if the session wants that; or one of them that
-    /// cannot be there.
-    async fn resident(
-        &self,
-        fragment: &Fragment,
-        used: u64,
-        stop: &StopOnDrop,
-    ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
+    /// Returns the files of each source.
+    fn reads(&self, fragment: &Fragment) -> Result<Vec<Read>> {
         let sources = fragment.sources.iter();
         let reads = sources.map(|source| {
             let files = match &source.origin {
@@ -488,7 +557,18 @@ impl Work {
             };
             Ok((Arc::clone(source), files))
         });
-        let reads: Vec<Read> = reads.collect::<Result<_>>()?;
+        reads.collect()
+    }
+
+    /// Returns the columns of each source, brought to the device before if the session wants that; or one of them that
+    /// cannot be there.
+    async fn resident(
+        &self,
+        fragment: &Fragment,
+        used: u64,
+        stop: &StopOnDrop,
+    ) -> Result<std::result::Result<Vec<Resident>, Refused>> {
+        let reads = self.reads(fragment)?;
         let has_files = reads.iter().any(|(_, files)| !files.is_empty());
         if !self.options.loads && self.columns.are_left_to_cpu(&reads) {
             return Err(Reason::new(LEFT_TO_CPU));

@@ -7,12 +7,24 @@ constexpr u32 kNoSlot = 0xFFFFFFFF;
 // Slots that are tried for a key. A table in which these are taken by others is full.
 constexpr u32 kProbes = 256;
 
-// Returns where the search for a key begins. The mixing function is the finalizer of MurmurHash3.
-__device__ inline u32 first_slot(u64 key, u32 bits) {
+// Mixes the bits of a key, as the finalizer of MurmurHash3 does.
+__device__ inline u64 mixed(u64 key) {
     key = (key ^ key >> 33) * 0xFF51AFD7ED558CCDull;
-    key = (key ^ key >> 33) * 0xC4CEB9FE1A85EC53ull;
-    return static_cast<u32>(key >> (64 - bits));
+    return (key ^ key >> 33) * 0xC4CEB9FE1A85EC53ull;
 }
+
+// Returns where the search for a key begins.
+__device__ inline u32 first_slot(u64 key, u32 bits) { return static_cast<u32>(mixed(key) >> (64 - bits)); }
+
+// Returns the place of a key in a table that is made in slices: its element, or if these are the slots of a hash table
+// a number of 32 bits, other ones than those that tell the slot.
+template <bool kIsHash> __device__ inline u64 place_of(u64 key) {
+    if constexpr (kIsHash) return static_cast<u32>(mixed(key));
+    return key;
+}
+
+// Returns whether a place is in a slice.
+__device__ inline bool is_in_slice(u64 place, u64 first, u64 count) { return place - first < count; }
 
 // Returns the slot of a key of a table that nothing changes meanwhile; `kNoSlot` if it has none.
 __device__ inline u32 slot_of(const u64* keys, u32 bits, u64 key) {

@@ -31,9 +31,21 @@ __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool
     }
 }
 
+// Returns whether a row belongs to the slice of a join's table that is there. Rows without a key, or with one that no
+// row of the join may have, belong to the first slice.
+template <u32 kJoin> __device__ inline bool is_here(const Fragment& f, u64 index, bool has_key) {
+    if constexpr (!kIsSliced) return true;
+    const u64 place = has_key ? place_of<kIsHashed[kJoin]>(index) : 0;
+    return is_in_slice(place, f.slice_firsts[kJoin], f.slice_counts[kJoin]);
+}
+
 // Reads the element of a row in the table of a join. Returns whether there is a row; not if it is not wanted.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     constexpr u32 kFirst = kFirstWord[kJoin];
+    if constexpr (kIsSliced) {
+        is_wanted &= is_here<kJoin>(f, index, true);
+        if constexpr (!kIsHashed[kJoin]) index -= f.slice_firsts[kJoin];
+    }
     if constexpr (kIsHashed[kJoin]) {
         const u32 slot = is_wanted ? slot_of(f.keys[kJoin], f.key_bits[kJoin], index) : kNoSlot;
         is_wanted = slot != kNoSlot;
@@ -96,6 +108,10 @@ struct Table {
     // Stores a row. An element of one bit is that of `seen`.
     __device__ void store(const Fragment& f, u64 index, bool is_wanted, const Words& words) {
         if (!is_wanted) return;
+        if constexpr (kIsSliced) {
+            if (!is_in_slice(place_of<kIsOwnHashed>(index), f.own_first, f.own_count)) return;
+            if constexpr (!kIsOwnHashed) index -= f.own_first;
+        }
         if constexpr (kIsOwnHashed) {
             index = put_key(f.own_keys, f.own_key_bits, index, f.flag);
             if (index == kNoSlot) return;

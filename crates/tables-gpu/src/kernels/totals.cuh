@@ -104,8 +104,15 @@ struct OfBlock : Numbered {
 
 // Totals of many groups: in global memory, where all threads add to them.
 struct OfAll : Numbered {
+    // Groups that are not in the slice have no total.
+    static constexpr bool kMayBeFull = kIsSliced;
+
     u64* totals;
 
+    __device__ u32 group_of(const Fragment& f, Key key) const {
+        if constexpr (!kIsSliced) return key;
+        return is_in_slice(key, f.own_first, f.own_count) ? static_cast<u32>(key - f.own_first) : kNoSlot;
+    }
     __device__ void start(const Fragment& f) { totals = f.totals; }
     __device__ void add(u32 group, u32 s, i64 value) { add_total(total_of(totals, group, s), kIsWide[s], value); }
     __device__ void raise(u32 group, u32 s, u64 value) { atomicMax(total_of(totals, group, s), value); }
@@ -152,6 +159,7 @@ struct Hashed : OfAll {
     static constexpr bool kMayBeFull = true;
 
     __device__ u32 group_of(const Fragment& f, Key key) const {
+        if (kIsSliced && !is_in_slice(place_of<true>(key), f.own_first, f.own_count)) return kNoSlot;
         return put_key(f.own_keys, f.own_key_bits, key, f.flag);
     }
 };

@@ -10,7 +10,7 @@ use super::emulated::{self, Emulated};
 use super::random::{compare_random, number};
 use super::sessions::{self, ON};
 use super::{Fixture, gpus, gpus_of};
-use crate::columns::Freeing;
+use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
 /// Creates a table `w` of one file with three chunks, of which the last is short.

@@ -110,6 +110,9 @@ impl Emulated {
         bytes.set_len((HEAD + image.len) as u64).expect("room");
         bytes.write_all_at(&image.bytes, HEAD as u64).expect("room");
         for (index, (kernel, spec)) in launch.kernels.iter().zip(specs).enumerate() {
+            if let Some((zeroed, bytes)) = &kernel.zeroed {
+                self.write(&vec![0; *bytes as usize], zeroed.address);
+            }
             let tiles_of_block = image.tiles(index).div_ceil(BLOCKS);
             kernel.check_sums(tiles_of_block * u64::from(THREADS * ROWS_OF_THREAD))?;
             let mut arguments = Vec::new();

@@ -13,7 +13,7 @@ use super::data::Sizes;
 use super::emulated;
 use super::gpus;
 use super::sessions::{Fixture, ON, replace, rows};
-use crate::columns::Freeing;
+use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
 /// Queries of all types of columns, with NULLs.

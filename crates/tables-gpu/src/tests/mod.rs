@@ -13,6 +13,7 @@ mod programs;
 mod random;
 mod reference;
 mod sessions;
+mod slices;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -34,8 +35,9 @@ use self::data::{Sizes, write};
 use self::emulated::Emulated;
 use self::floats::are_alike;
 use self::random::compare_random;
-use crate::columns::{Columns, Freeing};
+use crate::columns::Columns;
 use crate::engine::Engine;
+use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 use crate::rule::Fragments;
 
@@ -174,6 +176,7 @@ struct Fixture {
     with: SessionContext,
     lenient: SessionContext,
     without: SessionContext,
+    columns: Arc<Columns>,
 }
 
 impl Fixture {
@@ -216,6 +219,7 @@ impl Fixture {
             with: session(on),
             without: session(GpuOptions::default()),
             _folder: Arc::new(folder),
+            columns: Arc::clone(&columns),
         };
         for table in joins::TABLES.into_iter().chain(["t"]) {
             fixture.register(table).await;

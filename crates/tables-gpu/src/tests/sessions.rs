@@ -17,9 +17,10 @@ use super::data::{Sizes, write};
 use super::emulated::{self, Emulated};
 use super::floats::{self, are_alike};
 use super::{QUERIES, joins, lists};
-use crate::columns::{Columns, Freeing};
+use crate::columns::Columns;
 use crate::disk::Disk;
 use crate::engine::Engine;
+use crate::giving_way::Freeing;
 use crate::rule::Fragments;
 
 pub(super) struct Fixture {

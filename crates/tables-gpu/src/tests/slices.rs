@@ -1,0 +1,116 @@
+//! Tables of joins and totals that have no room as a whole.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_memory::Share;
+
+use super::data::Sizes;
+use super::emulated::{self, Emulated};
+use super::random::compare_random;
+use super::{Fixture, QUERIES, compile_those, floats, gpus, joins};
+use crate::giving_way::Freeing;
+use crate::gpu::open_all;
+
+const SIZES: Sizes = Sizes(&[3000, 1, 512, 513]);
+
+/// Queries, the room of their tables and totals, and what `EXPLAIN ANALYZE` says of them.
+const IN_SLICES: &[(&str, u64, &str)] = &[
+    // Two tables by the same key are made together, two by other keys in all combinations.
+    (
+        "SELECT flag, count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v <> quantity - 20 AND v < 6)
+            AND NOT EXISTS (SELECT 1 FROM m WHERE m.k = a AND quantity - 25 <> v AND v > 2) GROUP BY flag",
+        128,
+        "tables of joins in",
+    ),
+    (
+        "SELECT count(*), max(one.score), max(other.score) FROM t JOIN u one ON b = one.id JOIN u other ON b + 1 = other.id",
+        4 << 10,
+        "tables of joins in",
+    ),
+    (
+        "SELECT count(*), sum(v), max(v) FROM t JOIN h ON a * 1000000000007 = far",
+        8 << 10,
+        "tables of joins in",
+    ),
+    (
+        "SELECT day, flag, count(*), sum(b) FROM t GROUP BY 1, 2",
+        8 << 10,
+        "groups in",
+    ),
+    (
+        "SELECT b, count(*), sum(quantity) FROM t GROUP BY b",
+        8 << 10,
+        "groups in",
+    ),
+    // A hash table instead of too many slices.
+    (
+        "SELECT a * 6000 + quantity, count(*), sum(b) FROM t GROUP BY 1",
+        8 << 10,
+        "groups in",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_and_groups_without_room_are_made_in_slices() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    for devices in [1, 2] {
+        let fixture = Fixture::new(emulated::devices(&emulated, devices), SIZES).await;
+        let room = &fixture.columns.tables_bytes_max;
+        for (query, bytes, wanted) in IN_SLICES {
+            room.store(*bytes, Ordering::Relaxed);
+            fixture.compare([query]).await;
+            let explained = format!("EXPLAIN ANALYZE {query}");
+            let plan = Fixture::rows(&fixture.with, &explained).await.0;
+            let plan = plan.expect(query).concat();
+            assert!(plan.contains(wanted), "{query}: {plan}");
+        }
+        room.store(8 << 10, Ordering::Relaxed);
+        let all = QUERIES.iter().chain(floats::QUERIES);
+        let all = all.chain(joins::QUERIES).chain(joins::OF_LARGE);
+        fixture.compare(all.chain(joins::LISTS)).await;
+        room.store(200, Ordering::Relaxed);
+        fixture.compare(&joins::QUERIES[..30]).await;
+    }
+    compile_those(&emulated, |it| it.source.contains("kIsSliced = true"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_give_the_rows_of_the_cpu_for_random_queries() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(emulated::device(), Sizes(&[6_000, 700])).await;
+    fixture
+        .columns
+        .tables_bytes_max
+        .store(600, Ordering::Relaxed);
+    compare_random(&fixture, 24).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 16)]
+async fn a_gpu_gives_the_rows_of_the_cpu_by_slices() {
+    let Some(devices) = gpus() else { return };
+    let device = devices.list().remove(0);
+    let open = || {
+        let (devices, freeing) = (vec![Arc::clone(&device)], Freeing::default());
+        open_all(devices, 1 << 30, Share::default(), None, &freeing).expect("room")
+    };
+    for (sizes, bytes, random) in [
+        (Sizes(&[600_000, 1, 262_145]), 2 << 20, 0),
+        (Sizes(&[20_000, 700]), 16 << 10, 100),
+    ] {
+        let fixture = Fixture::new(open(), sizes).await;
+        let room = &fixture.columns.tables_bytes_max;
+        room.store(bytes, Ordering::Relaxed);
+        fixture.compare(QUERIES.iter().chain(joins::QUERIES)).await;
+        if random > 0 {
+            compare_random(&fixture, random).await;
+        }
+    }
+    drop(device);
+    devices.halt();
+}
