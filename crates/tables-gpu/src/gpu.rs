@@ -27,7 +27,7 @@ use crate::giving_way::Freeing;
 use crate::gpu_files::{self, Reader};
 use crate::host::Host;
 use crate::program::THREADS;
-use crate::reason::Reason;
+use crate::reason::{Missing, Reason};
 use crate::search::whole_tiles;
 use crate::work::StopOnDrop;
 
@@ -268,9 +268,15 @@ impl Engine for Gpu {
     fn run(&self, launch: Launch) -> BoxFuture<'static, Result<Ran, Reason>> {
         let (reply, replied) = oneshot::channel();
         let image = launch.image(THREADS);
-        let memory = self.pool.allocate(image.len as u64);
+        let bytes = image.len as u64;
+        let missing = Missing {
+            device: self.index,
+            bytes,
+        };
+        let memory = self.pool.allocate(bytes);
+        let memory = memory.map_err(|error| Reason::of(error).for_want_of(missing));
         let name = self.name();
-        let submitted = memory.map_err(Reason::of).and_then(|memory| {
+        let submitted = memory.and_then(|memory| {
             let job = FragmentJob {
                 launch,
                 image,

@@ -26,6 +26,10 @@ pub(crate) const MANY_COLUMNS: &str = "joins with many columns";
 /// Instead of the bits of a packed number in `kWidths`: they differ between chunks.
 const WIDTHS_DIFFER: u32 = 99;
 
+/// The place of the totals, or none for a kernel that stores rows of a join; and whether tables or totals are made in
+/// slices.
+type Variant = (Option<Place>, bool);
+
 /// A kernel, and what it is run with.
 #[derive(Debug)]
 pub(crate) struct Kernel {
@@ -41,8 +45,8 @@ pub(crate) struct Kernel {
     pub(crate) constants: Vec<i128>,
     /// What fills the tables of its joins.
     pub(crate) builds: Vec<Build>,
-    /// The programs that were made of it, by the place of the totals and whether tables or totals are made in slices.
-    programs: Mutex<Vec<((Option<Place>, bool), Program)>>,
+    /// The programs that were made of it.
+    programs: Mutex<Vec<(Variant, Program)>>,
 }
 
 /// A kernel that stores rows of a join in a table.

@@ -49,7 +49,7 @@ async fn wide(devices: Vec<Arc<dyn crate::engine::Engine>>) -> Fixture {
 }
 
 /// Returns what `EXPLAIN ANALYZE` prints.
-async fn explained(fixture: &Fixture, query: &str) -> String {
+pub(super) async fn explained(fixture: &Fixture, query: &str) -> String {
     let explained = format!("EXPLAIN ANALYZE {query}");
     let (plan, _) = Fixture::rows(&fixture.with, &explained).await;
     plan.expect(query).concat()

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use forebay_memory::Share;
 
 use super::data::Sizes;
+use super::devices::explained;
 use super::emulated::{self, Emulated};
 use super::random::compare_random;
 use super::{Fixture, QUERIES, compile_those, floats, gpus, joins};
@@ -63,9 +64,7 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
         for (query, bytes, wanted) in IN_SLICES {
             room.store(*bytes, Ordering::Relaxed);
             fixture.compare([query]).await;
-            let explained = format!("EXPLAIN ANALYZE {query}");
-            let plan = Fixture::rows(&fixture.with, &explained).await.0;
-            let plan = plan.expect(query).concat();
+            let plan = explained(&fixture, query).await;
             assert!(plan.contains(wanted), "{query}: {plan}");
         }
         room.store(8 << 10, Ordering::Relaxed);
@@ -76,6 +75,41 @@ async fn tables_and_groups_without_room_are_made_in_slices() {
         fixture.compare(&joins::QUERIES[..30]).await;
     }
     compile_those(&emulated, |it| it.source.contains("kIsSliced = true"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chunks_without_rows_of_a_slice_are_not_read() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(emulated::device(), Sizes(&[7])).await;
+    // A column in order, of which the planner does not know that.
+    let copy = "COPY (SELECT CAST(CAST(value AS VARCHAR) AS BIGINT) AS n, value % 9000 AS price, value % 7 AS flag
+        FROM generate_series(1, 530000)) TO";
+    let path = fixture._folder.path().join("w/0.parquet");
+    fixture.copy(&format!("{copy} '{}'", path.display())).await;
+    fixture.register("w").await;
+    // The three chunks have 262,144 rows, as many, and 5,712. The second of three slices has rows of the first two.
+    for (query, bytes, rows) in [
+        (
+            "SELECT n, count(*), sum(price) AS s FROM w GROUP BY n ORDER BY s DESC NULLS LAST, 1 LIMIT 5",
+            3 << 20,
+            1_054_288,
+        ),
+        (
+            "SELECT count(*), sum(o.n) FROM w JOIN (SELECT n, flag FROM w WHERE flag <> 3) AS o ON w.n = o.n",
+            24 << 10,
+            2 * 1_054_288,
+        ),
+    ] {
+        fixture
+            .columns
+            .tables_bytes_max
+            .store(bytes, Ordering::Relaxed);
+        fixture.compare([&query]).await;
+        let plan = explained(&fixture, query).await;
+        assert!(plan.contains(&format!("ran there: {rows} rows")), "{plan}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
