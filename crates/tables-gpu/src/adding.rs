@@ -1,7 +1,6 @@
 //! The kernels that add the totals of rows, on all devices that have some.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, try_join_all};
@@ -10,13 +9,13 @@ use crate::engine::{Launch, Ran};
 use crate::figures::Figures;
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
-use crate::launches::{InMemory, last};
+use crate::launches::{InMemory, Joins, last};
 use crate::merge::{added_up, merging};
 use crate::program::Total;
 use crate::ranks::Selected;
 use crate::reason::Reason;
 use crate::selection::counts;
-use crate::slice::SLICES_MAX;
+use crate::slice::{DISK_SLICES_MAX, SLICES_MAX};
 use crate::spread::Spread;
 use crate::work::{RESULTS_BYTES_MAX, Ready, Work};
 
@@ -95,11 +94,9 @@ impl Work {
     pub(crate) fn slices(&self, ready: &Ready) -> VecDeque<Groups> {
         let compiled = &ready.compiled;
         let room = self.columns.room_of_tables(ready.spread.devices[0]);
-        let of_hashed = compiled.slices.load(Ordering::Relaxed);
-        ready
-            .groups
-            .sliced(&compiled.totals, room, of_hashed)
-            .into()
+        let most = (compiled.needed.slices(), ready.slices_max());
+        let groups = &ready.groups;
+        groups.sliced(&compiled.totals, room, most).into()
     }
 
     /// Adds the totals of the next slice in memory of the devices, and counts the groups that are selected. If a hash
@@ -144,16 +141,14 @@ impl Work {
             loop {
                 if ran.is_full() && !groups.has_enough() {
                     let grown = groups.grow(&compiled.totals, room);
-                    compiled.slots.store(groups.count, Ordering::Relaxed);
+                    compiled.needed.put_slots(groups.count);
                     if let Err(reason) = grown {
-                        let halves = groups.halves();
-                        let halves = halves
-                            .filter(|_| figures.group_slices + slices.len() < SLICES_MAX as usize);
+                        let count = (figures.group_slices + slices.len()) as u64;
+                        let halves = groups.halves().filter(|_| count < ready.slices_max());
                         figures.group_slices -= 1;
-                        halves
-                            .ok_or(reason)?
-                            .into_iter()
-                            .for_each(|it| slices.push_front(it));
+                        for half in halves.ok_or(reason)? {
+                            slices.push_front(half);
+                        }
                         return Ok(None);
                     }
                     continue 'groups;
@@ -253,6 +248,17 @@ impl Work {
 }
 
 impl Ready {
+    /// Returns the maximum number of slices of the groups. Rows are read once for each, and as often as tables of joins
+    /// are made.
+    fn slices_max(&self) -> u64 {
+        let turns = self.joins.iter().map(Joins::turns).max().unwrap_or(1);
+        let most = match self.rows().is_on_disk() {
+            true => DISK_SLICES_MAX,
+            false => SLICES_MAX,
+        };
+        (most / turns as u64).max(1)
+    }
+
     /// Returns whether several devices add the totals of many groups faster than one that reads the rows of the others:
     /// whether the totals that the first reads of the others are fewer bytes than half of the rows.
     pub(crate) fn is_worth_merging(&self) -> bool {

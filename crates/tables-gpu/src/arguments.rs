@@ -63,8 +63,8 @@ kernel_arguments! {
         pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
         /// A bit for each element of this table: whether it has a row; 0 before.
         pub(crate) seen: DevicePointerMut<u32>,
-        /// Set to 1 if two rows have the same keys and only one may, to 2 if a hash table is full, to 3 if a float is
-        /// too small for its sum.
+        /// Set to 1 if a hash table of groups or a list is full, to 2 if two rows have the same keys and only one may,
+        /// to 3 if a float is too small for its sum, to 4 if a hash table of a join is full.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],

@@ -131,7 +131,7 @@ impl<'a> Draft<'a> {
             let mut kept = Vec::new();
             if let Some(join) = known.last() {
                 code.comment(|rows| of_join(&rows.joins[*join]));
-                kept.extend(code.look_up(*join)?);
+                kept.push(code.look_up(*join)?);
             }
             for filter in &ready {
                 code.comment(|_| format!("filter: {}", sql(filter)));

@@ -117,8 +117,8 @@ pub(crate) struct KernelLaunch {
     /// The keys of its joins, and of its own table.
     pub(crate) keys: Vec<Keys>,
     pub(crate) own_keys: Keys,
-    /// The slices of the tables of its joins that are there; none if tables are whole. The slice of its own table, or of
-    /// groups.
+    /// The slices of the tables of its joins that are there; all of a table that has none here. The slice of its own
+    /// table, or of groups.
     pub(crate) slices: Vec<Slice>,
     pub(crate) own_slice: Slice,
     /// Memory that is 0 before the kernel runs.
@@ -193,7 +193,8 @@ impl Ran {
         self
     }
 
-    /// Returns whether a hash table or a list had no room for all keys or rows, so that the results are incomplete.
+    /// Returns whether a hash table of groups or a list had no room for all keys or rows, so that the results are
+    /// incomplete.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes[0] != 0
     }
@@ -302,14 +303,15 @@ impl Image {
     /// Returns what kernels returned, from the bytes of the results, with the times of the kernels and of the compiler.
     ///
     /// # Errors
-    /// If rows of a join were repeated, or floats were too small for a sum.
+    /// If rows of a join were repeated or had no room, or floats were too small for a sum.
     pub(crate) fn ran(
         bytes: Vec<u8>,
         (took, compiled): (Duration, Duration),
     ) -> Result<Ran, Reason> {
         match bytes[0] {
-            1 => Err(Reason::new(SAME_KEY)),
+            2 => Err(Reason::new(SAME_KEY)),
             3 => Err(Reason::new(FAR_APART)),
+            4 => Err(Reason::new("keys of a join that collide in a hash table")),
             _ => Ok(Ran {
                 bytes,
                 took,

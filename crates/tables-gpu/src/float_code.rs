@@ -334,7 +334,7 @@ impl Code<'_, '_> {
         let low = self.declare(Kind::Large, &format!("low_part({rest}, {middle})"));
         let is_added = condition.unwrap_or("true");
         self.function.lines.push(format!(
-            "if (is_wanted & {is_added} & is_too_small({float}, {least})) *f.flag = 3;"
+            "if (is_wanted & {is_added} & is_too_small({float}, {least})) atomicMax(f.flag, kIsFarApart);"
         ));
         Ok([high, middle, low])
     }

@@ -315,8 +315,8 @@ impl Rows {
         self.origin.schema().fields().len()
     }
 
-    /// Returns a key as a column of the table whose numbers tell places, `first` the first of this many; `None` if it is
-    /// none.
+    /// Returns a key as a column of the table whose numbers tell places, `first` the first of this many; `None` if it
+    /// is another expression.
     pub(crate) fn key_column(
         &self,
         key: &Arc<dyn PhysicalExpr>,

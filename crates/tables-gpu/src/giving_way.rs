@@ -1,5 +1,6 @@
 //! Which columns give way when there is no room: those that were used longest ago, and those of declared tables last.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -51,12 +52,25 @@ impl Freeing {
 }
 
 impl Known {
-    /// Returns a column that is in memory.
-    pub(crate) fn here(&self, key: &ColumnKey) -> Option<Arc<Column>> {
-        match &self.columns.get(key)?.state {
-            State::Here(column) => Some(Arc::clone(column)),
-            State::Away(_) | State::Refused(_) => None,
-        }
+    /// Returns the columns with bytes in memory of a device that may be moved to memory of the host, with these bytes:
+    /// those of no declared table that no query uses.
+    pub(crate) fn movable(
+        &self,
+        keys: HashSet<ColumnKey>,
+        device: usize,
+    ) -> Vec<(u64, ColumnKey, Arc<Column>)> {
+        let movable = |key: ColumnKey| {
+            let State::Here(column) = &self.columns.get(&key)?.state else {
+                return None;
+            };
+            let bytes = column.bytes_on(device);
+            let mut chunks = column.chunks.iter();
+            // Texts that are searched have no address.
+            let has_address = chunks.all(|it| it.memory.address > 0 || it.bytes == 0);
+            let is_free = Arc::strong_count(column) == 1 && !self.declared.has(&key);
+            (bytes > 0 && has_address && is_free).then(|| (bytes, key, Arc::clone(column)))
+        };
+        keys.into_iter().filter_map(movable).collect()
     }
 
     /// Forgets the columns with texts that were used longest ago, but not this one, until all texts have room. Those of

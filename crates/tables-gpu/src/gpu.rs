@@ -496,6 +496,8 @@ impl Job for FragmentJob {
             )?;
             let ms = running.ended.elapsed_ms(&running.began)?;
             let took = Duration::from_secs_f64(f64::from(ms) / 1e3);
+            // Who gets the reply may move the columns, or allocate what the tables had.
+            self.launch = Launch::new(false);
             self.reply(Image::ran(bytes, (took, self.compiled)));
             return Ok(Step::Done);
         }

@@ -3,6 +3,7 @@
 //! The number of a group is made of those of the values of its keys. For a key of a join, only values count that rows
 //! of the join have which it keeps: the kernel that stores these rows marks them, and its values are numbered again.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array};
@@ -17,7 +18,7 @@ use crate::packed::{array_of, decimals_of, is_text};
 use crate::program::{THREADS, Total, group_words};
 use crate::ranks::INTERVALS;
 use crate::reason::Reason;
-use crate::slice::{HASH_PLACES, KeyColumn, SLICES_MAX, Slice};
+use crate::slice::{HASH_PLACES, KeyColumn, Slice};
 
 type Result<T> = std::result::Result<T, Reason>;
 
@@ -309,6 +310,34 @@ impl LastMarked {
     }
 }
 
+/// What the groups needed the last time.
+#[derive(Debug, Default)]
+pub(crate) struct Needed {
+    /// Slots of a hash table, or of a list.
+    slots: AtomicUsize,
+    /// Slices of a hash table, and 0 for one.
+    slices: AtomicU64,
+}
+
+impl Needed {
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn put_slots(&self, slots: usize) {
+        self.slots.store(slots, Ordering::Relaxed);
+    }
+
+    pub(crate) fn slices(&self) -> u64 {
+        self.slices.load(Ordering::Relaxed).max(1)
+    }
+
+    pub(crate) fn put_slices(&self, slices: usize) {
+        let slices = slices.next_power_of_two() as u64;
+        self.slices.store(slices, Ordering::Relaxed);
+    }
+}
+
 /// The groups of a fragment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
@@ -483,35 +512,39 @@ impl Groups {
     }
 
     /// Returns the groups in slices whose totals have room in this many bytes each: in as few as are enough, or, of a
-    /// hash table, in so many. They are in a hash table if they need more than [`SLICES_MAX`].
-    pub(crate) fn sliced(&self, totals: &[Total], room: u64, of_hashed: u64) -> Vec<Groups> {
+    /// hash table, in `of_hashed`. They are in a hash table if they need more than `most`.
+    pub(crate) fn sliced(
+        &self,
+        totals: &[Total],
+        room: u64,
+        (of_hashed, most): (u64, u64),
+    ) -> Vec<Groups> {
+        let count = self.count as u64;
         let (of, places) = match self.place {
-            Place::OfAll => (
-                (self.bytes(totals) as u64).div_ceil(room.max(1)),
-                self.count as u64,
-            ),
-            Place::Hashed => (of_hashed, HASH_PLACES),
+            Place::OfAll => {
+                let of_slice = room / (8 * group_words(totals) as u64).max(1);
+                (count.div_ceil(of_slice.max(1)), count)
+            }
+            Place::Hashed => (of_hashed.min(most), HASH_PLACES),
             _ => (1, 1),
         };
-        if of > SLICES_MAX {
+        if self.place == Place::OfAll && of > most {
             let hashed = Groups {
                 place: Place::Hashed,
                 key_column: None,
                 ..self.clone()
             };
-            return hashed.sliced(totals, room, of_hashed);
+            return hashed.sliced(totals, room, (of_hashed, most));
         }
+        // The last slices would be empty.
+        let of = places.div_ceil(places.div_ceil(of.max(1)).max(1)).max(1);
         let slots_max = slots_max(self.rows, totals, room);
-        let slices = (0..of.max(1)).map(|index| {
-            let slice = Slice::nth(index, of.max(1), places);
+        let slices = (0..of).map(|index| {
+            let slice = Slice::nth(index, of, places);
             let count = match self.place {
                 Place::Hashed => self.count.min(slots_max),
                 // The last has what is left.
-                _ => self.count.min(
-                    self.count
-                        .saturating_sub(slice.first as usize)
-                        .min(slice.count as usize),
-                ),
+                _ => (count - slice.first).min(slice.count) as usize,
             };
             Groups {
                 slice,

@@ -172,9 +172,9 @@ pub(crate) struct Index {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) dense: Dense,
-    /// The keys of the rows that are looked up, if they are no texts, whose numbers are those of one join.
+    /// The keys of the rows that are looked up; `None` if one is a text, which each join numbers for itself.
     pub(crate) keys: Option<Exprs>,
-    /// The columns that tell places in a slice of the table: of the rows that are looked up, and of those that are stored.
+    /// The columns that tell places in the table: of the rows that are looked up, and of those that are stored.
     pub(crate) key_column: Option<KeyColumn>,
     pub(crate) own_column: Option<KeyColumn>,
     /// Number of elements of the table.
@@ -346,11 +346,11 @@ impl Code<'_, '_> {
         })
     }
 
-    /// Declares whether a row is kept by a join; `None` if all are. Afterwards the values of the join can be read.
+    /// Declares whether a row is kept by a join. Afterwards the values of the join can be read.
     ///
     /// # Errors
     /// Why kernels cannot look it up.
-    pub(crate) fn look_up(&mut self, join: usize) -> Result<Option<String>> {
+    pub(crate) fn look_up(&mut self, join: usize) -> Result<String> {
         let of = &self.draft.rows.joins[join];
         let (keys, keys_of_rows, kind) = (&of.keys, &of.keys_of_rows, of.kind);
         let (mut values, mut values_of_rows) = (Vec::new(), Vec::new());
@@ -400,9 +400,9 @@ impl Code<'_, '_> {
             self.check_null_aware(join, keys, keys_of_rows)?;
         }
         Ok(match kind {
-            JoinKind::Inner | JoinKind::Semi => Some(found),
-            JoinKind::Anti => Some(format!("{is_here} & !{found}")),
-            JoinKind::Outer | JoinKind::Mark => Some(is_here),
+            JoinKind::Inner | JoinKind::Semi => found,
+            JoinKind::Anti => format!("{is_here} & !{found}"),
+            JoinKind::Outer | JoinKind::Mark => is_here,
         })
     }
 

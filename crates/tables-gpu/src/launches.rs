@@ -8,6 +8,7 @@ use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
+use crate::joined::SLOTS_MIN;
 use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
@@ -22,6 +23,10 @@ type Of<'a> = (&'a [Resident], &'a Compiled, usize);
 
 /// Alignment of an array in the tables of joins. Some bytes are behind each, so that kernels read whole words.
 const ALIGNMENT: u64 = if cfg!(test) { 16 } else { 256 };
+/// Minimum number of slots of a slice of a hash table. In few slots, the keys of one slice may be more than half.
+const SLOTS_OF_SLICE_MIN: u64 = if cfg!(test) { 64 } else { SLOTS_MIN };
+/// Maximum bytes of the tables over values that the kernels of a launch read.
+const TABLES_OF_VALUES_MAX: usize = 256 << 20;
 
 /// The memory of the tables of a kernel's joins. Tables that have no room as a whole are made slice by slice, and the
 /// kernel runs after each.
@@ -53,11 +58,11 @@ fn area(elements: u64, bits: u32) -> u64 {
     (bytes + 4).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns the number of elements of one of so many slices of a table.
+/// Returns the number of elements of a slice of a table that is made in `slices` of them.
 fn elements_of(build: &Build, slices: u64) -> u64 {
     let elements = build.stored.elements.div_ceil(slices);
     match build.stored.is_hashed {
-        true => elements.next_power_of_two(),
+        true => elements.next_power_of_two().max(SLOTS_OF_SLICE_MIN),
         false => elements,
     }
 }
@@ -75,6 +80,66 @@ fn bytes_of(build: &Build, slices: u64) -> u64 {
     own.saturating_add(of_rows.sum())
 }
 
+/// Returns the index of the first join whose slices have the same rows as those of this one.
+fn first_alike(builds: &[Build], index: usize) -> usize {
+    let mut before = builds[..index].iter();
+    let first = before.position(|it| builds[index].has_slices_of(it));
+    first.unwrap_or(index)
+}
+
+/// Returns the number of slices of each table, and the bytes of one of each together, for which there is room. Tables
+/// whose slices have the same rows, of which `of_first` has the first one, have the same number.
+fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64>, u64)> {
+    let mut counts = vec![1; builds.len()];
+    loop {
+        let mut of_firsts = vec![0_u64; builds.len()];
+        for (index, first) in of_first.iter().enumerate() {
+            let bytes = bytes_of(&builds[index], counts[index]);
+            of_firsts[*first] = of_firsts[*first].saturating_add(bytes);
+        }
+        let bytes = of_firsts
+            .iter()
+            .fold(0_u64, |all, it| all.saturating_add(*it));
+        if bytes <= room {
+            return Ok((counts, bytes));
+        }
+        // Those that take most are divided further.
+        let largest = (0..builds.len()).max_by_key(|index| of_firsts[*index]);
+        for (count, first) in counts.iter_mut().zip(of_first) {
+            *count += u64::from(Some(*first) == largest);
+        }
+        let firsts = (0..builds.len()).filter(|index| of_first[*index] == *index);
+        if firsts.map(|index| counts[index]).product::<u64>() > SLICES_MAX {
+            let text =
+                format!("the tables of its joins need {bytes} bytes, and there is room for {room}");
+            return Err(Reason::new(text));
+        }
+    }
+}
+
+/// Returns the slices of all tables, for each time that they are made: all combinations of those of the first tables.
+fn turns_of(builds: &[Build], of_first: &[usize], counts: &[u64]) -> Vec<Vec<Slice>> {
+    let mut turns = vec![Vec::new()];
+    for (index, build) in builds.iter().enumerate() {
+        if of_first[index] < index {
+            let again = |turn: &mut Vec<Slice>| turn.push(turn[of_first[index]]);
+            turns.iter_mut().for_each(again);
+            continue;
+        }
+        let places = match build.stored.is_hashed {
+            true => HASH_PLACES,
+            false => build.stored.elements,
+        };
+        let slices = (0..counts[index]).map(|slice| Slice::nth(slice, counts[index], places));
+        let with = |slice: Slice| {
+            let before = turns.iter();
+            before.map(move |turn| [turn.as_slice(), &[slice]].concat())
+        };
+        turns = slices.flat_map(with).collect();
+    }
+    turns
+}
+
 impl Joins {
     /// Allocates memory of a device for the tables, in as few slices as it has room for. Columns that were used before
     /// `used` give way to them.
@@ -86,70 +151,11 @@ impl Joins {
         (columns, device, used): (&Columns, usize, u64),
     ) -> Result<Joins> {
         let builds = &compiled.kernel.builds;
-        let room = columns.room_of_tables(device);
-        // The first join whose slices have the same rows as those of each join.
-        let of_first: Vec<usize> = builds
-            .iter()
-            .enumerate()
-            .map(|(index, build)| {
-                let first = builds[..index]
-                    .iter()
-                    .position(|it| build.has_slices_of(it));
-                first.unwrap_or(index)
-            })
+        let of_first: Vec<usize> = (0..builds.len())
+            .map(|index| first_alike(builds, index))
             .collect();
-        let mut counts = vec![1; builds.len()];
-        let bytes = loop {
-            let of_each = builds
-                .iter()
-                .zip(&counts)
-                .map(|(build, count)| bytes_of(build, *count));
-            let mut of_firsts = vec![0; builds.len()];
-            for (bytes, first) in of_each.zip(&of_first) {
-                of_firsts[*first] += bytes;
-            }
-            let bytes = of_firsts.iter().sum();
-            if bytes <= room {
-                break bytes;
-            }
-            // Those that take most are divided further.
-            let largest = (0..builds.len())
-                .max_by_key(|index| of_firsts[*index])
-                .unwrap_or(0);
-            for (count, first) in counts.iter_mut().zip(&of_first) {
-                *count += u64::from(*first == largest);
-            }
-            let firsts = (0..builds.len()).filter(|index| of_first[*index] == *index);
-            if firsts.map(|index| counts[index]).product::<u64>() > SLICES_MAX {
-                let text = format!(
-                    "the tables of its joins need {bytes} bytes, and there is room for {room}"
-                );
-                return Err(Reason::new(text));
-            }
-        };
-        let mut turns = vec![vec![Slice::default(); builds.len()]];
-        for (index, build) in builds.iter().enumerate() {
-            let places = match build.stored.is_hashed {
-                true => HASH_PLACES,
-                false => build.stored.elements,
-            };
-            let of = counts[index];
-            let slices = (0..of).map(|slice| Slice::nth(slice, of, places));
-            if of_first[index] != index {
-                turns
-                    .iter_mut()
-                    .for_each(|turn| turn[index] = turn[of_first[index]]);
-                continue;
-            }
-            turns = slices
-                .flat_map(|slice| {
-                    turns.iter().cloned().map(move |mut turn| {
-                        turn[index] = slice;
-                        turn
-                    })
-                })
-                .collect();
-        }
+        let (counts, bytes) = counts_of(builds, &of_first, columns.room_of_tables(device))?;
+        let turns = turns_of(builds, &of_first, &counts);
         Ok(Joins {
             memory: Some(columns.allocate(device, bytes, Need::Query(used))?),
             bytes,
@@ -208,7 +214,7 @@ impl Joins {
 }
 
 impl<'a> Table<'a> {
-    /// Places one of so many slices of a table at an address, behind the tables of its rows.
+    /// Places a slice of a table that is made in `count` of them at an address, behind the tables of its rows.
     fn new(build: &'a Build, (slice, count): (Slice, u64), end: &mut u64) -> Table<'a> {
         let joins = build.kernel.builds.iter();
         let joins = joins
@@ -336,7 +342,7 @@ pub(crate) fn last(
     }
     let of = (resident, compiled, device);
     let is_sliced = joins.turns() > 1;
-    // Nobody reads these marks. They are behind all other results.
+    // These marks are not read. They are behind all other results.
     let marks_at = launch
         .results_bytes
         .max(COUNTS_BYTES)
@@ -374,6 +380,12 @@ pub(crate) fn last(
             )?
         };
         launch.kernels.push(kernel);
+        let words: usize = launch.kernels.iter().map(|it| it.tables.len()).sum();
+        if is_sliced && 4 * words > TABLES_OF_VALUES_MAX {
+            return Err(Reason::new(
+                "tables of joins in slices, with many values of columns",
+            ));
+        }
     }
     Ok(launch)
 }

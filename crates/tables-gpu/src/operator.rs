@@ -205,6 +205,7 @@ impl GpuFragmentExec {
             context,
             have_plans_run: Arc::clone(&self.have_plans_run),
             has_kept_groups: AtomicBool::new(false),
+            has_demoted: AtomicBool::new(false),
             searched_us: AtomicU64::new(0),
             from_disk: Mutex::default(),
         }

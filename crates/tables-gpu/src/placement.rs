@@ -1,6 +1,7 @@
 //! Where columns are: in memory of devices, or in pinned memory of the host, from which those that are read often
 //! are promoted to the devices.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,6 +19,8 @@ pub(crate) const USES_LATELY: u64 = 1_000;
 pub(crate) const NO_ROOM: &str = "there is no room for its columns";
 /// Divisor of the memory for tables: columns leave this part to totals and tables of joins.
 const PART_OF_TOTALS: u64 = 8;
+/// Divisor of the memory for tables: columns that make room make at least this part of it.
+const PART_OF_DEMOTION: u64 = 64;
 
 impl Columns {
     /// Copies words to memory of the device of a stripe, or of another one with room, or, if none has, to memory of the
@@ -86,7 +89,8 @@ impl Columns {
     }
 
     /// Moves columns of a query from memory of a device to memory of the host, so that the device has as much more room
-    /// for its tables and totals. Of the columns that are enough, the smallest is moved.
+    /// for its tables and totals. Of the columns that are enough, the smallest is moved. Those of declared tables, those
+    /// that other queries use, and texts that are searched stay.
     ///
     /// # Errors
     /// If the host has no room, the columns have too few bytes, or the device fails.
@@ -103,28 +107,29 @@ impl Columns {
                     .map(move |(file, _)| Columns::key(file, source, *column))
             })
         });
-        let here = |key: ColumnKey| {
-            let column = self.known.lock().here(&key)?;
-            let bytes = column.bytes_on(device);
-            (bytes > 0).then_some((bytes, key, column))
-        };
-        let mut all: Vec<_> = keys.filter_map(here).collect();
+        let keys: HashSet<ColumnKey> = keys.collect();
+        // One demotion after the other, so that no column is counted by two.
+        let _loading = self.loading.lock().await;
+        let mut all = self.known.lock().movable(keys, device);
         all.sort_by_key(|(bytes, ..)| *bytes);
-        let mut missing = bytes;
-        while missing > 0 {
-            let enough = all.iter().position(|(bytes, ..)| *bytes >= missing);
+        // What is allocated next shall have room, too.
+        let wanted = bytes.max(self.engines[device].max_bytes() / PART_OF_DEMOTION);
+        let mut moved = 0;
+        while moved < wanted {
+            let enough = all.iter().position(|(bytes, ..)| moved + *bytes >= wanted);
             let next = enough.or(all.len().checked_sub(1));
-            let (bytes, key, column) = match next {
-                Some(next) => all.remove(next),
-                None => return Err(Reason::new(NO_ROOM)),
+            let Some(next) = next else {
+                break;
             };
-            // Texts that are searched stay.
-            if let Ok(demoted) = self.demoted(&column, device).await {
-                self.put_made_of((&key, &column), key.clone(), demoted);
-                missing = missing.saturating_sub(bytes);
-            }
+            let (bytes, key, column) = all.remove(next);
+            let demoted = self.demoted(&column, device).await?;
+            self.put_made_of((&key, &column), key.clone(), demoted);
+            moved += bytes;
         }
-        Ok(())
+        match moved >= bytes {
+            true => Ok(()),
+            false => Err(Reason::new(NO_ROOM)),
+        }
     }
 
     /// Returns a column with all its chunks in memory of a device in memory of the host instead.

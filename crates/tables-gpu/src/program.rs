@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use datafusion::arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
@@ -13,7 +12,7 @@ use crate::draft::Draft;
 use crate::expression::{Code, Function};
 use crate::floats::{PART_MAX, Parts};
 use crate::fragment::{Aggregate, Exprs, Fragment};
-use crate::groups::{Groups, Key, LastMarked, Place};
+use crate::groups::{Groups, Key, LastMarked, Needed, Place};
 use crate::limit::{Limit, Ranking};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -153,9 +152,8 @@ pub(crate) struct Compiled {
     pub(crate) ranking: Option<Ranking>,
     /// The total that tells where a row is in its table, if rows have the order of the table.
     pub(crate) place: Option<usize>,
-    /// Slots that a hash table of groups, or a list of rows, needed the last time, and in how many slices the groups were.
-    pub(crate) slots: AtomicUsize,
-    pub(crate) slices: AtomicU64,
+    /// What the groups needed the last time.
+    pub(crate) needed: Needed,
     /// The chunks of which rows may count.
     pub(crate) counting: Counting,
     /// What the kernels of joins marked in the last run.
@@ -265,17 +263,10 @@ impl Compiled {
             },
             ranking,
             place,
-            slots: AtomicUsize::new(0),
-            slices: AtomicU64::new(1),
+            needed: Needed::default(),
             counting: Counting::default(),
             last_marked: LastMarked::default(),
         })
-    }
-
-    /// Notes in how many slices the groups had room.
-    pub(crate) fn keep_slices(&self, count: usize) {
-        let count = count.next_power_of_two() as u64;
-        self.slices.store(count, Ordering::Relaxed);
     }
 
     /// Returns the groups, from the marks of the kernels that store rows of joins.
@@ -288,7 +279,7 @@ impl Compiled {
             false => Groups::new(&self.keys, &self.totals, self.rows, marks)?,
         };
         if groups.place == Place::Hashed || self.is_listed {
-            let known = groups.count.max(self.slots.load(Ordering::Relaxed));
+            let known = groups.count.max(self.needed.slots());
             groups.count = known.min(groups.enough.unwrap_or(usize::MAX));
         }
         Ok(groups)

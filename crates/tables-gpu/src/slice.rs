@@ -7,8 +7,10 @@
 use crate::column::Chunk;
 use crate::columns::Resident;
 
-/// Maximum number of times that kernels read rows.
+/// Maximum number of times that kernels read rows for slices: of the tables, multiplied by those of the groups.
 pub(crate) const SLICES_MAX: u64 = 64;
+/// The same of rows that are read from the disk for each slice of the groups.
+pub(crate) const DISK_SLICES_MAX: u64 = 4;
 /// Number of places of a hash table.
 pub(crate) const HASH_PLACES: u64 = 1 << 32;
 

@@ -76,8 +76,8 @@ pub(crate) struct Ending {
 }
 
 impl Kernel {
-    /// Returns the program with the totals at this place, or that stores rows of a join. `is_sliced` tells whether tables
-    /// or totals are made in slices.
+    /// Returns the program with the totals at this place, or that stores rows of a join. `is_sliced` tells whether
+    /// tables or totals are made in slices.
     pub(crate) fn program(&self, place: Option<Place>, is_sliced: bool) -> Program {
         let mut known = self.programs.lock();
         let wanted = (place, is_sliced);

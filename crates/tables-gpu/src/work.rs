@@ -44,8 +44,8 @@ type Result<T> = std::result::Result<T, Reason>;
 /// Maximum bytes of what kernels return.
 pub(crate) const RESULTS_BYTES_MAX: usize = 256 << 20;
 
-/// Maximum number of times that columns of a query make room for its tables and totals.
-const DEMOTIONS_MAX: usize = 4;
+/// Maximum number of times that columns of a query make room for its tables and totals, after which it begins again.
+const DEMOTIONS_MAX: usize = 3;
 
 /// The reasons of fragments that are computed where the session brings their columns to the device.
 pub(crate) const NOT_THERE: &str = "its columns are not in device memory yet";
@@ -92,6 +92,8 @@ pub(crate) struct Work {
     pub(crate) have_plans_run: Arc<AtomicBool>,
     /// Whether groups of a plan have stayed on the device.
     pub(crate) has_kept_groups: AtomicBool,
+    /// Whether columns of the query made room for its tables and totals.
+    pub(crate) has_demoted: AtomicBool,
     /// Microseconds of searches of texts on the device.
     pub(crate) searched_us: AtomicU64,
     /// What was read from column files.
@@ -139,6 +141,7 @@ impl Work {
                 Err(reason) => reason,
             };
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
+            self.has_demoted.store(true, Ordering::Relaxed);
             let demoted = self
                 .columns
                 .demote(&self.reads(&self.fragment)?, missing)
@@ -175,7 +178,7 @@ impl Work {
                 found.push(self.written(ready, &counted, figures).await?);
             }
         }
-        ready.compiled.keep_slices(found.len());
+        ready.compiled.needed.put_slices(found.len());
         Ok(found)
     }
 
@@ -185,6 +188,17 @@ impl Work {
     /// # Errors
     /// Why the device cannot compute the fragment.
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
+        match self.staying(wanted).await {
+            // Rows take less memory of the device.
+            Err(reason) if reason.missing().is_some() => {
+                tracing::debug!(%reason, "groups leave the device");
+                Ok(Staying::Rows(self.on_device().await?))
+            }
+            staying => staying,
+        }
+    }
+
+    async fn staying(&self, wanted: &[usize]) -> Result<Staying> {
         let mut figures = Figures::new(&self.context, self.columns.now());
         let mut ready = self.ready(true, &mut figures).await?;
         if !self.are_selected(&ready.groups) {
@@ -217,7 +231,7 @@ impl Work {
                 Err(reason) => return Err(reason),
             }
         }
-        ready.compiled.keep_slices(figures.group_slices);
+        ready.compiled.needed.put_slices(figures.group_slices);
         if !found.is_empty() {
             return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
         }
@@ -393,8 +407,8 @@ impl Work {
         let joins = devices.map(|device| Joins::new(&compiled, (&*self.columns, *device, used)));
         ready.joins = joins.collect::<Result<_>>()?;
         figures.table_slices = ready.joins.iter().map(Joins::turns).max().unwrap_or(1);
-        let are_sliced = figures.table_slices > 1;
-        if are_sliced && compiled.mark_words == 0 {
+        let mut slices = ready.joins.iter().map(Joins::turns);
+        if compiled.mark_words == 0 && slices.all(|it| it > 1) {
             // The kernel that adds the totals runs after each slice.
             ready.groups = Arc::new(compiled.groups(Some(&[]))?);
             return Ok(());
@@ -405,7 +419,7 @@ impl Work {
             joins.made(of, waits)
         });
         let mut launches = launches.collect::<Result<Vec<_>>>()?;
-        let may_run = may_run && !are_sliced;
+        let may_run = may_run && figures.table_slices == 1;
         let marked = match compiled.mark_words {
             0 => Some((Arc::default(), Arc::new(compiled.groups(Some(&[]))?))),
             _ => compiled.last_marked.get(),
@@ -421,9 +435,6 @@ impl Work {
             }
         }
         let ran = self.run_all(&ready.spread, launches, figures).await?;
-        if ran.iter().any(Ran::is_full) {
-            return Err(Reason::new("keys of a join that collide in a hash table"));
-        }
         // Each device has stored the same rows.
         let words = ran[0].results().as_chunks::<4>().0.iter();
         let words = words.take(compiled.mark_words);
@@ -623,7 +634,8 @@ impl Work {
             .iter()
             .flat_map(|it| &it.files)
             .flat_map(|it| it.values());
-        if columns.any(|column| column.bytes.host > 0 || column.is_on_disk) {
+        let are_wanted = !self.has_demoted.load(Ordering::Relaxed);
+        if are_wanted && columns.any(|column| column.bytes.host > 0 || column.is_on_disk) {
             self.columns.promote_unawaited(reads);
         }
     }

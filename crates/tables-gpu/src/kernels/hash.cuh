@@ -4,6 +4,8 @@
 
 // Instead of the slot of a key.
 constexpr u32 kNoSlot = 0xFFFFFFFF;
+// What the flag tells; the greatest number stays. After the first, a launch is repeated with more room.
+constexpr u32 kIsFull = 1, kHasSameKey = 2, kIsFarApart = 3, kIsFullJoin = 4;
 // Slots that are tried for a key. A table in which these are taken by others is full.
 constexpr u32 kProbes = 256;
 
@@ -38,9 +40,8 @@ __device__ inline u32 slot_of(const u64* keys, u32 bits, u64 key) {
     return kNoSlot;
 }
 
-// Returns the slot of a key, in which it is put if it has none. If the table is full, sets the flag to 2
-// and returns `kNoSlot`.
-__device__ inline u32 put_key(u64* keys, u32 bits, u64 key, u32* flag) {
+// Returns the slot of a key, in which it is put if it has none; `kNoSlot` if the table is full.
+__device__ inline u32 put_key(u64* keys, u32 bits, u64 key) {
     u32 slot = first_slot(key, bits);
     for (u32 probe = 0; probe < kProbes; probe++) {
         u64 known = *static_cast<const volatile u64*>(keys + slot);
@@ -48,6 +49,5 @@ __device__ inline u32 put_key(u64* keys, u32 bits, u64 key, u32* flag) {
         if (known == 0 || known == key + 1) return slot;
         slot = (slot + 1) & ((1u << bits) - 1);
     }
-    *flag = 2;
     return kNoSlot;
 }

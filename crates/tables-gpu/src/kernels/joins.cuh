@@ -113,12 +113,15 @@ struct Table {
             if constexpr (!kIsOwnHashed) index -= f.own_first;
         }
         if constexpr (kIsOwnHashed) {
-            index = put_key(f.own_keys, f.own_key_bits, index, f.flag);
-            if (index == kNoSlot) return;
+            index = put_key(f.own_keys, f.own_key_bits, index);
+            if (index == kNoSlot) {
+                atomicMax(f.flag, kIsFullJoin);
+                return;
+            }
         }
         const u32 bit = 1u << index % 32;
         const u32 before = atomicOr(f.seen + index / 32, bit);
-        if (kIsUnique && (before & bit)) *f.flag = 1;
+        if (kIsUnique && (before & bit)) atomicMax(f.flag, kHasSameKey);
         write<0>(f, index, words);
     }
 };

@@ -10,12 +10,12 @@ constexpr u32 kGroupsOfThread = 8;
 __device__ inline u64* own_group(const Fragment& f, u64 g, u64 key) {
     u32 group = static_cast<u32>(g);
     if (f.own_keys != nullptr) {
-        group = put_key(f.own_keys, f.own_key_bits, key - 1, f.flag);
+        group = put_key(f.own_keys, f.own_key_bits, key - 1);
     } else if (f.seen != nullptr) {
         // A row of a list, which is a group of its own.
         group = atomicAdd(f.seen, 1u);
-        if (group >= f.groups) *f.flag = 2;
     }
+    if (group >= f.groups) atomicMax(f.flag, kIsFull);
     return group < f.groups ? f.totals + static_cast<u64>(group) * kGroupWords : nullptr;
 }
 

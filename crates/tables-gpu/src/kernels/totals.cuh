@@ -126,7 +126,7 @@ struct Listed : OfAll {
     __device__ u32 group_of(const Fragment& f, Key) const {
         const u32 row = atomicAdd(f.seen, 1u);
         if (row < f.groups) return row;
-        *f.flag = 2;
+        atomicMax(f.flag, kIsFull);
         return kNoSlot;
     }
 };
@@ -160,6 +160,8 @@ struct Hashed : OfAll {
 
     __device__ u32 group_of(const Fragment& f, Key key) const {
         if (kIsSliced && !is_in_slice(place_of<true>(key), f.own_first, f.own_count)) return kNoSlot;
-        return put_key(f.own_keys, f.own_key_bits, key, f.flag);
+        const u32 slot = put_key(f.own_keys, f.own_key_bits, key);
+        if (slot == kNoSlot) atomicMax(f.flag, kIsFull);
+        return slot;
     }
 };

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_device::{DeviceOptions, Devices};
 use forebay_memory::Share;
 
+use super::Fixture;
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
 use super::random::{compare_random, number};
 use super::sessions::{self, ON};
-use super::{Fixture, gpus, gpus_of};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
@@ -53,6 +54,28 @@ pub(super) async fn explained(fixture: &Fixture, query: &str) -> String {
     let explained = format!("EXPLAIN ANALYZE {query}");
     let (plan, _) = Fixture::rows(&fixture.with, &explained).await;
     plan.expect(query).concat()
+}
+
+/// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
+pub(super) fn gpus() -> Option<Devices> {
+    gpus_of("cuda:0")
+}
+
+/// Returns these GPUs.
+fn gpus_of(names: &str) -> Option<Devices> {
+    if let Err(error) = forebay_device::cuda::gpus() {
+        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no GPU");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(1 << 30),
+        pinned_pool_bytes: 64 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices = Devices::new(&names.parse().expect("devices"), options);
+    Some(devices.expect("the GPUs start"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,3 +101,4 @@ inline u32 atomicOr(u32* to, u32 bits) {
     return before;
 }
 inline void atomicMax(u64* to, u64 number) { *to = max(*to, number); }
+inline void atomicMax(u32* to, u32 number) { *to = max(*to, number); }

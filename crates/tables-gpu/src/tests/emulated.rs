@@ -44,6 +44,10 @@ pub(super) struct Emulated {
     /// The devices that are lost, and those without free memory, a bit for each.
     pub(super) lost: AtomicU64,
     pub(super) full: AtomicU64,
+    /// The devices with memory of 48 KiB, by what they tell.
+    pub(super) small: AtomicU64,
+    /// How many allocations of memory of a device fail next.
+    pub(super) failing: AtomicU64,
     /// What the next search waits for.
     pub(super) search_waits: Mutex<Option<oneshot::Receiver<()>>>,
     /// Whether the next read of column files panics.
@@ -66,6 +70,8 @@ impl Emulated {
             is_host_full: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             full: AtomicU64::new(0),
+            small: AtomicU64::new(0),
+            failing: AtomicU64::new(0),
             search_waits: Mutex::default(),
             panics: AtomicBool::new(false),
             searches: AtomicU64::new(0),
@@ -160,12 +166,18 @@ impl Engine for Shared {
     }
 
     fn max_bytes(&self) -> u64 {
-        1 << 40
+        match self.is_in(&self.0.small) {
+            true => 48 << 10,
+            false => 1 << 40,
+        }
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Reason> {
         assert!(!self.is_lost(), "memory of a lost device");
-        if self.is_in(&self.0.full) {
+        let fail = |left: u64| left.checked_sub(1);
+        let failing = &self.0.failing;
+        let fails = failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail);
+        if fails.is_ok() || self.is_in(&self.0.full) {
             return Err(Reason::new("full"));
         }
         Ok(self.0.allocate(bytes, Tier::Device, self.1))

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use forebay_memory::Account;
 
 use super::data::Sizes;
+use super::devices::gpus;
 use super::emulated;
-use super::gpus;
 use super::sessions::{Fixture, ON, replace, rows};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
@@ -174,6 +174,15 @@ async fn columns_without_room_in_memory_are_read_pass_by_pass() {
     let expected = [true, true, true, false, true, true];
     assert_eq!(compare_all(&fixture, &queries).await, expected);
     assert_eq!(compare_all(&fixture, &queries).await, expected);
+    // Each slice of groups reads the rows from the disk.
+    let room = &fixture.columns.tables_bytes_max;
+    room.store(64 << 10, Ordering::Relaxed);
+    assert_eq!(compare_all(&fixture, &queries).await, expected);
+    let mut with = fixture.session(ON).await;
+    let plan = rows(&mut with, &format!("EXPLAIN ANALYZE {}", queries[4])).await;
+    let plan = plan.expect("a plan").concat();
+    assert!(plan.contains("groups in 4 slices"), "{plan}");
+    room.store(u64::MAX, Ordering::Relaxed);
     let figures = fixture.tables.gpu_figures().remove(0);
     assert_eq!((figures.column_bytes, figures.host_bytes), (0, 0));
     let files = written(&fixture).await;

@@ -24,7 +24,6 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use forebay_device::cuda::{Arch, ProgramSpec, compile, nvrtc_version};
-use forebay_device::{DeviceOptions, Devices};
 use forebay_memory::Share;
 use forebay_tables::GpuOptions;
 use futures_util::{Stream, StreamExt, stream};
@@ -32,6 +31,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use self::data::{Sizes, write};
+use self::devices::gpus;
 use self::emulated::Emulated;
 use self::floats::are_alike;
 use self::random::compare_random;
@@ -674,28 +674,6 @@ async fn groups_are_selected_by_kernels() {
             "{query}: {plan}"
         );
     }
-}
-
-/// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
-fn gpus() -> Option<Devices> {
-    gpus_of("cuda:0")
-}
-
-/// Returns these GPUs.
-fn gpus_of(names: &str) -> Option<Devices> {
-    if let Err(error) = forebay_device::cuda::gpus() {
-        let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
-        assert!(!required, "{error}");
-        println!("skipped: no GPU");
-        return None;
-    }
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(1 << 30),
-        pinned_pool_bytes: 64 << 20,
-        ..DeviceOptions::default()
-    };
-    let devices = Devices::new(&names.parse().expect("devices"), options);
-    Some(devices.expect("the GPUs start"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

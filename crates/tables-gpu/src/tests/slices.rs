@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use forebay_memory::Share;
 
 use super::data::Sizes;
-use super::devices::explained;
+use super::devices::{explained, gpus};
 use super::emulated::{self, Emulated};
 use super::random::compare_random;
-use super::{Fixture, QUERIES, compile_those, floats, gpus, joins};
+use super::{Fixture, QUERIES, compile_those, floats, joins};
 use crate::giving_way::Freeing;
 use crate::gpu::open_all;
 
@@ -52,6 +52,15 @@ const IN_SLICES: &[(&str, u64, &str)] = &[
     ),
 ];
 
+/// Creates a table `w` of 530,000 rows with a column in order, of which the planner does not know that.
+async fn in_order(fixture: &Fixture) {
+    let copy = "COPY (SELECT CAST(CAST(value AS VARCHAR) AS BIGINT) AS n, value % 9000 AS price, value % 7 AS flag
+        FROM generate_series(1, 530000)) TO";
+    let path = fixture._folder.path().join("w/0.parquet");
+    fixture.copy(&format!("{copy} '{}'", path.display())).await;
+    fixture.register("w").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_and_groups_without_room_are_made_in_slices() {
     if !emulated::has_compiler() {
@@ -83,12 +92,7 @@ async fn chunks_without_rows_of_a_slice_are_not_read() {
         return;
     }
     let fixture = Fixture::new(emulated::device(), Sizes(&[7])).await;
-    // A column in order, of which the planner does not know that.
-    let copy = "COPY (SELECT CAST(CAST(value AS VARCHAR) AS BIGINT) AS n, value % 9000 AS price, value % 7 AS flag
-        FROM generate_series(1, 530000)) TO";
-    let path = fixture._folder.path().join("w/0.parquet");
-    fixture.copy(&format!("{copy} '{}'", path.display())).await;
-    fixture.register("w").await;
+    in_order(&fixture).await;
     // The three chunks have 262,144 rows, as many, and 5,712. The second of three slices has rows of the first two.
     for (query, bytes, rows) in [
         (
@@ -110,6 +114,48 @@ async fn chunks_without_rows_of_a_slice_are_not_read() {
         let plan = explained(&fixture, query).await;
         assert!(plan.contains(&format!("ran there: {rows} rows")), "{plan}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_device_makes_slices_beside_a_large_one() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    emulated.small.store(2, Ordering::Relaxed);
+    let fixture = Fixture::new(emulated::devices(&emulated, 2), Sizes(&[7])).await;
+    in_order(&fixture).await;
+    let query = "SELECT count(*), sum(price), sum(o.n) FROM w
+        JOIN (SELECT n FROM w WHERE flag <> 3) AS o ON w.n = o.n";
+    fixture.compare([&query]).await;
+    let plan = explained(&fixture, query).await;
+    assert!(plan.contains("tables of joins in 3 slices"), "{plan}");
+    assert!(plan.contains("on each of 2 GPUs"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_make_room_for_tables() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 1), SIZES).await;
+    let query = "SELECT label, count(*), sum(price) FROM t JOIN d ON a = k GROUP BY label";
+    fixture.compare([&query]).await;
+    let plan = explained(&fixture, query).await;
+    assert!(!plan.contains("on the host"), "{plan}");
+    // Columns of other queries give way first, of which there are none.
+    emulated.failing.store(2, Ordering::Relaxed);
+    fixture.compare([&query]).await;
+    assert_eq!(emulated.failing.load(Ordering::Relaxed), 0);
+    let plan = explained(&fixture, query).await;
+    assert!(plan.contains("MB on the host"), "{plan}");
+    // Without room in the host, the query is the CPU's, and columns stay.
+    emulated.failing.store(2, Ordering::Relaxed);
+    emulated.is_host_full.store(true, Ordering::Relaxed);
+    let (refused, _) = Fixture::rows(&fixture.with, query).await;
+    assert!(refused.is_err_and(|it| it.contains("full")));
+    fixture.compare([&query]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
