@@ -30,7 +30,7 @@ const TABLES_OF_VALUES_MAX: usize = 256 << 20;
 
 /// The memory of the tables of a kernel's joins. Tables that have no room as a whole are made slice by slice, and the
 /// kernel runs after each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Joins {
     memory: Option<Memory>,
     bytes: u64,
@@ -38,6 +38,18 @@ pub(crate) struct Joins {
     counts: Vec<u64>,
     /// The slices of all tables, for each time that they are made.
     turns: Vec<Vec<Slice>>,
+}
+
+impl Default for Joins {
+    /// Returns the tables of no joins.
+    fn default() -> Joins {
+        Joins {
+            memory: None,
+            bytes: 0,
+            counts: Vec::new(),
+            turns: vec![Vec::new()],
+        }
+    }
 }
 
 /// A table while kernels use it.
@@ -166,7 +178,7 @@ impl Joins {
 
     /// Returns how often the tables are made: once if they are whole.
     pub(crate) fn turns(&self) -> usize {
-        self.turns.len().max(1)
+        self.turns.len()
     }
 
     /// Returns the kernels that make the tables, one slice after the other.
@@ -317,8 +329,8 @@ impl InMemory {
     }
 }
 
-/// Returns the kernel that adds the totals of a device's rows, to memory of the device or to its results: once, or after
-/// each slice of the tables of joins.
+/// Returns the kernel that adds the totals of a device's rows, to memory of the device or to its results: once, or
+/// after each slice of the tables of joins.
 ///
 /// # Errors
 /// If the columns of a file do not have the same rows.
@@ -350,13 +362,7 @@ pub(crate) fn last(
     if is_sliced && compiled.mark_words > 0 {
         launch.results_bytes = marks_at + compiled.mark_words * 4;
     }
-    let whole = [Vec::new()];
-    let turns = if joins.turns.is_empty() {
-        &whole[..]
-    } else {
-        &joins.turns
-    };
-    for turn in turns {
+    for turn in &joins.turns {
         let tables = joins.tables(compiled, turn);
         if is_sliced {
             joins.make(&tables, of, &mut launch, marks_at)?;

@@ -88,9 +88,9 @@ impl Columns {
         Ok(())
     }
 
-    /// Moves columns of a query from memory of a device to memory of the host, so that the device has as much more room
-    /// for its tables and totals. Of the columns that are enough, the smallest is moved. Those of declared tables, those
-    /// that other queries use, and texts that are searched stay.
+    /// Moves columns of a query from memory of a device to memory of the host, so that the device has as much more
+    /// room for its tables and totals. Of the columns that are enough, the smallest is moved. Those of declared tables,
+    /// those that other queries use, and texts that are searched stay.
     ///
     /// # Errors
     /// If the host has no room, the columns have too few bytes, or the device fails.
