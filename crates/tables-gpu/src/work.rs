@@ -205,36 +205,30 @@ impl Work {
             let found = vec![self.all(&mut ready, &mut figures).await?];
             return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
         }
-        let mut slices = self.slices(&ready);
-        let (mut resident, mut found, mut count) = (Resident { files: Vec::new() }, Vec::new(), 0);
+        let (mut slices, mut count) = (self.slices(&ready), 0);
+        let mut resident = Resident { files: Vec::new() };
         while let Some(groups) = slices.pop_front() {
-            let counted = self
-                .counted(&ready, groups, &mut slices, &mut figures)
-                .await?;
-            let Some(counted) = counted else {
+            let counted = self.counted(&ready, groups, &mut slices, &mut figures);
+            let Some(counted) = counted.await? else {
                 continue;
             };
-            let is_first = resident.files.is_empty() && found.is_empty();
-            let kept = match found.is_empty() {
-                true => self.kept(&ready, &counted, wanted, &mut figures).await,
-                false => Err(Reason::new("groups of another slice left the device")),
-            };
-            match kept {
+            let reason = match self.kept(&ready, &counted, wanted, &mut figures).await {
                 Ok(kept) => {
                     count += counted.selected.count as usize;
                     resident.files.extend(kept.files);
+                    continue;
                 }
-                Err(reason) if is_first || !found.is_empty() => {
-                    tracing::debug!(%reason, "groups leave the device");
-                    found.push(self.written(&ready, &counted, &mut figures).await?);
-                }
-                Err(reason) => return Err(reason),
+                Err(reason) => reason,
+            };
+            tracing::debug!(%reason, "groups leave the device");
+            if figures.group_slices == 1 && slices.is_empty() {
+                let found = vec![self.written(&ready, &counted, &mut figures).await?];
+                return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
             }
+            drop((ready, counted, resident));
+            return Ok(Staying::Rows(self.on_device().await?));
         }
         ready.compiled.needed.put_slices(figures.group_slices);
-        if !found.is_empty() {
-            return Ok(Staying::Rows(self.returned(ready, found, figures).await?));
-        }
         MetricBuilder::new(&self.metrics).output_rows(0).add(count);
         self.columns.counts.add_on_device();
         Ok(Staying::Columns(resident, figures.text(&ready.resident)))
