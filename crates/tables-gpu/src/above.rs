@@ -7,20 +7,22 @@ use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
-use datafusion::physical_expr::utils::split_conjunction;
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column};
+use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
-use datafusion::scalar::ScalarValue;
 
 use crate::fragment::is_moving;
 use crate::operator::GpuFragmentExec;
 use crate::reduced::with_fewer_groups;
 use crate::selection::{Condition, Selection, Top};
 
+/// Most digits of a decimal.
+const DIGITS_MAX: u32 = 38;
 /// Maximum number of conditions that a kernel tests, each a constant.
 const CONDITIONS_MAX: usize = 16;
 
@@ -67,34 +69,63 @@ fn with_conditions(filter: &FilterExec) -> Option<Plan> {
     Some(Arc::new(aggregate.with_selection(selection)))
 }
 
-/// Returns a comparison of an aggregate with a number.
+/// Returns a comparison of an aggregate with a constant or a scalar subquery.
 fn condition(expr: &Arc<dyn PhysicalExpr>, of: &GpuFragmentExec) -> Option<Condition> {
     let binary = expr.downcast_ref::<BinaryExpr>()?;
-    let (column, literal, operator) = match binary.left().downcast_ref::<Column>() {
-        Some(column) => (column, binary.right(), *binary.op()),
-        None => {
-            let column = binary.right().downcast_ref::<Column>()?;
-            (column, binary.left(), binary.op().swap()?)
-        }
+    let (aggregate, value, operator) = match collect_columns(binary.right()).is_empty() {
+        true => (binary.left(), binary.right(), *binary.op()),
+        false => (binary.right(), binary.left(), binary.op().swap()?),
     };
     let is_known = matches!(
         operator,
         Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
     );
-    let aggregate = of.aggregate_of(column.index()).filter(|_| is_known)?;
-    let data_type = of.schema().field(column.index()).data_type().clone();
-    let number = match (literal.downcast_ref::<Literal>()?.value(), &data_type) {
-        (ScalarValue::Int64(Some(number)), DataType::Int64) => (*number).into(),
-        (
-            ScalarValue::Decimal128(Some(number), _, scale),
-            DataType::Decimal128(_, scale_of_column),
-        ) if scale == scale_of_column => *number,
+    if !is_known || !collect_columns(value).is_empty() || is_volatile(value) {
+        return None;
+    }
+    // A decimal is compared with one of more digits behind the point.
+    let column = match aggregate.downcast_ref::<CastExpr>() {
+        Some(cast) => cast.expr(),
+        None => aggregate,
+    };
+    let index = column.downcast_ref::<Column>()?.index();
+    let schema = of.schema();
+    let own = digits(schema.field(index).data_type())?;
+    let compared = digits(&aggregate.data_type(&schema).ok()?)?;
+    let of_value = digits(&value.data_type(&schema).ok()?)?;
+    // A cast to fewer digits may fail.
+    let keeps_all =
+        compared.before >= own.before || compared.before + compared.behind == DIGITS_MAX;
+    if of_value.behind != compared.behind || !keeps_all {
+        return None;
+    }
+    Some(Condition {
+        aggregate: of.aggregate_of(index)?,
+        operator,
+        value: Arc::clone(value),
+        exponent: compared.behind.checked_sub(own.behind)?,
+    })
+}
+
+/// How many digits before and behind the point a number may have.
+struct Digits {
+    before: u32,
+    behind: u32,
+}
+
+/// Returns the digits of numbers that kernels compare.
+fn digits(data_type: &DataType) -> Option<Digits> {
+    let (before, behind) = match data_type {
+        DataType::Int64 => (19, 0),
+        DataType::Decimal128(digits, behind) => {
+            let behind = u8::try_from(*behind).ok()?;
+            (digits.checked_sub(behind)?, behind)
+        }
         _ => return None,
     };
-    Some(Condition {
-        aggregate,
-        operator,
-        number,
+    Some(Digits {
+        before: before.into(),
+        behind: behind.into(),
     })
 }
 

@@ -2,37 +2,48 @@
 
 use std::sync::{Arc, OnceLock};
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::Schema;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::scalar::ScalarValue;
+use parking_lot::Mutex;
 
-use crate::fragment::{Fragment, Rows};
+use crate::fragment::{Exprs, Fragment, Rows};
 use crate::reason::Reason;
 
-/// Whether the expressions of a fragment have scalar subqueries; known after the first run. A clone, which may get
-/// other expressions, does not know it.
-#[derive(Debug, Default)]
-pub(crate) struct HasSubqueries(OnceLock<bool>);
+/// Maximum bytes of the values that a fragment remembers.
+const VALUES_BYTES_MAX: usize = 1 << 10;
 
-impl Clone for HasSubqueries {
-    fn clone(&self) -> HasSubqueries {
-        HasSubqueries::default()
+/// The scalar subqueries in the expressions of a fragment. A clone, which may get other expressions, does not know them.
+#[derive(Debug, Default)]
+pub(crate) struct Subqueries {
+    /// Known after the first use.
+    all: OnceLock<Exprs>,
+    /// Their last values, and the fragment with these. Its kernels are kept.
+    last: Mutex<Option<(Vec<ScalarValue>, Arc<Fragment>)>>,
+}
+
+impl Clone for Subqueries {
+    fn clone(&self) -> Subqueries {
+        Subqueries::default()
     }
 }
 
-/// Returns the value of a scalar subquery.
+/// Returns the value of an expression without columns.
 ///
 /// # Errors
-/// If it has not run.
-pub(crate) fn value(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
-    let no_rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
-    match subquery.evaluate(&no_rows)? {
+/// If it fails, or is of a scalar subquery that has not run.
+pub(crate) fn value(expr: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
+    // Without a row, CASE tests no condition.
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let schema = Arc::new(Schema::empty());
+    let row = RecordBatch::try_new_with_options(schema, Vec::new(), &options)?;
+    match expr.evaluate(&row)? {
         ColumnarValue::Scalar(value) => Ok(value),
         ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
     }
@@ -44,37 +55,70 @@ pub(crate) fn null_of(subquery: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
 }
 
 impl Fragment {
-    /// Returns the fragment with constants instead of scalar subqueries; `None` if it has none.
+    /// Returns the fragment with constants instead of scalar subqueries, the same one for the same values; `None` if it
+    /// has none.
     ///
     /// # Errors
     /// If `value` fails.
     pub(crate) fn with_constants(
         &self,
         value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>,
-    ) -> std::result::Result<Option<Fragment>, Reason> {
-        if self.has_subqueries.0.get() == Some(&false) {
+    ) -> std::result::Result<Option<Arc<Fragment>>, Reason> {
+        let all = self.subqueries.all.get_or_init(|| self.scalar_subqueries());
+        if all.is_empty() {
             return Ok(None);
         }
+        let values: Result<Vec<_>> = all.iter().map(value).collect();
+        let values = values.map_err(Reason::of)?;
+        let mut last = self.subqueries.last.lock();
+        if let Some((of, fragment)) = &*last
+            && *of == values
+        {
+            return Ok(Some(Arc::clone(fragment)));
+        }
         let mut fragment = self.clone();
-        let (rows, mut all) = fragment.parts_mut();
-        add_all(rows, &mut all);
-        let mut has_some = false;
-        for expr in all {
+        fragment.replace(value).map_err(Reason::of)?;
+        fragment.number();
+        let fragment = Arc::new(fragment);
+        let bytes: usize = values.iter().map(ScalarValue::size).sum();
+        if bytes > VALUES_BYTES_MAX {
+            return Ok(Some(fragment));
+        }
+        *last = Some((values, Arc::clone(&fragment)));
+        Ok(Some(fragment))
+    }
+
+    fn scalar_subqueries(&self) -> Exprs {
+        let (mut fragment, mut found) = (self.clone(), Exprs::new());
+        for expr in fragment.exprs_mut() {
+            let _ = expr.apply(|node| {
+                if node.is::<ScalarSubqueryExpr>() {
+                    found.push(Arc::clone(node));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            });
+        }
+        found
+    }
+
+    fn replace(&mut self, value: fn(&Arc<dyn PhysicalExpr>) -> Result<ScalarValue>) -> Result<()> {
+        for expr in self.exprs_mut() {
             let replaced = Arc::clone(expr).transform_up(|node| {
                 Ok(match node.is::<ScalarSubqueryExpr>() {
                     true => Transformed::yes(Arc::new(Literal::new(value(&node)?)) as _),
                     false => Transformed::no(node),
                 })
             });
-            let replaced = replaced.map_err(Reason::of)?;
-            has_some |= replaced.transformed;
-            *expr = replaced.data;
+            *expr = replaced.data()?;
         }
-        let _ = self.has_subqueries.0.set(has_some);
-        Ok(has_some.then(|| {
-            fragment.number();
-            fragment
-        }))
+        Ok(())
+    }
+
+    /// Returns all expressions.
+    fn exprs_mut(&mut self) -> Vec<&mut Arc<dyn PhysicalExpr>> {
+        let (rows, mut all) = self.parts_mut();
+        add_all(rows, &mut all);
+        all
     }
 }
 

@@ -194,8 +194,8 @@ fn of_groups(fragment: &Fragment, compiled: &Compiled) -> Printed {
     let mut comments = vec!["selects groups, and writes their totals".to_owned()];
     let aggregate = |index: usize| of_aggregate(&fragment.aggregates[index]);
     let conditions = fragment.selection.conditions.iter().map(|it| {
-        let (of, number) = (aggregate(it.aggregate), it.number);
-        format!("having: {of} {} {number}, as integers", it.operator)
+        let of = aggregate(it.aggregate);
+        format!("having: {of} {} {}", it.operator, it.value)
     });
     comments.extend(conditions);
     comments.extend(fragment.selection.top.iter().map(|top| {

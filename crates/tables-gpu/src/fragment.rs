@@ -23,7 +23,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
-use crate::constants::HasSubqueries;
+use crate::constants::Subqueries;
 use crate::join::{Join, joined};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
@@ -162,7 +162,7 @@ pub(crate) struct Fragment {
     pub(crate) shares_rows: Arc<AtomicBool>,
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
-    pub(crate) has_subqueries: HasSubqueries,
+    pub(crate) subqueries: Subqueries,
 }
 
 impl Fragment {
@@ -216,7 +216,7 @@ impl Fragment {
             returns_states: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
-            has_subqueries: HasSubqueries::default(),
+            subqueries: Subqueries::default(),
         };
         fragment.number();
         fragment
@@ -271,7 +271,7 @@ impl Fragment {
             returns_states: false,
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
-            has_subqueries: HasSubqueries::default(),
+            subqueries: Subqueries::default(),
         };
         fragment.number();
         Ok(fragment)
@@ -289,6 +289,8 @@ impl Fragment {
             of_aggregates.flat_map(|it| it.arguments.iter_mut().chain(&mut it.filter));
         let over = self.keys.iter_mut().chain(of_aggregates);
         let over = over.chain(self.limit.exprs_mut());
+        let conditions = self.selection.conditions.iter_mut();
+        let over = over.chain(conditions.map(|it| &mut it.value));
         (&mut self.rows, over.collect())
     }
 

@@ -446,15 +446,13 @@ fn check_listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), Reason
     if plan.properties().output_ordering().is_some() {
         return Err(Reason::new("rows that are sorted"));
     }
-    let partitioning = &plan.properties().partitioning;
-    let is_any = matches!(
-        partitioning,
-        Partitioning::UnknownPartitioning(_) | Partitioning::RoundRobinBatch(_)
-    );
-    if !is_any && !is_by_columns(partitioning) {
-        return Err(Reason::new("rows that are partitioned"));
+    // Nothing relies on partitions by columns that are not there any more.
+    match &plan.properties().partitioning {
+        Partitioning::UnknownPartitioning(_)
+        | Partitioning::RoundRobinBatch(_)
+        | Partitioning::Hash(..) => Ok(()),
+        _ => Err(Reason::new("rows that are partitioned")),
     }
-    Ok(())
 }
 
 /// Checks that kernels can compute a fragment, if the numbers of its columns are small.
@@ -463,7 +461,7 @@ fn check_listed(plan: &Arc<dyn ExecutionPlan>) -> std::result::Result<(), Reason
 /// Why they cannot.
 pub(crate) fn check(fragment: &Fragment) -> std::result::Result<(), Reason> {
     let constant = fragment.with_constants(constants::null_of)?;
-    let fragment = constant.as_ref().unwrap_or(fragment);
+    let fragment = constant.as_deref().unwrap_or(fragment);
     let mut rows = vec![&fragment.rows];
     let mut assumed = vec![None; fragment.sources.len()];
     while let Some(of) = rows.pop() {

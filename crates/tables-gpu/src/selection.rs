@@ -4,10 +4,14 @@
 //! the kernel selects at least the groups that they keep.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::scalar::ScalarValue;
 use forebay_device::cuda::{Program, ProgramSpec};
 
+use crate::constants;
 use crate::engine::{KernelLaunch, Launch};
 use crate::launches::InMemory;
 use crate::program::{Column, Float, Output, Total, group_words};
@@ -31,13 +35,46 @@ const WRITE_TOTALS: &str = "write_totals(f, to, number, group);";
 const CONSTANTS: usize = 5;
 
 /// A condition on an aggregate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Condition {
     /// Index of the aggregate.
     pub(crate) aggregate: usize,
     pub(crate) operator: Operator,
-    /// The number that the aggregate is compared with.
-    pub(crate) number: i128,
+    /// The number that the aggregate is compared with, an expression without columns. Scalar subqueries in it are
+    /// constants when kernels are written.
+    pub(crate) value: Arc<dyn PhysicalExpr>,
+    /// How many digits behind the point the number has more than the aggregate.
+    pub(crate) exponent: u32,
+}
+
+impl Condition {
+    /// Returns the number with which the aggregate's number, an integer, is compared.
+    ///
+    /// # Errors
+    /// If the value is of another type, or cannot be computed.
+    fn number(&self) -> Result<i128, Reason> {
+        let value = match constants::value(&self.value).map_err(Reason::of)? {
+            ScalarValue::Int64(value) => value.map(i128::from),
+            ScalarValue::Decimal128(value, ..) => value,
+            other => return Err(Reason::new(format!("groups cannot be selected by {other}"))),
+        };
+        let power = 10_i128.pow(self.exponent);
+        let is_between = |value: &i128| value.rem_euclid(power) > 0;
+        let (below, number) = match self.operator {
+            // No aggregate equals a number between two integers, or NULL.
+            Operator::Eq => (true, value.filter(|it| !is_between(it))),
+            Operator::Lt | Operator::LtEq => (true, value),
+            _ => (false, value),
+        };
+        let Some(number) = number else {
+            // Decimals have 38 digits: the condition holds for none.
+            return Ok(if below { i128::MIN } else { i128::MAX });
+        };
+        Ok(match self.operator {
+            Operator::Lt | Operator::GtEq => -(-number).div_euclid(power),
+            _ => number.div_euclid(power),
+        })
+    }
 }
 
 /// The groups that are the first in an order.
@@ -51,7 +88,7 @@ pub(crate) struct Top {
 }
 
 /// What the plan above an aggregate keeps of its groups.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Selection {
     pub(crate) conditions: Vec<Condition>,
     /// Whether these are all conditions of the filter above, which has no limit.
@@ -143,7 +180,7 @@ impl Selecting {
                 " && {is_some} && static_cast<i128>({value}) {sign} wide_constant(f.constants[{constant}], f.constants[{}])",
                 constant + 1
             );
-            numbers.push(condition.number);
+            numbers.push(condition.number()?);
         }
         let top = selection.top.as_ref();
         let ranked = top.map(|top| Ok((top, value(top.aggregate)?)));
@@ -289,5 +326,53 @@ fn spec(head: &str, write: &str) -> ProgramSpec {
         headers: headers(),
         options: options(),
         entries: vec!["fragment".to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::physical_expr::expressions::Literal;
+
+    use super::*;
+
+    fn holds<T: Ord>(operator: Operator, left: T, right: T) -> bool {
+        match operator {
+            Operator::Eq => left == right,
+            Operator::Lt => left < right,
+            Operator::LtEq => left <= right,
+            Operator::Gt => left > right,
+            Operator::GtEq => left >= right,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_condition_on_integers_is_that_on_decimals() {
+        use Operator::{Eq, Gt, GtEq, Lt, LtEq};
+        for operator in [Eq, Lt, LtEq, Gt, GtEq] {
+            for exponent in [0, 1, 2] {
+                let number = |value: Option<i128>| {
+                    let value = ScalarValue::Decimal128(value, 38, 6);
+                    let condition = Condition {
+                        aggregate: 0,
+                        operator,
+                        value: Arc::new(Literal::new(value)),
+                        exponent,
+                    };
+                    condition.number().expect("a number")
+                };
+                for aggregate in -4..=4 {
+                    let decimal = aggregate * 10_i128.pow(exponent);
+                    for value in -310..=310 {
+                        assert_eq!(
+                            holds(operator, aggregate, number(Some(value))),
+                            holds(operator, decimal, value),
+                            "{aggregate} {operator} {value} / 10^{exponent}"
+                        );
+                    }
+                    assert!(!holds(operator, aggregate, number(None)));
+                }
+            }
+        }
     }
 }

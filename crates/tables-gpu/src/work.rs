@@ -356,7 +356,7 @@ impl Work {
     async fn ready(&self, may_run: bool, figures: &mut Figures) -> Result<Ready> {
         let used = figures.used;
         let constant = self.fragment.with_constants(constants::value)?;
-        let original = constant.map_or_else(|| Arc::clone(&self.fragment), Arc::new);
+        let original = constant.unwrap_or_else(|| Arc::clone(&self.fragment));
         let stop = StopOnDrop::default();
         let written = self.of_columns(&original, used, &stop).await;
         let (fragment, resident, compiled) = match written {

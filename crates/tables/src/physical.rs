@@ -1,8 +1,8 @@
 //! Physical plans that are kept for statements that run again on a GPU.
 //!
 //! DataFusion makes the physical plan of a star query in 5 to 10 ms, and a GPU computes the query in less. A plan is
-//! kept after all its rows came from one fragment on a GPU: the operators above it can be made again for each run. If
-//! the fragment does not run on the GPU the next time, the query is planned again.
+//! kept after all its rows came from fragments on a GPU: the operators above them can be made again for each run. If
+//! one does not run on the GPU the next time, the query is planned again.
 
 use std::sync::Arc;
 
@@ -20,15 +20,19 @@ use crate::gpu::{GPU_OPERATOR, GpuOptions};
 use crate::managed::Version;
 use crate::rows::Query;
 
-/// Operators that may be above a fragment. Each has one input, so that no row is returned before the fragment has run,
-/// and is made without its state by `replace_children` and `reset_state`.
-const ABOVE: [&str; 13] = [
+/// Operators that may be above fragments. None returns a row before all fragments that it reads have run: a join, which
+/// is kept with one partition, reads its left input to the end and waits for rows of the right one. Each is made
+/// without its state by `replace_children` and `reset_state`. The filter that a hash join makes for scans has no reader.
+const ABOVE: [&str; 16] = [
     "AggregateExec",
     "CoalescePartitionsExec",
     "CooperativeExec",
+    "CrossJoinExec",
     "FilterExec",
     "GlobalLimitExec",
+    "HashJoinExec",
     "LocalLimitExec",
+    "NestedLoopJoinExec",
     "OnCpuExec",
     "ProjectionExec",
     "RepartitionExec",
@@ -37,13 +41,17 @@ const ABOVE: [&str; 13] = [
     "SortExec(TopK)",
     "SortPreservingMergeExec",
 ];
+/// Runs scalar subqueries and then its first input, to whose expressions it gives their values.
+const SUBQUERIES: &str = "ScalarSubqueryExec";
+/// Returns a row that is part of the plan: what statistics of the files tell, for example.
+const CONSTANT: &str = "PlaceholderRowExec";
 /// Those that only distribute or collect rows, if they have no limit.
 const MOVING: [&str; 3] = [
     "CoalescePartitionsExec",
     "RepartitionExec",
     "SortPreservingMergeExec",
 ];
-/// Rows of a fragment up to which the operators above it run in one partition. A thread combines them in a millisecond,
+/// Rows of fragments up to which the operators above them run in one partition. A thread combines them in a millisecond,
 /// and to start tasks for each core takes longer.
 const ROWS_OF_PARTITION: usize = 20_000;
 /// Maximum bytes of the parameters of a plan that is kept.
@@ -61,10 +69,13 @@ pub(crate) struct Basis {
     versions: Vec<Version>,
 }
 
-/// A physical plan whose fragment ran on a GPU.
+/// A physical plan whose fragments ran on a GPU.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(crate) of: Basis,
+    /// Whether it has scalar subqueries. Their values are where the expressions of the plan read them, so that only one
+    /// run at a time may have the plan. It may be kept again after all rows of the run have been read.
+    pub(crate) has_subqueries: bool,
     /// Estimated bytes.
     pub(crate) bytes: usize,
     plan: Arc<dyn ExecutionPlan>,
@@ -116,13 +127,16 @@ impl Basis {
 impl Physical {
     /// Returns a plan that ran to be kept; `None` if it cannot be.
     pub(crate) fn new(of: Basis, plan: &Arc<dyn ExecutionPlan>) -> Option<Physical> {
-        let rows = rows_of_gpu(plan)?;
+        let rows = rows_of_gpu(plan).filter(|_| has_fragment(plan))?;
         let plan = match rows <= ROWS_OF_PARTITION {
             true => in_one_partition(plan),
+            false if joins(plan) => return None,
             false => kept(plan),
         };
-        let plan = plan.ok()?;
+        // The plan that ran has what its joins have built.
+        let plan = plan.and_then(|plan| renewed(&plan)).ok()?;
         Some(Physical {
+            has_subqueries: has_subqueries(&plan),
             bytes: bytes_of(&plan) + 2 * PARAMETERS_BYTES_MAX,
             plan,
             of,
@@ -144,10 +158,36 @@ fn rows_of_gpu(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
         // It counts rows if the GPU returned them.
         return plan.metrics()?.output_rows();
     }
-    match plan.children().as_slice() {
-        [input] if ABOVE.contains(&plan.name()) => rows_of_gpu(input),
-        _ => None,
+    let inputs = plan.children();
+    let are_kept = match plan.name() {
+        SUBQUERIES => true,
+        CONSTANT => return Some(0),
+        // When all rows of a join have been read, a subquery below it may still run.
+        name => ABOVE.contains(&name) && (inputs.len() == 1 || !has_subqueries(plan)),
+    };
+    if !are_kept || inputs.is_empty() {
+        return None;
     }
+    inputs.into_iter().map(rows_of_gpu).sum()
+}
+
+fn has_fragment(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.name() == GPU_OPERATOR || inputs(plan).any(has_fragment)
+}
+
+fn has_subqueries(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    plan.name() == SUBQUERIES || inputs(plan).any(has_subqueries)
+}
+
+fn joins(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let is_join = plan.name() != SUBQUERIES && inputs(plan).count() > 1;
+    is_join || inputs(plan).any(joins)
+}
+
+/// Returns the inputs of an operator above fragments; none of a fragment.
+fn inputs(plan: &Arc<dyn ExecutionPlan>) -> impl Iterator<Item = &Arc<dyn ExecutionPlan>> {
+    let is_above = plan.name() != GPU_OPERATOR;
+    plan.children().into_iter().filter(move |_| is_above)
 }
 
 /// Returns a plan for further runs, without what only distributes or collects rows.

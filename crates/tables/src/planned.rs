@@ -8,7 +8,6 @@ use datafusion::catalog::{SchemaProvider, TableProvider};
 use datafusion::datasource::TableType;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::sql::parser::Statement;
 use forebay_memory::{Account, Share};
 use futures_util::future::join_all;
@@ -309,13 +308,10 @@ impl Plans {
         kept.has(planned) && entry.is_some_and(|it| !it.physical.is_empty())
     }
 
-    /// Returns the physical plan that is kept for a plan and for `of`, to be run once.
-    pub(crate) fn physical(
-        &self,
-        planned: &Arc<Planned>,
-        of: &Basis,
-    ) -> Option<Arc<dyn ExecutionPlan>> {
-        let found = self.with(|kept| {
+    /// Returns the physical plan that is kept for a plan and for `of`, to be run once. One that only one run may have is
+    /// not kept any more.
+    pub(crate) fn physical(&self, planned: &Arc<Planned>, of: &Basis) -> Option<Arc<Physical>> {
+        self.with(|kept| {
             if !kept.has(planned) {
                 return None;
             }
@@ -323,9 +319,11 @@ impl Plans {
             let index = physical.iter().position(|it| it.of == *of)?;
             let found = physical.remove(index);
             physical.push(Arc::clone(&found));
+            if found.has_subqueries {
+                kept.retain_physical(&planned.key, |_, rank| rank > 0);
+            }
             Some(found)
-        });
-        found?.renewed().ok()
+        })
     }
 
     /// Keeps a physical plan of a plan that is kept, if no managed table has a later version.

@@ -419,13 +419,20 @@ async fn begun_again(
     let Some(basis) = Basis::new(query, state)? else {
         return Ok(None);
     };
-    let Some(plan) = plans.physical(planned, &basis) else {
-        return Ok(None);
-    };
     if !query.is_current && !planned.is_current().await {
         return Ok(None);
     }
-    let mut rows = execute_stream(Arc::clone(&plan), context_again(state))?.peekable();
+    let Some(physical) = plans.physical(planned, &basis) else {
+        return Ok(None);
+    };
+    let Ok(plan) = physical.renewed() else {
+        return Ok(None);
+    };
+    let Ok(rows) = execute_stream(Arc::clone(&plan), context_again(state)) else {
+        plans.forget_physical(planned, &basis);
+        return Ok(None);
+    };
+    let mut rows = rows.peekable();
     if let Some(Err(error)) = Pin::new(&mut rows).peek().await
         && PlanAgain::is_cause_of(error)
     {
@@ -437,7 +444,7 @@ async fn begun_again(
         plan,
         rows,
         has_first: true,
-        basis: None,
+        basis: physical.has_subqueries.then_some(basis),
     }))
 }
 
@@ -456,6 +463,9 @@ impl Begun {
             match self.rows.next().now_or_never() {
                 Some(Some(batch)) => {
                     started.are_all = batch.is_err();
+                    if started.are_all {
+                        self.basis = None;
+                    }
                     started.first.push_back(shown(batch));
                 }
                 Some(None) => started.are_all = true,
@@ -466,6 +476,15 @@ impl Begun {
             }
         }
         started
+    }
+
+    /// Keeps the plan if that is good for later runs. All rows have been read.
+    fn keep(&mut self, shared: &Shared, query: &Query) {
+        if let Some(basis) = self.basis.take()
+            && let Some(physical) = Physical::new(basis, &self.plan)
+        {
+            shared.plans.put_physical(&query.planned, physical);
+        }
     }
 }
 
@@ -547,6 +566,10 @@ async fn run(
     };
     let started = begun.started();
     let are_all = started.are_all;
+    if are_all {
+        // The client may run the statement again when it has the rows.
+        begun.keep(&shared, &query);
+    }
     let _ = start.send(Ok(started));
     while !are_all && let Some(batch) = begun.rows.next().await {
         let batch = shown(batch);
@@ -555,9 +578,5 @@ async fn run(
             return;
         }
     }
-    if let Some(basis) = begun.basis
-        && let Some(physical) = Physical::new(basis, &begun.plan)
-    {
-        shared.plans.put_physical(&query.planned, physical);
-    }
+    begun.keep(&shared, &query);
 }

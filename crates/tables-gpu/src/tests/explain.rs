@@ -77,7 +77,7 @@ async fn the_plan_is_beside_the_code() {
         &printed,
         &[
             ": selects groups, and writes their totals\n",
-            "//   having: count(*) > 1, as integers\n",
+            "//   having: count(*) > 1\n",
             "//   order by: sum(CAST(b AS Decimal128(20, 0))) DESC, limit 7\n",
             "//   group[0]: rows of the group, sum(CAST(b AS Decimal128(20, 0))), count(*)\n",
             "// key 0: day\n// key 1: flag\n",

@@ -1,5 +1,6 @@
 //! Queries on an engine and without it: the same rows.
 
+mod benchmarks;
 mod data;
 mod declared;
 mod devices;
@@ -128,6 +129,12 @@ const QUERIES: &[&str] = &[
     "SELECT day, flag, max(wide) AS m, min(price) FROM t GROUP BY 1, 2 HAVING min(price) < 50000.00 AND max(wide) >= 5
         ORDER BY m DESC, 1, 2 LIMIT 11",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) = 2 AND 100 < sum(b) AND avg(price) > 500",
+    "SELECT day, flag, sum(price) FROM t GROUP BY 1, 2 HAVING sum(price) > (SELECT avg(price) * 1.25 FROM t)",
+    "SELECT day, flag, sum(b) FROM t GROUP BY 1, 2 HAVING (SELECT avg(b) FROM t) >= sum(b) AND count(*) = (SELECT min(a) + 1 FROM t WHERE a > 0)",
+    "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) >
+        CASE WHEN (SELECT avg(b) FROM t) > 100 THEN 1 WHEN (SELECT avg(a) FROM t) > 0 THEN 2 ELSE 1000000 END",
+    "SELECT day, flag, sum(a) FROM t GROUP BY 1, 2 HAVING sum(a) > coalesce((SELECT avg(a) FROM t)::bigint, 0)",
+    "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) < (SELECT max(b) FROM t WHERE a > 1000000)",
     "SELECT day, flag, min(day) AS m FROM t GROUP BY 1, 2 HAVING sum(b) < 0 OR sum(b) > 90 ORDER BY m, 2 LIMIT 20",
     // Grouping sets.
     "SELECT flag, name, count(*), sum(b), avg(price) FROM t GROUP BY ROLLUP (flag, name)",
@@ -458,6 +465,12 @@ async fn partitions_of_an_aggregate_stay_those_of_the_plan() {
         ),
         (
             "SELECT flag, b FROM t JOIN d ON a = k WHERE label <> 'x' ORDER BY b, flag LIMIT 9",
+            true,
+        ),
+        // As query 2 of TPC-H.
+        (
+            "SELECT flag, label, b FROM t JOIN d ON a = k WHERE b = (SELECT min(i.b) FROM t AS i WHERE i.a = t.a)
+                ORDER BY b, flag LIMIT 9",
             true,
         ),
     ] {

@@ -68,7 +68,7 @@ impl Fixture {
         Fixture::over(Arc::clone(&self.folder), (emulated, engines), Some(disk))
     }
 
-    fn over(
+    pub(super) fn over(
         folder: Arc<TempDir>,
         (emulated, engines): (Arc<Emulated>, Vec<Arc<dyn Engine>>),
         disk: Option<Disk>,
@@ -117,7 +117,7 @@ impl Fixture {
     }
 
     /// Returns the number of queries that ran with a kept physical plan.
-    fn runs_again(&self) -> u64 {
+    pub(super) fn runs_again(&self) -> u64 {
         self.tables.figures().plans_run_again
     }
 }
@@ -230,6 +230,110 @@ fn largest_are_told(fixture: &Fixture, columns: usize) {
         "{price:?}"
     );
     assert!(price.device_bytes > 0 && price.unused < Duration::from_secs(3600));
+}
+
+/// Joins of the CPU over fragments, and scalar subqueries.
+const OF_FRAGMENTS: [&str; 6] = [
+    "SELECT * FROM (SELECT a, count(*) FROM t GROUP BY a) AS x
+        FULL JOIN (SELECT a AS k, max(b) FROM t WHERE b > 0 GROUP BY 1) AS y ON a = k + 1",
+    "SELECT a, k FROM (SELECT a, count(*) AS c FROM t GROUP BY a) AS x
+        JOIN (SELECT a AS k, sum(quantity) AS s FROM t GROUP BY 1) AS y ON c < s AND a > k",
+    "SELECT a, c FROM (SELECT a, count(*) AS c FROM t GROUP BY a) AS x, (SELECT max(b) AS m FROM t) AS y
+        WHERE a + m > 3 ORDER BY 1",
+    "SELECT flag, count(*) FROM t WHERE b > (SELECT avg(b) FROM t WHERE a > (SELECT min(a) FROM t)) GROUP BY flag",
+    "SELECT b, sum(price) FROM t GROUP BY b HAVING sum(price) > (SELECT sum(price) * 0.0015 FROM t) ORDER BY 2 LIMIT 5",
+    "SELECT (SELECT count(*) FROM t WHERE a = 2), max(day) FROM t",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_of_several_fragments_are_kept() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[700, 1]));
+    let mut with = fixture.session(ON).await;
+    let mut lazy = fixture.session("SET forebay.gpu = auto").await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    for query in OF_FRAGMENTS {
+        let wanted = rows(&mut without, query).await;
+        assert!(wanted.is_ok(), "{query}: {wanted:?}");
+        let before = fixture.runs_again();
+        for _ in 0..3 {
+            assert_eq!(rows(&mut with, query).await, wanted, "{query}");
+        }
+        assert_eq!(fixture.runs_again() - before, 2, "{query}");
+        // The GPU does not compute one of the fragments of the plan: all is planned again.
+        for _ in 0..3 {
+            assert_eq!(rows(&mut lazy, query).await, wanted, "{query}");
+            fixture.freeing.free(0, u64::MAX);
+        }
+    }
+    // Another value of a subquery.
+    replace(&fixture.files().join("t"), Sizes(&[500]));
+    for query in OF_FRAGMENTS {
+        let wanted = rows(&mut without, query).await;
+        assert!(wanted.is_ok(), "{query}: {wanted:?}");
+        for _ in 0..2 {
+            assert_eq!(rows(&mut with, query).await, wanted, "{query}");
+        }
+    }
+}
+
+/// The values of subqueries lie in the expressions of a plan.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_with_subqueries_is_that_of_one_run() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let fixture = Fixture::new(Sizes(&[700]));
+    let mut session = fixture.session(ON).await;
+    let mut other = fixture.session(ON).await;
+    let mut without = fixture.session("SET forebay.gpu = off").await;
+    // More rows than are computed before they are read.
+    let query = "SELECT x.b, y.b FROM (SELECT b, count(*) FROM t GROUP BY b) AS x, (SELECT b, count(*) FROM t GROUP BY b) AS y
+        WHERE x.b + y.b > (SELECT avg(b) FROM t)";
+    let wanted = rows(&mut without, query).await;
+    assert!(wanted.as_ref().is_ok_and(|it| it.len() > 100_000));
+    let mut before = fixture.runs_again();
+    let mut again = || {
+        let now = fixture.runs_again();
+        let runs = now - before;
+        before = now;
+        runs
+    };
+    for wanted_again in [0, 1] {
+        assert_eq!(rows(&mut session, query).await, wanted);
+        assert_eq!(again(), wanted_again);
+    }
+    let begin = async |session: &mut Session| {
+        let parsed = parse(query).expect("a query").remove(0);
+        let Outcome::Rows(mut rows) = session.run(parsed).await.expect("rows") else {
+            panic!("no rows");
+        };
+        let first = rows.next().await.expect("rows").expect("a batch");
+        (first.num_rows() + 4, rows)
+    };
+    let (mut lines, mut running) = begin(&mut session).await;
+    assert_eq!(again(), 1);
+    // Another run has a plan of its own, which is kept.
+    for wanted_again in [0, 1] {
+        assert_eq!(rows(&mut other, query).await, wanted);
+        assert_eq!(again(), wanted_again);
+    }
+    while let Some(batch) = running.next().await.expect("rows") {
+        lines += batch.num_rows();
+    }
+    assert_eq!(lines, wanted.as_ref().expect("rows").len());
+    drop(running);
+    assert_eq!(rows(&mut session, query).await, wanted);
+    assert_eq!(again(), 1);
+    // A run that did not end does not give its plan back.
+    drop(begin(&mut session).await);
+    assert_eq!(again(), 1);
+    for wanted_again in [0, 1] {
+        assert_eq!(rows(&mut session, query).await, wanted);
+        assert_eq!(again(), wanted_again);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
