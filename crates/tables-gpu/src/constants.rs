@@ -19,7 +19,8 @@ use crate::reason::Reason;
 /// Maximum bytes of the values that a fragment remembers.
 const VALUES_BYTES_MAX: usize = 1 << 10;
 
-/// The scalar subqueries in the expressions of a fragment. A clone, which may get other expressions, does not know them.
+/// The scalar subqueries in the expressions of a fragment. A clone, which may get other expressions, does not know
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Subqueries {
     /// Known after the first use.

@@ -59,20 +59,16 @@ impl Condition {
             other => return Err(Reason::new(format!("groups cannot be selected by {other}"))),
         };
         let power = 10_i128.pow(self.exponent);
-        let is_between = |value: &i128| value.rem_euclid(power) > 0;
-        let (below, number) = match self.operator {
-            // No aggregate equals a number between two integers, or NULL.
-            Operator::Eq => (true, value.filter(|it| !is_between(it))),
-            Operator::Lt | Operator::LtEq => (true, value),
-            _ => (false, value),
+        // Beyond all decimals, so that the condition holds for none.
+        let beyond = match self.operator {
+            Operator::Gt | Operator::GtEq => i128::MAX,
+            _ => i128::MIN,
         };
-        let Some(number) = number else {
-            // Decimals have 38 digits: the condition holds for none.
-            return Ok(if below { i128::MIN } else { i128::MAX });
-        };
-        Ok(match self.operator {
-            Operator::Lt | Operator::GtEq => -(-number).div_euclid(power),
-            _ => number.div_euclid(power),
+        Ok(match (self.operator, value) {
+            (_, None) => beyond,
+            (Operator::Eq, Some(value)) if value.rem_euclid(power) > 0 => beyond,
+            (Operator::Lt | Operator::GtEq, Some(value)) => -(-value).div_euclid(power),
+            (_, Some(value)) => value.div_euclid(power),
         })
     }
 }

@@ -132,8 +132,8 @@ pub trait GpuRule: PhysicalOptimizerRule + Send + Sync {
     ) -> BoxFuture<'a, Result<String>>;
 }
 
-/// Name of the operator of a fragment on a GPU. A plan is kept for later runs if all its rows come from such operators. The
-/// operator counts its rows among its metrics if the GPU returned them. [`ExecutionPlan::repartitioned`] into one
+/// Name of the operator of a fragment on a GPU. A plan is kept for later runs if all its rows come from such operators.
+/// The operator counts its rows among its metrics if the GPU returned them. [`ExecutionPlan::repartitioned`] into one
 /// partition returns the operator of a kept plan, which fails with [`PlanAgain`] if the GPU does not compute it.
 ///
 /// [`ExecutionPlan::repartitioned`]: datafusion::physical_plan::ExecutionPlan::repartitioned

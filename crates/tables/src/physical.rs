@@ -20,9 +20,9 @@ use crate::gpu::{GPU_OPERATOR, GpuOptions};
 use crate::managed::Version;
 use crate::rows::Query;
 
-/// Operators that may be above fragments. None returns a row before all fragments that it reads have run: a join, which
-/// is kept with one partition, reads its left input to the end and waits for rows of the right one. Each is made
-/// without its state by `replace_children` and `reset_state`. The filter that a hash join makes for scans has no reader.
+/// Operators that may be above fragments. None returns a row before all fragments that it reads have run: a join, with
+/// one partition, reads its left input to the end and waits for rows of the right one. Each is made without its state
+/// by `replace_children` and `reset_state`. The filter that a hash join makes for scans has no reader.
 const ABOVE: [&str; 16] = [
     "AggregateExec",
     "CoalescePartitionsExec",
@@ -51,8 +51,8 @@ const MOVING: [&str; 3] = [
     "RepartitionExec",
     "SortPreservingMergeExec",
 ];
-/// Rows of fragments up to which the operators above them run in one partition. A thread combines them in a millisecond,
-/// and to start tasks for each core takes longer.
+/// Rows of fragments up to which the operators above them run in one partition. A thread combines them in a
+/// millisecond, and to start tasks for each core takes longer.
 const ROWS_OF_PARTITION: usize = 20_000;
 /// Maximum bytes of the parameters of a plan that is kept.
 const PARAMETERS_BYTES_MAX: usize = 1 << 10;

@@ -308,8 +308,8 @@ impl Plans {
         kept.has(planned) && entry.is_some_and(|it| !it.physical.is_empty())
     }
 
-    /// Returns the physical plan that is kept for a plan and for `of`, to be run once. One that only one run may have is
-    /// not kept any more.
+    /// Returns the physical plan that is kept for a plan and for `of`, to be run once. One that only one run may have
+    /// is not kept any more.
     pub(crate) fn physical(&self, planned: &Arc<Planned>, of: &Basis) -> Option<Arc<Physical>> {
         self.with(|kept| {
             if !kept.has(planned) {
