@@ -143,8 +143,6 @@ struct GpuMemory {
     arena: Arc<Arena>,
     pool: Arc<PinnedPool>,
     context: Arc<Context>,
-    /// Devices whose memory this GPU can access.
-    peers: Mutex<Vec<DeviceId>>,
 }
 
 impl GpuMemory {
@@ -166,7 +164,6 @@ impl GpuMemory {
             arena: Arc::new(arena),
             pool: Arc::new(pool.map_err(failed)?),
             context: Arc::clone(&context),
-            peers: Mutex::default(),
         };
         let cuda = Cuda::create(
             context,
@@ -419,8 +416,8 @@ impl Device {
     /// Returns whether kernels and copies of this GPU access the memory of `other` directly (peer access), without a
     /// copy through the host.
     pub fn reaches(&self, other: &Device) -> bool {
-        let gpu = self.gpu.as_ref();
-        gpu.is_some_and(|gpu| gpu.peers.lock().contains(&other.id()))
+        let gpus = self.gpu.as_ref().zip(other.gpu.as_ref());
+        gpus.is_some_and(|(own, other)| own.context.reaches(&other.context))
     }
 
     /// Enables this GPU's access to the memory of `other`, if the cards are peers. Without peer access, copies between
@@ -432,13 +429,15 @@ impl Device {
         if self.is_lost() || other.is_lost() || !own.gpu.peers.contains(&peer.gpu.ordinal) {
             return;
         }
-        match own.context.enable_peer(&peer.context) {
-            Ok(()) => own.peers.lock().push(other.id()),
-            Err(error) => {
-                let (device, other) = (self.name(), other.name());
-                tracing::warn!(%error, device, other, "copies between two GPUs go through the host");
-            }
+        if let Err(error) = own.context.enable_peer(&peer.context) {
+            let (device, other) = (self.name(), other.name());
+            tracing::warn!(%error, device, other, "copies between two GPUs go through the host");
         }
+    }
+
+    /// Returns context and memory of a GPU.
+    pub(crate) fn gpu_parts(&self) -> Option<(&Arc<Context>, &Arc<Arena>)> {
+        self.gpu.as_ref().map(|gpu| (&gpu.context, &gpu.arena))
     }
 
     /// Appends a job to the queue of its [class](Job::class) and returns at once. A job that fails, is cancelled or

@@ -12,7 +12,7 @@ use crate::kernels::Rows;
 /// A column that kernels read.
 #[derive(Debug, Clone)]
 pub enum Column {
-    /// In device memory.
+    /// In memory of the device, or of another GPU that the device [reaches](forebay_device::Device::reaches).
     Device(DeviceView<u8>),
     /// In pinned host memory, which kernels read over the bus: a range of it, in bytes.
     Pinned(Arc<HostRegistration<AlignedBytes>>, Range<usize>),
@@ -27,13 +27,28 @@ impl Column {
         }
     }
 
+    /// Returns a range of its bytes.
+    ///
+    /// # Panics
+    /// If the range exceeds the column.
+    fn part(&self, bytes: Range<usize>) -> Column {
+        match self {
+            Column::Device(view) => Column::Device(view.view(bytes)),
+            Column::Pinned(memory, range) => {
+                assert!(bytes.start <= bytes.end && bytes.end <= range.len());
+                let part = range.start + bytes.start..range.start + bytes.end;
+                Column::Pinned(Arc::clone(memory), part)
+            }
+        }
+    }
+
     /// Asserts that kernels of this device may read it.
     ///
     /// # Panics
-    /// If it is in memory of another device.
-    pub(crate) fn assert_is_of(&self, cuda: &Cuda) {
+    /// If it is in memory of another device that this one does not reach.
+    pub(crate) fn assert_reaches(&self, cuda: &Cuda) {
         if let Column::Device(view) = self {
-            cuda.assert_owns(view);
+            cuda.assert_reaches(view);
         }
     }
 
@@ -63,11 +78,29 @@ pub struct DeviceRows {
 }
 
 impl DeviceRows {
+    /// Returns some rows.
+    ///
+    /// # Panics
+    /// If there are not as many, or the columns are not as [`DeviceRows::count`] says.
+    pub fn part(&self, width: Width, rows: Range<u64>) -> DeviceRows {
+        let count = self.count(width);
+        assert!(
+            rows.start <= rows.end && rows.end <= count,
+            "rows {rows:?} of {count}"
+        );
+        let bytes = |row| (row * width.bytes()) as usize;
+        let part = |column: &Column| column.part(bytes(rows.start)..bytes(rows.end));
+        DeviceRows {
+            keys: part(&self.keys),
+            payloads: part(&self.payloads),
+        }
+    }
+
     /// Returns the number of rows.
     ///
     /// # Panics
     /// If the columns differ in length, are not whole values of this width or not aligned to it.
-    pub(crate) fn count(&self, width: Width) -> u64 {
+    pub fn count(&self, width: Width) -> u64 {
         self.rows(width).count
     }
 

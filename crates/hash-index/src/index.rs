@@ -4,7 +4,8 @@ use std::any::Any;
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceBuffer, DevicePointerMut, DeviceType, DeviceView, Fill, Part, Stream, Transfer,
+    Cuda, DeviceBuffer, DevicePointerMut, DeviceType, DeviceView, Fill, InterleavedMemory, Part,
+    Stream, Transfer,
 };
 
 use crate::column::DeviceRows;
@@ -57,6 +58,23 @@ impl Contents {
     }
 }
 
+/// Which rows a GPU works on, of those that it is given, if the table is interleaved over several GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InterleavedRows {
+    /// All. It accesses slots on other GPUs.
+    All,
+    /// Those whose search begins in a slot of its own memory. So every GPU must be given the rows of all.
+    Own,
+}
+
+/// The slots in which searches of a GPU begin: `slot >> shift & mask` is `own`.
+#[derive(Debug, Clone, Copy, Default)]
+struct OwnSlots {
+    shift: u32,
+    mask: u32,
+    own: u32,
+}
+
 /// The memory of a table. It stays allocated while a clone exists.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
@@ -64,6 +82,7 @@ pub(crate) struct Table {
     slots: DeviceView<u8>,
     taken: DeviceView<u32>,
     contents: Contents,
+    own: OwnSlots,
 }
 
 impl Table {
@@ -79,7 +98,12 @@ impl Table {
     /// Returns what kernels take.
     pub(crate) fn index_ref(&self) -> HashIndexRef {
         let memory = (self.slots.pointer_mut(), self.taken.pointer_mut());
-        HashIndexRef::new(&self.shape, memory, &self.contents)
+        HashIndexRef {
+            own_shift: self.own.shift,
+            own_mask: self.own.mask,
+            own: self.own.own,
+            ..HashIndexRef::new(&self.shape, memory, &self.contents)
+        }
     }
 }
 
@@ -111,6 +135,10 @@ impl HashIndexRef {
             is_unique: u32::from(contents.is_unique),
             has_holes: u32::from(contents.has_holes),
             steps_max: shape.steps_max() as u32,
+            own_shift: 0,
+            own_mask: 0,
+            own: 0,
+            unused: 0,
         }
     }
 }
@@ -154,6 +182,64 @@ impl IndexBuilder {
         slots: DeviceView<u8>,
         stream: &Stream,
     ) -> Result<Self, IndexError> {
+        let own = OwnSlots::default();
+        let mut builder = IndexBuilder::around(cuda, shape, (slots, own), stream)?;
+        if shape.method().is_by_hash() {
+            let slots = builder.table.slots.clone();
+            builder.in_flight.push(fill(cuda, 0xFF, slots, stream)?);
+        }
+        Ok(builder)
+    }
+
+    /// Takes memory of several GPUs for the slots of a table with linear probing, and empties those on this one, the
+    /// GPU with this index. Blocks until they are empty. No builder may insert before all GPUs have one; when they have
+    /// finished, [`HashIndex::complete`] completes the table.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If the table is another one, or the memory is smaller than [`TableShape::slot_bytes`] or not of this device; for
+    /// [`InterleavedRows::Own`], if the number of GPUs or the slots of a chunk are no power of two.
+    pub fn interleaved(
+        cuda: &Cuda,
+        shape: TableShape,
+        (memory, gpu): (&InterleavedMemory, usize),
+        rows: InterleavedRows,
+        stream: &Stream,
+    ) -> Result<Self, IndexError> {
+        assert_eq!(shape.method(), TableMethod::LinearProbing);
+        let own = match rows {
+            InterleavedRows::All => OwnSlots::default(),
+            InterleavedRows::Own => {
+                let gpus = memory.gpus();
+                let slots = memory.chunk_bytes() / (2 * shape.width().bytes());
+                assert!(gpus.is_power_of_two() && slots.is_power_of_two());
+                OwnSlots {
+                    shift: slots.ilog2(),
+                    mask: gpus as u32 - 1,
+                    own: gpu as u32,
+                }
+            }
+        };
+        let mut builder = IndexBuilder::around(cuda, shape, (memory.all(gpu), own), stream)?;
+        let slots = &builder.table.slots;
+        for range in memory.ranges_on(gpu) {
+            let range = range.start.min(slots.len())..range.end.min(slots.len());
+            let emptying = fill(cuda, 0xFF, slots.view(range), stream)?;
+            builder.in_flight.push(emptying);
+        }
+        builder.in_flight.clear();
+        Ok(builder)
+    }
+
+    /// Takes memory for the slots of a table, which the caller empties.
+    fn around(
+        cuda: &Cuda,
+        shape: TableShape,
+        (slots, own): (DeviceView<u8>, OwnSlots),
+        stream: &Stream,
+    ) -> Result<Self, IndexError> {
         cuda.assert_owns(&slots);
         let address = slots.pointer().address();
         assert!(address.is_multiple_of(16), "slots at {address:#x}");
@@ -164,15 +250,13 @@ impl IndexBuilder {
                 .buffer::<u32>(shape.taken_words().max(1) as usize)?
                 .all(),
             contents: Contents::default(),
+            own,
         };
         let outcome = cuda.buffer::<Outcome>(1)?;
-        let mut in_flight = vec![
+        let in_flight = vec![
             fill(cuda, 0, table.taken.clone(), stream)?,
             fill(cuda, 0, outcome.all(), stream)?,
         ];
-        if shape.method().is_by_hash() {
-            in_flight.push(fill(cuda, 0xFF, table.slots.clone(), stream)?);
-        }
         Ok(IndexBuilder {
             table,
             outcome,
@@ -238,6 +322,29 @@ impl HashIndex {
     /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         self.table.contents.rows
+    }
+
+    /// Completes a table that several GPUs have built in one interleaved memory: each then knows the rows of all.
+    ///
+    /// # Panics
+    /// If the tables are not in one memory.
+    pub fn complete(tables: &mut [HashIndex]) {
+        let Some(first) = tables.first() else {
+            return;
+        };
+        let address = |table: &Table| table.slots.pointer().address();
+        let (slots, mut all) = (address(&first.table), Contents::default());
+        all.is_unique = true;
+        for HashIndex { table } in tables.iter() {
+            assert_eq!(address(table), slots, "tables of one memory");
+            all.rows += table.contents.rows;
+            all.is_unique &= table.contents.is_unique;
+            all.aside_count += table.contents.aside_count;
+            all.aside_sum = all.aside_sum.wrapping_add(table.contents.aside_sum);
+        }
+        for HashIndex { table } in tables {
+            table.contents = all;
+        }
     }
 
     /// Queues a kernel that adds the matches of rows to totals, and returns at once. The result keeps table, rows and

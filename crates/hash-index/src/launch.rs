@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::JobError;
@@ -11,10 +12,11 @@ use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
 use crate::kernels::{
     Dividing, Generating, INDEX, Inserting, InsertingPartition, Outcome, PARTITIONS, PartitionRows,
-    Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, WORKLOAD, entry, entry_of,
+    Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, THREADS_OF_TILE, TILE_BYTES_OF_THREAD,
+    WORKLOAD, entry, entry_of,
 };
 use crate::partitions::{JoinMemory, RunShape};
-use crate::shape::TableShape;
+use crate::shape::{TableShape, Width};
 use crate::workload::{Side, Workload};
 
 /// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
@@ -95,15 +97,20 @@ pub(crate) fn probe(
     unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
 }
 
-/// Queues a kernel that writes both columns of a side.
+/// Queues a kernel that writes both columns of some rows of a side.
 pub(crate) fn generate(
     cuda: &mut Cuda,
     workload: &Workload,
-    side: Side,
+    (side, rows): (Side, Range<u64>),
     (keys, payloads): (&DeviceView<u8>, &DeviceView<u8>),
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
-    let count = workload.rows(side);
+    let side_rows = workload.rows(side);
+    assert!(
+        rows.start <= rows.end && rows.end <= side_rows,
+        "rows {rows:?} of {side_rows}"
+    );
+    let count = rows.end - rows.start;
     let bytes = count * workload.width.bytes();
     assert!(
         keys.len() as u64 == bytes && payloads.len() as u64 == bytes,
@@ -118,6 +125,7 @@ pub(crate) fn generate(
         keys: keys.pointer_mut(),
         payloads: payloads.pointer_mut(),
         count,
+        first: rows.start,
         build_rows: workload.build_rows,
         key_bits: workload.key_bits(),
         is_probe: u32::from(side == Side::Probe),
@@ -132,8 +140,8 @@ pub(crate) fn generate(
 /// Asserts that a table and rows are where kernels of this device may use them.
 fn assert_is_of(cuda: &Cuda, table: &Table, rows: &DeviceRows) {
     table.assert_is_of(cuda);
-    rows.keys.assert_is_of(cuda);
-    rows.payloads.assert_is_of(cuda);
+    rows.keys.assert_reaches(cuda);
+    rows.payloads.assert_reaches(cuda);
 }
 
 /// Returns as many blocks as fit on the GPU, or fewer if there are fewer rows.
@@ -141,6 +149,15 @@ fn shape_for(kernel: &Kernel, rows: u64) -> Result<LaunchShape, JobError> {
     let mut shape = kernel.persistent_shape(THREADS, 0)?;
     let rows_of_block = u64::from(THREADS * ROWS_AHEAD);
     shape.blocks = shape.blocks.min(rows.div_ceil(rows_of_block));
+    Ok(shape)
+}
+
+/// Returns as many blocks that sort tiles as fit on the GPU, or fewer if there are fewer tiles.
+fn shape_of_tiles(kernel: &Kernel, width: Width, rows: u64) -> Result<LaunchShape, JobError> {
+    let tile_bytes = THREADS_OF_TILE * TILE_BYTES_OF_THREAD;
+    let mut shape = kernel.persistent_shape(THREADS_OF_TILE, tile_bytes)?;
+    let tiles = rows.div_ceil(u64::from(tile_bytes) / (2 * width.bytes()));
+    shape.blocks = shape.blocks.min(tiles);
     Ok(shape)
 }
 
@@ -179,8 +196,8 @@ pub(crate) fn divide(
     to: DeviceView<u8>,
     stream: &Stream,
 ) -> Result<InFlight, JobError> {
-    rows.keys.assert_is_of(cuda);
-    rows.payloads.assert_is_of(cuda);
+    rows.keys.assert_reaches(cuda);
+    rows.payloads.assert_reaches(cuda);
     cuda.assert_owns(&slices);
     cuda.assert_owns(&next);
     cuda.assert_owns(&to);
@@ -192,19 +209,25 @@ pub(crate) fn divide(
         bits: shape.bits(),
     };
     let used = (rows.clone(), slices, next, to);
-    let mut queue = |name: &str, is_one_block: bool| {
+    let mut queue = |name: &str| {
         let kernel = cuda.kernel(&PARTITIONS, &entry_of(name, shape.width()))?;
-        let mut launched = shape_for(&kernel, arguments.rows.count)?;
-        if is_one_block {
-            launched.blocks = 1;
-        }
+        let count = arguments.rows.count;
+        let launched = match name {
+            "copy_rows" => shape_of_tiles(&kernel, shape.width(), count)?,
+            "place_slices" => LaunchShape {
+                blocks: 1,
+                ..shape_for(&kernel, count)?
+            },
+            _ => shape_for(&kernel, count)?,
+        };
         // SAFETY: these kernels take `Dividing`. They read both columns, each of `count` values, and write a slice and
         // a place for each of 2^`bits` partitions. The last one writes each row at a place of its slice: all slices
-        // have room in the memory of a run with at most that many rows. `used` owns all of them.
+        // have room in the memory of a run with at most that many rows. Its tile is in the shared memory that its
+        // launch has. `used` owns all of them.
         unsafe { launch(cuda, (&kernel, &launched), &arguments, used.clone(), stream) }
     };
-    let (counted, placed) = (queue("count_rows", false)?, queue("place_slices", true)?);
-    let copied = queue("copy_rows", false)?;
+    let (counted, placed) = (queue("count_rows")?, queue("place_slices")?);
+    let copied = queue("copy_rows")?;
     counted.leave(cuda);
     placed.leave(cuda);
     Ok(copied)

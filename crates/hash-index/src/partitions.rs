@@ -155,14 +155,21 @@ impl Slices {
     }
 }
 
-/// A side in partitions.
-#[derive(Debug)]
+/// A side in partitions. Clones are the same side.
+#[derive(Debug, Clone)]
 pub struct DevicePartitions {
-    slices: Slices,
-    /// The memory of each run.
-    runs: Vec<Column>,
-    /// The slices of all partitions of the first run, then of the next one, as kernels have them.
-    known: Vec<Slice>,
+    shape: RunShape,
+    runs: Vec<DividedRun>,
+}
+
+/// A run in the order of its partitions.
+#[derive(Debug, Clone)]
+struct DividedRun {
+    rows: Column,
+    /// The slice of each partition, for kernels.
+    slices: DeviceView<Slice>,
+    /// The same, for the host.
+    known: Arc<[Slice]>,
 }
 
 impl DevicePartitions {
@@ -183,36 +190,62 @@ impl DevicePartitions {
         let shape = slices.shape;
         assert_eq!(runs.len(), slices.divided.len());
         for memory in &runs {
-            memory.assert_is_of(cuda);
+            memory.assert_reaches(cuda);
             assert!(memory.bytes() >= shape.bytes(), "{memory:?}");
             assert_is_aligned(memory.pointer());
         }
-        let mut known = read_all(cuda, slices.slices.clone(), stream)?;
-        known.truncate(runs.len() * shape.partitions());
+        let known = read_all(cuda, slices.slices.clone(), stream)?;
+        let known = known.chunks(shape.partitions());
+        let runs = runs.into_iter().zip(known).enumerate();
+        let runs = runs.map(|(run, (rows, known))| DividedRun {
+            rows,
+            slices: slices.slices.view(slices.of_run(run)),
+            known: known.into(),
+        });
         Ok(DevicePartitions {
-            slices,
-            runs,
-            known,
+            shape,
+            runs: runs.collect(),
         })
     }
 
-    fn shape(&self) -> RunShape {
-        self.slices.shape
+    /// Appends the runs of another part of the same side, which may be in memory of another device.
+    ///
+    /// # Panics
+    /// If the parts differ in width or in the number of partitions.
+    pub fn append(&mut self, other: &DevicePartitions) {
+        assert_eq!(self.width_and_bits(), other.width_and_bits());
+        self.runs.extend_from_slice(&other.runs);
+    }
+
+    /// Returns the number of rows of the largest partition.
+    pub fn largest(&self) -> u64 {
+        let rows = |partition| self.of_partition(partition).map(|it| u64::from(it.count));
+        let partitions = 0..self.shape.partitions();
+        partitions.map(|it| rows(it).sum()).max().unwrap_or(0)
+    }
+
+    fn width_and_bits(&self) -> (Width, u32) {
+        (self.shape.width, self.shape.bits)
+    }
+
+    /// Asserts that kernels of a device may read the side.
+    fn assert_reaches(&self, cuda: &Cuda) {
+        for run in &self.runs {
+            run.rows.assert_reaches(cuda);
+            cuda.assert_reaches(&run.slices);
+        }
     }
 
     /// Returns the slice that a partition has of each run.
     fn of_partition(&self, partition: usize) -> impl Iterator<Item = Slice> {
-        let of_run = self.known.iter().skip(partition);
-        of_run.step_by(self.shape().partitions()).copied()
+        self.runs.iter().map(move |run| run.known[partition])
     }
 
     /// Returns where kernels find a run that is where it was written.
     fn place(&self, run: usize) -> Run {
-        let slices = self.slices.slices.pointer().address();
-        let of_run = self.shape().partitions() * size_of::<Slice>();
         Run {
-            rows: self.runs[run].pointer(),
-            slices: DevicePointer::new(slices + (run * of_run) as u64),
+            rows: self.runs[run].rows.pointer(),
+            slices: self.runs[run].slices.pointer(),
         }
     }
 }
@@ -337,25 +370,27 @@ impl JoinMemory {
 }
 
 impl PartitionJoin {
-    /// Plans the join of sides. Kernels run on the first stream, copies on the second. Blocks until totals are zeroed.
+    /// Plans the join of some partitions of both sides. Kernels run on the first stream, copies on the second. Blocks
+    /// until totals are zeroed.
     ///
     /// # Errors
     /// [`IndexError::TooManyRows`] if the rows that a run has of one partition have no room in the table; if device
     /// memory is too small, or the device fails.
     ///
     /// # Panics
-    /// If the sides differ in width or in the number of partitions, or memory is too small, begins at no multiple of 16
-    /// or is that of another device.
+    /// If the sides differ in width or in the number of partitions, or have fewer; if memory is too small, begins at no
+    /// multiple of 16 or is that of another device, for sides one that this device does not reach.
     pub fn new(
         cuda: &Cuda,
         (build, probe): (DevicePartitions, DevicePartitions),
+        partitions: Range<usize>,
         table: TableMemory,
         streams: [Stream; 2],
     ) -> Result<PartitionJoin, IndexError> {
-        let (ours, theirs) = (build.shape(), probe.shape());
-        assert_eq!((ours.width, ours.bits), (theirs.width, theirs.bits));
-        cuda.assert_owns(&build.slices.slices);
-        cuda.assert_owns(&probe.slices.slices);
+        let width = build.shape.width;
+        assert_eq!(build.width_and_bits(), probe.width_and_bits());
+        build.assert_reaches(cuda);
+        probe.assert_reaches(cuda);
         cuda.assert_owns(&table.slots);
         table.staging.iter().for_each(|it| cuda.assert_owns(it));
         assert_is_aligned(table.slots.pointer());
@@ -365,10 +400,10 @@ impl PartitionJoin {
             .for_each(|it| assert_is_aligned(it.pointer()));
         let mut places: Vec<Run> = (0..probe.runs.len()).map(|run| probe.place(run)).collect();
         let mut steps = Vec::new();
-        for partition in 0..ours.partitions() {
+        for partition in partitions {
             let slices: Vec<Slice> = build.of_partition(partition).collect();
             let counts: Vec<u64> = slices.iter().map(|it| u64::from(it.count)).collect();
-            for (runs, shape) in tables(&counts, ours.width, table.slots.len() as u64)? {
+            for (runs, shape) in tables(&counts, width, table.slots.len() as u64)? {
                 let begin = places.len();
                 let staging = &table.staging[steps.len() % STAGES];
                 let copies = staged(&build, staging, (&slices, runs.clone()), &mut places);
@@ -433,7 +468,7 @@ impl PartitionJoin {
         let emptied = Transfer::begin(cuda, Fill(0xFF), slots, stream)?;
         cuda.wait(stream, &staged.event)?;
         let index = HashIndexRef::new(&shape, at, &Contents::default());
-        let index = index.after(memory.build.shape().bits);
+        let index = index.after(memory.build.shape.bits);
         let outcome = memory.outcomes.view(step..step + 1);
         let inserting = InsertingPartition {
             rows: memory.rows(of_step.partition, of_step.places.clone(), of_step.rows),
@@ -517,12 +552,12 @@ fn staged(
     (slices, runs): (&[Slice], Range<usize>),
     places: &mut Vec<Run>,
 ) -> Vec<SliceCopy> {
-    let width = build.shape().width.bytes();
+    let width = build.shape.width.bytes();
     let (mut copies, mut end) = (Vec::new(), 0);
     for run in runs {
         let mut place = build.place(run);
         let Slice { begin, count } = slices[run];
-        if let (Column::Pinned(memory, range), 1..) = (&build.runs[run], count) {
+        if let (Column::Pinned(memory, range), 1..) = (&build.runs[run].rows, count) {
             let room = u64::from(count.next_multiple_of(SLICE_ROWS));
             let (begin, bytes) = (u64::from(begin) * width, 2 * room * width);
             let from = range.start + begin as usize;

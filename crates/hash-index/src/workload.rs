@@ -3,6 +3,7 @@
 //! The build side has each key below its number of rows once, in a shuffled order. The key of a row of the probe side
 //! is a uniform random key of the build side. So the answer is a sum over the rows of the probe side, without a table.
 
+use std::ops::Range;
 use std::thread;
 
 use forebay_device::JobError;
@@ -137,21 +138,21 @@ impl Workload {
         });
     }
 
-    /// Queues a kernel that writes both columns of a side to device memory.
+    /// Queues a kernel that writes both columns of some rows of a side to device memory.
     ///
     /// # Errors
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the columns are not as long as the side.
+    /// If the side does not have these rows, or the columns are not as long.
     pub fn generate_async(
         &self,
         cuda: &mut Cuda,
-        side: Side,
+        (side, rows): (Side, Range<u64>),
         columns: (&DeviceView<u8>, &DeviceView<u8>),
         stream: &Stream,
     ) -> Result<InFlight, JobError> {
-        launch::generate(cuda, self, side, columns, stream)
+        launch::generate(cuda, self, (side, rows), columns, stream)
     }
 
     fn build_key(&self, row: u64) -> u64 {

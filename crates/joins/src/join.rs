@@ -199,12 +199,13 @@ impl PartitionedJoin {
     ) -> Result<(JoinTotals, usize), JoinError> {
         let table = self.memory.table.clone();
         let streams = [&self.memory.kernels, &self.memory.copies].map(Stream::clone);
+        let partitions = 0..self.plan.partitions();
         let mut join = on_gpu(&self.device, move |cuda| {
             let side = |side: Side<Column>| {
                 DevicePartitions::new(cuda, side.slices, side.runs, &streams[0])
             };
             let sides = (side(build)?, side(probe)?);
-            PartitionJoin::new(cuda, sides, table, streams)
+            PartitionJoin::new(cuda, sides, partitions, table, streams)
         })?;
         let mut queued = VecDeque::new();
         loop {

@@ -1,4 +1,4 @@
-//! Joins of sides that are larger than device memory.
+//! Joins of sides that are larger than device memory, or lie in the memory of several GPUs.
 //!
 //! [`PartitionedJoin`] brings both sides, which lie in pinned host memory, through the staging ring to a GPU. The GPU
 //! divides each chunk into partitions by the hash of the keys. Most of the runs that this makes do not fit in device
@@ -6,11 +6,14 @@
 //! joined by a table in device memory; kernels read its rows where they are. So each row crosses the bus three times at
 //! most, in both directions at once during the first pass. The method is that of Triton (Lutz et al., SIGMOD 2022),
 //! whose partitions lie in host memory that a GPU reaches through NVLink.
+//!
+//! [`join_in_partitions`] and [`InterleavedJoin`] join sides of which each of several GPUs has some rows.
 #![forbid(unsafe_code)]
 
 mod columns;
 mod divide;
 mod error;
+mod gpus;
 mod join;
 mod plan;
 #[cfg(test)]
@@ -18,5 +21,6 @@ mod tests;
 
 pub use columns::PinnedColumns;
 pub use error::JoinError;
+pub use gpus::{GpuSides, InterleavedJoin, InterleavedReport, join_in_partitions};
 pub use join::{JoinReport, PartitionedJoin, on_gpu};
 pub use plan::{JoinOptions, JoinPlan};

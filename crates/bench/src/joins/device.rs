@@ -1,5 +1,6 @@
 //! Joins in device memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,17 +26,21 @@ pub(super) fn on_gpu<T: Send + 'static>(
     Ok(forebay_joins::on_gpu(device, work)?)
 }
 
-/// Generates a side in device memory.
+/// Generates some rows of a side in device memory.
 ///
 /// # Errors
 /// If device memory is too small, or the device is lost.
-pub(super) fn generate(device: &Device, workload: Workload, side: Side) -> Result<DeviceRows> {
-    let bytes = (workload.rows(side) * workload.width.bytes()) as usize;
+pub(super) fn generate(
+    device: &Device,
+    workload: Workload,
+    rows: (Side, Range<u64>),
+) -> Result<DeviceRows> {
+    let bytes = ((rows.1.end - rows.1.start) * workload.width.bytes()) as usize;
     on_gpu(device, move |cuda| {
         let keys: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
         let payloads: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
         let stream = cuda.uploads().clone();
-        drop(workload.generate_async(cuda, side, (&keys, &payloads), &stream)?);
+        drop(workload.generate_async(cuda, rows, (&keys, &payloads), &stream)?);
         Ok(DeviceRows {
             keys: Column::Device(keys),
             payloads: Column::Device(payloads),
@@ -43,10 +48,15 @@ pub(super) fn generate(device: &Device, workload: Workload, side: Side) -> Resul
     })
 }
 
+/// Returns a side and all its rows.
+pub(super) fn all(workload: &Workload, side: Side) -> (Side, Range<u64>) {
+    (side, 0..workload.rows(side))
+}
+
 /// Measures the joins of a workload with each table, both sides in device memory.
 pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
-    let build = generate(gpu, join.workload, Side::Build)?;
-    let probe = generate(gpu, join.workload, Side::Probe)?;
+    let build = generate(gpu, join.workload, all(&join.workload, Side::Build))?;
+    let probe = generate(gpu, join.workload, all(&join.workload, Side::Probe))?;
     for (table, shape) in session.shapes(&join.workload) {
         let name = format!("join-{}-device/{}", join.tuples.letter(), table.name());
         session.add((name, gpu.name()), join, || {

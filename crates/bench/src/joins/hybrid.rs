@@ -8,7 +8,7 @@ use forebay_device::cuda::{DeviceView, Fill, Transfer};
 use forebay_device::{Device, HaltingDevices};
 use forebay_hash_index::{DeviceRows, Side, TableShape, Width, Workload};
 
-use super::device::{build_in, generate, on_gpu, probe};
+use super::device::{all, build_in, generate, on_gpu, probe};
 use super::report::{Case, Sample, Times};
 use super::{Session, start_gpu};
 
@@ -39,8 +39,8 @@ pub(super) fn measure(session: &mut Session, workload: Workload) -> Result<()> {
     let budget = tuples * 2 * workload.width.bytes() + workload.build_rows / 8 + OTHER_BYTES;
     let devices: HaltingDevices = start_gpu(Some(budget))?.into();
     let gpu = devices.list().remove(0);
-    let build = generate(&gpu, workload, Side::Build)?;
-    let probe = generate(&gpu, workload, Side::Probe)?;
+    let build = generate(&gpu, workload, all(&workload, Side::Build))?;
+    let probe = generate(&gpu, workload, all(&workload, Side::Probe))?;
     for (table, shape) in session.shapes(&workload) {
         let slot_bytes = shape.slot_bytes();
         let memory = on_gpu(&gpu, move |cuda| {

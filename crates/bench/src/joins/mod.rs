@@ -4,6 +4,7 @@
 //! the sums of both payloads that the generator's formulas give, which use no hash table.
 
 mod device;
+mod gpus;
 mod host;
 mod hybrid;
 mod pinned;
@@ -88,10 +89,13 @@ pub enum Section {
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
     /// hybrid table. Needs 60 GiB of host memory at scale 1. Measured alone.
     Spilled,
+    /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved over
+    /// the GPUs. Measured alone.
+    Gpus,
 }
 
 /// The sections that are measured alone: their tables take the memory that other sections use.
-const ALONE: [Section; 2] = [Section::Hybrid, Section::Spilled];
+const ALONE: [Section; 3] = [Section::Hybrid, Section::Spilled, Section::Gpus];
 
 /// The sections that measure each workload.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
@@ -196,6 +200,16 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                 };
                 spilled::measure(&mut session, spilled)?;
             }
+            Section::Gpus if is_wanted => {
+                for tuples in Tuples::ALL.iter().filter(named) {
+                    let workload = match args.smoke {
+                        true => tuples.smoke(),
+                        false => tuples.scaled(args.scale),
+                    };
+                    let join = session.join(*tuples, workload);
+                    gpus::measure(&mut session, &join)?;
+                }
+            }
             _ => (),
         }
     }
@@ -233,21 +247,22 @@ impl Session {
         let is_alone = args.only.len() == 1 && ALONE.iter().any(has);
         ensure!(
             is_alone || args.smoke || !ALONE.iter().any(has),
-            "measure `hybrid` and `spilled` alone: their tables take the memory that other sections use"
+            "measure `hybrid`, `spilled` and `gpus` alone: their tables take the memory that other sections use"
         );
         ensure!(
             args.tables != [Table::Partitioned]
                 || args.only.is_empty()
                 || has(&Section::Cpu)
-                || has(&Section::Spilled),
-            "partitions are measured in `cpu` and in `spilled`: name one of them"
+                || has(&Section::Spilled)
+                || has(&Section::Gpus),
+            "partitions are measured in `cpu`, `spilled` and `gpus`: name one of them"
         );
-        let is_in_spilled = |table: &Table| spilled::TABLES.contains(table);
+        let is_measured = |table: &Table| spilled::TABLES.contains(table);
         ensure!(
-            !has(&Section::Spilled)
+            !(has(&Section::Spilled) || has(&Section::Gpus))
                 || args.tables.is_empty()
-                || args.tables.iter().any(is_in_spilled),
-            "`spilled` measures the tables `partitioned` and `linear-probing`: name one of them"
+                || args.tables.iter().any(is_measured),
+            "`spilled` and `gpus` measure the tables `partitioned` and `linear-probing`: name one of them"
         );
         let devices = match gpus() {
             Ok(_) if is_alone && !args.smoke => None,
@@ -398,6 +413,7 @@ mod tests {
             "join-a-pinned/ring/linear-probing",
             "join-hybrid/linear-probing/667",
             "join-triton/hybrid",
+            "join-a-gpus/interleaved",
         ] {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),
@@ -405,7 +421,9 @@ mod tests {
                 "{case}"
             );
         }
-        assert_eq!(has("join-triton/partitioned", "join_s"), found.is_ok());
+        for case in ["join-triton/partitioned", "join-c-gpus/partitioned"] {
+            assert_eq!(has(case, "join_s"), found.is_ok(), "{case}");
+        }
     }
 
     #[test]
@@ -424,9 +442,9 @@ mod tests {
             (
                 "spilled",
                 "perfect,bucketed",
-                "`spilled` measures the tables",
+                "`spilled` and `gpus` measure the tables",
             ),
-            ("pinned", "partitioned", "in `cpu` and in `spilled`"),
+            ("pinned", "partitioned", "in `cpu`, `spilled` and `gpus`"),
             ("spilled,cpu", "partitioned", "alone"),
         ] {
             let args = parse(&["--only", only, "--tables", tables]).expect("right flags");

@@ -47,7 +47,7 @@ pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> 
     let source = pin(session, gpu, (&join.workload, Side::Probe), &name)?;
     let mut ring = StagingRing::lease(gpu, session.ring)?;
     limit(session, gpu, (&mut ring, &source), &name)?;
-    let build = device::generate(gpu, join.workload, Side::Build)?;
+    let build = device::generate(gpu, join.workload, device::all(&join.workload, Side::Build))?;
     for (table, shape) in session.shapes(&join.workload) {
         let case = format!("{name}/zero-copy/{}", table.name());
         session.add((case, gpu.name()), join, || {

@@ -2,12 +2,18 @@
 
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+
+use parking_lot::Mutex;
 
 use super::gpu;
 use super::library::{DriverError, check};
 use super::managed::ManagedBytes;
 use cudarc::driver::sys::{self, CUcontext, CUresult};
+
+/// Number of contexts so far.
+static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 
 /// A context on one GPU. All of its objects hold it by `Arc`, so it is destroyed last.
 ///
@@ -19,6 +25,10 @@ pub(crate) struct Context {
     host_node: Option<u32>,
     /// Managed memory that is allocated.
     pub(super) managed: ManagedBytes,
+    /// Distinguishes it from all other contexts, also from those that were destroyed.
+    number: u64,
+    /// The numbers of the contexts whose memory kernels of this one access.
+    peers: Mutex<Vec<u64>>,
 }
 
 // SAFETY: the driver allows calls on a context from any thread; `raw` never changes.
@@ -46,6 +56,8 @@ impl Context {
             raw,
             host_node,
             managed: ManagedBytes::default(),
+            number: CONTEXTS.fetch_add(1, Ordering::Relaxed),
+            peers: Mutex::default(),
         };
         pop()?;
         Ok(context)
@@ -61,9 +73,16 @@ impl Context {
         // SAFETY: both contexts are live, and 0 is the only allowed flag. Access ends when either
         // context is destroyed.
         match unsafe { sys::cuCtxEnablePeerAccess(peer.raw, 0) } {
-            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            code => check("cuCtxEnablePeerAccess", code),
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => (),
+            code => check("cuCtxEnablePeerAccess", code)?,
         }
+        self.peers.lock().push(peer.number);
+        Ok(())
+    }
+
+    /// Returns whether kernels and copies of this context access the memory of another one.
+    pub(crate) fn reaches(&self, other: &Context) -> bool {
+        self.peers.lock().contains(&other.number)
     }
 
     pub(super) fn raw(&self) -> CUcontext {

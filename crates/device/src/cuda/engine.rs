@@ -434,6 +434,20 @@ impl Cuda {
         self.own(view.memory());
     }
 
+    /// Asserts that kernels of this device may use a view: its memory is that of the device, or of another one that the
+    /// device [reaches](crate::Device::reaches).
+    ///
+    /// # Panics
+    /// If they may not.
+    pub fn assert_reaches<T: DeviceType>(&self, view: &DeviceView<T>) {
+        let memory = view.memory();
+        let is_of_peer = || memory.is_for_peers() && self.context.reaches(memory.context());
+        assert!(
+            self.owns(memory) || is_of_peer(),
+            "memory of another device"
+        );
+    }
+
     /// Returns whether the memory belongs to this device.
     pub(super) fn owns(&self, memory: &DeviceMemory) -> bool {
         memory.is_of(&self.arena)

@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 use parking_lot::Mutex;
 
 use super::Context;
-use super::hybrid::Chunks;
+use super::chunks::Chunks;
 use super::library::{DriverError, check};
 use super::ranges::{Range, Ranges};
 use crate::device::Shared;

@@ -19,17 +19,18 @@ __device__ inline Slot<u32> load_slot(const u8* slots, u64 slot, u32) {
 }
 
 // Stores a row in a slot if the slot is empty. Returns the key that was there. The payload is written after the key:
-// no kernel probes while rows are inserted.
+// no kernel probes while rows are inserted. Several GPUs may insert into one table, so the operations are of the
+// system's scope.
 __device__ inline u64 take_slot(u8* slots, u64 slot, u64 key, u64 payload) {
     u64* words = reinterpret_cast<u64*>(slots) + 2 * slot;
-    u64 before = atomicCAS(words, ~0ull, key);
+    u64 before = atomicCAS_system(words, ~0ull, key);
     if (before == ~0ull) words[1] = payload;
     return before;
 }
 // As above; key and payload are one word.
 __device__ inline u32 take_slot(u8* slots, u64 slot, u32 key, u32 payload) {
     u64 row = static_cast<u64>(payload) << 32 | key;
-    return static_cast<u32>(atomicCAS(reinterpret_cast<u64*>(slots) + slot, ~0ull, row));
+    return static_cast<u32>(atomicCAS_system(reinterpret_cast<u64*>(slots) + slot, ~0ull, row));
 }
 
 template <class W>
@@ -44,6 +45,8 @@ struct Linear {
     const HashIndexRef& index;
 
     __device__ u64 home(Word key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
+    // Returns whether this GPU works on rows whose search begins in a slot.
+    __device__ bool is_own(u64 slot) const { return (slot >> index.own_shift & index.own_mask) == index.own; }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
 
     struct Insert;
@@ -53,6 +56,7 @@ struct Linear {
 template <class W>
 struct Linear<W>::Insert {
     using Word = W;
+    static constexpr u32 kAtOnce = kBytesInserted / sizeof(Word);
     const Linear<W> table;
     Outcome* outcome;
     Inserted inserted;
@@ -64,44 +68,54 @@ struct Linear<W>::Insert {
         if (has_failed(outcome)) return;
         u64 slots[kRows];
         Word before[kRows];
+        bool is_new[kRows], is_duplicate[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             slots[i] = table.home(keys[i]);
             before[i] = kEmpty;
-            if (keys[i] != kEmpty) before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
-        }
-#pragma unroll
-        for (u32 i = 0; i < kRows; i++) {
-            if (keys[i] != kEmpty) {
-                follow(keys[i], payloads[i], slots[i], before[i]);
-            } else {
+            is_duplicate[i] = false;
+            is_new[i] = table.is_own(slots[i]);
+            if (is_new[i] && keys[i] == kEmpty) {
                 inserted.aside_count++;
                 inserted.aside_sum += payloads[i];
+                is_new[i] = false;
             }
+            if (is_new[i]) before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
+        }
+        follow(keys, payloads, slots, before, is_duplicate);
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            const bool is_stored = is_new[i] && before[i] == kEmpty;
+            if (before[i] != kEmpty) atomicOr(&outcome->failures, kChainTooLong);
+            inserted.stored += is_stored;
+            inserted.duplicates += is_stored && is_duplicate[i];
         }
     }
 
-    // Follows the chain until the row has a slot. `before` is what was in `slot`.
-    __device__ __forceinline__ void follow(Word key, Word payload, u64 slot, Word before) {
-        bool is_duplicate = false;
-        u32 steps = 1;
-        while (before != kEmpty && steps < table.index.steps_max) {
-            is_duplicate |= before == key;
-            slot = table.next(slot);
-            before = take_slot(table.index.slots, slot, key, payload);
-            steps++;
-            if (steps % kStepsBetweenLooks == 0 && has_failed(outcome)) steps = table.index.steps_max;
+    // Follows the chains of rows until each has a slot. `before` is what was in `slots`. The chains are followed
+    // together, so that their accesses are in flight at once.
+    template <u32 kRows>
+    __device__ __forceinline__ void follow(const Word (&keys)[kRows], const Word (&payloads)[kRows],
+                                           u64 (&slots)[kRows], Word (&before)[kRows], bool (&is_duplicate)[kRows]) {
+        for (u32 steps = 1; steps < table.index.steps_max; steps++) {
+            bool is_open = false;
+#pragma unroll
+            for (u32 i = 0; i < kRows; i++) {
+                if (before[i] == kEmpty) continue;
+                is_open = true;
+                is_duplicate[i] |= before[i] == keys[i];
+                slots[i] = table.next(slots[i]);
+                before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
+            }
+            if (!is_open || (steps % kStepsBetweenLooks == 0 && has_failed(outcome))) return;
         }
-        const bool is_stored = before == kEmpty;
-        if (!is_stored) atomicOr(&outcome->failures, kChainTooLong);
-        inserted.stored += is_stored;
-        inserted.duplicates += is_stored && is_duplicate;
     }
 };
 
 template <class W>
 struct Linear<W>::Probe {
     using Word = W;
+    static constexpr u32 kAtOnce = kRowsAhead;
     const Linear<W> table;
     Found found;
 
@@ -111,13 +125,16 @@ struct Linear<W>::Probe {
     __device__ __forceinline__ void operator()(const Word (&keys)[kRows], const Word (&payloads)[kRows]) {
         u64 places[kRows];
         Slot<Word> slots[kRows];
+        bool is_own[kRows];
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
             places[i] = table.home(keys[i]);
-            slots[i] = load_slot(table.index.slots, places[i], Word{});
+            is_own[i] = table.is_own(places[i]);
+            if (is_own[i]) slots[i] = load_slot(table.index.slots, places[i], Word{});
         }
 #pragma unroll
         for (u32 i = 0; i < kRows; i++) {
+            if (!is_own[i]) continue;
             if (keys[i] != kEmpty) follow(keys[i], payloads[i], places[i], slots[i]);
             else found.add(table.index.aside_count, table.index.aside_sum, payloads[i]);
         }

@@ -16,14 +16,23 @@ pub(crate) const THREADS: u32 = 256;
 /// Rows that a thread works on at once: their reads of the table are in flight together.
 pub(crate) const ROWS_AHEAD: u32 = 4;
 
+/// Bytes of the keys that a thread inserts at once into a table with linear probing: it follows their chains together.
+const BYTES_INSERTED: u32 = 32;
+
 /// Maximum number of bits of a hash that tell the partition.
 pub(crate) const PARTITION_BITS_MAX: u32 = 10;
 
 /// The columns of a slice begin at multiples of this number of values, so that kernels read whole lines of 128 bytes.
 pub(crate) const SLICE_ROWS: u32 = 32;
 
-/// Rows that a thread holds while a run is divided.
+/// Rows that a thread loads ahead while a run is divided.
 const ROWS_HELD: u32 = 8;
+
+/// Threads of a block that sorts a tile of rows.
+pub(crate) const THREADS_OF_TILE: u32 = 512;
+
+/// Bytes of a tile, in shared memory, for each thread: three blocks have room on a multiprocessor of an H100.
+pub(crate) const TILE_BYTES_OF_THREAD: u32 = 128;
 
 /// Bit of [`Outcome::failures`]: a row is too far away from the slot of its hash.
 pub(crate) const CHAIN_TOO_LONG: u32 = 1;
@@ -79,6 +88,12 @@ kernel_arguments! {
         pub(crate) has_holes: u32,
         /// Maximum number of slots or buckets in which a row of a table by hash may be.
         pub(crate) steps_max: u32,
+        /// Of a table with linear probing whose memory is interleaved over 2^n GPUs: this one works on rows whose
+        /// search begins in a slot with `slot >> own_shift & own_mask` equal to `own`. Else, all are 0.
+        pub(crate) own_shift: u32,
+        pub(crate) own_mask: u32,
+        pub(crate) own: u32,
+        pub(crate) unused: u32,
     }
 
     /// What the inserts of a build did.
@@ -152,7 +167,9 @@ kernel_arguments! {
     pub(crate) struct Generating {
         pub(crate) keys: DevicePointerMut<u8>,
         pub(crate) payloads: DevicePointerMut<u8>,
+        /// Number of rows, and the first one.
         pub(crate) count: u64,
+        pub(crate) first: u64,
         pub(crate) build_rows: u64,
         /// Bits of the largest key.
         pub(crate) key_bits: u32,
@@ -264,6 +281,9 @@ fn arguments() -> String {
         ("kThreads", THREADS),
         ("kRowsAhead", ROWS_AHEAD),
         ("kRowsHeld", ROWS_HELD),
+        ("kBytesInserted", BYTES_INSERTED),
+        ("kThreadsOfTile", THREADS_OF_TILE),
+        ("kTileBytesOfThread", TILE_BYTES_OF_THREAD),
         ("kSliceRows", SLICE_ROWS),
         ("kPartitionsMax", 1 << PARTITION_BITS_MAX),
         ("kChainTooLong", CHAIN_TOO_LONG),

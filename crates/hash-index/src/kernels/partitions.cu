@@ -48,53 +48,82 @@ __global__ void __launch_bounds__(kThreads) place_slices(const __grid_constant__
     }
 }
 
-// Copies the rows of a run to their slices. A block copies as many rows at once as its threads hold: it counts them by
-// partition, takes room for all rows of a partition together, and writes them side by side.
+// The rows of a tile, sorted by partition.
+extern __shared__ __align__(16) u8 tile[];
+
+// Calls `work` with the index of each of `count` rows and some values of the row, which are loaded ahead.
+template <class Word, u32 kColumns, class Work>
+__device__ inline void each_of_tile(const Word* const (&columns)[kColumns], u32 count, Work work) {
+    for (u32 first = threadIdx.x; first < count; first += kRowsHeld * blockDim.x) {
+        Word values[kRowsHeld][kColumns];
+#pragma unroll
+        for (u32 i = 0; i < kRowsHeld; i++) {
+            const u32 row = first + i * blockDim.x;
+#pragma unroll
+            for (u32 c = 0; c < kColumns; c++)
+                if (row < count) values[i][c] = columns[c][row];
+        }
+#pragma unroll
+        for (u32 i = 0; i < kRowsHeld; i++) {
+            const u32 row = first + i * blockDim.x;
+            if (row < count) work(row, values[i]);
+        }
+    }
+}
+
+// Copies the rows of a run to their slices. A block sorts a tile of rows by partition in shared memory, and takes room
+// for all rows of a partition together. So its threads write rows side by side.
 template <class Word>
-__global__ void __launch_bounds__(kThreads) copy_rows(const __grid_constant__ Dividing a) {
-    __shared__ u32 counts[kPartitionsMax], begins[kPartitionsMax], rooms[kPartitionsMax];
+__global__ void __launch_bounds__(kThreadsOfTile) copy_rows(const __grid_constant__ Dividing a) {
+    // Of each partition: the number of its rows, then its next place in the tile; and the distance from there to the
+    // place of the row in the run.
+    __shared__ u32 places[kPartitionsMax], distances[kPartitionsMax];
+    __shared__ u32 end;
     const u32 partitions = 1u << a.bits;
-    const Word* keys = reinterpret_cast<const Word*>(a.rows.keys);
-    const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads);
+    const u32 tile_rows = blockDim.x * (kTileBytesOfThread / (2 * sizeof(Word)));
+    Word* const sorted[] = {reinterpret_cast<Word*>(tile), reinterpret_cast<Word*>(tile) + tile_rows};
     Word* to = reinterpret_cast<Word*>(a.to);
-    for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) rooms[p] = room_of(a.slices[p].count);
-    const u64 rows_of_block = blockDim.x * kRowsHeld;
-    for (u64 first = blockIdx.x * rows_of_block; first < a.rows.count; first += gridDim.x * rows_of_block) {
-        for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) counts[p] = 0;
+    for (u64 first = blockIdx.x * static_cast<u64>(tile_rows); first < a.rows.count;
+         first += gridDim.x * static_cast<u64>(tile_rows)) {
+        const Word* keys = reinterpret_cast<const Word*>(a.rows.keys) + first;
+        const Word* payloads = reinterpret_cast<const Word*>(a.rows.payloads) + first;
+        const u32 count = static_cast<u32>(min(static_cast<u64>(tile_rows), a.rows.count - first));
+        for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) places[p] = 0;
+        if (threadIdx.x == 0) end = 0;
         __syncthreads();
-        Word key[kRowsHeld], payload[kRowsHeld];
-        u32 partition[kRowsHeld], place[kRowsHeld];
-#pragma unroll
-        for (u32 i = 0; i < kRowsHeld; i++) {
-            const u64 row = first + i * blockDim.x + threadIdx.x;
-            if (row >= a.rows.count) continue;
-            key[i] = keys[row];
-            payload[i] = payloads[row];
-        }
-#pragma unroll
-        for (u32 i = 0; i < kRowsHeld; i++) {
-            if (first + i * blockDim.x + threadIdx.x >= a.rows.count) continue;
-            partition[i] = partition_of(key[i], a.bits);
-            place[i] = atomicAdd(&counts[partition[i]], 1u);
+        const Word* const of_keys[] = {keys};
+        each_of_tile<Word, 1>(of_keys, count, [&](u32, const Word(&row)[1]) {
+            atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
+        });
+        __syncthreads();
+        for (u32 p = threadIdx.x; p < partitions; p += blockDim.x) {
+            const u32 rows = places[p];
+            if (rows == 0) continue;
+            places[p] = atomicAdd(&end, rows);
+            distances[p] = atomicAdd(&a.next[p], rows) - places[p];
         }
         __syncthreads();
-        for (u32 p = threadIdx.x; p < partitions; p += blockDim.x)
-            if (counts[p] != 0) begins[p] = atomicAdd(&a.next[p], counts[p]);
+        const Word* const of_rows[] = {keys, payloads};
+        each_of_tile<Word, 2>(of_rows, count, [&](u32, const Word(&row)[2]) {
+            const u32 place = atomicAdd(&places[partition_of(row[0], a.bits)], 1u);
+            sorted[0][place] = row[0];
+            sorted[1][place] = row[1];
+        });
         __syncthreads();
-#pragma unroll
-        for (u32 i = 0; i < kRowsHeld; i++) {
-            if (first + i * blockDim.x + threadIdx.x >= a.rows.count) continue;
-            const u32 at = begins[partition[i]] + place[i];
-            to[at] = key[i];
-            to[at + rooms[partition[i]]] = payload[i];
-        }
-        // The numbers are zeroed for the next rows only after all threads have used them.
+        const Word* const of_sorted[] = {sorted[0], sorted[1]};
+        each_of_tile<Word, 2>(of_sorted, count, [&](u32 place, const Word(&row)[2]) {
+            const u32 p = partition_of(row[0], a.bits);
+            const u32 at = place + distances[p];
+            to[at] = row[0];
+            to[at + room_of(a.slices[p].count)] = row[1];
+        });
+        // The next tile takes the place of this one only after all threads have read it.
         __syncthreads();
     }
 }
 
-// Blocks of a multiprocessor. With its own choice the compiler spills 8 bytes of `probe_partition` for sm_80.
-constexpr u32 kBlocks = 3;
+// Blocks of a multiprocessor. With its own choice the compiler spills some bytes for sm_80.
+constexpr u32 kBlocks = 2;
 
 // Calls `work` with this thread's rows of a partition. Several blocks share the slice of a run.
 template <class Work>

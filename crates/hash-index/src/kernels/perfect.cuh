@@ -21,6 +21,7 @@ struct Perfect {
 template <class W>
 struct Perfect<W>::Insert {
     using Word = W;
+    static constexpr u32 kAtOnce = kRowsAhead;
     const Perfect<W> table;
     Outcome* outcome;
     Inserted inserted;
@@ -58,6 +59,7 @@ struct Perfect<W>::Insert {
 template <class W>
 struct Perfect<W>::Probe {
     using Word = W;
+    static constexpr u32 kAtOnce = kRowsAhead;
     const Perfect<W> table;
     Found found;
 

@@ -1,4 +1,4 @@
-// Writes the columns of a join's sides; as `workload.rs`, which has the same formulas.
+// Writes rows of the columns of a join's sides; as `workload.rs`, which has the same formulas.
 #include "rows.cuh"
 
 __device__ inline u64 mixed(u64 x) {
@@ -26,14 +26,15 @@ __device__ inline u64 build_key(u64 row, const Generating& a) {
     return key;
 }
 
-// Writes both columns of a side.
+// Writes `count` rows of both columns of a side.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Generating a) {
     Word* keys = reinterpret_cast<Word*>(a.keys);
     Word* payloads = reinterpret_cast<Word*>(a.payloads);
-    for (u64 row = this_thread(); row < a.count; row += threads()) {
+    for (u64 i = this_thread(); i < a.count; i += threads()) {
+        const u64 row = a.first + i;
         u64 key = a.is_probe ? __umul64hi(mixed(row + kForeignSeed), a.build_rows) : build_key(row, a);
-        keys[row] = static_cast<Word>(key);
-        payloads[row] = static_cast<Word>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(key ^ kBuildSeed));
+        keys[i] = static_cast<Word>(key);
+        payloads[i] = static_cast<Word>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(key ^ kBuildSeed));
     }
 }

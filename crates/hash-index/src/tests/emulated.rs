@@ -104,13 +104,20 @@ impl Emulated {
         memory.bytes = fs::read(file.path()).expect("the memory");
     }
 
-    /// Joins both sides of a case. Columns begin `offset` bytes after an address of whole vectors.
+    /// Joins both sides of a case, on 1 GPU or on 2^n whose chunks have 8 slots: each works on its own rows. Columns
+    /// begin `offset` bytes after an address of whole vectors.
     pub(super) fn join(
         &self,
         case: &Case,
-        offset: usize,
+        (offset, gpus): (usize, u32),
         blocks: u32,
     ) -> Result<JoinTotals, IndexError> {
+        let of_gpu = |index: HashIndexRef, gpu| HashIndexRef {
+            own_shift: 3,
+            own_mask: gpus - 1,
+            own: gpu,
+            ..index
+        };
         let (shape, entries) = (case.shape, &kernels()[0].entries);
         let mut image = Image::new();
         let table = Memory::of(&mut image, &shape);
@@ -118,24 +125,29 @@ impl Emulated {
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
         let build = rows(&mut image, &case.build, shape.width(), offset);
         check_room(&shape, build.count)?;
-        let inserting = Inserting {
-            rows: build,
-            index: table.index_ref(&shape, &Contents::default()),
-            outcome: DevicePointerMut::new(outcome),
-        };
-        let kernel = entry("insert", &shape);
-        let selected = (kernel.as_str(), &entries[..]);
-        self.run(&self.insert, selected, &inserting, (&mut image, blocks));
+        for gpu in 0..gpus {
+            let inserting = Inserting {
+                rows: build,
+                index: of_gpu(table.index_ref(&shape, &Contents::default()), gpu),
+                outcome: DevicePointerMut::new(outcome),
+            };
+            let kernel = entry("insert", &shape);
+            let selected = (kernel.as_str(), &entries[..]);
+            self.run(&self.insert, selected, &inserting, (&mut image, blocks));
+        }
         let contents = Contents::of(&shape, &Outcome::read(image.at(outcome)))?;
         assert_eq!(contents.rows, build.count);
-        let probing = Probing {
-            rows: rows(&mut image, &case.probe, shape.width(), offset),
-            index: table.index_ref(&shape, &contents),
-            totals: DevicePointerMut::new(totals),
-        };
-        let kernel = entry("probe", &shape);
-        let selected = (kernel.as_str(), &entries[..]);
-        self.run(&self.probe, selected, &probing, (&mut image, blocks));
+        let probe = rows(&mut image, &case.probe, shape.width(), offset);
+        for gpu in 0..gpus {
+            let probing = Probing {
+                rows: probe,
+                index: of_gpu(table.index_ref(&shape, &contents), gpu),
+                totals: DevicePointerMut::new(totals),
+            };
+            let kernel = entry("probe", &shape);
+            let selected = (kernel.as_str(), &entries[..]);
+            self.run(&self.probe, selected, &probing, (&mut image, blocks));
+        }
         Ok(JoinTotals::read(image.at(totals)))
     }
 
@@ -252,6 +264,7 @@ impl Emulated {
             keys: DevicePointerMut::new(keys),
             payloads: DevicePointerMut::new(payloads),
             count: workload.rows(side),
+            first: 0,
             build_rows: workload.build_rows,
             key_bits: workload.key_bits(),
             is_probe: u32::from(side == Side::Probe),
@@ -286,7 +299,10 @@ fn compile(folder: &TempDir, spec: &ProgramSpec, kernels: &[&str], arguments: &s
     let text = format!(
         "{}\nstruct Fragment {{ {arguments} arguments; u64 kernel; }};\n\
          inline void fragment(const Fragment& f) {{\n{cases}}}\n{}{}",
-        spec.source,
+        spec.source.replace(
+            "extern __shared__ __align__(16) u8 tile[];",
+            "alignas(16) static u8 tile[1 << 16];"
+        ),
         include_str!("../../../tables-gpu/src/tests/emulated_kernel.cuh"),
         include_str!("../../../tables-gpu/src/tests/emulated_main.cuh")
     );

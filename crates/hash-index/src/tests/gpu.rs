@@ -153,7 +153,12 @@ fn generated(cuda: &mut Cuda, workload: &Workload, side: Side) -> DeviceRows {
         |cuda: &Cuda| -> DeviceView<u8> { cuda.buffer::<u8>(bytes).expect("device memory").all() };
     let (keys, payloads) = (column(cuda), column(cuda));
     let stream = cuda.uploads().clone();
-    let queued = workload.generate_async(cuda, side, (&keys, &payloads), &stream);
+    let queued = workload.generate_async(
+        cuda,
+        (side, 0..workload.rows(side)),
+        (&keys, &payloads),
+        &stream,
+    );
     drop(queued.expect("the kernel runs"));
     DeviceRows {
         keys: Column::Device(keys),

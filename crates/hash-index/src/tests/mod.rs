@@ -113,12 +113,19 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
         return;
     }
     let emulated = Emulated::new();
-    check(|case| emulated.join(case, 0, 3));
+    check(|case| emulated.join(case, (0, 1), 3));
     for case in answered().iter().step_by(3) {
         let bytes = case.shape.width().bytes() as usize;
-        let found = emulated.join(case, bytes, 1);
+        let found = emulated.join(case, (bytes, 1), 1);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} by single values", case.name);
+    }
+    let is_by_slots = |case: &&Case| case.shape.method() == TableMethod::LinearProbing;
+    for (index, case) in answered().iter().filter(is_by_slots).enumerate() {
+        let gpus = [2, 4][index % 2];
+        let found = emulated.join(case, (0, gpus), 2);
+        let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        assert_eq!(found, case.answer(), "{} on {gpus} GPUs", case.name);
     }
 }
 

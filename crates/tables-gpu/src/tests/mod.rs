@@ -130,7 +130,7 @@ const QUERIES: &[&str] = &[
         ORDER BY m DESC, 1, 2 LIMIT 11",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) = 2 AND 100 < sum(b) AND avg(price) > 500",
     "SELECT day, flag, sum(price) FROM t GROUP BY 1, 2 HAVING sum(price) > (SELECT avg(price) * 1.25 FROM t)",
-    "SELECT day, flag, sum(b) FROM t GROUP BY 1, 2 HAVING (SELECT avg(b) FROM t) >= sum(b) AND count(*) = (SELECT min(a) + 1 FROM t WHERE a > 0)",
+    "SELECT day, flag, sum(b) FROM t GROUP BY 1, 2 HAVING (SELECT max(b) / 2 FROM t) >= sum(b) AND count(*) = (SELECT min(a) + 1 FROM t WHERE a > 0)",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) >
         CASE WHEN (SELECT avg(b) FROM t) > 100 THEN 1 WHEN (SELECT avg(a) FROM t) > 0 THEN 2 ELSE 1000000 END",
     "SELECT day, flag, sum(a) FROM t GROUP BY 1, 2 HAVING sum(a) > coalesce((SELECT avg(a) FROM t)::bigint, 0)",

@@ -1,5 +1,7 @@
 //! Joins on a GPU, whose answers the generator's formulas give.
 
+mod gpus;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

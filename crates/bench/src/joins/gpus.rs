@@ -1,0 +1,134 @@
+//! Joins of sides that lie in the memory of several GPUs, beside the same joins on one.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use forebay_cancel::Stop;
+use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_hash_index::{InterleavedRows, JoinTotals, Side, TableShape, Workload};
+use forebay_joins::{GpuSides, InterleavedJoin, join_in_partitions};
+
+use super::device::generate;
+use super::report::{Case, Sample, Times};
+use super::{Join, Session, Table};
+
+/// Device memory beside the sides and their copies in partitions.
+const OTHER_BYTES: u64 = 512 << 20;
+
+/// Measures the join of a workload on the first GPU and on all, of which each has as many rows of both sides.
+pub(super) fn measure(session: &mut Session, join: &Join) -> Result<()> {
+    let count = forebay_device::cuda::gpus()?.len();
+    let one = on_gpus(session, join, 1)?;
+    if count == 1 {
+        return Ok(());
+    }
+    for (name, devices, rate) in on_gpus(session, join, count)? {
+        // One GPU has one way to use a table.
+        let of_one = one.iter().find(|(of_one, ..)| name.starts_with(of_one));
+        if let Some((.., of_one)) = of_one {
+            let case = (name.as_str(), devices.as_str());
+            session
+                .report
+                .add_apart(case, "times_one", &[rate / of_one])?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures the join on some GPUs. Returns case, devices and median rate of each method.
+fn on_gpus(session: &mut Session, join: &Join, count: usize) -> Result<Vec<(String, String, f64)>> {
+    let devices = start(&join.workload, count)?;
+    let gpus = devices.list();
+    let names: Vec<&str> = gpus.iter().map(|it| it.name()).collect();
+    let names = names.join("+");
+    let side = |side| {
+        let rows = join.workload.rows(side);
+        let at = |gpu: usize| rows * gpu as u64 / count as u64;
+        let of_gpu = |(gpu, device): (usize, &Arc<Device>)| {
+            generate(device, join.workload, (side, at(gpu)..at(gpu + 1)))
+        };
+        gpus.iter()
+            .enumerate()
+            .map(of_gpu)
+            .collect::<Result<Vec<_>>>()
+    };
+    let sides = GpuSides {
+        build: side(Side::Build)?,
+        probe: side(Side::Probe)?,
+    };
+    let name = |method| format!("join-{}-gpus/{method}", join.tuples.letter());
+    let mut rates = Vec::new();
+    let width = join.workload.width;
+    if session.tables.contains(&Table::Partitioned) {
+        let once = || {
+            let report = join_in_partitions(&gpus, width, &sides, &Stop::never())?;
+            let times = Times::Partitions {
+                divide: report.divide,
+                join: report.join,
+            };
+            Ok((times, report.totals))
+        };
+        rates.push(add(session, join, (name("partitioned"), &names), once)?);
+    }
+    if session.tables.contains(&Table::LinearProbing) {
+        let shape = TableShape::linear_probing(width, join.workload.build_rows);
+        let ways: &[_] = match count.is_power_of_two() && count > 1 {
+            true => &[
+                ("interleaved", InterleavedRows::All),
+                ("interleaved-own", InterleavedRows::Own),
+            ],
+            false => &[("interleaved", InterleavedRows::All)],
+        };
+        for (method, rows) in ways {
+            let table = InterleavedJoin::new(&gpus, shape, *rows)?;
+            let once = || {
+                let report = table.run(&sides, &Stop::never())?;
+                let (build, probe) = (report.build, report.probe);
+                Ok((Times::Table { build, probe }, report.totals))
+            };
+            rates.push(add(session, join, (name(method), &names), once)?);
+        }
+    }
+    Ok(rates)
+}
+
+/// Starts the first GPUs, with a budget for the sides and their copies in partitions.
+fn start(workload: &Workload, count: usize) -> Result<HaltingDevices> {
+    let tuples = workload.build_rows + workload.probe_rows;
+    let bytes = tuples * 2 * workload.width.bytes();
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(2 * bytes / count as u64 + OTHER_BYTES),
+        pinned_pool_bytes: 1 << 20,
+        ..DeviceOptions::default()
+    };
+    let spec: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
+    Ok(Devices::new(&spec.join(",").parse()?, options)?.into())
+}
+
+/// Runs a join as often as the options say, and reports it. Returns its case, its devices and its median rate.
+fn add(
+    session: &mut Session,
+    join: &Join,
+    (name, devices): (String, &str),
+    once: impl Fn() -> Result<(Times, JoinTotals)>,
+) -> Result<(String, String, f64)> {
+    let samples = (0..=session.rounds).map(|_| {
+        let (times, totals) = once()?;
+        Ok(Sample {
+            allocation: None,
+            times,
+            totals,
+        })
+    });
+    let samples: Vec<Sample> = samples.collect::<Result<_>>()?;
+    let case = Case {
+        name: &name,
+        devices,
+        workload: &join.workload,
+    };
+    session.report.add(case, join.answer, &samples)?;
+    let mut times: Vec<_> = samples[1..].iter().map(Sample::time).collect();
+    times.sort();
+    let rate = 1.0 / times[times.len() / 2].as_secs_f64();
+    Ok((name, devices.to_owned(), rate))
+}

@@ -1,0 +1,334 @@
+//! Joins of sides that lie in the memory of several GPUs, each of which has some rows of both.
+//!
+//! In partitions: each GPU divides its rows, then joins some of the partitions, whose rows it reads from all GPUs. With
+//! one table in memory that is interleaved over the GPUs: each inserts and probes its rows (Lutz et al., SIGMOD 2020,
+//! section 6.3), or all GPUs read all rows, and each takes those whose search begins in its own memory.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_cancel::Stop;
+use forebay_device::Device;
+use forebay_device::cuda::{Cuda, InterleavedMemory, Priority};
+use forebay_hash_index::{
+    Column, DevicePartitions, DeviceRows, HashIndex, IndexBuilder, IndexError, InterleavedRows,
+    JoinTotals, PartitionJoin, RunShape, Slices, TableMemory, TableShape, Totals, Width,
+};
+
+use crate::{JoinError, JoinReport, on_gpu};
+
+/// Number of tables of a GPU at once: while the last rows of one are inserted or probed, the others use the GPU.
+const LANES: usize = 4;
+/// Bytes of a table that stays in the L2 cache of a GPU beside others.
+const TABLE_BYTES: u64 = 16 << 20;
+/// Maximum number of rows that a GPU divides at once.
+const RUN_ROWS: u64 = 1 << 30;
+/// Maximum number of bits of the hash that tell the partition.
+const BITS_MAX: u32 = 10;
+/// Maximum number of steps of a lane in flight.
+const STEPS_QUEUED: usize = 4;
+/// Number of rounds of all lanes after which a join looks whether it is stopped.
+const ROUNDS_OF_JOB: usize = 32;
+
+/// The rows of both sides that each GPU has in its memory.
+#[derive(Debug, Clone)]
+pub struct GpuSides {
+    /// Those of the side from which tables are built.
+    pub build: Vec<DeviceRows>,
+    /// Those of the side that probes.
+    pub probe: Vec<DeviceRows>,
+}
+
+/// Runs work on the threads of all GPUs at once, each with its index and its input. Blocks until all have ended.
+fn on_gpus<I: Send + 'static, T: Send + 'static>(
+    devices: &[Arc<Device>],
+    inputs: Vec<I>,
+    work: impl Fn(&mut Cuda, usize, I) -> Result<T, IndexError> + Clone + Send + 'static,
+) -> Result<Vec<T>, JoinError> {
+    at_once(devices, inputs, move |gpu, device, input| {
+        let work = work.clone();
+        on_gpu(device, move |cuda| work(cuda, gpu, input))
+    })
+}
+
+/// Calls a function for all GPUs at once, on a thread each.
+fn at_once<I: Send, T: Send>(
+    devices: &[Arc<Device>],
+    inputs: Vec<I>,
+    call: impl Fn(usize, &Device, I) -> Result<T, JoinError> + Clone + Send,
+) -> Result<Vec<T>, JoinError> {
+    thread::scope(|scope| {
+        let all = devices.iter().zip(inputs).enumerate();
+        let running = all.map(|(gpu, (device, input))| {
+            let call = call.clone();
+            scope.spawn(move || call(gpu, device, input))
+        });
+        let running: Vec<_> = running.collect();
+        let ended = running.into_iter().map(|it| it.join().expect("no panic"));
+        // All threads have ended before the first error returns.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// Joins sides, whose rows are of this width, in partitions. Blocks; must not be called on an async worker thread or on
+/// a device's thread.
+///
+/// Beside the sides, each GPU needs memory for its rows once more, and for two tables.
+///
+/// # Errors
+/// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+///
+/// # Panics
+/// If no rows are given for a GPU, or a GPU does not reach the others.
+pub fn join_in_partitions(
+    devices: &[Arc<Device>],
+    width: Width,
+    sides: &GpuSides,
+    stop: &Stop,
+) -> Result<JoinReport, JoinError> {
+    assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
+    let began = Instant::now();
+    stop.check()?;
+    let build_rows = sides.build.iter().map(|it| it.count(width));
+    let bits = bits(width, build_rows.sum());
+    let inputs = sides.build.iter().cloned().zip(sides.probe.iter().cloned());
+    let divided = on_gpus(devices, inputs.collect(), move |cuda, _, (build, probe)| {
+        let build = divided(cuda, (width, bits), &build)?;
+        Ok((build, divided(cuda, (width, bits), &probe)?))
+    })?;
+    let mut parts = divided.into_iter();
+    let (mut build, mut probe) = parts.next().expect("at least one GPU");
+    for (other_build, other_probe) in parts {
+        build.append(&other_build);
+        probe.append(&other_probe);
+    }
+    let ended = Instant::now();
+    let sides = vec![(build, probe); devices.len()];
+    let joined = at_once(devices, sides, |gpu, device, sides| {
+        let of_gpu = share(0..1 << bits, gpu, devices.len());
+        join_some(device, width, sides, of_gpu, stop)
+    })?;
+    let (mut totals, mut tables) = (JoinTotals::default(), 0);
+    for (found, built) in joined {
+        totals.add(found);
+        tables += built;
+    }
+    Ok(JoinReport {
+        totals,
+        divide: ended - began,
+        join: ended.elapsed(),
+        tables,
+    })
+}
+
+/// Returns the bits of the partitions of a join: the fewest for which tables are small enough, if there are as many.
+fn bits(width: Width, build_rows: u64) -> u32 {
+    let table_bytes =
+        |bits: &u32| TableShape::linear_probing(width, build_rows >> bits).slot_bytes();
+    let mut small = (0..BITS_MAX).filter(|bits| table_bytes(bits) <= TABLE_BYTES);
+    small.next().unwrap_or(BITS_MAX)
+}
+
+/// Returns one of `count` equal parts of a range.
+fn share(range: Range<usize>, index: usize, count: usize) -> Range<usize> {
+    let at = |index| range.start + range.len() * index / count;
+    at(index)..at(index + 1)
+}
+
+/// Copies rows of a side into partitions, in memory of this device. Blocks.
+fn divided(
+    cuda: &mut Cuda,
+    (width, bits): (Width, u32),
+    rows: &DeviceRows,
+) -> Result<DevicePartitions, IndexError> {
+    let count = rows.count(width);
+    let shape = RunShape::new(width, count.min(RUN_ROWS), bits);
+    let stream = cuda.downloads().clone();
+    let mut slices = Slices::new(cuda, shape, count.div_ceil(RUN_ROWS) as usize, &stream)?;
+    let mut runs = Vec::new();
+    for (run, first) in (0..count).step_by(RUN_ROWS as usize).enumerate() {
+        let rows = rows.part(width, first..count.min(first + RUN_ROWS));
+        let to = cuda.buffer::<u8>(shape.bytes() as usize)?.all();
+        slices
+            .divide_async(cuda, &rows, run, &to, &stream)?
+            .leave(cuda);
+        runs.push(Column::Device(to));
+    }
+    Ok(DevicePartitions::new(cuda, slices, runs, &stream)?)
+}
+
+/// Joins some partitions on a GPU. Returns the matches and the number of tables.
+fn join_some(
+    device: &Device,
+    width: Width,
+    (build, probe): (DevicePartitions, DevicePartitions),
+    partitions: Range<usize>,
+    stop: &Stop,
+) -> Result<(JoinTotals, usize), JoinError> {
+    let slot_bytes = TableShape::linear_probing(width, build.largest()).slot_bytes() as usize;
+    let mut lanes = on_gpu(device, move |cuda| {
+        let lane = |lane| {
+            let streams = [
+                cuda.stream(Priority::Normal)?,
+                cuda.stream(Priority::Normal)?,
+            ];
+            // All rows are in device memory: nothing is staged.
+            let none = cuda.buffer::<u8>(1)?.all().view(0..0);
+            let table = TableMemory {
+                slots: cuda.buffer::<u8>(slot_bytes)?.all(),
+                staging: std::array::from_fn(|_| none.clone()),
+            };
+            let (sides, of_lane) = (
+                (build.clone(), probe.clone()),
+                share(partitions.clone(), lane, LANES),
+            );
+            let join = PartitionJoin::new(cuda, sides, of_lane, table, streams)?;
+            Ok((join, VecDeque::new()))
+        };
+        (0..LANES).map(lane).collect::<Result<Vec<_>, IndexError>>()
+    })?;
+    let mut is_done = false;
+    while !is_done {
+        stop.check()?;
+        (lanes, is_done) = on_gpu(device, move |cuda| {
+            for _ in 0..ROUNDS_OF_JOB {
+                is_done = true;
+                for (join, queued) in &mut lanes {
+                    let Some(step) = join.next_async(cuda)? else {
+                        continue;
+                    };
+                    is_done = false;
+                    if queued.len() == STEPS_QUEUED {
+                        // Waits for the oldest one.
+                        queued.pop_front();
+                    }
+                    queued.push_back(step);
+                }
+            }
+            Ok((lanes, is_done))
+        })?;
+    }
+    on_gpu(device, move |cuda| {
+        let (mut totals, mut tables) = (JoinTotals::default(), 0);
+        for (join, queued) in lanes {
+            drop(queued);
+            totals.add(join.finish(cuda)?);
+            tables += join.steps();
+        }
+        Ok((totals, tables))
+    })
+}
+
+/// Joins with one table of linear probing, whose memory is interleaved over several GPUs. It holds the memory of the
+/// table, for several joins.
+#[derive(Debug)]
+pub struct InterleavedJoin {
+    devices: Vec<Arc<Device>>,
+    shape: TableShape,
+    memory: InterleavedMemory,
+    rows: InterleavedRows,
+}
+
+/// What a join with an interleaved table did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterleavedReport {
+    /// The matches.
+    pub totals: JoinTotals,
+    /// The time until the table was complete.
+    pub build: Duration,
+    /// The time after that.
+    pub probe: Duration,
+}
+
+impl InterleavedJoin {
+    /// Takes memory for a table, which is not of the devices' budgets. Blocks.
+    ///
+    /// # Errors
+    /// If a card has too little memory, or a device fails.
+    ///
+    /// # Panics
+    /// If there is no device, or one is not a GPU that reaches all others.
+    pub fn new(
+        devices: &[Arc<Device>],
+        shape: TableShape,
+        rows: InterleavedRows,
+    ) -> Result<InterleavedJoin, JoinError> {
+        let memory = InterleavedMemory::new(devices, shape.slot_bytes());
+        Ok(InterleavedJoin {
+            devices: devices.to_vec(),
+            shape,
+            memory: memory.map_err(|error| JoinError::Index(error.into()))?,
+            rows,
+        })
+    }
+
+    /// Joins sides. Blocks; must not be called on an async worker thread or on a device's thread.
+    ///
+    /// # Errors
+    /// If the table is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
+    ///
+    /// # Panics
+    /// If no rows are given for a GPU, or they are not of the table's width; if the table is not one of linear probing.
+    pub fn run(&self, sides: &GpuSides, stop: &Stop) -> Result<InterleavedReport, JoinError> {
+        let began = Instant::now();
+        stop.check()?;
+        let (shape, rows) = (self.shape, self.rows);
+        let memory = vec![self.memory.clone(); self.devices.len()];
+        let builders = on_gpus(&self.devices, memory, move |cuda, gpu, memory| {
+            let stream = cuda.downloads().clone();
+            IndexBuilder::interleaved(cuda, shape, (&memory, gpu), rows, &stream)
+        })?;
+        stop.check()?;
+        let inputs = builders.into_iter().zip(self.rows_of(&sides.build));
+        let mut tables = on_gpus(
+            &self.devices,
+            inputs.collect(),
+            |cuda, _, (mut builder, rows): (IndexBuilder, Vec<DeviceRows>)| {
+                for rows in rows {
+                    builder.insert_async(cuda, &rows)?;
+                }
+                builder.finish(cuda)
+            },
+        )?;
+        HashIndex::complete(&mut tables);
+        let built = Instant::now();
+        stop.check()?;
+        let inputs = tables.into_iter().zip(self.rows_of(&sides.probe));
+        let found = on_gpus(
+            &self.devices,
+            inputs.collect(),
+            |cuda, _, (table, rows): (HashIndex, Vec<DeviceRows>)| {
+                let stream = cuda.downloads().clone();
+                let totals = Totals::zero(cuda, &stream)?;
+                let mut probing = Vec::new();
+                for rows in rows {
+                    probing.push(table.probe_async(cuda, &rows, &totals, &stream)?);
+                }
+                Ok(totals.read(cuda, &stream)?)
+            },
+        )?;
+        let mut totals = JoinTotals::default();
+        found.into_iter().for_each(|it| totals.add(it));
+        Ok(InterleavedReport {
+            totals,
+            build: built - began,
+            probe: built.elapsed(),
+        })
+    }
+
+    /// Returns the rows that each GPU reads: its own first.
+    fn rows_of(&self, side: &[DeviceRows]) -> Vec<Vec<DeviceRows>> {
+        let count = self.devices.len();
+        assert_eq!(side.len(), count);
+        let of_gpu = |gpu: usize| match self.rows {
+            InterleavedRows::All => vec![side[gpu].clone()],
+            InterleavedRows::Own => (0..count)
+                .map(|it| side[(gpu + it) % count].clone())
+                .collect(),
+        };
+        (0..count).map(of_gpu).collect()
+    }
+}

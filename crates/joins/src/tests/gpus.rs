@@ -1,0 +1,189 @@
+//! Joins over one GPU and over all.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_cancel::Stop;
+use forebay_device::cuda::gpus;
+use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
+use forebay_hash_index::{
+    Column, DeviceRows, InterleavedRows, JoinTotals, Side, TableShape, Width, Workload,
+};
+
+use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, on_gpu};
+
+/// Returns the first GPU, and all if there are several that reach each other. Without one, prints that the test is
+/// skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
+fn sets() -> Vec<HaltingDevices> {
+    let count = match gpus() {
+        Ok(gpus) => gpus.len(),
+        Err(error) => {
+            let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|it| it == "1");
+            assert!(!required, "{error}");
+            println!("skipped: no GPU");
+            return Vec::new();
+        }
+    };
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(128 << 20),
+        pinned_pool_bytes: 1 << 20,
+        ..DeviceOptions::default()
+    };
+    let start = |count: usize| -> HaltingDevices {
+        let names: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
+        let devices = Devices::new(&names.join(",").parse().expect("devices"), options.clone());
+        devices.expect("the GPUs start").into()
+    };
+    let mut sets = vec![start(1)];
+    if count > 1 {
+        let all = start(count);
+        let list = all.list();
+        let reaches = |one: &Arc<Device>| {
+            let mut others = list.iter().filter(|it| it.id() != one.id());
+            others.all(|it| one.reaches(it))
+        };
+        match list.iter().all(reaches) {
+            true => sets.push(all),
+            false => println!("skipped: GPUs that do not reach each other"),
+        }
+    } else {
+        println!("skipped: several GPUs");
+    }
+    sets
+}
+
+/// Returns generated rows of a side, of which each GPU has an equal part.
+fn spread(gpus: &[Arc<Device>], workload: Workload, side: Side) -> Vec<DeviceRows> {
+    let (rows, count) = (workload.rows(side), gpus.len() as u64);
+    let of_gpu = |(gpu, device): (u64, &Arc<Device>)| {
+        let rows = rows * gpu / count..rows * (gpu + 1) / count;
+        on_gpu(device, move |cuda| {
+            let bytes = ((rows.end - rows.start) * workload.width.bytes()) as usize;
+            let (keys, payloads) = (
+                cuda.buffer::<u8>(bytes)?.all(),
+                cuda.buffer::<u8>(bytes)?.all(),
+            );
+            let stream = cuda.uploads().clone();
+            let columns = (&keys, &payloads);
+            drop(workload.generate_async(cuda, (side, rows), columns, &stream)?);
+            Ok(DeviceRows {
+                keys: Column::Device(keys),
+                payloads: Column::Device(payloads),
+            })
+        })
+        .expect("memory for the rows")
+    };
+    (0..).zip(gpus).map(of_gpu).collect()
+}
+
+/// Joins by every method, and asserts that each gives the answer.
+fn check(gpus: &[Arc<Device>], (width, rows): (Width, u64), sides: &GpuSides, answer: JoinTotals) {
+    let never = Stop::never();
+    let report = join_in_partitions(gpus, width, sides, &never).expect("it runs");
+    assert_eq!(report.totals, answer);
+    let shape = TableShape::linear_probing(width, rows);
+    for which in [InterleavedRows::All, InterleavedRows::Own] {
+        if which == InterleavedRows::Own && !gpus.len().is_power_of_two() {
+            continue;
+        }
+        let join = InterleavedJoin::new(gpus, shape, which).expect("memory for the table");
+        // The second join empties the table of the first.
+        for _ in 0..2 {
+            let report = join.run(sides, &never).expect("it runs");
+            assert_eq!(report.totals, answer, "{which:?}");
+        }
+    }
+}
+
+#[test]
+fn gpus_join_the_rows_that_each_has() {
+    for devices in sets() {
+        let gpus = devices.list();
+        for (width, build_rows, probe_rows) in [
+            (Width::Four, 1_000_003, 1_500_001),
+            (Width::Eight, 300_000, 1_000_000),
+            // Several chunks of 2 MiB on each GPU, and several partitions.
+            (Width::Eight, 1_100_000, 100_000),
+            (Width::Eight, 1, 33),
+            (Width::Four, 5, 0),
+            (Width::Four, 0, 0),
+        ] {
+            let workload = Workload {
+                width,
+                build_rows,
+                probe_rows,
+            };
+            let sides = GpuSides {
+                build: spread(&gpus, workload, Side::Build),
+                probe: spread(&gpus, workload, Side::Probe),
+            };
+            check(&gpus, (width, build_rows), &sides, workload.answer(2));
+        }
+    }
+}
+
+#[test]
+fn keys_that_several_gpus_have_match_all_their_rows() {
+    for devices in sets() {
+        let gpus = devices.list();
+        let workload = Workload {
+            width: Width::Eight,
+            build_rows: 200_000,
+            probe_rows: 300_000,
+        };
+        // Every GPU reads the rows of all, so that each key of the build side occurs on each GPU.
+        let build = spread(&gpus[..1], workload, Side::Build);
+        let sides = GpuSides {
+            build: vec![build[0].clone(); gpus.len()],
+            probe: spread(&gpus, workload, Side::Probe),
+        };
+        let (one, times) = (workload.answer(2), gpus.len() as u64);
+        let answer = JoinTotals {
+            count: one.count * times,
+            build_sum: one.build_sum.wrapping_mul(times),
+            probe_sum: one.probe_sum.wrapping_mul(times),
+        };
+        let rows = workload.build_rows * times;
+        check(&gpus, (workload.width, rows), &sides, answer);
+    }
+}
+
+#[test]
+fn joins_over_gpus_end_at_their_deadline() {
+    for devices in sets() {
+        let gpus = devices.list();
+        let workload = Workload {
+            width: Width::Four,
+            build_rows: 3_000_000,
+            probe_rows: 3_000_000,
+        };
+        let sides = GpuSides {
+            build: spread(&gpus, workload, Side::Build),
+            probe: spread(&gpus, workload, Side::Probe),
+        };
+        let shape = TableShape::linear_probing(workload.width, workload.build_rows);
+        let table = InterleavedJoin::new(&gpus, shape, InterleavedRows::All).expect("memory");
+        let (answer, mut stopped, mut ended) = (workload.answer(2), 0, 0);
+        // Kernels are compiled in the first join.
+        for us in [1_000_000_000].into_iter().chain((0..6000).step_by(200)) {
+            let stop = || Stop::at(Instant::now() + Duration::from_micros(us));
+            let partitioned = join_in_partitions(&gpus, workload.width, &sides, &stop());
+            let interleaved = table.run(&sides, &stop());
+            let totals = [
+                partitioned.map(|it| it.totals),
+                interleaved.map(|it| it.totals),
+            ];
+            for result in totals {
+                match result {
+                    Ok(totals) => {
+                        assert_eq!(totals, answer);
+                        ended += 1;
+                    }
+                    Err(JoinError::Stopped(_)) => stopped += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert!(stopped > 1 && ended > 1, "{stopped} stopped, {ended} ended");
+    }
+}
