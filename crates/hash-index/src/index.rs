@@ -10,7 +10,10 @@ use forebay_device::cuda::{
 
 use crate::column::DeviceRows;
 use crate::error::IndexError;
-use crate::kernels::{CHAIN_TOO_LONG, HashIndexRef, JoinTotals, KEY_OUT_OF_RANGE, Outcome};
+use crate::kernels::{
+    CHAIN_TOO_LONG, HashIndexRef, JoinTotals, KEY_OUT_OF_RANGE, Outcome, entry,
+    entry_of_interleaved,
+};
 use crate::launch::{self, InFlight};
 use crate::shape::{STEPS_MAX, TableMethod, TableShape};
 
@@ -82,7 +85,8 @@ pub(crate) struct Table {
     slots: DeviceView<u8>,
     taken: DeviceView<u32>,
     contents: Contents,
-    own: OwnSlots,
+    /// `None` if the table is not interleaved over several GPUs.
+    own: Option<OwnSlots>,
 }
 
 impl Table {
@@ -95,13 +99,22 @@ impl Table {
         cuda.assert_owns(&self.taken);
     }
 
+    /// Returns the name of a kernel for this table.
+    pub(crate) fn entry(&self, kernel: &str) -> String {
+        match self.own {
+            Some(_) => entry_of_interleaved(kernel, self.shape.width()),
+            None => entry(kernel, &self.shape),
+        }
+    }
+
     /// Returns what kernels take.
     pub(crate) fn index_ref(&self) -> HashIndexRef {
         let memory = (self.slots.pointer_mut(), self.taken.pointer_mut());
+        let own = self.own.unwrap_or_default();
         HashIndexRef {
-            own_shift: self.own.shift,
-            own_mask: self.own.mask,
-            own: self.own.own,
+            own_shift: own.shift,
+            own_mask: own.mask,
+            own: own.own,
             ..HashIndexRef::new(&self.shape, memory, &self.contents)
         }
     }
@@ -182,8 +195,7 @@ impl IndexBuilder {
         slots: DeviceView<u8>,
         stream: &Stream,
     ) -> Result<Self, IndexError> {
-        let own = OwnSlots::default();
-        let mut builder = IndexBuilder::around(cuda, shape, (slots, own), stream)?;
+        let mut builder = IndexBuilder::around(cuda, shape, (slots, None), stream)?;
         if shape.method().is_by_hash() {
             let slots = builder.table.slots.clone();
             builder.in_flight.push(fill(cuda, 0xFF, slots, stream)?);
@@ -222,7 +234,7 @@ impl IndexBuilder {
                 }
             }
         };
-        let mut builder = IndexBuilder::around(cuda, shape, (memory.all(gpu), own), stream)?;
+        let mut builder = IndexBuilder::around(cuda, shape, (memory.all(gpu), Some(own)), stream)?;
         let slots = &builder.table.slots;
         for range in memory.ranges_on(gpu) {
             let range = range.start.min(slots.len())..range.end.min(slots.len());
@@ -237,7 +249,7 @@ impl IndexBuilder {
     fn around(
         cuda: &Cuda,
         shape: TableShape,
-        (slots, own): (DeviceView<u8>, OwnSlots),
+        (slots, own): (DeviceView<u8>, Option<OwnSlots>),
         stream: &Stream,
     ) -> Result<Self, IndexError> {
         cuda.assert_owns(&slots);

@@ -60,7 +60,7 @@ pub(crate) fn insert(
 ) -> Result<InFlight, JobError> {
     assert_is_of(cuda, table, rows);
     cuda.assert_owns(outcome);
-    let kernel = cuda.kernel(&INDEX, &entry("insert", &table.shape))?;
+    let kernel = cuda.kernel(&INDEX, &table.entry("insert"))?;
     let arguments = Inserting {
         rows: rows.rows(table.shape.width()),
         index: table.index_ref(),
@@ -84,7 +84,7 @@ pub(crate) fn probe(
 ) -> Result<InFlight, JobError> {
     assert_is_of(cuda, table, rows);
     cuda.assert_owns(totals.view());
-    let kernel = cuda.kernel(&INDEX, &entry("probe", &table.shape))?;
+    let kernel = cuda.kernel(&INDEX, &table.entry("probe"))?;
     let arguments = Probing {
         rows: rows.rows(table.shape.width()),
         index: table.index_ref(),

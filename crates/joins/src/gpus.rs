@@ -76,7 +76,7 @@ fn at_once<I: Send, T: Send>(
 /// Joins sides, whose rows are of this width, in partitions. Blocks; must not be called on an async worker thread or on
 /// a device's thread.
 ///
-/// Beside the sides, each GPU needs memory for its rows once more, and for two tables.
+/// Beside the sides, each GPU needs memory for its rows once more, and for four tables.
 ///
 /// # Errors
 /// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.

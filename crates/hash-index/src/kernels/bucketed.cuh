@@ -92,7 +92,6 @@ private:
 template <class W>
 struct Bucketed<W>::Insert {
     using Word = W;
-    static constexpr u32 kAtOnce = kRowsAhead;
     const Bucketed<W> table;
     Outcome* outcome;
     Inserted inserted;
@@ -158,7 +157,6 @@ struct Bucketed<W>::Insert {
 template <class W>
 struct Bucketed<W>::Probe {
     using Word = W;
-    static constexpr u32 kAtOnce = kRowsAhead;
     const Bucketed<W> table;
     Found found;
 

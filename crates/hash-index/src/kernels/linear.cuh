@@ -19,21 +19,23 @@ __device__ inline Slot<u32> load_slot(const u8* slots, u64 slot, u32) {
 }
 
 // Stores a row in a slot if the slot is empty. Returns the key that was there. The payload is written after the key:
-// no kernel probes while rows are inserted. Several GPUs may insert into one table, so the operations are of the
-// system's scope.
+// no kernel probes while rows are inserted. If several GPUs insert, the operations are of the system's scope.
+template <bool kIsOfSystem>
 __device__ inline u64 take_slot(u8* slots, u64 slot, u64 key, u64 payload) {
     u64* words = reinterpret_cast<u64*>(slots) + 2 * slot;
-    u64 before = atomicCAS_system(words, ~0ull, key);
+    u64 before = kIsOfSystem ? atomicCAS_system(words, ~0ull, key) : atomicCAS(words, ~0ull, key);
     if (before == ~0ull) words[1] = payload;
     return before;
 }
 // As above; key and payload are one word.
+template <bool kIsOfSystem>
 __device__ inline u32 take_slot(u8* slots, u64 slot, u32 key, u32 payload) {
     u64 row = static_cast<u64>(payload) << 32 | key;
-    return static_cast<u32>(atomicCAS_system(reinterpret_cast<u64*>(slots) + slot, ~0ull, row));
+    u64* word = reinterpret_cast<u64*>(slots) + slot;
+    return static_cast<u32>(kIsOfSystem ? atomicCAS_system(word, ~0ull, row) : atomicCAS(word, ~0ull, row));
 }
 
-template <class W>
+template <class W, bool kIsInterleaved = false>
 struct Linear {
     using Word = W;
     // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
@@ -46,18 +48,22 @@ struct Linear {
 
     __device__ u64 home(Word key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
     // Returns whether this GPU works on rows whose search begins in a slot.
-    __device__ bool is_own(u64 slot) const { return (slot >> index.own_shift & index.own_mask) == index.own; }
+    __device__ bool is_own(u64 slot) const {
+        return !kIsInterleaved || (slot >> index.own_shift & index.own_mask) == index.own;
+    }
+    __device__ Word take(u64 slot, Word key, Word payload) const {
+        return take_slot<kIsInterleaved>(index.slots, slot, key, payload);
+    }
     __device__ u64 next(u64 slot) const { return (slot + 1) & (index.slot_count - 1); }
 
     struct Insert;
     struct Probe;
 };
 
-template <class W>
-struct Linear<W>::Insert {
+template <class W, bool kIsInterleaved>
+struct Linear<W, kIsInterleaved>::Insert {
     using Word = W;
-    static constexpr u32 kAtOnce = kBytesInserted / sizeof(Word);
-    const Linear<W> table;
+    const Linear<W, kIsInterleaved> table;
     Outcome* outcome;
     Inserted inserted;
 
@@ -80,7 +86,7 @@ struct Linear<W>::Insert {
                 inserted.aside_sum += payloads[i];
                 is_new[i] = false;
             }
-            if (is_new[i]) before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
+            if (is_new[i]) before[i] = table.take(slots[i], keys[i], payloads[i]);
         }
         follow(keys, payloads, slots, before, is_duplicate);
 #pragma unroll
@@ -105,18 +111,17 @@ struct Linear<W>::Insert {
                 is_open = true;
                 is_duplicate[i] |= before[i] == keys[i];
                 slots[i] = table.next(slots[i]);
-                before[i] = take_slot(table.index.slots, slots[i], keys[i], payloads[i]);
+                before[i] = table.take(slots[i], keys[i], payloads[i]);
             }
             if (!is_open || (steps % kStepsBetweenLooks == 0 && has_failed(outcome))) return;
         }
     }
 };
 
-template <class W>
-struct Linear<W>::Probe {
+template <class W, bool kIsInterleaved>
+struct Linear<W, kIsInterleaved>::Probe {
     using Word = W;
-    static constexpr u32 kAtOnce = kRowsAhead;
-    const Linear<W> table;
+    const Linear<W, kIsInterleaved> table;
     Found found;
 
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
@@ -156,3 +161,7 @@ struct Linear<W>::Probe {
         found.add(matches, sum, payload);
     }
 };
+
+// A table whose memory is interleaved over several GPUs.
+template <class W>
+using Interleaved = Linear<W, true>;

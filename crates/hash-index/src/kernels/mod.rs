@@ -16,9 +16,6 @@ pub(crate) const THREADS: u32 = 256;
 /// Rows that a thread works on at once: their reads of the table are in flight together.
 pub(crate) const ROWS_AHEAD: u32 = 4;
 
-/// Bytes of the keys that a thread inserts at once into a table with linear probing: it follows their chains together.
-const BYTES_INSERTED: u32 = 32;
-
 /// Maximum number of bits of a hash that tell the partition.
 pub(crate) const PARTITION_BITS_MAX: u32 = 10;
 
@@ -88,8 +85,8 @@ kernel_arguments! {
         pub(crate) has_holes: u32,
         /// Maximum number of slots or buckets in which a row of a table by hash may be.
         pub(crate) steps_max: u32,
-        /// Of a table with linear probing whose memory is interleaved over 2^n GPUs: this one works on rows whose
-        /// search begins in a slot with `slot >> own_shift & own_mask` equal to `own`. Else, all are 0.
+        /// Of a table that is interleaved over several GPUs: this one works on rows whose search begins in a slot with
+        /// `slot >> own_shift & own_mask` equal to `own`. Else, all are 0.
         pub(crate) own_shift: u32,
         pub(crate) own_mask: u32,
         pub(crate) own: u32,
@@ -201,6 +198,11 @@ pub(crate) fn entry(kernel: &str, shape: &TableShape) -> String {
     format!("{kernel}<{}<{}>>", table(shape), shape.width().word())
 }
 
+/// Returns the name of a kernel for tables that are interleaved over several GPUs.
+pub(crate) fn entry_of_interleaved(kernel: &str, width: Width) -> String {
+    format!("{kernel}<Interleaved<{}>>", width.word())
+}
+
 /// Returns the name of a kernel for columns of this width.
 pub(crate) fn entry_of(kernel: &str, width: Width) -> String {
     format!("{kernel}<{}>", width.word())
@@ -225,6 +227,9 @@ fn index_spec() -> ProgramSpec {
     });
     let entries = shapes.as_flattened().iter();
     let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
+    let interleaved = [Width::Four, Width::Eight]
+        .map(|width| ["insert", "probe"].map(|kernel| entry_of_interleaved(kernel, width)));
+    let entries = entries.chain(interleaved.into_iter().flatten());
     let headers = [
         ("bucketed.cuh", include_str!("bucketed.cuh")),
         ("linear.cuh", include_str!("linear.cuh")),
@@ -281,7 +286,6 @@ fn arguments() -> String {
         ("kThreads", THREADS),
         ("kRowsAhead", ROWS_AHEAD),
         ("kRowsHeld", ROWS_HELD),
-        ("kBytesInserted", BYTES_INSERTED),
         ("kThreadsOfTile", THREADS_OF_TILE),
         ("kTileBytesOfThread", TILE_BYTES_OF_THREAD),
         ("kSliceRows", SLICE_ROWS),

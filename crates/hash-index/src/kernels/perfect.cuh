@@ -21,7 +21,6 @@ struct Perfect {
 template <class W>
 struct Perfect<W>::Insert {
     using Word = W;
-    static constexpr u32 kAtOnce = kRowsAhead;
     const Perfect<W> table;
     Outcome* outcome;
     Inserted inserted;
@@ -59,7 +58,6 @@ struct Perfect<W>::Insert {
 template <class W>
 struct Perfect<W>::Probe {
     using Word = W;
-    static constexpr u32 kAtOnce = kRowsAhead;
     const Perfect<W> table;
     Found found;
 

@@ -68,11 +68,11 @@ struct Columns {
         work(key, payload);
     }
 
-    // Calls `work` with the rows of a thread, of `stride` threads: as many rows at once as `work` takes, and
-    // fewer at the end of the columns.
+    // Calls `work` with the rows of a thread, of `stride` threads: kRowsAhead rows at once, and fewer at the end of the
+    // columns.
     template <class Work>
     __device__ void each(u64 thread, u64 stride, Work& work) const {
-        constexpr u32 kVectors = Work::kAtOnce / kPerVector;
+        constexpr u32 kVectors = kRowsAhead / kPerVector;
         const u64 whole = vectors();
         u64 vector = thread;
         for (; vector + (kVectors - 1) * stride < whole; vector += kVectors * stride)

@@ -13,7 +13,8 @@ use super::cases::Case;
 use crate::index::{Contents, check_room};
 use crate::kernels::{
     Dividing, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals, Outcome,
-    PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of, kernels,
+    PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of,
+    entry_of_interleaved, kernels,
 };
 use crate::partitions::tables;
 use crate::{IndexError, RunShape, Side, TableShape, Width, Workload};
@@ -119,6 +120,10 @@ impl Emulated {
             ..index
         };
         let (shape, entries) = (case.shape, &kernels()[0].entries);
+        let entry_on = |kernel: &str, gpus| match gpus {
+            1 => entry(kernel, &shape),
+            _ => entry_of_interleaved(kernel, shape.width()),
+        };
         let mut image = Image::new();
         let table = Memory::of(&mut image, &shape);
         let outcome = image.reserve(size_of::<Outcome>(), 0);
@@ -131,7 +136,7 @@ impl Emulated {
                 index: of_gpu(table.index_ref(&shape, &Contents::default()), gpu),
                 outcome: DevicePointerMut::new(outcome),
             };
-            let kernel = entry("insert", &shape);
+            let kernel = entry_on("insert", gpus);
             let selected = (kernel.as_str(), &entries[..]);
             self.run(&self.insert, selected, &inserting, (&mut image, blocks));
         }
@@ -144,7 +149,7 @@ impl Emulated {
                 index: of_gpu(table.index_ref(&shape, &contents), gpu),
                 totals: DevicePointerMut::new(totals),
             };
-            let kernel = entry("probe", &shape);
+            let kernel = entry_on("probe", gpus);
             let selected = (kernel.as_str(), &entries[..]);
             self.run(&self.probe, selected, &probing, (&mut image, blocks));
         }

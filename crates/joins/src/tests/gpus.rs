@@ -25,7 +25,7 @@ fn sets() -> Vec<HaltingDevices> {
         }
     };
     let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(128 << 20),
+        cuda_memory_budget_bytes: Some(256 << 20),
         pinned_pool_bytes: 1 << 20,
         ..DeviceOptions::default()
     };

@@ -132,8 +132,8 @@ const QUERIES: &[&str] = &[
     "SELECT day, flag, sum(price) FROM t GROUP BY 1, 2 HAVING sum(price) > (SELECT avg(price) * 1.25 FROM t)",
     "SELECT day, flag, sum(b) FROM t GROUP BY 1, 2 HAVING (SELECT max(b) / 2 FROM t) >= sum(b) AND count(*) = (SELECT min(a) + 1 FROM t WHERE a > 0)",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) >
-        CASE WHEN (SELECT avg(b) FROM t) > 100 THEN 1 WHEN (SELECT avg(a) FROM t) > 0 THEN 2 ELSE 1000000 END",
-    "SELECT day, flag, sum(a) FROM t GROUP BY 1, 2 HAVING sum(a) > coalesce((SELECT avg(a) FROM t)::bigint, 0)",
+        CASE WHEN (SELECT min(b) FROM t) > 100 THEN 1 WHEN (SELECT max(a) FROM t) > 0 THEN 2 ELSE 1000000 END",
+    "SELECT day, flag, sum(a) FROM t GROUP BY 1, 2 HAVING sum(a) > coalesce((SELECT max(a) FROM t)::bigint, 0)",
     "SELECT day, flag, count(*) FROM t GROUP BY 1, 2 HAVING count(*) < (SELECT max(b) FROM t WHERE a > 1000000)",
     "SELECT day, flag, min(day) AS m FROM t GROUP BY 1, 2 HAVING sum(b) < 0 OR sum(b) > 90 ORDER BY m, 2 LIMIT 20",
     // Grouping sets.
