@@ -59,6 +59,21 @@ impl Contents {
             aside_sum: outcome.aside_sum,
         })
     }
+
+    /// Returns the contents of a table with linear probing into which several GPUs have inserted.
+    pub(crate) fn of_all(parts: impl IntoIterator<Item = Contents>) -> Contents {
+        let mut all = Contents {
+            is_unique: true,
+            ..Contents::default()
+        };
+        for part in parts {
+            all.rows += part.rows;
+            all.is_unique &= part.is_unique;
+            all.aside_count += part.aside_count;
+            all.aside_sum = all.aside_sum.wrapping_add(part.aside_sum);
+        }
+        all
+    }
 }
 
 /// Which rows a GPU works on, of those that it is given, if the table is interleaved over several GPUs.
@@ -205,7 +220,8 @@ impl IndexBuilder {
 
     /// Takes memory of several GPUs for the slots of a table with linear probing, and empties those on this one, the
     /// GPU with this index. Blocks until they are empty. No builder may insert before all GPUs have one; when they have
-    /// finished, [`HashIndex::complete`] completes the table.
+    /// finished, [`HashIndex::complete`] completes the table. Nothing else may write the memory as long as the table
+    /// exists.
     ///
     /// # Errors
     /// If the device fails.
@@ -345,15 +361,11 @@ impl HashIndex {
             return;
         };
         let address = |table: &Table| table.slots.pointer().address();
-        let (slots, mut all) = (address(&first.table), Contents::default());
-        all.is_unique = true;
+        let slots = address(&first.table);
         for HashIndex { table } in tables.iter() {
             assert_eq!(address(table), slots, "tables of one memory");
-            all.rows += table.contents.rows;
-            all.is_unique &= table.contents.is_unique;
-            all.aside_count += table.contents.aside_count;
-            all.aside_sum = all.aside_sum.wrapping_add(table.contents.aside_sum);
         }
+        let all = Contents::of_all(tables.iter().map(|it| it.table.contents));
         for HashIndex { table } in tables {
             table.contents = all;
         }

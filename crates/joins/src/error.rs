@@ -26,6 +26,17 @@ pub enum JoinError {
         /// Bytes that it may use.
         given: u64,
     },
+    /// A table cannot be interleaved over these GPUs.
+    #[error(
+        "device {device} cannot change the memory of {other} by atomic operations, so that they cannot build a table \
+         together; join in partitions"
+    )]
+    NoAtomics {
+        /// Name of the device.
+        device: String,
+        /// Name of the other one.
+        other: String,
+    },
     /// A table could not be built.
     #[error(transparent)]
     Index(IndexError),

@@ -15,7 +15,8 @@ use forebay_device::Device;
 use forebay_device::cuda::{Cuda, InterleavedMemory, Priority};
 use forebay_hash_index::{
     Column, DevicePartitions, DeviceRows, HashIndex, IndexBuilder, IndexError, InterleavedRows,
-    JoinTotals, PartitionJoin, RunShape, Slices, TableMemory, TableShape, Totals, Width,
+    JoinTotals, PartitionJoin, RunShape, Slices, TableMemory, TableMethod, TableShape, Totals,
+    Width,
 };
 
 use crate::{JoinError, JoinReport, on_gpu};
@@ -26,6 +27,8 @@ const LANES: usize = 4;
 const TABLE_BYTES: u64 = 16 << 20;
 /// Maximum number of rows that a GPU divides at once.
 const RUN_ROWS: u64 = 1 << 30;
+/// Number of values of which a vector of 16 bytes has at most.
+const VECTOR_ROWS: u64 = 4;
 /// Maximum number of bits of the hash that tell the partition.
 const BITS_MAX: u32 = 10;
 /// Maximum number of steps of a lane in flight.
@@ -82,7 +85,7 @@ fn at_once<I: Send, T: Send>(
 /// If device memory is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
 ///
 /// # Panics
-/// If no rows are given for a GPU, or a GPU does not reach the others.
+/// If there is no GPU, a GPU does not reach the others, or the sides have not as many parts.
 pub fn join_in_partitions(
     devices: &[Arc<Device>],
     width: Width,
@@ -90,10 +93,10 @@ pub fn join_in_partitions(
     stop: &Stop,
 ) -> Result<JoinReport, JoinError> {
     assert_eq!([sides.build.len(), sides.probe.len()], [devices.len(); 2]);
+    assert_reach(devices);
     let began = Instant::now();
     stop.check()?;
-    let build_rows = sides.build.iter().map(|it| it.count(width));
-    let bits = bits(width, build_rows.sum());
+    let bits = bits(width, rows_of(&sides.build, width), devices.len());
     let inputs = sides.build.iter().cloned().zip(sides.probe.iter().cloned());
     let divided = on_gpus(devices, inputs.collect(), move |cuda, _, (build, probe)| {
         let build = divided(cuda, (width, bits), &build)?;
@@ -124,11 +127,34 @@ pub fn join_in_partitions(
     })
 }
 
-/// Returns the bits of the partitions of a join: the fewest for which tables are small enough, if there are as many.
-fn bits(width: Width, build_rows: u64) -> u32 {
-    let table_bytes =
-        |bits: &u32| TableShape::linear_probing(width, build_rows >> bits).slot_bytes();
-    let mut small = (0..BITS_MAX).filter(|bits| table_bytes(bits) <= TABLE_BYTES);
+/// Asserts that there are GPUs, each of which reaches all others.
+///
+/// # Panics
+/// If there are not.
+fn assert_reach(devices: &[Arc<Device>]) {
+    assert!(!devices.is_empty(), "no GPU");
+    for device in devices {
+        let mut others = devices.iter().filter(|it| it.id() != device.id());
+        assert!(others.all(|it| device.reaches(it)), "{device:?} alone");
+    }
+}
+
+/// Returns the number of rows of all parts of a side.
+fn rows_of(side: &[DeviceRows], width: Width) -> u64 {
+    side.iter().map(|rows| rows.count(width)).sum()
+}
+
+/// Returns the bits of the partitions of a join: the fewest for which tables are small enough and all lanes of all GPUs
+/// have one, if there are as many.
+fn bits(width: Width, build_rows: u64, gpus: usize) -> u32 {
+    let table_bytes = |bits: &u32| {
+        let mean = build_rows >> bits;
+        // The rows of a partition are random: nearly all have at most six standard deviations more.
+        let rows = mean + 6 * mean.isqrt();
+        TableShape::linear_probing(width, rows).slot_bytes()
+    };
+    let least = (gpus * LANES).next_power_of_two().ilog2().min(BITS_MAX);
+    let mut small = (least..BITS_MAX).filter(|bits| table_bytes(bits) <= TABLE_BYTES);
     small.next().unwrap_or(BITS_MAX)
 }
 
@@ -145,12 +171,15 @@ fn divided(
     rows: &DeviceRows,
 ) -> Result<DevicePartitions, IndexError> {
     let count = rows.count(width);
-    let shape = RunShape::new(width, count.min(RUN_ROWS), bits);
+    // All runs have as many rows, and begin where vectors do.
+    let runs = count.div_ceil(RUN_ROWS).max(1);
+    let of_run = count.div_ceil(runs).max(1).next_multiple_of(VECTOR_ROWS);
+    let shape = RunShape::new(width, of_run, bits);
     let stream = cuda.downloads().clone();
-    let mut slices = Slices::new(cuda, shape, count.div_ceil(RUN_ROWS) as usize, &stream)?;
+    let mut slices = Slices::new(cuda, shape, count.div_ceil(of_run) as usize, &stream)?;
     let mut runs = Vec::new();
-    for (run, first) in (0..count).step_by(RUN_ROWS as usize).enumerate() {
-        let rows = rows.part(width, first..count.min(first + RUN_ROWS));
+    for (run, first) in (0..count).step_by(of_run as usize).enumerate() {
+        let rows = rows.part(width, first..count.min(first + of_run));
         let to = cuda.buffer::<u8>(shape.bytes() as usize)?.all();
         slices
             .divide_async(cuda, &rows, run, &to, &stream)?
@@ -222,6 +251,12 @@ fn join_some(
     })
 }
 
+/// Returns whether kernels of a GPU change the memory of another one by atomic operations.
+fn has_atomics(device: &Device, other: &Device) -> bool {
+    let gpus = device.details().zip(other.details());
+    gpus.is_some_and(|(own, other)| own.atomic_peers.contains(&other.ordinal))
+}
+
 /// Joins with one table of linear probing, whose memory is interleaved over several GPUs. It holds the memory of the
 /// table, for several joins.
 #[derive(Debug)]
@@ -247,15 +282,27 @@ impl InterleavedJoin {
     /// Takes memory for a table, which is not of the devices' budgets. Blocks.
     ///
     /// # Errors
-    /// If a card has too little memory, or a device fails.
+    /// [`JoinError::NoAtomics`] if a GPU cannot change the memory of another one by atomic operations; if a card has too
+    /// little memory, or a device fails.
     ///
     /// # Panics
-    /// If there is no device, or one is not a GPU that reaches all others.
+    /// If there is no GPU, a GPU does not reach the others, or the table is not one of linear probing; for
+    /// [`InterleavedRows::Own`], if the number of GPUs is no power of two.
     pub fn new(
         devices: &[Arc<Device>],
         shape: TableShape,
         rows: InterleavedRows,
     ) -> Result<InterleavedJoin, JoinError> {
+        assert_reach(devices);
+        assert_eq!(shape.method(), TableMethod::LinearProbing);
+        assert!(rows == InterleavedRows::All || devices.len().is_power_of_two());
+        for device in devices {
+            let mut others = devices.iter().filter(|it| it.id() != device.id());
+            if let Some(other) = others.find(|other| !has_atomics(device, other)) {
+                let [device, other] = [device, other].map(|it| it.name().to_owned());
+                return Err(JoinError::NoAtomics { device, other });
+            }
+        }
         let memory = InterleavedMemory::new(devices, shape.slot_bytes());
         Ok(InterleavedJoin {
             devices: devices.to_vec(),
@@ -271,18 +318,23 @@ impl InterleavedJoin {
     /// If the table is too small, a key has more than about 4,096 rows, the join is stopped, or a device is lost.
     ///
     /// # Panics
-    /// If no rows are given for a GPU, or they are not of the table's width; if the table is not one of linear probing.
-    pub fn run(&self, sides: &GpuSides, stop: &Stop) -> Result<InterleavedReport, JoinError> {
+    /// If the sides have not as many parts as there are GPUs, or are not of the table's width.
+    pub fn run(&mut self, sides: &GpuSides, stop: &Stop) -> Result<InterleavedReport, JoinError> {
         let began = Instant::now();
         stop.check()?;
         let (shape, rows) = (self.shape, self.rows);
+        let (build_rows, slots) = (rows_of(&sides.build, shape.width()), shape.slots());
+        if build_rows > slots {
+            let rows = build_rows;
+            return Err(JoinError::Index(IndexError::TooManyRows { rows, slots }));
+        }
         let memory = vec![self.memory.clone(); self.devices.len()];
         let builders = on_gpus(&self.devices, memory, move |cuda, gpu, memory| {
             let stream = cuda.downloads().clone();
             IndexBuilder::interleaved(cuda, shape, (&memory, gpu), rows, &stream)
         })?;
         stop.check()?;
-        let inputs = builders.into_iter().zip(self.rows_of(&sides.build));
+        let inputs = builders.into_iter().zip(self.read_by_each(&sides.build));
         let mut tables = on_gpus(
             &self.devices,
             inputs.collect(),
@@ -296,7 +348,7 @@ impl InterleavedJoin {
         HashIndex::complete(&mut tables);
         let built = Instant::now();
         stop.check()?;
-        let inputs = tables.into_iter().zip(self.rows_of(&sides.probe));
+        let inputs = tables.into_iter().zip(self.read_by_each(&sides.probe));
         let found = on_gpus(
             &self.devices,
             inputs.collect(),
@@ -320,7 +372,7 @@ impl InterleavedJoin {
     }
 
     /// Returns the rows that each GPU reads: its own first.
-    fn rows_of(&self, side: &[DeviceRows]) -> Vec<Vec<DeviceRows>> {
+    fn read_by_each(&self, side: &[DeviceRows]) -> Vec<Vec<DeviceRows>> {
         let count = self.devices.len();
         assert_eq!(side.len(), count);
         let of_gpu = |gpu: usize| match self.rows {

@@ -652,8 +652,8 @@ mod tests {
         let mut known = Known::default();
         let sizes = [
             ("one", 0),
-            ("two", 200_000),
-            ("three", 200_000),
+            ("two", 133_000),
+            ("three", 133_000),
             ("four", 1),
         ];
         for (used, (name, bytes)) in sizes.into_iter().enumerate() {
@@ -662,7 +662,7 @@ mod tests {
         }
         known.free_texts(&key("four"));
         assert_eq!(known.columns.len(), 4);
-        let (state, used) = (column(300_000), 0);
+        let (state, used) = (column(200_000), 0);
         known.columns.insert(key("five"), Entry::new(state, used));
         known.free_texts(&key("five"));
         let mut left: Vec<_> = known.columns.keys().map(|it| it.name.as_str()).collect();

@@ -4,41 +4,53 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use forebay_cancel::Stop;
+use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{InterleavedRows, JoinTotals, Side, TableShape, Workload};
 use forebay_joins::{GpuSides, InterleavedJoin, join_in_partitions};
 
 use super::device::generate;
 use super::report::{Case, Sample, Times};
-use super::{Join, Session, Table};
+use super::size::Tuples;
+use super::{Join, SMOKE_BYTES, Session, Table};
 
-/// Device memory beside the sides and their copies in partitions.
-const OTHER_BYTES: u64 = 512 << 20;
-
-/// Measures the join of a workload on the first GPU and on all, of which each has as many rows of both sides.
-pub(super) fn measure(session: &mut Session, join: &Join) -> Result<()> {
-    let count = forebay_device::cuda::gpus()?.len();
-    let one = on_gpus(session, join, 1)?;
-    if count == 1 {
-        return Ok(());
-    }
-    for (name, devices, rate) in on_gpus(session, join, count)? {
-        // One GPU has one way to use a table.
-        let of_one = one.iter().find(|(of_one, ..)| name.starts_with(of_one));
-        if let Some((.., of_one)) = of_one {
-            let case = (name.as_str(), devices.as_str());
-            session
-                .report
-                .add_apart(case, "times_one", &[rate / of_one])?;
+/// Measures the joins of workloads on the first GPU and on all, of which each has as many rows of both sides.
+pub(super) fn measure(session: &mut Session, workloads: &[(Tuples, Workload)]) -> Result<()> {
+    let count = gpus()?.len();
+    let spec: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: session.is_smoke.then_some(SMOKE_BYTES),
+        pinned_pool_bytes: 1 << 20,
+        ..DeviceOptions::default()
+    };
+    let devices: HaltingDevices = Devices::new(&spec.join(",").parse()?, options)?.into();
+    let all = devices.list();
+    for (tuples, workload) in workloads {
+        let join = session.join(*tuples, *workload);
+        let one = on_gpus(session, &join, &all[..1])?;
+        if count == 1 {
+            continue;
+        }
+        for (name, devices, rate) in on_gpus(session, &join, &all)? {
+            // One GPU has one way to use a table.
+            let of_one = one.iter().find(|(of_one, ..)| name.starts_with(of_one));
+            if let Some((.., of_one)) = of_one {
+                let case = (name.as_str(), devices.as_str());
+                let times = rate / of_one;
+                session.report.add_apart(case, "times_one", &[times])?;
+            }
         }
     }
     Ok(())
 }
 
 /// Measures the join on some GPUs. Returns case, devices and median rate of each method.
-fn on_gpus(session: &mut Session, join: &Join, count: usize) -> Result<Vec<(String, String, f64)>> {
-    let devices = start(&join.workload, count)?;
-    let gpus = devices.list();
+fn on_gpus(
+    session: &mut Session,
+    join: &Join,
+    gpus: &[Arc<Device>],
+) -> Result<Vec<(String, String, f64)>> {
+    let count = gpus.len();
     let names: Vec<&str> = gpus.iter().map(|it| it.name()).collect();
     let names = names.join("+");
     let side = |side| {
@@ -61,7 +73,7 @@ fn on_gpus(session: &mut Session, join: &Join, count: usize) -> Result<Vec<(Stri
     let width = join.workload.width;
     if session.tables.contains(&Table::Partitioned) {
         let once = || {
-            let report = join_in_partitions(&gpus, width, &sides, &Stop::never())?;
+            let report = join_in_partitions(gpus, width, &sides, &Stop::never())?;
             let times = Times::Partitions {
                 divide: report.divide,
                 join: report.join,
@@ -80,7 +92,7 @@ fn on_gpus(session: &mut Session, join: &Join, count: usize) -> Result<Vec<(Stri
             false => &[("interleaved", InterleavedRows::All)],
         };
         for (method, rows) in ways {
-            let table = InterleavedJoin::new(&gpus, shape, *rows)?;
+            let mut table = InterleavedJoin::new(gpus, shape, *rows)?;
             let once = || {
                 let report = table.run(&sides, &Stop::never())?;
                 let (build, probe) = (report.build, report.probe);
@@ -92,25 +104,12 @@ fn on_gpus(session: &mut Session, join: &Join, count: usize) -> Result<Vec<(Stri
     Ok(rates)
 }
 
-/// Starts the first GPUs, with a budget for the sides and their copies in partitions.
-fn start(workload: &Workload, count: usize) -> Result<HaltingDevices> {
-    let tuples = workload.build_rows + workload.probe_rows;
-    let bytes = tuples * 2 * workload.width.bytes();
-    let options = DeviceOptions {
-        cuda_memory_budget_bytes: Some(2 * bytes / count as u64 + OTHER_BYTES),
-        pinned_pool_bytes: 1 << 20,
-        ..DeviceOptions::default()
-    };
-    let spec: Vec<String> = (0..count).map(|gpu| format!("cuda:{gpu}")).collect();
-    Ok(Devices::new(&spec.join(",").parse()?, options)?.into())
-}
-
 /// Runs a join as often as the options say, and reports it. Returns its case, its devices and its median rate.
 fn add(
     session: &mut Session,
     join: &Join,
     (name, devices): (String, &str),
-    once: impl Fn() -> Result<(Times, JoinTotals)>,
+    mut once: impl FnMut() -> Result<(Times, JoinTotals)>,
 ) -> Result<(String, String, f64)> {
     let samples = (0..=session.rounds).map(|_| {
         let (times, totals) = once()?;

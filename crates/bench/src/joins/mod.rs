@@ -158,6 +158,7 @@ struct Session {
     ring: RingOptions,
     threads: usize,
     rounds: usize,
+    is_smoke: bool,
     report: Report,
 }
 
@@ -201,14 +202,14 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
                 spilled::measure(&mut session, spilled)?;
             }
             Section::Gpus if is_wanted => {
-                for tuples in Tuples::ALL.iter().filter(named) {
+                let workloads = Tuples::ALL.iter().filter(named).map(|tuples| {
                     let workload = match args.smoke {
                         true => tuples.smoke(),
                         false => tuples.scaled(args.scale),
                     };
-                    let join = session.join(*tuples, workload);
-                    gpus::measure(&mut session, &join)?;
-                }
+                    (*tuples, workload)
+                });
+                gpus::measure(&mut session, &workloads.collect::<Vec<_>>())?;
             }
             _ => (),
         }
@@ -287,6 +288,7 @@ impl Session {
             },
             threads: forebay_device::cores(),
             rounds: if args.smoke { 1 } else { args.rounds },
+            is_smoke: args.smoke,
             report,
         })
     }

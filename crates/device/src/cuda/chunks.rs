@@ -43,8 +43,12 @@ struct Chunk {
 }
 
 impl Chunks {
-    /// Reserves addresses for at least `bytes`, which these GPUs access.
-    pub(super) fn reserve(contexts: Vec<Arc<Context>>, bytes: u64) -> Result<Chunks, JobError> {
+    /// Reserves addresses for at least `bytes`, which these GPUs access. Chunks are in the host only if `of_host`.
+    pub(super) fn reserve(
+        contexts: Vec<Arc<Context>>,
+        bytes: u64,
+        of_host: bool,
+    ) -> Result<Chunks, JobError> {
         let context = &contexts[0];
         if bytes > BYTES_MAX {
             let error = DriverError {
@@ -57,7 +61,7 @@ impl Chunks {
         for context in &contexts {
             let _entered = context.enter()?;
             // All are powers of two.
-            granule = granule.max(granule_bytes(context.host_node())?);
+            granule = granule.max(granule_bytes(context.host_node(), of_host)?);
         }
         let entered = context.enter()?;
         let bytes = bytes.max(1);
@@ -113,9 +117,9 @@ impl Chunks {
         for (index, home) in homes.take(self.count).enumerate() {
             let _entered = self.context_of(home).enter()?;
             let chunk = self.create(home)?;
-            // The next call maps it, or fails and with it the device.
             self.mapped.lock().push(chunk);
-            self.map(index, chunk)?;
+            let mapped = self.map(index, chunk);
+            mapped.map_err(|error| no_room(error, self.context_of(home), self.chunk_bytes))?;
         }
         Ok(())
     }
@@ -228,11 +232,11 @@ impl Chunks {
 
 impl Drop for Chunks {
     fn drop(&mut self) {
-        // The driver does not wait for work before it unmaps. In a context that has failed no work runs.
-        for context in &self.contexts {
-            let _ = context.synchronize();
-        }
-        let _entered = self.contexts[0].enter();
+        // The driver does not wait for work before it unmaps. In a context that has failed no work runs, and calls in it
+        // return the fault.
+        let mut healthy: Vec<_> = self.contexts.iter().collect();
+        healthy.retain(|context| context.synchronize().is_ok());
+        let _entered = healthy.first().unwrap_or(&&self.contexts[0]).enter();
         for (index, chunk) in std::mem::take(self.mapped.get_mut())
             .into_iter()
             .enumerate()
@@ -267,10 +271,10 @@ fn release(chunk: Chunk) {
 }
 
 /// Returns the bytes of which chunks must be multiples. A context must be current.
-fn granule_bytes(host_node: Option<u32>) -> Result<u64, DriverError> {
+fn granule_bytes(host_node: Option<u32>, of_host: bool) -> Result<u64, DriverError> {
     let kind = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
     let mut granule = 1;
-    for is_on_device in [false, true] {
+    for is_on_device in [true, false].into_iter().take(1 + usize::from(of_host)) {
         let (mut bytes, properties) = (0, properties(is_on_device, host_node)?);
         // SAFETY: both outlive the call.
         let code = unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, &properties, kind) };

@@ -36,6 +36,9 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// Ordinals of the GPUs whose memory this GPU can access directly.
     pub peers: Vec<u32>,
+    /// Those of them whose memory kernels of this GPU also access by atomic operations of the system's scope; over
+    /// PCIe, few do.
+    pub atomic_peers: Vec<u32>,
     /// Number of copy engines, which run concurrently with kernels; with two or more, copies in both directions run at
     /// the same time.
     pub copy_engines: u32,
@@ -96,6 +99,7 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
     use CUdevice_attribute as Attribute;
     let device = handle(ordinal)?;
     let number = |which| attribute(device, which);
+    let peers = peers(device, ordinal)?;
     Ok(Gpu {
         ordinal,
         model: model(device)?,
@@ -116,7 +120,8 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
         numa_node: numa_node(&pci_address(device)?),
         pci_address: pci_address(device)?,
-        peers: peers(device, ordinal)?,
+        atomic_peers: atomic_peers(device, &peers)?,
+        peers,
         copy_engines: number(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
         reads_pageable_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)? > 0,
         uses_host_page_tables: number(
@@ -178,6 +183,24 @@ fn peers(device: CUdevice, ordinal: u32) -> Result<Vec<u32>, DriverError> {
         }
     }
     Ok(peers)
+}
+
+/// Returns the peers that a GPU accesses by atomic operations.
+fn atomic_peers(device: CUdevice, peers: &[u32]) -> Result<Vec<u32>, DriverError> {
+    let which = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    let mut atomic = Vec::new();
+    for peer in peers {
+        let mut has_atomics = 0;
+        // SAFETY: both are handles of the driver, and `has_atomics` outlives the call.
+        let code = unsafe {
+            sys::cuDeviceGetP2PAttribute(&mut has_atomics, which, device, handle(*peer)?)
+        };
+        check("cuDeviceGetP2PAttribute", code)?;
+        if has_atomics != 0 {
+            atomic.push(*peer);
+        }
+    }
+    Ok(atomic)
 }
 
 /// Returns the text before the first NUL.

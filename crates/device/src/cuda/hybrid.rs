@@ -29,7 +29,7 @@ impl HybridMemory {
         bytes: u64,
         device_bytes: u64,
     ) -> Result<HybridMemory, JobError> {
-        let chunks = Chunks::reserve(vec![Arc::clone(context)], bytes)?;
+        let chunks = Chunks::reserve(vec![Arc::clone(context)], bytes, true)?;
         chunks.fill(homes(chunks.count(), chunks.count_of(device_bytes)))?;
         let chunks = Arc::new(chunks);
         let memory = DeviceMemory::of_chunks(arena, Arc::clone(&chunks), bytes);

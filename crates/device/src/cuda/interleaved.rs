@@ -11,7 +11,8 @@ use crate::error::JobError;
 /// Memory of several GPUs at one range of addresses: the first chunk is on the first GPU, the next one on the next.
 ///
 /// Kernels and copies of each of these GPUs use all of it as device memory. They read and write what lies on another
-/// GPU over NVLink or PCIe, also by atomic operations of the system's scope. The memory is not of the devices' budgets
+/// GPU over NVLink or PCIe, also by atomic operations of the system's scope if all are
+/// [`atomic_peers`](super::Gpu::atomic_peers). The memory is not of the devices' budgets
 /// and comes from what these leave of the cards. The initial content is undefined. The memory is freed when this value
 /// and all views of it are dropped, which waits for all work of the devices.
 #[derive(Debug, Clone)]
@@ -36,7 +37,7 @@ impl InterleavedMemory {
         }
         let gpus = devices.iter().map(|it| it.gpu_parts().expect("a GPU"));
         let (contexts, arenas): (Vec<_>, Vec<_>) = gpus.unzip();
-        let chunks = Chunks::reserve(contexts.into_iter().map(Arc::clone).collect(), bytes)?;
+        let chunks = Chunks::reserve(contexts.into_iter().map(Arc::clone).collect(), bytes, false)?;
         chunks.fill((0..devices.len()).cycle().map(Home::Gpu))?;
         let chunks = Arc::new(chunks);
         let of_gpu = |arena| Arc::new(DeviceMemory::of_chunks(arena, Arc::clone(&chunks), bytes));

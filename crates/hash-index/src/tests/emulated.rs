@@ -126,11 +126,12 @@ impl Emulated {
         };
         let mut image = Image::new();
         let table = Memory::of(&mut image, &shape);
-        let outcome = image.reserve(size_of::<Outcome>(), 0);
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
         let build = rows(&mut image, &case.build, shape.width(), offset);
         check_room(&shape, build.count)?;
+        let mut parts = Vec::new();
         for gpu in 0..gpus {
+            let outcome = image.reserve(size_of::<Outcome>(), 0);
             let inserting = Inserting {
                 rows: build,
                 index: of_gpu(table.index_ref(&shape, &Contents::default()), gpu),
@@ -139,8 +140,12 @@ impl Emulated {
             let kernel = entry_on("insert", gpus);
             let selected = (kernel.as_str(), &entries[..]);
             self.run(&self.insert, selected, &inserting, (&mut image, blocks));
+            parts.push(Contents::of(&shape, &Outcome::read(image.at(outcome)))?);
         }
-        let contents = Contents::of(&shape, &Outcome::read(image.at(outcome)))?;
+        let contents = match parts[..] {
+            [contents] => contents,
+            _ => Contents::of_all(parts),
+        };
         assert_eq!(contents.rows, build.count);
         let probe = rows(&mut image, &case.probe, shape.width(), offset);
         for gpu in 0..gpus {
