@@ -282,8 +282,8 @@ impl InterleavedJoin {
     /// Takes memory for a table, which is not of the devices' budgets. Blocks.
     ///
     /// # Errors
-    /// [`JoinError::NoAtomics`] if a GPU cannot change the memory of another one by atomic operations; if a card has too
-    /// little memory, or a device fails.
+    /// [`JoinError::NoAtomics`] if a GPU cannot change the memory of another one by atomic operations; if a card has
+    /// too little memory, or a device fails.
     ///
     /// # Panics
     /// If there is no GPU, a GPU does not reach the others, or the table is not one of linear probing; for

@@ -89,8 +89,8 @@ pub enum Section {
     /// 1,024 million by 1,024 million tuples in pinned host memory: in partitions that spill to host memory, and with a
     /// hybrid table. Needs 60 GiB of host memory at scale 1. Measured alone.
     Spilled,
-    /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved over
-    /// the GPUs. Measured alone.
+    /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
+    /// over the GPUs. Measured alone.
     Gpus,
 }
 

@@ -232,8 +232,8 @@ impl Chunks {
 
 impl Drop for Chunks {
     fn drop(&mut self) {
-        // The driver does not wait for work before it unmaps. In a context that has failed no work runs, and calls in it
-        // return the fault.
+        // The driver does not wait for work before it unmaps. In a context that has failed no work runs, and calls
+        // in it return the fault.
         let mut healthy: Vec<_> = self.contexts.iter().collect();
         healthy.retain(|context| context.synchronize().is_ok());
         let _entered = healthy.first().unwrap_or(&&self.contexts[0]).enter();

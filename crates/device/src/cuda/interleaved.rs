@@ -26,7 +26,8 @@ impl InterleavedMemory {
     /// Allocates at least `bytes`, in chunks of 2 MiB or more.
     ///
     /// # Errors
-    /// [`JobFailure::NoRoomOnCard`](crate::JobFailure::NoRoomOnCard) if a card has too little memory beside its budget; a fault of a device.
+    /// [`JobFailure::NoRoomOnCard`](crate::JobFailure::NoRoomOnCard) if a card has too little memory beside its
+    /// budget; a fault of a device.
     ///
     /// # Panics
     /// If there is no device, or one is not a GPU that [reaches](Device::reaches) all others.
