@@ -105,7 +105,7 @@ part() {
             check cache-storm "${cache[@]}" ./test-storm
         ;;
     tables) check tables ./test-tables a_gpu ;;
-    hash-index) check hash-index ./test-hash-index a_gpu --test-threads=1 && check joins ./test-joins a_gpu ;;
+    hash-index) check hash-index ./test-hash-index a_gpu --test-threads=1 && check joins ./test-joins gpu ;;
     memcheck | racecheck | initcheck) sanitize "$1" ;;
     sanitizer)
         local all_passed=true tool
@@ -150,7 +150,8 @@ part() {
     figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
         --record "$record" ;;
     two)
-        check two-storm env FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm &&
+        check two-storm env FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm && check two-joins ./test-joins gpus &&
+            ./forebay bench joins --only gpus --scale "${JOIN_SCALE:-1}" --rounds "${ROUNDS:-5}" --record "$record" &&
             ./bench-scan --only none --device cuda:0,cuda:1 --record "$record" &&
             ./forebay bench transfer --devices cuda:0,cuda:1 --only reads,peers --record "$record"
         ;;
