@@ -3,7 +3,8 @@
 `python sqllogictest.py [--write] [PATTERN...]` runs the files whose name contains a pattern, all by default, and prints
 the records that fail with the reasons of `slt_reasons.toml`. `--write` writes `docs/conformance/sqllogictest.json` again.
 `--gpu` runs them on the first GPU, too, where every query waits for its columns and kernels, and exits with 1 if a record
-gives another answer there. It does not need PostgreSQL.
+gives another answer there. Statements run with `forebay.strict = on`; those that it refuses run again without, and are
+counted by the reason. It does not need PostgreSQL.
 """
 
 import argparse
@@ -44,6 +45,8 @@ SETUP = ("SET timezone = 'UTC'", f"SET statement_timeout = '{STATEMENT_TIMEOUT}'
 ON_CPU = ("--devices", "host:1")
 ON_GPU = ("--devices", "cuda:0", "--device-memory-bytes", "1GiB", "--status-listen", "127.0.0.1:0")
 SETUP_OF_GPU = ("SET forebay.gpu = on", "SET forebay.compile = wait")
+STRICT = "SET forebay.strict = {}"
+REFUSED = "the GPU does not compute a part of the plan: "
 LOST = "lost"
 UNKNOWN = "no reason is known"
 INTERNAL = "XX"
@@ -71,13 +74,14 @@ class Failure:
 
 @dataclasses.dataclass
 class Outcome:
-    """What a file gave: the number of its records, those that fail, and of the aggregates over files those that a GPU
-    and the CPU computed."""
+    """What a file gave: the number of its records, those that fail, of the aggregates over files those that a GPU and
+    the CPU computed, and the reasons of statements that ran on the CPU alone."""
 
     file: str
     records: int
     failures: list
     aggregates: collections.Counter
+    refused: collections.Counter
 
 
 def fetch(crate):
@@ -101,15 +105,28 @@ def lay_out(folder):
 
 
 class Door:
-    """A connection to a server, on which records run."""
+    """A connection to a server, on which records run. `refused` counts the reasons why a GPU did not compute a statement
+    that had to run there."""
 
-    def __init__(self, uri, setup):
+    def __init__(self, uri, setup, refused=None):
         self.sql = psycopg.connect(uri, autocommit=True)
+        self.refused = refused
         for statement in setup:
             self.sql.execute(statement)
 
     def run(self, statement):
         """Returns rows as texts, the types of columns, the count of written rows, and the code and message of an error."""
+        if self.refused is None:
+            return self._run(statement)
+        self._run(STRICT.format("on"))
+        answer = self._run(statement)
+        if REFUSED not in answer[4]:
+            return answer
+        self.refused[answer[4].split(REFUSED)[1]] += 1
+        self._run(STRICT.format("off"))
+        return self._run(statement)
+
+    def _run(self, statement):
         result = self.sql.pgconn.exec_params(statement.encode(), [])
         if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
             columns = range(result.nfields)
@@ -212,11 +229,11 @@ def run_file(name, folder, postgres_uri=None, settings=ON_CPU):
     records = slt_files.records(folder / "test_files", name)
     postgres = Postgres(postgres_uri, name)
     setup = SETUP + SETUP_OF_GPU * (settings == ON_GPU)
-    server, door, failures = None, None, []
+    server, door, failures, refused = None, None, [], collections.Counter()
     for record in records:
         if server is None or server.process.poll() is not None:
             server, door = start(folder, settings), None
-        door = door or Door(server.sql, setup)
+        door = door or Door(server.sql, setup, refused if settings == ON_GPU else None)
         ours, theirs = door.run(record.sql), postgres.run(record)
         failure = judge(record, ours)
         if failure and theirs and is_same_answer(record, ours, theirs):
@@ -228,7 +245,7 @@ def run_file(name, folder, postgres_uri=None, settings=ON_CPU):
     if server:
         aggregates = counted_aggregates(server) if settings == ON_GPU else aggregates
         server.stop()
-    return Outcome(name, len(records), failures, aggregates)
+    return Outcome(name, len(records), failures, aggregates, refused)
 
 
 def start(folder, settings):
@@ -329,7 +346,7 @@ def compare_with_gpu(asked, workers):
         return {place: (how, record) for place, *how, record in found
                 if how[0] != "order" and not others.match(record.sql)}
 
-    different, records, aggregates = 0, 0, collections.Counter()
+    different, records, aggregates, refused = 0, 0, collections.Counter(), collections.Counter()
     on_cpu = list(run_files(asked, workers))
     for of_cpu, of_gpu in zip(on_cpu, run_files(asked, workers, settings=ON_GPU)):
         one, other = failures(of_cpu), failures(of_gpu)
@@ -339,6 +356,10 @@ def compare_with_gpu(asked, workers):
             print(f"--- {place}\n{sql}\nCPU: {one.get(place, ['passes'])[0]}\nGPU: {other.get(place, ['passes'])[0]}", flush=True)
         different, records = different + len(places), records + of_gpu.records
         aggregates += of_gpu.aggregates
+        refused += of_gpu.refused
+    for reason, count in refused.most_common():
+        print(f"{count:6} refused: {reason}")
+    print(f"{refused.total()} statements are refused in strict mode")
     print(f"{different} of {records} records of {len(asked)} files differ; aggregates over files: {dict(aggregates)}")
     return different
 
