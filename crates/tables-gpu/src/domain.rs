@@ -20,10 +20,12 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
+use crate::expression::Code;
 use crate::floats::is_float;
 use crate::packed::{array_of, decimals_of, is_text};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
+use crate::value::Kind;
 
 /// Maximum number of values of a column for tables over them.
 const VALUES_MAX: i64 = 1 << 16;
@@ -202,6 +204,22 @@ impl Domain {
         Ok(self.table(words))
     }
 
+    /// Returns how many words no row has: that of NULL if the column has none.
+    pub(crate) fn skipped(&self) -> usize {
+        usize::from(!self.has_nulls)
+    }
+
+    /// Returns the values of an expression that is the column itself, if they are those of all files. They are different,
+    /// and their numbers need no table.
+    pub(crate) fn of_column(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<ArrayRef> {
+        let [values] = self.values.as_slice() else {
+            return None;
+        };
+        let skipped = self.skipped();
+        expr.is::<Column>()
+            .then(|| values.slice(skipped, values.len() - skipped))
+    }
+
     /// Returns the table of a key: the number of the key's value for each value of the column; and the different values
     /// of the key, in the order of their numbers.
     ///
@@ -211,15 +229,10 @@ impl Domain {
         &self,
         expr: &Arc<dyn PhysicalExpr>,
     ) -> std::result::Result<(Table, ArrayRef), Reason> {
-        // No row has the word of NULL if the column has none.
-        let skipped = usize::from(!self.has_nulls);
-        if let [values] = self.values.as_slice()
-            && expr.is::<Column>()
-        {
-            // The values of a column are different.
-            let words = (0..values.len()).map(|word| word.saturating_sub(skipped) as u32);
-            let kept = values.slice(skipped, values.len() - skipped);
-            return Ok((self.table(vec![words.collect()]), kept));
+        let skipped = self.skipped();
+        if let Some(values) = self.of_column(expr) {
+            let words = (0..values.len() + skipped).map(|word| word.saturating_sub(skipped) as u32);
+            return Ok((self.table(vec![words.collect()]), values));
         }
         let results = self.results(expr).map_err(Reason::of)?;
         let results: Vec<_> = results
@@ -234,6 +247,50 @@ impl Domain {
             words.splice(0..0, std::iter::repeat_n(0, skipped));
         }
         Ok((self.table(words), values))
+    }
+}
+
+impl Code<'_, '_> {
+    /// Declares the word of this row's value in a table over a domain.
+    pub(crate) fn looked_up(
+        &mut self,
+        domain: &Domain,
+        table: Table,
+    ) -> std::result::Result<String, Reason> {
+        let table = self.draft.uses.table(table)?;
+        let index = self.index_in(domain)?;
+        Ok(self.declare(
+            Kind::Small,
+            &format!("static_cast<i32>(read_word(table_of<{table}>(f, c) + ({index}), is_wanted))"),
+        ))
+    }
+
+    /// Declares the number of this row's value in a domain, among those that rows may have.
+    pub(crate) fn number_in(&mut self, domain: &Domain) -> std::result::Result<String, Reason> {
+        let index = self.index_in(domain)?;
+        let number = match domain.skipped() {
+            0 => format!("static_cast<i32>({index})"),
+            skipped => format!("static_cast<i32>(({index}) - {skipped})"),
+        };
+        Ok(self.declare(Kind::Small, &number))
+    }
+
+    /// Returns the index of this row's value in the tables over a domain: 0 is that of NULL.
+    fn index_in(&mut self, domain: &Domain) -> std::result::Result<String, Reason> {
+        let number = self.number(domain.column)?;
+        // The difference is at least 0 and small, so that its lowest 32 bits are enough. Texts are numbered from 0 on.
+        let first = match is_text(&self.draft.scanned.data_type(domain.column)) {
+            true => String::new(),
+            false => {
+                let first = 2 * self.draft.uses.first(domain)?;
+                format!(" - static_cast<u32>(f.constants[{first}])")
+            }
+        };
+        let index = format!("static_cast<u32>({}){first} + 1", number.text);
+        Ok(match &number.valid {
+            Some(valid) => format!("{valid} ? {index} : 0"),
+            None => index,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use datafusion::arrow::array::ArrayRef;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::collect_columns;
 
@@ -10,6 +11,7 @@ use crate::comments::{of_join, sql};
 use crate::expression::{Code, Function};
 use crate::fragment::Rows;
 use crate::joined::{Out, OutValue, Stored};
+use crate::ordinal::Ordinal;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
 use crate::uses::Uses;
@@ -35,6 +37,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) of_rows: Option<usize>,
     /// The expressions that `outs` are.
     pub(crate) requested: HashMap<Arc<dyn PhysicalExpr>, OutValue>,
+    /// The values of expressions by their ordinals.
+    pub(crate) in_order: HashMap<Ordinal, ArrayRef>,
     /// Whether the source has the plan as comments.
     pub(crate) has_comments: bool,
 }
@@ -55,6 +59,7 @@ impl<'a> Draft<'a> {
             marks: Vec::new(),
             of_rows: None,
             requested: HashMap::new(),
+            in_order: HashMap::new(),
             has_comments,
         }
     }

@@ -15,10 +15,11 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
-use crate::domain::{Domain, Table};
+use crate::domain::Domain;
 use crate::draft::Draft;
 use crate::floats::is_float;
-use crate::packed::{is_number, is_text};
+use crate::ordinal::Ordinal;
+use crate::packed::is_number;
 use crate::reason::Reason;
 use crate::value::{Kind, Value, bounds_of, condition};
 
@@ -131,29 +132,6 @@ impl<'k, 'a> Code<'k, 'a> {
         Ok(condition(truth, Some(valid)))
     }
 
-    /// Declares the word of this row's value in a table over a domain.
-    pub(crate) fn looked_up(&mut self, domain: &Domain, table: Table) -> Result<String> {
-        let number = self.number(domain.column)?;
-        let table = self.draft.uses.table(table)?;
-        // The difference is at least 0 and small, so that its lowest 32 bits are enough. Texts are numbered from 0 on.
-        let first = match is_text(&self.draft.scanned.data_type(domain.column)) {
-            true => String::new(),
-            false => {
-                let first = 2 * self.draft.uses.first(domain)?;
-                format!(" - static_cast<u32>(f.constants[{first}])")
-            }
-        };
-        let index = format!("static_cast<u32>({}){first} + 1", number.text);
-        let index = match &number.valid {
-            Some(valid) => format!("{valid} ? {index} : 0"),
-            None => index,
-        };
-        Ok(self.declare(
-            Kind::Small,
-            &format!("static_cast<i32>(read_word(table_of<{table}>(f, c) + ({index}), is_wanted))"),
-        ))
-    }
-
     /// Returns where this row reads a column, and declares whether it has a value.
     pub(crate) fn cursor(&mut self, column: usize) -> Result<(String, Option<String>)> {
         let has_nulls = self.draft.scanned.has_nulls(column);
@@ -207,6 +185,9 @@ impl<'k, 'a> Code<'k, 'a> {
         }
         if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
             return self.binary(binary);
+        }
+        if let Some(ordinal) = expr.downcast_ref::<Ordinal>() {
+            return self.ordinal(ordinal);
         }
         if let Some(not) = expr.downcast_ref::<NotExpr>() {
             let inner = self.condition(not.arg())?;

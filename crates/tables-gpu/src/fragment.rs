@@ -186,7 +186,8 @@ impl Fragment {
         let keys = keys.collect::<Result<Exprs>>()?;
         let functions = aggregate.aggr_expr().iter().zip(aggregate.filter_expr());
         let aggregates = functions.map(|(function, filter)| {
-            if !keys.is_empty() && !function.groups_accumulator_supported() {
+            let is_supported = function.groups_accumulator_supported() || is_its_state(function);
+            if !keys.is_empty() && !is_supported {
                 return Err(Reason::new(format!("{} of groups", function.name())));
             }
             let arguments = function.expressions();
@@ -586,4 +587,9 @@ fn of_scan(scan: &FileScanConfig) -> Result<Rows> {
         filters: Vec::new(),
         joins: Vec::new(),
     })
+}
+
+/// Returns whether the value of an aggregate is its state.
+pub(crate) fn is_its_state(function: &AggregateFunctionExpr) -> bool {
+    matches!(function.fun().name(), "min" | "max") && !function.is_distinct()
 }

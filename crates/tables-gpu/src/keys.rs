@@ -163,8 +163,13 @@ impl Code<'_, '_> {
             return self.key_of_row(column.index(), texts);
         }
         let domain = Domain::of(expr, self.draft.scanned)?;
-        let (table, values) = domain.keys(expr)?;
-        let number = self.looked_up(&domain, table)?;
+        let (number, values) = match domain.of_column(expr) {
+            Some(values) => (self.number_in(&domain)?, values),
+            None => {
+                let (table, values) = domain.keys(expr)?;
+                (self.looked_up(&domain, table)?, values)
+            }
+        };
         self.note(&number, || format!("number of {}", sql(expr)));
         Ok((number, Values::Array(values)))
     }

@@ -16,6 +16,7 @@ use forebay_tables::GpuRule;
 
 mod above;
 mod adding;
+mod aggregates;
 mod arguments;
 mod column;
 mod column_file;
@@ -57,6 +58,7 @@ mod merge;
 mod on_cpu;
 mod on_device;
 mod operator;
+mod ordinal;
 mod outer;
 mod packed;
 mod passes;

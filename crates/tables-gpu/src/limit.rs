@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, UInt32Array};
-use datafusion::arrow::compute::{SortOptions, sort_to_indices};
+use datafusion::arrow::compute::SortOptions;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
 
-use crate::domain::Domain;
 use crate::expression::Code;
 use crate::figures::Figures;
 use crate::groups::{Groups, listed_max};
+use crate::ordinal::Ordinal;
 use crate::ranks::{INTERVALS, Ranks, Search};
 use crate::reason::Reason;
 use crate::value::Kind;
@@ -159,7 +158,10 @@ impl Code<'_, '_> {
     fn rank(&mut self, by: &PhysicalSortExpr) -> Result<Rank> {
         let mut value = match self.value(&by.expr) {
             Ok(value) => value,
-            Err(reason) => return self.rank_of_values(by).map_err(|_| reason),
+            Err(reason) => {
+                let ordinal = Arc::new(Ordinal::new(Arc::clone(&by.expr)));
+                self.value(&(ordinal as _)).map_err(|_| reason)?
+            }
         };
         if value.kind == Kind::Float {
             value = self.bits_of(&value);
@@ -206,32 +208,6 @@ impl Code<'_, '_> {
             is_exact,
         })
     }
-
-    /// Declares the rank of a row by an expression of a column of few values.
-    fn rank_of_values(&mut self, by: &PhysicalSortExpr) -> Result<Rank> {
-        if self.draft.join_of(&by.expr).is_some() {
-            return Err(Reason::new("an order by values of a join"));
-        }
-        let domain = Domain::of(&by.expr, self.draft.scanned)?;
-        let (mut table, values) = domain.keys(&by.expr)?;
-        let order = sort_to_indices(&values, Some(by.options), None).map_err(Reason::of)?;
-        table.renumber(&ranks_of(&order));
-        let number = self.looked_up(&domain, table)?;
-        Ok(Rank {
-            code: format!("static_cast<u64>({number})"),
-            count: values.len().max(1) as i128,
-            is_exact: true,
-        })
-    }
-}
-
-/// Returns the rank of each value, from the indexes of the values in their order.
-fn ranks_of(order: &UInt32Array) -> Vec<u32> {
-    let mut ranks = vec![0; order.len()];
-    for (rank, index) in order.values().iter().rev().enumerate() {
-        ranks[*index as usize] = rank as u32;
-    }
-    ranks
 }
 
 impl Work {

@@ -226,7 +226,11 @@ fn code(
             return Err(Reason::new("an average of groups that are grouped again"));
         };
         let is_known = &state.data_type == data_type;
-        let code = of_total(&state.output, &compiled.totals, state.bounds);
+        let mut code = of_total(&state.output, &compiled.totals, state.bounds);
+        if let (Some(values), Some(total)) = (&state.values, &mut code) {
+            let of_number = of_value(values, total.value.clone(), data_type, with)?;
+            total.texts = of_number.texts;
+        }
         return code
             .filter(|_| is_known)
             .ok_or_else(|| Reason::new("totals of 128 bits of groups that are grouped again"));

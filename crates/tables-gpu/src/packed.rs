@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray,
+    Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray, StringArray, StringViewArray,
 };
 use datafusion::arrow::compute::{cast, concat};
 use datafusion::arrow::datatypes::{
@@ -92,7 +92,7 @@ pub(crate) struct Texts {
     texts: Vec<Box<str>>,
     bytes: usize,
     /// A NULL and the texts behind it; made when a query asks for them.
-    array: OnceLock<StringArray>,
+    array: OnceLock<StringViewArray>,
 }
 
 impl Texts {
@@ -149,12 +149,12 @@ impl Texts {
 
     /// Returns about the bytes in host memory: each text twice with its number, and once in an array.
     pub(crate) fn host_bytes(&self) -> usize {
-        3 * self.bytes + self.texts.len() * 2 * size_of::<(Box<str>, i64)>()
+        3 * self.bytes + self.texts.len() * (2 * size_of::<(Box<str>, i64)>() + size_of::<u128>())
     }
 
     /// Returns a NULL and the texts behind it. All queries share one array: to make it of 100,000 texts takes
     /// milliseconds.
-    pub(crate) fn array(&self) -> StringArray {
+    pub(crate) fn array(&self) -> StringViewArray {
         let array = self.array.get_or_init(|| {
             let texts = self.texts.iter().map(|text| Some(&**text));
             std::iter::once(None).chain(texts).collect()

@@ -7,7 +7,7 @@ use std::thread;
 
 use datafusion::arrow::array::{
     Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array, Int64Array, RecordBatch,
-    RecordBatchOptions, UInt64Array,
+    RecordBatchOptions, UInt64Array, new_null_array,
 };
 use datafusion::arrow::compute::{cast, nullif, take_record_batch};
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
@@ -22,7 +22,7 @@ use datafusion::physical_plan::repartition::BatchPartitioner;
 
 use crate::determined::Determined;
 use crate::engine::Ran;
-use crate::fragment::Fragment;
+use crate::fragment::{Fragment, is_its_state};
 use crate::groups::{Groups, Values};
 use crate::limit::Limit;
 use crate::packed::array_of;
@@ -216,15 +216,31 @@ impl Totals<'_> {
                 Ok(Arc::new(floats.collect::<Float64Array>()))
             }
             Output::Max(slot, rows) => {
-                let values = self.of_each(groups, rows, |group| plain(self.count(group, slot)));
-                array_of(values, data_type)
+                let numbers = self.of_each(groups, rows, |group| plain(self.count(group, slot)));
+                of_numbers(numbers, column)
             }
             Output::Min(slot, rows) => {
-                let values = self.of_each(groups, rows, |group| plain(!self.count(group, slot)));
-                array_of(values, data_type)
+                let numbers = self.of_each(groups, rows, |group| plain(!self.count(group, slot)));
+                of_numbers(numbers, column)
             }
         }
     }
+}
+
+/// Returns a column of the result from its numbers.
+fn of_numbers(numbers: Vec<Option<i64>>, column: &Column) -> Result<ArrayRef> {
+    let Some(values) = &column.values else {
+        return array_of(numbers, &column.data_type);
+    };
+    let are_null: BooleanArray = numbers.iter().map(|it| Some(it.is_none())).collect();
+    let numbers = numbers.into_iter();
+    let numbers = numbers.map(|it| it.map_or(0, i64::cast_unsigned));
+    let values = match are_null.true_count() == are_null.len() {
+        // There may be no value.
+        true => new_null_array(&column.data_type, are_null.len()),
+        false => values.take(numbers.collect())?,
+    };
+    Ok(cast(&nullif(&values, &are_null)?, &column.data_type)?)
 }
 
 /// Returns the values of an aggregate for each group, from the states of all groups.
@@ -233,6 +249,11 @@ fn finished(
     states: &[ArrayRef],
     groups: Option<&[usize]>,
 ) -> Result<ArrayRef> {
+    if let [state] = states
+        && is_its_state(function)
+    {
+        return Ok(Arc::clone(state));
+    }
     let Some(groups) = groups else {
         let mut all = function.create_accumulator()?;
         all.merge_batch(states)?;
@@ -329,7 +350,9 @@ impl Made {
     /// Returns the number of rows of a batch, whose texts are not too long for it.
     fn batch_rows(&self) -> usize {
         let determined = self.compiled.determined.values().map(|it| &it.values);
-        let values = self.groups.keys.iter().chain(determined);
+        let outputs = self.compiled.outputs.iter().flatten();
+        let outputs = outputs.filter_map(|it| it.values.as_ref());
+        let values = self.groups.keys.iter().chain(determined).chain(outputs);
         let text_bytes: usize = values.map(Values::text_bytes_max).sum();
         let most = match self.fragment.is_listed {
             true => LIST_BATCH_ROWS,

@@ -2,9 +2,10 @@
 
 use datafusion::prelude::SessionConfig;
 
+use super::Fixture;
+use super::chunks::in_order;
 use super::data::Sizes;
 use super::emulated::{self, Emulated};
-use super::{Fixture, in_order};
 
 /// Queries whose rows kernels list. Those of a sort with a limit have the columns of the sort alone, as rows that are
 /// equal by these are any.
