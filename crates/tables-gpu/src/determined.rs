@@ -25,7 +25,7 @@ pub(crate) struct Determined {
 
 impl Fragment {
     /// Returns, for each key, whether it is functionally dependent on the keys that are not; true for all if each row
-    /// is returned. Kernels check that a join has one row for a key.
+    /// is returned. Kernels check that a join has one row for a key, unless it repeats.
     pub(crate) fn determined(&self) -> Vec<bool> {
         if self.is_listed {
             return vec![true; self.keys.len()];
@@ -53,7 +53,7 @@ fn is_determined(rows: &Rows, by: &Exprs, expr: &Arc<dyn PhysicalExpr>) -> bool 
     let mut joins = BTreeSet::new();
     loop {
         let next = rows.joins.iter().enumerate().find(|(index, join)| {
-            let is_new = join.kind == JoinKind::Inner && !joins.contains(index);
+            let is_new = join.kind == JoinKind::Inner && !join.repeats && !joins.contains(index);
             is_new && has_one_row(rows, join, &known, &joins)
         });
         let Some((index, join)) = next else {
@@ -107,7 +107,8 @@ fn is_column_known(rows: &Rows, column: usize, known: &Exprs, joins: &BTreeSet<u
         let of_row = place.and_then(|it| join.rows.columns.get(it));
         of_row.is_some_and(|of_row| {
             let is_of_others = || is_determined(&join.rows, &of_join(join, known), of_row);
-            joins.contains(&index) || join.kind == JoinKind::Inner && is_of_others()
+            joins.contains(&index)
+                || join.kind == JoinKind::Inner && !join.repeats && is_of_others()
         })
     })
 }

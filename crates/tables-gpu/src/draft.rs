@@ -10,7 +10,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use crate::comments::{of_join, sql};
 use crate::expression::{Code, Function};
 use crate::fragment::Rows;
-use crate::joined::{Out, OutValue, Stored};
+use crate::joined::{MATCHES_BOUND, Out, OutValue, Stored};
 use crate::ordinal::Ordinal;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -90,12 +90,27 @@ impl<'a> Draft<'a> {
             .collect()
     }
 
+    /// Returns how many rows there may be at most after the joins, if a join has at most [`MATCHES_MAX`] in a run.
+    pub(crate) fn rows_max(&self) -> u64 {
+        let joins = self.joins.iter().zip(&self.rows.joins);
+        let repeating = joins.filter(|(_, join)| join.repeats);
+        let matches = repeating.map(|(draft, _)| draft.scanned.rows.max(1));
+        match matches.reduce(u64::saturating_mul) {
+            Some(matches) => {
+                let most = matches.saturating_mul(self.scanned.rows).min(MATCHES_BOUND);
+                self.scanned.rows.saturating_add(most)
+            }
+            None => self.scanned.rows,
+        }
+    }
+
     /// Returns the joins in the order in which rows are looked up: those first that keep few rows.
-    fn order(&self) -> Vec<usize> {
+    pub(crate) fn order(&self) -> Vec<usize> {
         let joins = &self.rows.joins;
         let cost = |join: &usize| {
             let of = &joins[*join];
-            (!of.is_selective(), of.rows.bytes(), *join)
+            // Those that repeat rows make more of them.
+            (of.repeats, !of.is_selective(), of.rows.bytes(), *join)
         };
         let mut left: Vec<usize> = (0..joins.len()).collect();
         let mut order = Vec::new();

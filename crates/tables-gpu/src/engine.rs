@@ -25,6 +25,10 @@ use crate::slice::Slice;
 pub(crate) const FAR_APART: &str = "a sum of floats that are far apart";
 /// The reason if rows of a join were repeated.
 pub(crate) const SAME_KEY: &str = "several rows of a join have the same key";
+/// The reason if joins repeat rows too often.
+pub(crate) const MANY_MATCHES: &str = "joins with too many matches";
+/// What the flag of a kernel is if rows of the first source have the same key, as in `hash.cuh`.
+const SAME_KEY_FIRST: u8 = 8;
 /// Alignment of what an image has.
 const ALIGNMENT: usize = 256;
 
@@ -132,6 +136,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) are_groups_read: bool,
     /// Largest absolute value that a row adds to a total of 64 bits.
     pub(crate) addend_max: u128,
+    /// How many rows more than it reads joins may make of them.
+    pub(crate) matches_max: u64,
     /// Index of the first byte of its results among those of all kernels.
     pub(crate) results_at: usize,
 }
@@ -309,9 +315,13 @@ impl Image {
         (took, compiled): (Duration, Duration),
     ) -> Result<Ran, Reason> {
         match bytes[0] {
-            2 => Err(Reason::new(SAME_KEY)),
+            2 => Err(Reason::new(MANY_MATCHES)),
             3 => Err(Reason::new(FAR_APART)),
             4 => Err(Reason::new("keys of a join that collide in a hash table")),
+            it @ SAME_KEY_FIRST.. => {
+                let source = usize::from(it - SAME_KEY_FIRST);
+                Err(Reason::new(SAME_KEY).of_source(source))
+            }
             _ => Ok(Ran {
                 bytes,
                 took,
@@ -359,6 +369,7 @@ impl KernelLaunch {
             totals: None,
             are_groups_read: false,
             addend_max: 0,
+            matches_max: 0,
             results_at: 0,
         }
     }
@@ -368,7 +379,8 @@ impl KernelLaunch {
     /// # Errors
     /// If one may.
     pub(crate) fn check_sums(&self, rows_of_block: u64) -> Result<(), Reason> {
-        let largest = self.addend_max.checked_mul(rows_of_block.into());
+        let rows = rows_of_block.saturating_add(self.matches_max);
+        let largest = self.addend_max.checked_mul(rows.into());
         match largest.is_some_and(|it| it < 1 << 63) {
             true => Ok(()),
             false => Err(Reason::new("a sum may need more than 64 bits")),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
@@ -163,6 +163,8 @@ pub(crate) struct Fragment {
     /// Whether groups of a GPU are read as rows: kernels over those that stayed there did not know enough of them.
     pub(crate) reads_rows: Arc<AtomicBool>,
     pub(crate) subqueries: Subqueries,
+    /// The same in which one join more repeats rows, once a run has found that it does.
+    pub(crate) repeating: OnceLock<Arc<Fragment>>,
 }
 
 impl Fragment {
@@ -218,6 +220,7 @@ impl Fragment {
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             subqueries: Subqueries::default(),
+            repeating: OnceLock::new(),
         };
         fragment.number();
         fragment
@@ -273,9 +276,36 @@ impl Fragment {
             shares_rows: Arc::default(),
             reads_rows: Arc::default(),
             subqueries: Subqueries::default(),
+            repeating: OnceLock::new(),
         };
         fragment.number();
         Ok(fragment)
+    }
+
+    /// Returns the fragment in which each join repeats rows that was found to.
+    pub(crate) fn latest(self: &Arc<Fragment>) -> Arc<Fragment> {
+        let mut latest = self;
+        while let Some(next) = latest.repeating.get() {
+            latest = next;
+        }
+        Arc::clone(latest)
+    }
+
+    /// Lets the join repeat rows that a run has found to have the same keys. Returns whether kernels can do so.
+    pub(crate) fn repeat(self: &Arc<Fragment>, reason: &Reason) -> bool {
+        let latest = self.latest();
+        let mut next = Fragment::clone(&latest);
+        let mut joins = next.rows.joins.iter_mut();
+        let Some(join) = joins.find(|it| Some(it.rows.source) == reason.source()) else {
+            return false;
+        };
+        if join.may_repeat() {
+            join.repeats = true;
+            latest.repeating.get_or_init(|| Arc::new(next));
+            return true;
+        }
+        // Another run may have been first.
+        join.repeats
     }
 
     /// Returns whether the rows of a list have the order of their table.

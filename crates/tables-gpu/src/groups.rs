@@ -363,7 +363,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys over this many rows, with these totals each, from the marks of the kernels that store
+    /// Returns the groups of keys over about this many rows, and at most the second number, with these totals each, from the marks of the kernels that store
     /// rows of joins, if there are any.
     ///
     /// # Errors
@@ -371,14 +371,14 @@ impl Groups {
     pub(crate) fn new(
         keys: &[Key],
         totals: &[Total],
-        rows: u64,
+        (rows, rows_max): (u64, u64),
         marks: Option<&[u32]>,
     ) -> Result<Groups> {
         let mut groups = Groups {
             place: Place::Registers,
             count: 1,
             combinations: 1,
-            rows,
+            rows: rows_max,
             ..Groups::default()
         };
         for key in keys {
@@ -411,7 +411,7 @@ impl Groups {
             groups.place = Place::Hashed;
             let first = (rows / 4).clamp(SLOTS_MIN, SLOTS_FIRST);
             let first = first.next_power_of_two() as usize;
-            groups.count = first.min(slots_max(rows, totals, TOTALS_BYTES_MAX));
+            groups.count = first.min(slots_max(rows_max, totals, TOTALS_BYTES_MAX));
             return Ok(groups);
         }
         if let [key] = keys {

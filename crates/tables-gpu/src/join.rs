@@ -1,4 +1,4 @@
-//! Joins of rows with other rows, at most one for each of them.
+//! Joins of rows with other rows.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) enum JoinKind {
     Mark,
 }
 
-/// A join with other rows. Inner and outer joins have at most one other row for the same keys.
+/// A join with other rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Join {
     pub(crate) kind: JoinKind,
@@ -55,12 +55,20 @@ pub(crate) struct Join {
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
     pub(crate) first: usize,
+    /// Of inner joins, and of outer joins without a condition: whether several other rows may have the same keys. Kernels
+    /// check that those of other inner and outer joins have not.
+    pub(crate) repeats: bool,
 }
 
 impl Join {
     /// Returns whether there may be only one other row for the same keys.
     pub(crate) fn is_unique(&self) -> bool {
-        matches!(self.kind, JoinKind::Inner | JoinKind::Outer)
+        matches!(self.kind, JoinKind::Inner | JoinKind::Outer) && !self.repeats
+    }
+
+    /// Returns whether kernels could join several other rows for the same keys.
+    pub(crate) fn may_repeat(&self) -> bool {
+        self.is_unique() && self.condition.is_none()
     }
 
     /// Returns the expressions over the rows that are joined.
@@ -151,7 +159,7 @@ fn differ(
 }
 
 /// Prepares a join for other rows that a plan returns: leaves out groups that no row that is kept can have. Returns
-/// which rows the join keeps.
+/// which rows the join keeps, and whether it repeats them.
 ///
 /// # Errors
 /// Why kernels cannot compute the plan, if it may return several rows for a key and only one is allowed.
@@ -160,16 +168,17 @@ fn with_plan(
     kind: JoinKind,
     (kept, other): (&Rows, &mut Rows),
     (keys, keys_of_rows): (&Exprs, &Exprs),
-) -> Result<JoinKind> {
+) -> Result<(JoinKind, bool)> {
     let width = other.width();
     let Origin::Plan(plan, reason) = &mut other.origin else {
-        return Ok(kind);
+        return Ok((kind, false));
     };
     // Others are of joins of its rows.
     let columns = keys_of_rows.iter().flat_map(collect_columns);
     let are_of_plan = columns.map(|it| it.index()).all(|it| it < width);
     let is_unique = are_of_plan && is_unique(plan, keys_of_rows);
-    if matches!(kind, JoinKind::Inner | JoinKind::Outer) && !is_unique {
+    let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
+    if kind == JoinKind::Outer && join.filter().is_some() && !is_unique {
         return Err(reason.clone());
     }
     // `NOT IN` also depends on groups that no row has.
@@ -179,11 +188,12 @@ fn with_plan(
     {
         *plan = reduced;
     }
-    Ok(match kind {
+    let kind = match kind {
         // There is one row for a key, so that the condition can read its columns.
         JoinKind::Semi if is_unique && join.filter().is_some() => JoinKind::Inner,
         kind => kind,
-    })
+    };
+    Ok((kind, has_other && !is_unique))
 }
 
 /// Returns the rows of a side of a join. If kernels cannot compute it, it runs first, as a plan.
@@ -239,6 +249,11 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     } else {
         (right, left)
     };
+    if other.joins.iter().any(|it| it.repeats) {
+        // How many rows there are is known when they are stored.
+        let plan = if is_left { join.right() } else { join.left() };
+        other = of_plan(plan, Reason::new("a join of rows that a join repeats"));
+    }
     let (mut keys, mut keys_of_rows) = (Vec::new(), Vec::new());
     for (left, right) in join.on() {
         let (key, key_of_rows) = if is_left {
@@ -251,7 +266,8 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
     }
     let has_other = matches!(kind, JoinKind::Inner | JoinKind::Outer);
     let is_mark = kind == JoinKind::Mark;
-    let kind = with_plan(join, kind, (&kept, &mut other), (&keys, &keys_of_rows))?;
+    let keys_of_both = (&keys, &keys_of_rows);
+    let (kind, repeats) = with_plan(join, kind, (&kept, &mut other), keys_of_both)?;
     let differ = match kind {
         JoinKind::Semi | JoinKind::Anti | JoinKind::Mark => differ(join, is_left, (&kept, &other))?,
         JoinKind::Inner | JoinKind::Outer => None,
@@ -271,6 +287,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         condition: None,
         is_null_aware: join.null_aware,
         first,
+        repeats,
     };
     let of_other = columns_of(&added, &kept);
     kept.joins.push(added);

@@ -31,6 +31,11 @@ const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
 /// Maximum number of elements of a table, for each row and for all.
 const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
+/// Maximum number of matches of joins that repeat rows, for a kernel: about a second on an H100. The CPU computes what has
+/// more, as nothing stops a kernel.
+pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 17 } else { 1 << 32 };
+/// The same for all devices. Those that the threads of a device have not counted are fewer.
+pub(crate) const MATCHES_BOUND: u64 = 1 << 36;
 /// Number of slots of a hash table, a power of two.
 pub(crate) const SLOTS_MIN: u64 = 1 << 10;
 pub(crate) const SLOTS_MAX: u64 = 1 << 31;
@@ -99,7 +104,8 @@ pub(crate) struct Place {
 pub(crate) type Word = u32;
 
 /// Returns where the numbers of a join are in the words of its table, and these words. The lowest bit of the first word
-/// tells whether there is a row.
+/// tells whether there is a row. If the join repeats rows, their words are in the order in which they were stored, as
+/// `joins.cuh` tells.
 ///
 /// If the join leaves out many rows, this bit is apart if that brings it to the L1 cache. One H100, SSB at scale factor
 /// 100: queries 3.2 and 3.3 take 2.9 and 2.7 instead of 5.1 and 4.2 ms, with 200,000 elements. With 1.4 million, whose
@@ -108,7 +114,7 @@ pub(crate) fn layout(draft: &Draft<'_>, join: &Join) -> (Vec<Place>, Vec<Word>) 
     let outs = &draft.outs;
     let bytes = draft.stored.as_ref().map_or(u64::MAX, |it| it.elements);
     let is_cached = bytes > CACHED_BYTES && bytes / 8 <= CACHED_BYTES;
-    let is_apart = join.is_selective() && is_cached && !outs.is_empty();
+    let is_apart = join.is_selective() && is_cached && !outs.is_empty() && !join.repeats;
     // No number has room in a word that is full.
     let mut used = vec![if is_apart { 32 } else { 1 }];
     let places = outs.iter().map(|out| {
@@ -138,7 +144,7 @@ pub(crate) fn layout(draft: &Draft<'_>, join: &Join) -> (Vec<Place>, Vec<Word>) 
         used[0] = 1;
     }
     let words = used.into_iter().enumerate().map(|(word, bits)| match bits {
-        1 if word == 0 => 1,
+        1 if word == 0 && !join.repeats => 1,
         0..=8 => 8,
         9..=16 => 16,
         _ => 32,
@@ -179,6 +185,8 @@ pub(crate) struct Stored {
     pub(crate) own_column: Option<KeyColumn>,
     /// Number of elements of the table.
     pub(crate) elements: u64,
+    /// Number of rows that are stored at most.
+    pub(crate) rows: u64,
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
     pub(crate) index: Index,
@@ -558,6 +566,7 @@ impl Code<'_, '_> {
                 true => capacity(self.draft.scanned.rows)?,
                 false => elements,
             },
+            rows: self.draft.scanned.rows,
             is_hashed,
             index,
         });

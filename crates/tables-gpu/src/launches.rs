@@ -8,7 +8,7 @@ use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
-use crate::joined::SLOTS_MIN;
+use crate::joined::{MATCHES_MAX, SLOTS_MIN};
 use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
@@ -79,11 +79,26 @@ fn elements_of(build: &Build, slices: u64) -> u64 {
     }
 }
 
+/// Returns the elements of each word of a slice of the table of a join, and their bits. Of rows that are repeated, the
+/// last word is that of the table, and the others are those of the rows; before the elements is the number of rows.
+fn words_of(build: &Build, slices: u64) -> Vec<(u64, u32)> {
+    let elements = elements_of(build, slices);
+    let last = build.words.len() - 1;
+    let words = build.words.iter().enumerate();
+    let words = words.map(|(word, bits)| match build.repeats {
+        true if word == last => (elements + 1, *bits),
+        true => (build.stored.rows, *bits),
+        false => (elements, *bits),
+    });
+    words.collect()
+}
+
 /// Returns the bytes of a slice of the table of a join, and of the tables of its rows.
 fn bytes_of(build: &Build, slices: u64) -> u64 {
     let elements = elements_of(build, slices);
-    let words = build.words.iter().filter(|bits| **bits > 1).chain([&1]);
-    let words: u64 = words.map(|bits| area(elements, *bits)).sum();
+    let words = words_of(build, slices).into_iter();
+    let words = words.filter(|(_, bits)| *bits > 1).chain([(elements, 1)]);
+    let words: u64 = words.map(|(count, bits)| area(count, bits)).sum();
     let own = words.saturating_add(match build.stored.is_hashed {
         true => area(elements, u64::BITS),
         false => 0,
@@ -114,6 +129,12 @@ fn counts_of(builds: &[Build], of_first: &[usize], room: u64) -> Result<(Vec<u64
             .fold(0_u64, |all, it| all.saturating_add(*it));
         if bytes <= room {
             return Ok((counts, bytes));
+        }
+        if builds.iter().any(|it| it.repeats) {
+            let text = format!(
+                "the rows of a join that repeats need {bytes} bytes, and there is room for {room}"
+            );
+            return Err(Reason::new(text));
         }
         // Those that take most are divided further.
         let largest = (0..builds.len()).max_by_key(|index| of_firsts[*index]);
@@ -233,16 +254,17 @@ impl<'a> Table<'a> {
             .map(|it| Table::new(it, (Slice::default(), 1), end))
             .collect();
         let elements = elements_of(build, count);
-        let mut place = |bits| {
+        let mut place = |elements, bits| {
             let begin = *end;
             *end += area(elements, bits);
             begin
         };
-        let seen = place(1);
-        let words = build.words.iter().map(|bits| match bits {
+        let seen = place(elements, 1);
+        let words = words_of(build, count).into_iter();
+        let words = words.map(|(elements, bits)| match bits {
             // The bit that tells whether there is a row.
             1 => seen,
-            bits => place(*bits),
+            bits => place(elements, bits),
         });
         Table {
             build,
@@ -250,7 +272,7 @@ impl<'a> Table<'a> {
             words: words.collect(),
             keys: match build.stored.is_hashed {
                 true => Keys {
-                    address: place(u64::BITS),
+                    address: place(elements, u64::BITS),
                     bits: elements.ilog2(),
                 },
                 false => Keys::default(),
@@ -377,6 +399,11 @@ pub(crate) fn last(
             addend_max: match groups.place {
                 Place::OfAll | Place::Hashed | Place::Listed => 0,
                 _ => compiled.addend_max,
+            },
+            matches_max: if compiled.repeats() {
+                2 * MATCHES_MAX
+            } else {
+                0
             },
             ..kernel(
                 &mut launch,

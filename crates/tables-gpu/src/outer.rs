@@ -211,6 +211,7 @@ impl<'a> OuterJoin<'a> {
             condition: None,
             is_null_aware: false,
             first,
+            repeats: false,
         });
         Ok(Fragment::of_groups(kept, of_groups, aggregates))
     }

@@ -138,8 +138,9 @@ pub(crate) struct Compiled {
     pub(crate) selecting: Selecting,
     /// Largest absolute value that a row adds to a sum.
     pub(crate) addend_max: u128,
-    /// Number of rows of the first source.
+    /// Number of rows of the first source, and of rows after the joins at most.
     rows: u64,
+    rows_max: u64,
     /// Whether each row is returned, and how many are enough.
     is_listed: bool,
     enough: Option<u64>,
@@ -196,14 +197,14 @@ impl Compiled {
 
     fn written(fragment: &Fragment, scanned: &[Scanned], has_comments: bool) -> Result<Compiled> {
         let mut draft = Draft::new(&fragment.rows, scanned, has_comments);
-        let rows = draft.scanned.rows;
+        let (rows, rows_max) = (draft.scanned.rows, draft.rows_max());
         let steps = draft.steps()?;
         let mut slots = Slots {
             code: Code::new(&mut draft),
             slots: Vec::new(),
             float_sums: HashMap::new(),
             addend_max: 0,
-            rows,
+            rows: rows_max,
             has_group: false,
         };
         if !fragment.rows.joins.is_empty() || fragment.is_listed {
@@ -232,7 +233,7 @@ impl Compiled {
         if has_comments {
             comments::add(&mut add, all.len(), fragment, (&outputs, &determined));
         }
-        let totals = totals_of(&all, rows);
+        let totals = totals_of(&all, rows_max);
         let ending = Ending {
             totals: totals.clone(),
             add,
@@ -240,6 +241,7 @@ impl Compiled {
             common_word: None,
             is_unique: false,
             is_hashed: false,
+            repeats: false,
         };
         Ok(Compiled {
             kernel: Kernel::new(draft, steps, &ending)?,
@@ -251,6 +253,7 @@ impl Compiled {
             outputs,
             addend_max,
             rows,
+            rows_max,
             is_listed: fragment.is_listed,
             enough: match fragment.limit {
                 Limit::Any(count) => Some(count),
@@ -264,14 +267,19 @@ impl Compiled {
         })
     }
 
+    /// Returns whether a join repeats rows.
+    pub(crate) fn repeats(&self) -> bool {
+        self.kernel.builds.iter().any(|it| it.repeats)
+    }
+
     /// Returns the groups, from the marks of the kernels that store rows of joins.
     ///
     /// # Errors
     /// If the combinations of their keys need more than 62 bits.
     pub(crate) fn groups(&self, marks: Option<&[u32]>) -> Result<Groups> {
         let mut groups = match self.is_listed {
-            true => Groups::listed(&self.totals, self.rows, self.enough),
-            false => Groups::new(&self.keys, &self.totals, self.rows, marks)?,
+            true => Groups::listed(&self.totals, self.rows_max, self.enough),
+            false => Groups::new(&self.keys, &self.totals, (self.rows, self.rows_max), marks)?,
         };
         if groups.place == Place::Hashed || self.is_listed {
             let known = groups.count.max(self.needed.slots());

@@ -7,6 +7,7 @@ use std::fmt;
 pub(crate) struct Reason {
     text: String,
     missing: Option<Missing>,
+    source: Option<usize>,
 }
 
 /// Bytes that a device had too few of when memory was to be allocated.
@@ -21,6 +22,7 @@ impl Reason {
         Reason {
             text: text.into(),
             missing: None,
+            source: None,
         }
     }
 
@@ -35,6 +37,19 @@ impl Reason {
             missing: Some(missing),
             ..self
         }
+    }
+
+    /// Returns the same reason of the rows of a join, from the index of their source.
+    pub(crate) fn of_source(self, source: usize) -> Reason {
+        Reason {
+            source: Some(source),
+            ..self
+        }
+    }
+
+    /// Returns the index of the source, if it is of the rows of a join.
+    pub(crate) fn source(&self) -> Option<usize> {
+        self.source
     }
 
     /// Returns the memory that could not be allocated, if that is the reason.

@@ -79,6 +79,7 @@ pub(crate) fn reduced(plan: &Plan, kept: &Rows, keys: &Exprs, of_plan: &Exprs) -
                 kind: JoinKind::Semi,
                 keys: vec![group_key],
                 first,
+                repeats: false,
                 ..join.clone()
             });
             is_reduced = true;

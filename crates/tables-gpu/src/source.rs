@@ -14,12 +14,16 @@ use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
 use crate::join::Join;
-use crate::joined::{Stored, Word, layout, words_of};
+use crate::joined::{MATCHES_MAX, Stored, Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 use crate::uses::{CURSORS_MAX, KEPT_TABLES_MAX};
 
 type Result<T> = std::result::Result<T, Reason>;
+
+/// Bits of the words behind those of a row that a join repeats: the place of the next row with its key, and of an element
+/// that of its first row.
+const WORDS_OF_REPEATED: [Word; 2] = [32, 32];
 
 /// The reason for tables of joins without room for all columns.
 pub(crate) const MANY_COLUMNS: &str = "joins with many columns";
@@ -58,6 +62,8 @@ pub(crate) struct Build {
     has_common_word: bool,
     /// Bits of the words of an element. The first of one bit is also the bit that tells whether there is a row.
     pub(crate) words: Vec<Word>,
+    /// Whether the join repeats rows: then `words` are those of the rows, with two more, as `joins.cuh` tells.
+    pub(crate) repeats: bool,
 }
 
 /// What a kernel does with the rows that it keeps.
@@ -73,6 +79,8 @@ pub(crate) struct Ending {
     pub(crate) is_unique: bool,
     /// Whether the elements are those of a hash table.
     pub(crate) is_hashed: bool,
+    /// Whether the join repeats rows.
+    pub(crate) repeats: bool,
 }
 
 impl Kernel {
@@ -101,6 +109,7 @@ impl Kernel {
             // Wide rows.
             len if len > CURSORS_MAX => 1,
             // A list has a total for each column of its rows.
+            _ if self.builds.iter().any(|it| it.repeats) => 1,
             _ if place == Some(Place::Listed) && self.do_widths_differ => 1,
             _ if place == Some(Place::Listed) => 2,
             // What is compared, a search in a hash table, and widths that are not known take more registers.
@@ -157,10 +166,15 @@ impl Kernel {
 impl Build {
     fn new(mut draft: Draft<'_>, join: &Join) -> Result<Build> {
         let steps = draft.steps()?;
-        let (places, words) = layout(&draft, join);
+        let (places, mut words) = layout(&draft, join);
         let stored = draft.stored.take();
         let stored = stored.ok_or_else(|| Reason::new("a join that is not looked up"))?;
-        if words.len() > OWN_WORDS_MAX {
+        let more = if join.repeats {
+            WORDS_OF_REPEATED.len()
+        } else {
+            0
+        };
+        if words.len() + more > OWN_WORDS_MAX {
             return Err(Reason::new(MANY_COLUMNS));
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
@@ -176,6 +190,9 @@ impl Build {
         conditions.extend(stored.index.conditions.iter().cloned());
         let conditions = conditions.join(" & ");
         let own = words_of(&draft.outs, &places, words.len()).join(", ");
+        if join.repeats {
+            words.extend(WORDS_OF_REPEATED);
+        }
         add.lines.push(format!("const Words words = {{{own}}};"));
         add.lines.push(format!(
             "totals.store(f, {}, {}, words);",
@@ -193,12 +210,14 @@ impl Build {
             common_word: common_word.map(|index| places[index].word),
             is_unique: join.is_unique(),
             is_hashed: stored.is_hashed,
+            repeats: join.repeats,
         };
         Ok(Build {
             kernel: Kernel::new(draft, steps, &ending)?,
             stored,
             has_common_word: common_word.is_some(),
             words,
+            repeats: join.repeats,
         })
     }
 
@@ -254,7 +273,14 @@ pub(crate) fn array(declared: &str, elements: impl IntoIterator<Item = impl ToSt
 /// Returns the constants that tell where the values of joins are.
 fn of_joins(draft: &Draft<'_>) -> Result<String> {
     let joins = draft.joins.iter().zip(&draft.rows.joins);
-    let layouts: Vec<_> = joins.map(|(draft, join)| layout(draft, join)).collect();
+    let layouts = joins.map(|(draft, join)| {
+        let (places, mut words) = layout(draft, join);
+        if join.repeats {
+            words.extend(WORDS_OF_REPEATED);
+        }
+        (places, words)
+    });
+    let layouts: Vec<_> = layouts.collect();
     let words: Vec<Word> = layouts
         .iter()
         .flat_map(|(_, words)| words.clone())
@@ -294,6 +320,19 @@ fn of_joins(draft: &Draft<'_>) -> Result<String> {
         "bool kIsHashed",
         stored.map(|it| it.is_some_and(|it| it.is_hashed)),
     );
+    text += &array(
+        "bool kRepeats",
+        draft.rows.joins.iter().map(|it| it.repeats),
+    );
+    // The first step looks up no join.
+    let of_steps = draft.order().into_iter().map(|join| join as u32);
+    text += &array(
+        "u32 kStepJoin",
+        [u32::MAX]
+            .into_iter()
+            .chain(of_steps)
+            .map(|it| format!("{it}u")),
+    );
     text += "struct Out {\n    u32 word, shift, bits;\n};\n";
     let places = places.collect::<Vec<_>>().join(", ");
     let places = if places.is_empty() { "{}" } else { &places };
@@ -321,10 +360,13 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
         ),
         ("kIsUnique", ending.is_unique.into()),
         ("kIsOwnHashed", ending.is_hashed.into()),
+        ("kOwnRepeats", ending.repeats.into()),
+        ("kSource", draft.rows.source),
     ];
     for (name, value) in constants {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");
     }
+    let _ = writeln!(text, "constexpr u64 kMatchesMax = {MATCHES_MAX};");
     let widths = uses.columns.iter();
     let widths = widths.map(|column| draft.scanned.width_of(*column).unwrap_or(WIDTHS_DIFFER));
     text += &array("u32 kWidths", widths);

@@ -18,7 +18,7 @@ use crate::adding::{Counted, together};
 use crate::columns::{Columns, Read, Resident, files};
 use crate::computed::Refused;
 use crate::constants;
-use crate::engine::{FAR_APART, Launch, Ran, SAME_KEY};
+use crate::engine::{FAR_APART, Launch, MANY_MATCHES, Ran};
 use crate::explain::printed;
 use crate::figures::Figures;
 use crate::fragment::{Fragment, Origin, Rows, Source};
@@ -123,10 +123,8 @@ impl Work {
             }
             Err(reason) => {
                 self.columns.counts.add_on_cpu(&reason);
-                if [SAME_KEY, TOO_MANY_ROWS, FAR_APART]
-                    .map(Reason::new)
-                    .contains(&reason)
-                {
+                let of_data = [MANY_MATCHES, TOO_MANY_ROWS, FAR_APART].map(Reason::new);
+                if of_data.contains(&reason) || reason.source().is_some() {
                     self.columns.hopeless.add(self.number, &reason);
                 }
                 Outcome::Cpu(reason)
@@ -140,6 +138,10 @@ impl Work {
                 Ok(device) => return Ok(device),
                 Err(reason) => reason,
             };
+            // All its joins that repeat rows are found one by one.
+            if self.fragment.repeat(&reason) {
+                return Box::pin(self.on_device()).await;
+            }
             let missing = reason.missing().ok_or_else(|| reason.clone())?;
             self.has_demoted.store(true, Ordering::Relaxed);
             let demoted = self
@@ -190,7 +192,7 @@ impl Work {
     pub(crate) async fn columns(&self, wanted: &[usize]) -> Result<Staying> {
         match self.staying(wanted).await {
             // Rows take less memory of the device.
-            Err(reason) if reason.missing().is_some() => {
+            Err(reason) if reason.missing().is_some() || self.fragment.repeat(&reason) => {
                 tracing::debug!(%reason, "groups leave the device");
                 Ok(Staying::Rows(self.on_device().await?))
             }
@@ -355,8 +357,9 @@ impl Work {
     /// Returns what the kernel that adds totals needs. `may_run` allows that kernel to run with those of joins.
     async fn ready(&self, may_run: bool, figures: &mut Figures) -> Result<Ready> {
         let used = figures.used;
-        let constant = self.fragment.with_constants(constants::value)?;
-        let original = constant.unwrap_or_else(|| Arc::clone(&self.fragment));
+        let fragment = self.fragment.latest();
+        let constant = fragment.with_constants(constants::value)?;
+        let original = constant.unwrap_or(fragment);
         let stop = StopOnDrop::default();
         let written = self.of_columns(&original, used, &stop).await;
         let (fragment, resident, compiled) = match written {

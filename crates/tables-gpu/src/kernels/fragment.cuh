@@ -1,30 +1,30 @@
 // The loop of a fragment over tiles of rows. `keeps` and `add` are generated from the plan.
 #pragma once
 
-// Returns which rows of this thread a step and those behind it keep, of those that the steps before kept.
-template <u32 kStep>
-__device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before) {
-    // The first step reads columns also behind the rows.
-    load<kStep>(columns, kStep == 0 || before != 0);
-    if constexpr (kStep < kSteps) {
-        u32 kept = 0;
-#pragma unroll
-        for (u32 i = 0; i < kRows; i++) {
-            const bool is_wanted = kStep == 0 || (before >> i & 1);
-            kept |= static_cast<u32>(keeps<kStep>(f, columns, joined[i], i, is_wanted)) << i;
-        }
-        return kept_by<kStep + 1>(f, columns, joined, kept & before);
-    }
-    return before;
+// Returns whether a step looks up a join that repeats rows.
+constexpr bool is_repeating(u32 step) { return kStepJoin[step] < kJoins && kRepeats[kStepJoin[step]]; }
+
+constexpr bool has_repeating() {
+    for (u32 step = 0; step < kSteps; step++)
+        if (is_repeating(step)) return true;
+    return false;
 }
 
-// Adds the rows of a tile, of which `rows` are left from this thread's first one on. All rows are tested before the
-// first is added, so that the reads of several rows are in flight at once. To branch around rows that no lane of the
-// warp keeps took longer on an H200, also for query 6 of TPC-H.
-__device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, Totals& totals) {
-    Joined joined[kRows];
-    const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
-    const u32 kept = kept_by<0>(f, columns, joined, all);
+// Matches after which a thread adds its own to those of all.
+constexpr u32 kMatchesCounted = 256;
+
+// Counts matches. Returns whether the kernel goes on.
+__device__ inline bool may_go_on(const Fragment& f, Columns& columns, u32 matches) {
+    columns.matches += matches;
+    if (columns.matches < kMatchesCounted) return true;
+    const u64 before = atomicAdd(reinterpret_cast<u64*>(f.flag) + 1, static_cast<u64>(columns.matches));
+    columns.matches = 0;
+    if (before > kMatchesMax) atomicMax(f.flag, kHasManyMatches);
+    return load_relaxed(f.flag) == 0;
+}
+
+// Adds rows of this thread.
+__device__ inline void add_rows(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 kept, Totals& totals) {
     if constexpr (kColumns > kCursors) {
         // Not unrolled, as the code of a wide row is long.
 #pragma unroll 1
@@ -39,6 +39,55 @@ __device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, T
     }
 #pragma unroll
     for (u32 i = 0; i < kRows; i++) add(f, columns, joined[i], i, kept >> i & 1, totals);
+}
+
+// Returns which rows of this thread a step keeps, of those that it wants.
+template <u32 kStep>
+__device__ inline u32 kept_by(const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 wanted) {
+    u32 kept = 0;
+#pragma unroll
+    for (u32 i = 0; i < kRows; i++) {
+        const bool is_wanted = kStep == 0 || (wanted >> i & 1);
+        kept |= static_cast<u32>(keeps<kStep>(f, columns, joined[i], i, is_wanted)) << i;
+    }
+    return kept & wanted;
+}
+
+// Adds the rows of this thread that a step and those behind it keep, of those that the steps before kept. All rows are
+// tested before the first is added, so that the reads of several rows are in flight at once. To branch around rows that
+// no lane of the warp keeps took longer on an H200, also for query 6 of TPC-H.
+template <u32 kStep>
+__device__ inline void add_kept(
+    const Fragment& f, Columns& columns, Joined (&joined)[kRows], u32 before, Totals& totals) {
+    // The first step reads columns also behind the rows.
+    load<kStep>(columns, kStep == 0 || before != 0);
+    if constexpr (kStep == kSteps) {
+        add_rows(f, columns, joined, before, totals);
+    } else if constexpr (!is_repeating(kStep)) {
+        const u32 kept = kept_by<kStep>(f, columns, joined, before);
+        add_kept<kStep + 1>(f, columns, joined, kept, totals);
+    } else {
+        constexpr u32 kJoin = kStepJoin[kStep];
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) joined[i].word[kPlaceWord<kJoin>] = 0;
+        // Each time, the next match of each row that has one.
+        for (u32 wanted = before; wanted != 0;) {
+            const u32 kept = kept_by<kStep>(f, columns, joined, wanted);
+            u32 more = 0;
+#pragma unroll
+            for (u32 i = 0; i < kRows; i++) more |= static_cast<u32>(joined[i].word[kNextWord<kJoin>] != 0) << i;
+            more &= wanted;
+            add_kept<kStep + 1>(f, columns, joined, kept, totals);
+            wanted = may_go_on(f, columns, __popc(wanted)) ? more : 0;
+        }
+    }
+}
+
+// Adds the rows of a tile, of which `rows` are left from this thread's first one on.
+__device__ inline void add_tile(const Fragment& f, Columns& columns, u32 rows, Totals& totals) {
+    Joined joined[kRows];
+    const u32 all = (1u << min(kRows, (rows + 31) / 32)) - 1;
+    add_kept<0>(f, columns, joined, all, totals);
 }
 
 // Returns the chunk of a tile.
@@ -59,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     u32 chunk = chunk_of(f, begin);
     for (u64 tile = begin; tile < end; chunk++) {
         Columns columns;
+        columns.matches = 0;
         const Chunk& of = f.chunks[chunk];
 #pragma unroll
         for (u32 t = 0; t < kKeptTables; t++) columns.table[t] = f.tables + f.table_offsets[of.file * kTables + t];
@@ -71,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
         each_cursor<0>(columns, [&](auto& cursor, u32 c) { cursor.start(columns.parts[c][of.index], of_chunk); });
         u32 first = of_chunk * (kThreads * kRows) + threadIdx.x / 32 * (32 * kRows) + threadIdx.x % 32;
         for (; tile < last; tile++) {
-            // The work is for nothing if the table of groups is full.
-            if (Totals::kMayBeFull && load_relaxed(f.flag) != 0) return;
+            // The work is for nothing if the table of groups is full, or joins have too many matches.
+            if ((Totals::kMayBeFull || has_repeating()) && load_relaxed(f.flag) != 0) return;
             if (kTilesAhead > 0 && tile + kTilesAhead < last)
                 each_cursor<0>(columns, [](auto& cursor, u32) { cursor.prefetch(); });
             columns.place = static_cast<u64>(of.file) << 40 | static_cast<u64>(of.index) << 18 | first;

@@ -1,4 +1,8 @@
 // Tables of the rows of joins: read for the rows of another table, and filled.
+//
+// A table has the words of one row for each element. If a join repeats rows, their words are in the order in which they
+// were stored instead, and two words of 32 bits come behind them: for each row the place, from 1 on, of the next with its
+// key; and in front of the elements the number of rows, for each element the place of its first row. 0 is none.
 #pragma once
 #include "hash.cuh"
 
@@ -22,10 +26,16 @@ template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
 
 template <u32 kJoin> __device__ inline void unmatch(Joined& joined) { joined.word[kFirstWord[kJoin]] &= ~1u; }
 
+// The two words behind those of a row that a join repeats: where the next row is, and the place of the row that was read.
+template <u32 kJoin> constexpr u32 kPlaceWord = kFirstWord[kJoin + 1] - 1;
+template <u32 kJoin> constexpr u32 kNextWord = kPlaceWord<kJoin> - 1;
+// The first word that is none of a row.
+template <u32 kJoin> constexpr u32 kEndWord = kRepeats[kJoin] ? kNextWord<kJoin> : kFirstWord[kJoin + 1];
+
 // Reads the words of a join from `kWord` on.
 template <u32 kJoin, u32 kWord>
 __device__ inline void read_words(const Fragment& f, Joined& joined, u64 i, bool is_wanted) {
-    if constexpr (kWord < kFirstWord[kJoin + 1]) {
+    if constexpr (kWord < kEndWord<kJoin>) {
         joined.word[kWord] = read_element<kWordBits[kWord]>(f.words[kWord], i, is_wanted);
         read_words<kJoin, kWord + 1>(f, joined, i, is_wanted);
     }
@@ -39,7 +49,20 @@ template <u32 kJoin> __device__ inline bool is_here(const Fragment& f, u64 index
     return is_in_slice(place, f.slice_firsts[kJoin], f.slice_counts[kJoin]);
 }
 
-// Reads the element of a row in the table of a join. Returns whether there is a row; not if it is not wanted.
+// Goes to the first row with the key of an element, or from the row that was read to the next one. Returns whether there
+// is one.
+template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
+    const u32* places = reinterpret_cast<const u32*>(f.words[kPlaceWord<kJoin>]);
+    const u32* nexts = reinterpret_cast<const u32*>(f.words[kNextWord<kJoin>]);
+    u32& place = joined.word[kPlaceWord<kJoin>];
+    u32& next = joined.word[kNextWord<kJoin>];
+    place = place == 0 ? read_word(places + 1 + (is_wanted ? index : 0), is_wanted) : next;
+    const bool has_place = is_wanted & (place != 0);
+    next = read_word(nexts + (has_place ? place - 1 : 0), has_place);
+    return has_place;
+}
+
+// Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether there is a row; not if it is not wanted.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     constexpr u32 kFirst = kFirstWord[kJoin];
     if constexpr (kIsSliced) {
@@ -47,9 +70,17 @@ template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& j
         if constexpr (!kIsHashed[kJoin]) index -= f.slice_firsts[kJoin];
     }
     if constexpr (kIsHashed[kJoin]) {
-        const u32 slot = is_wanted ? slot_of(f.keys[kJoin], f.key_bits[kJoin], index) : kNoSlot;
-        is_wanted = slot != kNoSlot;
-        index = slot;
+        // The key of a row that was read is not searched for the next.
+        const bool is_read = kRepeats[kJoin] && joined.word[kPlaceWord<kJoin>] != 0;
+        if (!is_read) {
+            const u32 slot = is_wanted ? slot_of(f.keys[kJoin], f.key_bits[kJoin], index) : kNoSlot;
+            is_wanted = slot != kNoSlot;
+            index = slot;
+        }
+    }
+    if constexpr (kRepeats[kJoin]) {
+        is_wanted = next_place<kJoin>(f, joined, index, is_wanted);
+        index = joined.word[kPlaceWord<kJoin>] - 1;
     }
     const u64 i = is_wanted ? index : 0;
     joined.word[kFirst] = read_element<kWordBits[kFirst]>(f.words[kFirst], i, is_wanted);
@@ -82,7 +113,7 @@ struct Table {
     __device__ void finish(const Fragment&) {}
 
     template <u32 kWord> __device__ void write(const Fragment& f, u64 index, const Words& words) {
-        if constexpr (kWord < kOwnWords) {
+        if constexpr (kWord < (kOwnRepeats ? kOwnWords - 2 : kOwnWords)) {
             constexpr u32 kBits = kOwnBits[kWord];
             if constexpr (kWord == kCommonWord) {
                 u32* word = reinterpret_cast<u32*>(f.own_words[kWord]) + index;
@@ -119,9 +150,16 @@ struct Table {
                 return;
             }
         }
+        if constexpr (kOwnRepeats) {
+            u32* places = reinterpret_cast<u32*>(f.own_words[kOwnWords - 1]);
+            const u32 place = atomicAdd(places, 1u);
+            reinterpret_cast<u32*>(f.own_words[kOwnWords - 2])[place] = atomicExch(places + 1 + index, place + 1);
+            write<0>(f, place, words);
+            return;
+        }
         const u32 bit = 1u << index % 32;
         const u32 before = atomicOr(f.seen + index / 32, bit);
-        if (kIsUnique && (before & bit)) atomicMax(f.flag, kHasSameKey);
+        if (kIsUnique && (before & bit)) atomicMax(f.flag, kHasSameKey + kSource);
         write<0>(f, index, words);
     }
 };

@@ -73,6 +73,11 @@ template <class Number> Number atomicAdd(Number* to, Number number) {
     *to += number;
     return before;
 }
+template <class Number> Number atomicExch(Number* to, Number number) {
+    Number before = *to;
+    *to = number;
+    return before;
+}
 inline double __longlong_as_double(long long bits) {
     double value;
     memcpy(&value, &bits, sizeof value);

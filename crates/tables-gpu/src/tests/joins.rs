@@ -192,11 +192,6 @@ pub(super) const REFUSED_OF_LARGE: &[(&str, &str)] = &[
 
 /// Queries that the CPU computes, and a part of the reason.
 pub(super) const REFUSED: &[(&str, &str)] = &[
-    ("SELECT count(*) FROM t JOIN m ON a = k", "same key"),
-    (
-        "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
-        "same key",
-    ),
     (
         "SELECT count(*) FROM t WHERE a NOT IN (SELECT k FROM m)",
         "NOT IN",
@@ -210,16 +205,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "SELECT count(*) FROM t WHERE EXISTS (SELECT 1 FROM m WHERE m.k = a AND v > quantity)",
         "condition of a join",
     ),
-    // Rows without a match count here.
-    (
-        "SELECT d.k, count(coalesce(b, 1)), sum(CASE WHEN b IS NULL THEN 1 ELSE 2 END) FROM d LEFT JOIN t ON d.k = t.a
-            GROUP BY d.k",
-        "same key",
-    ),
-    (
-        "SELECT d.k, count(*), max(b) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k",
-        "same key",
-    ),
     (
         "SELECT remark, count(*) FROM t JOIN u ON b = id GROUP BY 1",
         "different texts",
@@ -232,7 +217,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
         "SELECT count(*) FROM t FULL JOIN d ON a = k",
         "join of type Full",
     ),
-    ("SELECT count(*) FROM t JOIN d ON name = label", "same key"),
     (
         "SELECT count(*) FROM t JOIN d ON a = k JOIN c ON label = code",
         "text of another join",

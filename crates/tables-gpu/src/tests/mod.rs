@@ -15,6 +15,7 @@ mod ordinals;
 mod programs;
 mod random;
 mod reference;
+mod repeats;
 mod sessions;
 mod slices;
 
@@ -285,6 +286,9 @@ impl Fixture {
                 .chain(joins::QUERIES),
         )
         .await;
+        if sizes.0[0] < 10_000 {
+            self.compare(repeats::QUERIES).await;
+        }
         let is_large = sizes.0[0] > 2000;
         if is_large {
             self.compare(joins::OF_LARGE).await;

@@ -1,0 +1,54 @@
+//! Joins that repeat rows: several rows of both sides have the same keys.
+
+use super::Fixture;
+use super::data::Sizes;
+use super::devices::explained;
+use super::emulated;
+
+/// Queries of all sizes. `m` has several rows for a key, `d` for a label.
+pub(super) const QUERIES: &[&str] = &[
+    "SELECT count(*) FROM t JOIN m ON a = k",
+    "SELECT flag, count(*), sum(v), sum(b), min(v), max(quantity * v), avg(price), stddev(v) FROM t JOIN m ON a = k GROUP BY flag",
+    "SELECT v, count(*), max(name) FROM t JOIN m ON a = k WHERE b > 0 AND v > 1 GROUP BY v",
+    "SELECT v, label, count(*), sum(b) FROM t JOIN m ON a = m.k JOIN d ON a = d.k GROUP BY 1, 2",
+    "SELECT one.v, other.v, count(*) FROM t JOIN m one ON a = one.k JOIN m other ON tiny = other.k WHERE quantity < 20 GROUP BY 1, 2",
+    "SELECT count(*), sum(v) FROM t JOIN m ON a = k AND v < quantity",
+    "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
+    "SELECT odd, count(*), sum(quantity) FROM t JOIN d ON name = label GROUP BY odd",
+    "SELECT day, count(*), sum(v) FROM t JOIN m ON a = k GROUP BY day",
+    "SELECT b, v, count(*) FROM t JOIN m ON a = k GROUP BY b, v",
+    "SELECT v, count(*) AS n FROM t JOIN m ON a = k GROUP BY v HAVING count(*) > 3 ORDER BY n DESC, v LIMIT 4",
+    "SELECT count(*) FROM t JOIN m ON a = k WHERE a > 1000",
+    // Rows without a match.
+    "SELECT flag, count(*), count(v), sum(v) FROM t LEFT JOIN m ON a = k GROUP BY flag",
+    "SELECT count(*), sum(coalesce(v, 7)) FROM t LEFT JOIN m ON a = k WHERE v IS NULL OR v > 2",
+    "SELECT d.k, count(coalesce(b, 1)), sum(CASE WHEN b IS NULL THEN 1 ELSE 2 END) FROM d LEFT JOIN t ON d.k = t.a
+        GROUP BY d.k",
+    "SELECT d.k, count(*), max(b) FROM d LEFT JOIN t ON d.k = t.a GROUP BY d.k",
+    // The other rows are those of a plan.
+    "SELECT flag, count(*), sum(n) FROM t JOIN (SELECT k, v, count(*) AS n FROM m GROUP BY k, v) AS g ON a = g.k GROUP BY flag",
+    // Rows without an aggregate.
+    "SELECT a, v, b FROM t JOIN m ON a = k WHERE quantity = 7",
+    "SELECT v, b FROM t JOIN m ON a = k ORDER BY v DESC, b LIMIT 11",
+    "SELECT a, v FROM t LEFT JOIN m ON a = k WHERE quantity = 9 AND b > 0",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_rows_are_counted() {
+    if !emulated::has_compiler() {
+        return;
+    }
+    let emulated = emulated::Emulated::new();
+    let fixture = Fixture::new(emulated::devices(&emulated, 2), Sizes(&[900, 700])).await;
+    let query = "SELECT count(*), min(one.b) FROM t AS one JOIN t AS other ON one.a = other.a WHERE other.quantity = 3";
+    // The second run begins with what the first has found.
+    fixture.compare([query, query].iter()).await;
+    let plan = explained(&fixture, query).await;
+    assert!(plan.contains("ran there"), "{plan}");
+    // Nothing would stop the kernels.
+    let query =
+        "SELECT count(*), min(one.b) FROM t AS one JOIN t AS other ON one.flag = other.flag";
+    fixture
+        .compare_refused([&(query, "too many matches")])
+        .await;
+}
