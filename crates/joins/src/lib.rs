@@ -8,6 +8,8 @@
 //! whose partitions lie in host memory that a GPU reaches through NVLink.
 //!
 //! [`join_in_partitions`] and [`InterleavedJoin`] join sides of which each of several GPUs has some rows.
+//!
+//! [`predict`] tells the rates of joins on a machine from the few rates that [`measure`] measures there.
 #![forbid(unsafe_code)]
 
 mod columns;
@@ -15,9 +17,12 @@ mod divide;
 mod error;
 mod gpus;
 mod join;
+pub mod measure;
 mod plan;
+pub mod predict;
 #[cfg(test)]
 mod tests;
+pub mod timed;
 
 pub use columns::PinnedColumns;
 pub use error::JoinError;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use forebay_device::cuda::{Cuda, DeviceView, Event, Fill, Stream, Transfer};
-use forebay_device::{Device, DeviceFault};
+use forebay_device::Device;
+use forebay_device::cuda::{Cuda, Fill, Stream, Transfer};
 use forebay_hash_index::{
-    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, Side, TableShape, Totals,
-    Workload,
+    DeviceRows, HashIndex, IndexBuilder, IndexError, Side, TableShape, Workload,
 };
+use forebay_joins::timed;
 
 use super::report::{Sample, Times};
 use super::{Join, Session};
@@ -35,17 +35,7 @@ pub(super) fn generate(
     workload: Workload,
     rows: (Side, Range<u64>),
 ) -> Result<DeviceRows> {
-    let bytes = ((rows.1.end - rows.1.start) * workload.width.bytes()) as usize;
-    on_gpu(device, move |cuda| {
-        let keys: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
-        let payloads: DeviceView<u8> = cuda.buffer::<u8>(bytes)?.all();
-        let stream = cuda.uploads().clone();
-        drop(workload.generate_async(cuda, rows, (&keys, &payloads), &stream)?);
-        Ok(DeviceRows {
-            keys: Column::Device(keys),
-            payloads: Column::Device(payloads),
-        })
-    })
+    on_gpu(device, move |cuda| timed::generate(cuda, &workload, rows))
 }
 
 /// Returns a side and all its rows.
@@ -78,31 +68,13 @@ pub(super) fn once(
 ) -> Result<Sample> {
     on_gpu(gpu, move |cuda| {
         let (index, build) = build(cuda, shape, &build_rows)?;
-        let (totals, probe) = probe(cuda, &index, &probe_rows)?;
+        let (totals, probe) = timed::probe(cuda, &index, &probe_rows)?;
         Ok(Sample {
             allocation: None,
             times: Times::Table { build, probe },
             totals,
         })
     })
-}
-
-/// Probes a table with rows. Returns the matches and the time on the device.
-///
-/// # Errors
-/// If the device is lost.
-pub(super) fn probe(
-    cuda: &mut Cuda,
-    index: &HashIndex,
-    rows: &DeviceRows,
-) -> Result<(JoinTotals, Duration), IndexError> {
-    let stream = cuda.downloads().clone();
-    let totals = Totals::zero(cuda, &stream)?;
-    let began = mark(cuda, &stream)?;
-    let _probing = index.probe_async(cuda, rows, &totals, &stream)?;
-    let ended = mark(cuda, &stream)?;
-    let totals = totals.read(cuda, &stream)?;
-    Ok((totals, duration(&began, &ended)?))
 }
 
 /// Builds a table. Returns it with the time on the device, which includes allocating and emptying its memory.
@@ -119,50 +91,6 @@ pub(super) fn build(
     let memory = cuda.buffer::<u8>(shape.bytes() as usize)?;
     Transfer::begin(cuda, Fill(0xEE), memory.all(), &stream)?.finish()?;
     drop(memory);
-    let began = mark(cuda, &stream)?;
-    let builder = IndexBuilder::new(cuda, shape, &stream)?;
-    built(cuda, builder, rows, &began)
-}
-
-/// Builds a table in memory that is there. Returns it with the time on the device, which includes emptying it.
-///
-/// # Errors
-/// If device memory is too small, or the device is lost.
-pub(super) fn build_in(
-    cuda: &mut Cuda,
-    shape: TableShape,
-    memory: DeviceView<u8>,
-    rows: &DeviceRows,
-) -> Result<(HashIndex, Duration), IndexError> {
-    let stream = cuda.downloads().clone();
-    let began = mark(cuda, &stream)?;
-    let builder = IndexBuilder::in_memory(cuda, shape, memory, &stream)?;
-    built(cuda, builder, rows, &began)
-}
-
-/// Inserts rows. Returns the table with the time on the device from an event on.
-fn built(
-    cuda: &mut Cuda,
-    mut builder: IndexBuilder,
-    rows: &DeviceRows,
-    began: &Event,
-) -> Result<(HashIndex, Duration), IndexError> {
-    let stream = cuda.downloads().clone();
-    builder.insert_async(cuda, rows)?;
-    let ended = mark(cuda, &stream)?;
-    let index = builder.finish(cuda)?;
-    Ok((index, duration(began, &ended)?))
-}
-
-/// Returns a timed event after the work that is queued on a stream.
-fn mark(cuda: &Cuda, stream: &Stream) -> Result<Event, DeviceFault> {
-    let event = cuda.event()?;
-    cuda.record(&event, stream)?;
-    Ok(event)
-}
-
-/// Returns the time on the device between two events that are done.
-fn duration(began: &Event, ended: &Event) -> Result<Duration, DeviceFault> {
-    let ms = ended.elapsed_ms(began)?;
-    Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
+    let begin = |cuda: &Cuda, stream: &Stream| IndexBuilder::new(cuda, shape, stream);
+    timed::build(cuda, begin, rows)
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use forebay_device::cuda::{DeviceView, Fill, Transfer};
+use forebay_device::cuda::{Cuda, DeviceView, Fill, Stream, Transfer};
 use forebay_device::{Device, HaltingDevices};
-use forebay_hash_index::{DeviceRows, Side, TableShape, Width, Workload};
+use forebay_hash_index::{DeviceRows, IndexBuilder, Side, TableShape, Width, Workload};
+use forebay_joins::timed;
 
-use super::device::{all, build_in, generate, on_gpu, probe};
+use super::device::{all, generate, on_gpu};
 use super::report::{Case, Sample, Times};
 use super::{Session, start_gpu};
 
@@ -87,8 +88,10 @@ pub(super) fn once(
         // It has the rows of the last run.
         let stream = cuda.downloads().clone();
         Transfer::begin(cuda, Fill(0xEE), memory.clone(), &stream)?.finish()?;
-        let (index, build) = build_in(cuda, shape, memory, &build_rows)?;
-        let (totals, probe) = probe(cuda, &index, &probe_rows)?;
+        let begin =
+            |cuda: &Cuda, stream: &Stream| IndexBuilder::in_memory(cuda, shape, memory, stream);
+        let (index, build) = timed::build(cuda, begin, &build_rows)?;
+        let (totals, probe) = timed::probe(cuda, &index, &probe_rows)?;
         Ok(Sample {
             allocation: None,
             times: Times::Table { build, probe },

@@ -12,6 +12,7 @@ use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, HaltingDevice
 use forebay_hash_index::{IndexError, JoinTotals, Side, Width, Workload};
 use forebay_movement::{MoveError, RingOptions};
 
+use crate::measure::{GPU_ROWS, TableHome, gpu_table};
 use crate::{JoinError, JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 
 /// Returns the first GPU, of which tests use this much memory. Without one, prints that the test is skipped, or panics
@@ -242,4 +243,21 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
     assert!(stopped > 1 && ended > 0, "{stopped} stopped, {ended} ended");
     let report = join.run((&build, &probe), &Stop::never());
     assert_eq!(report.expect("it runs").totals, answer);
+}
+
+#[test]
+fn a_gpu_measures_tables_in_both_memories_and_frees_them() {
+    let Some((_devices, device)) = gpu(8 << 20) else {
+        return;
+    };
+    let used = device.memory_used_bytes();
+    for home in [TableHome::Device, TableHome::Host] {
+        let rates = gpu_table(&device, home, 1 << 12, &Stop::never());
+        let rates = rates.unwrap_or_else(|error| panic!("{home:?}: {error}"));
+        assert!(rates.inserts_per_s > 0.0 && rates.probes_per_s > 0.0);
+        // There is no room for as many rows.
+        let refused = gpu_table(&device, home, GPU_ROWS, &Stop::never());
+        refused.expect_err("more than 8 MiB");
+        assert_eq!(device.memory_used_bytes(), used, "{home:?}");
+    }
 }

@@ -131,6 +131,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-cancel",
             "forebay-documents",
             "forebay-documents-proxy",
+            "forebay-joins",
             "forebay-movement",
             "forebay-net",
             "forebay-tables",

@@ -1,5 +1,7 @@
-//! `forebay doctor`: checks the machine, suggests remedies for problems, and measures storage and transfers.
+//! `forebay doctor`: checks the machine, suggests remedies for problems, measures storage and transfers, and predicts
+//! the rates of joins.
 
+mod joins;
 mod movement;
 
 use std::fs;
@@ -22,8 +24,8 @@ use forebay_terminal::{OutputError, print_line};
 /// Check GPU, driver, NVRTC, limits, storage and transfers, and suggest remedies
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Measure how fast this machine reads files and moves bytes to its GPU, and keep the rates in the data directory;
-    /// takes some seconds, and needs 256 MiB of free disk meanwhile.
+    /// Measure how fast this machine reads files and moves bytes to its GPU, keep the rates in the data directory, and
+    /// predict the rates of joins; takes some seconds, and needs 256 MiB of free disk and 1 GiB of memory meanwhile.
     #[arg(long)]
     measure: bool,
     /// Data directory of the server, which keeps the measured rates.

@@ -17,7 +17,7 @@ use forebay_movement::pick::{
 };
 use forebay_movement::storage::FileReader;
 
-use super::{Finding, Verdict, flawed, good, print};
+use super::{Finding, Verdict, flawed, good, joins, print};
 use crate::cli::table;
 use forebay_terminal::{OutputError, print_line};
 
@@ -83,7 +83,8 @@ pub fn cufile(direct: &DirectSupport) -> Finding {
     }
 }
 
-/// Measures this machine, keeps the rates in the data directory, and prints them. Blocks for some seconds.
+/// Measures this machine, keeps the rates in the data directory, and prints them with the joins that they predict.
+/// Blocks for some seconds.
 ///
 /// # Errors
 /// If the data directory cannot be written, a device does not start, a method that the machine has fails, or `stop`
@@ -102,7 +103,8 @@ pub fn measure_and_keep(
     };
     let devices = HaltingDevices::from(Devices::new(&spec, options)?);
     let device = devices.list().into_iter().next();
-    let measured = measure(&device.context("no device started")?, data, direct, stop);
+    let device = device.context("no device started")?;
+    let measured = measure(&device, data, direct, stop);
     ensure!(
         stop.check().is_ok(),
         "the measurement was stopped; nothing was kept"
@@ -126,7 +128,12 @@ pub fn measure_and_keep(
             "file: its rates are of memory, because it is read through the page cache: {why}"
         ))?;
     }
-    Ok(print_saved(&saved)?)
+    print_saved(&saved)?;
+    Ok(joins::print_predictions(
+        &device,
+        &saved.measurements,
+        stop,
+    )?)
 }
 
 /// Creates the data directory if it does not exist.
