@@ -5,7 +5,7 @@ lines as in `bench/record/`: the time of the kernels on the device, and the time
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
-that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, and texts. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
 
@@ -62,6 +62,18 @@ ROWS = {
     "rows, any": "SELECT l_shipmode FROM lineitem WHERE l_shipmode = 'AIR' AND l_extendedprice > 104900 LIMIT 20",
     "rows, rollup": """SELECT l_returnflag, l_shipmode, count(*), sum(l_quantity) FROM lineitem
         GROUP BY ROLLUP (l_returnflag, l_shipmode)""",
+}
+MANY = {
+    "many, items of an order": """SELECT one.l_shipmode, count(*), sum(other.l_quantity) FROM lineitem one
+        JOIN lineitem other ON one.l_orderkey = other.l_orderkey WHERE one.l_returnflag = 'R' GROUP BY 1 ORDER BY 1""",
+    "many, suppliers of a part": """SELECT l_returnflag, count(*), min(ps_supplycost), sum(ps_availqty) FROM lineitem
+        JOIN partsupp ON l_partkey = ps_partkey GROUP BY 1 ORDER BY 1""",
+    "many, orders of a customer": """SELECT count(*), sum(one.o_totalprice + other.o_totalprice) FROM orders one
+        JOIN orders other ON one.o_custkey = other.o_custkey WHERE one.o_orderpriority = '1-URGENT'""",
+    "many, customers and orders": """SELECT c_mktsegment, count(*), count(o_orderkey), max(o_orderpriority) FROM customer
+        LEFT JOIN orders ON c_custkey = o_custkey GROUP BY 1 ORDER BY 1""",
+    "texts, least and greatest": """SELECT l_returnflag, min(l_shipmode), max(l_shipinstruct), bool_or(l_discount > 0.09)
+        FROM lineitem GROUP BY 1 ORDER BY 1""",
 }
 SMALL = {"small": "SELECT count(*) FROM small WHERE l_quantity < 24"}
 # These take the CPU long, and run once there.
@@ -277,6 +289,10 @@ def main(forebay, folder, rounds="15", *cases):
         write_floats(duck, folder)
     if cases == ("rows",):
         queries, cases = ROWS, ()
+    is_many = cases == ("many",)
+    if is_many:
+        queries, cases = MANY, ()
+        tables = ["customer", "lineitem", "orders", "partsupp"]
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     cases = ("q6", "ssb 1.1") if is_pinned else cases
@@ -289,7 +305,7 @@ def main(forebay, folder, rounds="15", *cases):
         server, client = server_of(forebay, folder, data, *settings)
         began = time.perf_counter()
         for table in tables:
-            columns = "*" if is_hot else COLUMNS[table]
+            columns = "*" if is_hot or is_many else COLUMNS[table]
             duck.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM '{folder}/{table}.parquet'")
         print(f"# DuckDB read its tables in {time.perf_counter() - began:.1f} s", file=sys.stderr)
         count = duck.execute(f"SELECT count(*) FROM {fact}").fetchone()[0]
@@ -326,7 +342,7 @@ def main(forebay, folder, rounds="15", *cases):
             if not is_same or not are_alike(on_gpu, in_duck):
                 print(f"# {case}: answers differ\n{on_gpu}\n{on_cpu}\n{in_duck}"[:4000], file=sys.stderr)
                 failed = True
-        if queries is not FLOATS and queries is not ROWS and not is_ssb and (not cases or "first-call" in cases):
+        if queries not in (FLOATS, ROWS, MANY) and not is_ssb and (not cases or "first-call" in cases):
             client.execute(TPCH["q6"]).fetchall()
             first_calls(client, measured)
         if is_like:
