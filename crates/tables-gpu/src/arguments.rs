@@ -63,9 +63,10 @@ kernel_arguments! {
         pub(crate) own_words: [DevicePointerMut<u8>; OWN_WORDS_MAX],
         /// A bit for each element of this table: whether it has a row; 0 before. Not used if the join repeats rows.
         pub(crate) seen: DevicePointerMut<u32>,
-        /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a float is
-        /// too small for its sum, to 4 if a hash table of a join is full, to 8 and the index of the source if two rows
-        /// have the same keys and only one may. 8 bytes behind it is the number of matches of joins that repeat rows.
+        /// Set to 1 if a hash table of groups or a list is full, to 2 if joins have too many matches, to 3 if a
+        /// float is too small for its sum, to 4 if a hash table of a join is full, to 8 and the index of the source
+        /// if two rows have the same keys and only one may. 8 bytes behind it is the number of matches of joins that
+        /// repeat rows.
         pub(crate) flag: DevicePointerMut<u32>,
         /// The keys of the joins whose tables are hash tables.
         pub(crate) keys: [DevicePointer<u64>; JOINS_MAX],

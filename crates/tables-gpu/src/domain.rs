@@ -209,8 +209,8 @@ impl Domain {
         usize::from(!self.has_nulls)
     }
 
-    /// Returns the values of an expression that is the column itself, if they are those of all files. They are different,
-    /// and their numbers need no table.
+    /// Returns the values of an expression that is the column itself, if they are those of all files. They are
+    /// different, and their numbers need no table.
     pub(crate) fn of_column(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<ArrayRef> {
         let [values] = self.values.as_slice() else {
             return None;

@@ -363,8 +363,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups of keys over about this many rows, and at most the second number, with these totals each, from the marks of the kernels that store
-    /// rows of joins, if there are any.
+    /// Returns the groups of keys over about this many rows, and at most the second number, with these totals each,
+    /// from the marks of the kernels that store rows of joins, if there are any.
     ///
     /// # Errors
     /// If the combinations of their keys need more than 62 bits.

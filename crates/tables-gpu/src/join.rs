@@ -55,8 +55,8 @@ pub(crate) struct Join {
     pub(crate) is_null_aware: bool,
     /// Index of the first column of the other rows among those of the rows that are joined.
     pub(crate) first: usize,
-    /// Of inner joins, and of outer joins without a condition: whether several other rows may have the same keys. Kernels
-    /// check that those of other inner and outer joins have not.
+    /// Of inner joins, and of outer joins without a condition: whether several other rows may have the same keys.
+    /// Kernels check that those of other inner and outer joins have not.
     pub(crate) repeats: bool,
 }
 
@@ -229,12 +229,11 @@ fn may_repeat<'a>(
     Ok(!are_of_plan || !is_unique(plan, &keys))
 }
 
-/// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
-/// others.
+/// Returns which rows a join keeps, whether they are those of its left side, these rows and the others.
 ///
 /// # Errors
 /// Why kernels cannot compute the join.
-pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
+fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
     let (left, right) = (side(join.left()), side(join.right()));
     let of_left = join.on().iter().map(|(left, _)| left);
     let of_right = join.on().iter().map(|(_, right)| right);
@@ -244,7 +243,7 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         _ => left.bytes() > right.bytes(),
     };
     let (kind, is_left) = kind_of(join, is_left_larger)?;
-    let (mut kept, mut other) = if is_left {
+    let (kept, mut other) = if is_left {
         (left, right)
     } else {
         (right, left)
@@ -254,6 +253,16 @@ pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
         let plan = if is_left { join.right() } else { join.left() };
         other = of_plan(plan, Reason::new("a join of rows that a join repeats"));
     }
+    Ok((kind, is_left, kept, other))
+}
+
+/// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the
+/// others.
+///
+/// # Errors
+/// Why kernels cannot compute the join.
+pub(crate) fn joined(join: &HashJoinExec) -> Result<Rows> {
+    let (kind, is_left, mut kept, mut other) = sides(join)?;
     let (mut keys, mut keys_of_rows) = (Vec::new(), Vec::new());
     for (left, right) in join.on() {
         let (key, key_of_rows) = if is_left {

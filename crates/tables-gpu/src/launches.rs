@@ -400,11 +400,7 @@ pub(crate) fn last(
                 Place::OfAll | Place::Hashed | Place::Listed => 0,
                 _ => compiled.addend_max,
             },
-            matches_max: if compiled.repeats() {
-                2 * MATCHES_MAX
-            } else {
-                0
-            },
+            matches_max: compiled.matches_max().min(2 * MATCHES_MAX),
             ..kernel(
                 &mut launch,
                 of,

@@ -197,8 +197,7 @@ impl Compiled {
 
     fn written(fragment: &Fragment, scanned: &[Scanned], has_comments: bool) -> Result<Compiled> {
         let mut draft = Draft::new(&fragment.rows, scanned, has_comments);
-        let (rows, rows_max) = (draft.scanned.rows, draft.rows_max());
-        let steps = draft.steps()?;
+        let (rows, rows_max, steps) = (draft.scanned.rows, draft.rows_max(), draft.steps()?);
         let mut slots = Slots {
             code: Code::new(&mut draft),
             slots: Vec::new(),
@@ -265,6 +264,11 @@ impl Compiled {
             counting: Counting::default(),
             last_marked: LastMarked::default(),
         })
+    }
+
+    /// Returns how many rows more than it reads the joins may make of them.
+    pub(crate) fn matches_max(&self) -> u64 {
+        self.rows_max - self.rows
     }
 
     /// Returns whether a join repeats rows.

@@ -14,15 +14,15 @@ use crate::expression::Function;
 use crate::floats::is_float;
 use crate::groups::Place;
 use crate::join::Join;
-use crate::joined::{MATCHES_MAX, Stored, Word, layout, words_of};
+use crate::joined::{MATCHES_MAX, Stored, TURNS_MAX, Word, layout, words_of};
 use crate::program::{THREADS, Total, group_words};
 use crate::reason::Reason;
 use crate::uses::{CURSORS_MAX, KEPT_TABLES_MAX};
 
 type Result<T> = std::result::Result<T, Reason>;
 
-/// Bits of the words behind those of a row that a join repeats: the place of the next row with its key, and of an element
-/// that of its first row.
+/// Bits of the words behind those of a row that a join repeats: the place of the next row with its key, and of an
+/// element that of its first row.
 const WORDS_OF_REPEATED: [Word; 2] = [32, 32];
 
 /// The reason for tables of joins without room for all columns.
@@ -176,6 +176,10 @@ impl Build {
         };
         if words.len() + more > OWN_WORDS_MAX {
             return Err(Reason::new(MANY_COLUMNS));
+        }
+        // Places are of 32 bits.
+        if join.repeats && stored.rows >= u32::MAX.into() {
+            return Err(Reason::new("a join that repeats more than 2^32 rows"));
         }
         let common_word = draft.outs.iter().position(|it| it.is_common);
         let mut add = std::mem::take(&mut draft.store);
@@ -366,7 +370,10 @@ fn source(draft: &Draft<'_>, steps: &[Function], ending: &Ending) -> Result<Stri
     for (name, value) in constants {
         let _ = writeln!(text, "constexpr u32 {name} = {value};");
     }
-    let _ = writeln!(text, "constexpr u64 kMatchesMax = {MATCHES_MAX};");
+    let _ = writeln!(
+        text,
+        "constexpr u64 kMatchesMax = {MATCHES_MAX};\nconstexpr u32 kTurnsMax = {TURNS_MAX};"
+    );
     let widths = uses.columns.iter();
     let widths = widths.map(|column| draft.scanned.width_of(*column).unwrap_or(WIDTHS_DIFFER));
     text += &array("u32 kWidths", widths);

@@ -243,7 +243,12 @@ impl Work {
     /// Why the device cannot compute the fragment.
     pub(crate) async fn kernels(&self) -> Result<String> {
         let mut figures = Figures::new(&self.context, self.columns.now());
-        let ready = self.ready(false, &mut figures).await?;
+        let ready = match self.ready(false, &mut figures).await {
+            Err(reason) if self.fragment.repeat(&reason) => {
+                return Box::pin(self.kernels()).await;
+            }
+            ready => ready?,
+        };
         let scanned = scanned(&ready.fragment.rows, &ready.resident, &ready.stop.0)?;
         let (place, selects) = (ready.groups.place, self.are_selected(&ready.groups));
         let work = move || {

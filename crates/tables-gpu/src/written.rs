@@ -76,7 +76,10 @@ impl Written {
     ) {
         let determined = compiled.determined.values().map(|it| &it.values);
         let keys = compiled.keys.iter().map(|it| &it.values);
-        let keys: usize = keys.chain(determined).map(Values::bytes).sum();
+        let outputs = compiled.outputs.iter().flatten();
+        let outputs = outputs.filter_map(|it| it.values.as_ref());
+        let values = keys.chain(determined).chain(outputs);
+        let keys: usize = values.map(Values::bytes).sum();
         let bytes = keys + bytes_of(&compiled.kernel);
         if bytes > BYTES_MAX / 2 {
             return;

@@ -117,8 +117,8 @@ struct Columns : CursorsFrom<0> {
     const Part* const* parts;
     const u32* offsets;
     u32 chunk, tile;
-    // Matches of joins that repeat rows, since the last were counted.
-    u32 matches;
+    // Matches of joins that repeat rows, since the last were counted; and how often the thread went to the next ones.
+    u32 matches, turns;
 };
 
 template <u32 kColumn> __device__ inline auto& cursor_of(Columns& columns) {

@@ -16,7 +16,9 @@ constexpr u32 kMatchesCounted = 256;
 // Counts matches. Returns whether the kernel goes on.
 __device__ inline bool may_go_on(const Fragment& f, Columns& columns, u32 matches) {
     columns.matches += matches;
-    if (columns.matches < kMatchesCounted) return true;
+    columns.turns++;
+    if (columns.turns > kTurnsMax) atomicMax(f.flag, kHasManyMatches);
+    if (columns.matches < kMatchesCounted && columns.turns % kMatchesCounted != 0) return columns.turns <= kTurnsMax;
     const u64 before = atomicAdd(reinterpret_cast<u64*>(f.flag) + 1, static_cast<u64>(columns.matches));
     columns.matches = 0;
     if (before > kMatchesMax) atomicMax(f.flag, kHasManyMatches);
@@ -106,9 +108,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
     // A block reads tiles that follow each other, so that it seldom changes the chunk.
     const u64 begin = f.tiles * blockIdx.x / gridDim.x, end = f.tiles * (blockIdx.x + 1ull) / gridDim.x;
     u32 chunk = chunk_of(f, begin);
+    u32 matches = 0, turns = 0;
     for (u64 tile = begin; tile < end; chunk++) {
         Columns columns;
-        columns.matches = 0;
+        columns.matches = matches;
+        columns.turns = turns;
         const Chunk& of = f.chunks[chunk];
 #pragma unroll
         for (u32 t = 0; t < kKeptTables; t++) columns.table[t] = f.tables + f.table_offsets[of.file * kTables + t];
@@ -131,6 +135,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks) fragment(const _
             columns.tile++;
             each_cursor<0>(columns, [](auto& cursor, u32) { cursor.advance(); });
         }
+        matches = columns.matches;
+        turns = columns.turns;
     }
     totals.finish(f);
 }

@@ -1,8 +1,9 @@
 // Tables of the rows of joins: read for the rows of another table, and filled.
 //
-// A table has the words of one row for each element. If a join repeats rows, their words are in the order in which they
-// were stored instead, and two words of 32 bits come behind them: for each row the place, from 1 on, of the next with its
-// key; and in front of the elements the number of rows, for each element the place of its first row. 0 is none.
+// A table has the words of one row for each element. If a join repeats rows, their words are in the order in which
+// they were stored instead, and two words of 32 bits come behind them: for each row the place, from 1 on, of the next
+// with its key; and in front of the elements the number of rows, for each element the place of its first row. 0 is
+// none.
 #pragma once
 #include "hash.cuh"
 
@@ -26,7 +27,8 @@ template <u32 kJoin> __device__ inline bool is_matched(const Joined& joined) {
 
 template <u32 kJoin> __device__ inline void unmatch(Joined& joined) { joined.word[kFirstWord[kJoin]] &= ~1u; }
 
-// The two words behind those of a row that a join repeats: where the next row is, and the place of the row that was read.
+// The two words behind those of a row that a join repeats: where the next row is, and the place of the row that was
+// read.
 template <u32 kJoin> constexpr u32 kPlaceWord = kFirstWord[kJoin + 1] - 1;
 template <u32 kJoin> constexpr u32 kNextWord = kPlaceWord<kJoin> - 1;
 // The first word that is none of a row.
@@ -49,8 +51,8 @@ template <u32 kJoin> __device__ inline bool is_here(const Fragment& f, u64 index
     return is_in_slice(place, f.slice_firsts[kJoin], f.slice_counts[kJoin]);
 }
 
-// Goes to the first row with the key of an element, or from the row that was read to the next one. Returns whether there
-// is one.
+// Goes to the first row with the key of an element, or from the row that was read to the next one. Returns whether
+// there is one.
 template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     const u32* places = reinterpret_cast<const u32*>(f.words[kPlaceWord<kJoin>]);
     const u32* nexts = reinterpret_cast<const u32*>(f.words[kNextWord<kJoin>]);
@@ -62,7 +64,8 @@ template <u32 kJoin> __device__ inline bool next_place(const Fragment& f, Joined
     return has_place;
 }
 
-// Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether there is a row; not if it is not wanted.
+// Reads the element of a row in the table of a join. If the join repeats rows, reads that of the next. Returns whether
+// there is a row; not if it is not wanted.
 template <u32 kJoin> __device__ inline bool look_up(const Fragment& f, Joined& joined, u64 index, bool is_wanted) {
     constexpr u32 kFirst = kFirstWord[kJoin];
     if constexpr (kIsSliced) {
