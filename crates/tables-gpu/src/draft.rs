@@ -90,7 +90,7 @@ impl<'a> Draft<'a> {
             .collect()
     }
 
-    /// Returns how many rows there may be at most after the joins, if a join has at most [`MATCHES_MAX`] in a run.
+    /// Returns how many rows there may be at most after the joins, if these have at most [`MATCHES_BOUND`] matches.
     pub(crate) fn rows_max(&self) -> u64 {
         let joins = self.joins.iter().zip(&self.rows.joins);
         let repeating = joins.filter(|(_, join)| join.repeats);
