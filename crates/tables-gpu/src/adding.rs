@@ -217,10 +217,6 @@ impl Work {
         let device = totals.memory.device;
         let on = (&ready.spread, device);
         let rows = compiled.counting.rows(source, ready.rows().chunks()?);
-        if compiled.repeats() {
-            // Matches are counted for one kernel.
-            return Err(Reason::new("a join that repeats rows on the disk"));
-        }
         let passes = self.columns.passes(ready.rows(), &rows);
         let mut resident = ready.resident.clone();
         for (index, pass) in passes.iter().enumerate() {

@@ -73,6 +73,11 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// Returns whether each block has totals of its own, of 64 bits.
+    pub(crate) fn is_of_blocks(self) -> bool {
+        matches!(self, Place::Registers | Place::Private | Place::OfBlock)
+    }
+
     /// Returns the class that has the totals.
     pub(crate) fn class(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ use crate::columns::{Columns, Resident};
 use crate::engine::{KernelLaunch, Keys, Launch, Memory};
 use crate::giving_way::Need;
 use crate::groups::{Groups, Place};
-use crate::joined::{MATCHES_MAX, SLOTS_MIN};
+use crate::joined::SLOTS_MIN;
 use crate::load::tables;
 use crate::program::Compiled;
 use crate::reason::Reason;
@@ -400,7 +400,7 @@ pub(crate) fn last(
                 Place::OfAll | Place::Hashed | Place::Listed => 0,
                 _ => compiled.addend_max,
             },
-            matches_max: compiled.matches_max().min(2 * MATCHES_MAX),
+            matches_max: compiled.matches_max(),
             ..kernel(
                 &mut launch,
                 of,

@@ -11,6 +11,7 @@ use crate::expression::{Code, Function};
 use crate::floats::Parts;
 use crate::fragment::{Exprs, Fragment};
 use crate::groups::{Groups, Key, LastMarked, Needed, Place, Values};
+use crate::joined::MATCHES_MAX;
 use crate::limit::{Limit, Ranking};
 use crate::reason::Reason;
 use crate::scanned::Scanned;
@@ -266,9 +267,10 @@ impl Compiled {
         })
     }
 
-    /// Returns how many rows more than it reads the joins may make of them.
+    /// Returns how many rows more than it reads the joins of a kernel may make of them.
     pub(crate) fn matches_max(&self) -> u64 {
-        self.rows_max - self.rows
+        // Threads may not have counted their last.
+        (self.rows_max - self.rows).min(2 * MATCHES_MAX)
     }
 
     /// Returns whether a join repeats rows.
@@ -285,6 +287,12 @@ impl Compiled {
             true => Groups::listed(&self.totals, self.rows_max, self.enough),
             false => Groups::new(&self.keys, &self.totals, (self.rows, self.rows_max), marks)?,
         };
+        let rows = self.rows.saturating_add(self.matches_max());
+        let largest = self.addend_max.saturating_mul(rows.into());
+        if self.repeats() && largest >= 1 << 63 && groups.place.is_of_blocks() {
+            // Totals of all blocks have 128 bits.
+            groups.place = Place::OfAll;
+        }
         if groups.place == Place::Hashed || self.is_listed {
             let known = groups.count.max(self.needed.slots());
             groups.count = known.min(groups.enough.unwrap_or(usize::MAX));

@@ -405,6 +405,10 @@ impl Work {
     async fn join(&self, ready: &mut Ready, may_run: bool, figures: &mut Figures) -> Result<()> {
         let (used, waits) = (figures.used, self.options.waits);
         let compiled = Arc::clone(&ready.compiled);
+        if compiled.repeats() && ready.rows().is_on_disk() {
+            // Matches are counted for one kernel, and each pass is one.
+            return Err(Reason::new("a join that repeats rows on the disk"));
+        }
         let devices = ready.spread.devices.iter();
         let joins = devices.map(|device| Joins::new(&compiled, (&*self.columns, *device, used)));
         ready.joins = joins.collect::<Result<_>>()?;

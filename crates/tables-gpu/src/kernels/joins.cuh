@@ -31,7 +31,7 @@ template <u32 kJoin> __device__ inline void unmatch(Joined& joined) { joined.wor
 // read.
 template <u32 kJoin> constexpr u32 kPlaceWord = kFirstWord[kJoin + 1] - 1;
 template <u32 kJoin> constexpr u32 kNextWord = kPlaceWord<kJoin> - 1;
-// The first word that is none of a row.
+// The end of the words of a row.
 template <u32 kJoin> constexpr u32 kEndWord = kRepeats[kJoin] ? kNextWord<kJoin> : kFirstWord[kJoin + 1];
 
 // Reads the words of a join from `kWord` on.

@@ -73,6 +73,16 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
         &["title"],
     ),
     (
+        "JOIN m ON a = m.k",
+        &["v > 3", "v < b", "m.k < 5", "v IN (1, 2, 8)"],
+        &["v", "v + 1"],
+    ),
+    (
+        "LEFT JOIN m ON a = m.k",
+        &["v IS NULL", "coalesce(v, 7) > 5"],
+        &["v", "coalesce(v, 0)"],
+    ),
+    (
         "JOIN p ON a = one AND quantity = two",
         &["cost > 20.05", "cost < price", "one > 2"],
         &["one", "one + 1"],

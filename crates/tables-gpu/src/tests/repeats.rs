@@ -13,6 +13,9 @@ pub(super) const QUERIES: &[&str] = &[
     "SELECT v, label, count(*), sum(b) FROM t JOIN m ON a = m.k JOIN d ON a = d.k GROUP BY 1, 2",
     "SELECT one.v, other.v, count(*) FROM t JOIN m one ON a = one.k JOIN m other ON tiny = other.k WHERE quantity < 20 GROUP BY 1, 2",
     "SELECT count(*), sum(v) FROM t JOIN m ON a = k AND v < quantity",
+    // Sums of 128 bits.
+    "SELECT sum(wide), max(v) FROM t JOIN m ON a = k",
+    "SELECT flag, sum(wide), sum(ratio), min(v) FROM t JOIN m ON a = k GROUP BY flag",
     "SELECT count(*) FROM t JOIN d ON b * 1000000 = weight",
     "SELECT odd, count(*), sum(quantity) FROM t JOIN d ON name = label GROUP BY odd",
     "SELECT day, count(*), sum(v) FROM t JOIN m ON a = k GROUP BY day",

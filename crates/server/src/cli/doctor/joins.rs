@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use bson::doc;
 use forebay_cancel::Stop as Token;
 use forebay_device::{Device, DeviceKind};
-use forebay_joins::measure::{CPU_ROWS, GPU_ROWS, TableHome, cpu, gpu_table};
+use forebay_joins::measure::{CPU_ROWS, GPU_HOST_ROWS, GPU_ROWS, TableHome, cpu, gpu_table};
 use forebay_joins::predict::{WORKLOAD_A, in_partitions, through_ring, with_hybrid_table};
 use forebay_movement::method::TransferMethod;
 use forebay_movement::pick::{Measurements, Way};
@@ -15,8 +15,9 @@ use super::meminfo;
 use crate::cli::table;
 use forebay_terminal::{OutputError, print_line};
 
-/// Host memory that the measurement needs, in KiB.
-const FREE_KIB_MIN: u64 = 1 << 20;
+/// Free host memory that measurements need with a GPU and without one, in KiB.
+const GPU_FREE_KIB_MIN: u64 = 3 << 20;
+const CPU_FREE_KIB_MIN: u64 = 1 << 20;
 /// Fraction of the predicted hybrid table that is in device memory: the table is 1.5 times as large as this part.
 const DEVICE_SHARE: f64 = 1.0 / 1.5;
 
@@ -51,10 +52,10 @@ pub fn print_predictions(
 /// # Errors
 /// If no table can be measured in device memory.
 fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<Vec<Prediction>> {
-    check_free_memory()?;
     let table = gpu_table(device, TableHome::Device, GPU_ROWS, stop)?;
     let bus = bus_bytes_per_s(measurements);
-    let host = gpu_table(device, TableHome::Host, GPU_ROWS, stop);
+    let host = check_free_memory(GPU_FREE_KIB_MIN)
+        .and_then(|()| Ok(gpu_table(device, TableHome::Host, GPU_HOST_ROWS, stop)?));
     let hybrid = host.map(|host| with_hybrid_table([&table, &host], DEVICE_SHARE, &WORKLOAD_A));
     let ring = bus
         .clone()
@@ -64,7 +65,7 @@ fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<
         ("all in device memory", Ok(table.join(&WORKLOAD_A))),
         ("probe side in pinned host memory, by the ring", ring),
         (
-            "a third of the table in host memory, at most",
+            "a third of the table in host memory",
             hybrid.map_err(|error| error.to_string()),
         ),
         ("both sides in pinned host memory, in partitions", spilled),
@@ -76,7 +77,7 @@ fn of_gpu(device: &Device, measurements: &Measurements, stop: &Token) -> Result<
 /// # Errors
 /// If memory is too small, or `stop` ends the measurement.
 fn of_cpu(stop: &Token) -> Result<Vec<Prediction>> {
-    check_free_memory()?;
+    check_free_memory(CPU_FREE_KIB_MIN)?;
     let (table, partitions) = cpu(CPU_ROWS, stop)?;
     Ok(vec![
         ("on the CPU, one table", Ok(table.join(&WORKLOAD_A))),
@@ -87,17 +88,17 @@ fn of_cpu(stop: &Token) -> Result<Vec<Prediction>> {
     ])
 }
 
-/// Checks that the host has as much free memory as the measurement needs.
+/// Checks that the host has this much free memory.
 ///
 /// # Errors
 /// If it has less.
-fn check_free_memory() -> Result<()> {
+fn check_free_memory(kib_min: u64) -> Result<()> {
     let free_kib = meminfo(Path::new("/"), "MemAvailable:").unwrap_or(u64::MAX);
     ensure!(
-        free_kib >= FREE_KIB_MIN,
+        free_kib >= kib_min,
         "{} MiB of host memory are free, and the measurement needs {}",
         free_kib >> 10,
-        FREE_KIB_MIN >> 10
+        kib_min >> 10
     );
     Ok(())
 }
