@@ -15,8 +15,8 @@ use crate::{JoinError, on_gpu, timed};
 
 /// Rows of a measured table in device memory. Its 512 MiB are some times the L2 cache.
 pub const GPU_ROWS: u64 = 1 << 24;
-/// Rows of a measured table in host memory that a GPU uses. Its 2 GiB are about a third of the predicted table's: accesses
-/// over the bus are slower the more memory they touch.
+/// Rows of a measured table in host memory that a GPU uses. Its 2 GiB are about a third of the predicted table's,
+/// because accesses over the bus are slower the more memory they touch.
 pub const GPU_HOST_ROWS: u64 = 1 << 26;
 /// Rows of a measured table on the CPU. Its 256 MiB are more than most caches have; twice as many rows probe it.
 pub const CPU_ROWS: u64 = 1 << 23;
