@@ -5,7 +5,7 @@ lines as in `bench/record/`: the time of the kernels on the device, and the time
 it, and in DuckDB over tables of its own in memory. Exits with 1 if answers differ. The case `tpch-hot`, alone, is the 22
 queries of TPC-H, whatever part of them runs on the GPU. The case `like`, alone, searches the comments of orders for patterns
 that are new in each round. The case `floats`, alone, is queries over the numbers of `lineitem` in double precision, in a file
-that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, and texts. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
+that is written beside the others. The case `rows`, alone, is queries that return rows, and a `ROLLUP`; `many`, alone, joins that repeat rows, of all pairs, unions, and texts. The case `scan-pinned`, alone, is a scan of columns for which the GPU has no room, in
 pinned memory of the host.
 """
 
@@ -72,6 +72,15 @@ MANY = {
         JOIN orders other ON one.o_custkey = other.o_custkey WHERE one.o_orderpriority = '1-URGENT'""",
     "many, customers and orders": """SELECT c_mktsegment, count(*), count(o_orderkey), max(o_orderpriority) FROM customer
         LEFT JOIN orders ON c_custkey = o_custkey GROUP BY 1 ORDER BY 1""",
+    "many, all customers and orders": """SELECT c_mktsegment, count(*), count(c_custkey), sum(o_totalprice) FROM customer
+        FULL JOIN orders ON c_custkey = o_custkey GROUP BY 1 ORDER BY 1""",
+    "pairs, items in bands of prices": """SELECT n_name, count(*), sum(l_quantity) FROM lineitem
+        JOIN nation ON l_extendedprice BETWEEN 4000 * n_nationkey AND 4000 * n_nationkey + 6000 GROUP BY 1 ORDER BY 1""",
+    "pairs, items above the mean": """SELECT l_shipmode, count(*), sum(l_extendedprice - mean) FROM lineitem
+        CROSS JOIN (SELECT avg(o_totalprice) / 4 AS mean FROM orders) AS o WHERE l_extendedprice > mean GROUP BY 1 ORDER BY 1""",
+    "union of orders and items": """SELECT kind, count(*), sum(price), max(price) FROM (
+        SELECT o_orderpriority AS kind, o_totalprice AS price FROM orders JOIN customer ON o_custkey = c_custkey
+        UNION ALL SELECT l_shipmode, l_extendedprice FROM lineitem WHERE l_quantity > 10) AS u GROUP BY 1 ORDER BY 1""",
     "texts, least and greatest": """SELECT l_returnflag, min(l_shipmode), max(l_shipinstruct), bool_or(l_discount > 0.09)
         FROM lineitem GROUP BY 1 ORDER BY 1""",
 }
@@ -292,7 +301,7 @@ def main(forebay, folder, rounds="15", *cases):
     is_many = cases == ("many",)
     if is_many:
         queries, cases = MANY, ()
-        tables = ["customer", "lineitem", "orders", "partsupp"]
+        tables = ["customer", "lineitem", "nation", "orders", "partsupp"]
     if is_hot:
         tables = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"]
     cases = ("q6", "ssb 1.1") if is_pinned else cases

@@ -12,7 +12,7 @@ use crate::column::DeviceRows;
 use crate::error::IndexError;
 use crate::kernels::{
     CHAIN_TOO_LONG, HashIndexRef, JoinTotals, KEY_OUT_OF_RANGE, Outcome, entry,
-    entry_of_interleaved,
+    entry_of_interleaved, entry_of_own,
 };
 use crate::launch::{self, InFlight};
 use crate::shape::{STEPS_MAX, TableMethod, TableShape};
@@ -100,8 +100,9 @@ pub(crate) struct Table {
     slots: DeviceView<u8>,
     taken: DeviceView<u32>,
     contents: Contents,
-    /// `None` if the table is not interleaved over several GPUs.
-    own: Option<OwnSlots>,
+    /// The rows that this GPU works on; `None` if the table is not interleaved over several GPUs.
+    interleaved: Option<InterleavedRows>,
+    own: OwnSlots,
 }
 
 impl Table {
@@ -116,20 +117,21 @@ impl Table {
 
     /// Returns the name of a kernel for this table.
     pub(crate) fn entry(&self, kernel: &str) -> String {
-        match self.own {
-            Some(_) => entry_of_interleaved(kernel, self.shape.width()),
+        let width = self.shape.width();
+        match self.interleaved {
             None => entry(kernel, &self.shape),
+            Some(InterleavedRows::All) => entry_of_interleaved(kernel, width),
+            Some(InterleavedRows::Own) => entry_of_own(kernel, width),
         }
     }
 
     /// Returns what kernels take.
     pub(crate) fn index_ref(&self) -> HashIndexRef {
         let memory = (self.slots.pointer_mut(), self.taken.pointer_mut());
-        let own = self.own.unwrap_or_default();
         HashIndexRef {
-            own_shift: own.shift,
-            own_mask: own.mask,
-            own: own.own,
+            own_shift: self.own.shift,
+            own_mask: self.own.mask,
+            own: self.own.own,
             ..HashIndexRef::new(&self.shape, memory, &self.contents)
         }
     }
@@ -210,7 +212,7 @@ impl IndexBuilder {
         slots: DeviceView<u8>,
         stream: &Stream,
     ) -> Result<Self, IndexError> {
-        let mut builder = IndexBuilder::around(cuda, shape, (slots, None), stream)?;
+        let mut builder = IndexBuilder::around(cuda, shape, slots, stream)?;
         if shape.method().is_by_hash() {
             let slots = builder.table.slots.clone();
             builder.in_flight.push(fill(cuda, 0xFF, slots, stream)?);
@@ -224,13 +226,13 @@ impl IndexBuilder {
     /// exists.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
     /// If the table is another one, or the memory is smaller than [`TableShape::slot_bytes`] or not of this device; for
     /// [`InterleavedRows::Own`], if the number of GPUs or the slots of a chunk are no power of two.
     pub fn interleaved(
-        cuda: &Cuda,
+        cuda: &mut Cuda,
         shape: TableShape,
         (memory, gpu): (&InterleavedMemory, usize),
         rows: InterleavedRows,
@@ -250,13 +252,11 @@ impl IndexBuilder {
                 }
             }
         };
-        let mut builder = IndexBuilder::around(cuda, shape, (memory.all(gpu), Some(own)), stream)?;
-        let slots = &builder.table.slots;
-        for range in memory.ranges_on(gpu) {
-            let range = range.start.min(slots.len())..range.end.min(slots.len());
-            let emptying = fill(cuda, 0xFF, slots.view(range), stream)?;
-            builder.in_flight.push(emptying);
-        }
+        let mut builder = IndexBuilder::around(cuda, shape, memory.all(gpu), stream)?;
+        builder.table.interleaved = Some(rows);
+        builder.table.own = own;
+        let emptying = launch::empty(cuda, &builder.table.slots, (memory, gpu), stream)?;
+        builder.in_flight.push(Box::new(emptying));
         builder.in_flight.clear();
         Ok(builder)
     }
@@ -265,7 +265,7 @@ impl IndexBuilder {
     fn around(
         cuda: &Cuda,
         shape: TableShape,
-        (slots, own): (DeviceView<u8>, Option<OwnSlots>),
+        slots: DeviceView<u8>,
         stream: &Stream,
     ) -> Result<Self, IndexError> {
         cuda.assert_owns(&slots);
@@ -278,7 +278,8 @@ impl IndexBuilder {
                 .buffer::<u32>(shape.taken_words().max(1) as usize)?
                 .all(),
             contents: Contents::default(),
-            own,
+            interleaved: None,
+            own: OwnSlots::default(),
         };
         let outcome = cuda.buffer::<Outcome>(1)?;
         let in_flight = vec![

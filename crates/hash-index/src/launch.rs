@@ -6,18 +6,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::JobError;
-use forebay_device::cuda::{Cuda, DeviceView, Event, Kernel, KernelArguments, LaunchShape, Stream};
+use forebay_device::cuda::{
+    Cuda, DeviceView, Event, InterleavedMemory, Kernel, KernelArguments, LaunchShape, Stream,
+};
 
 use crate::column::DeviceRows;
 use crate::index::{Table, Totals};
 use crate::kernels::{
-    Dividing, Generating, INDEX, Inserting, InsertingPartition, Outcome, PARTITIONS, PartitionRows,
-    Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS, THREADS_OF_TILE, TILE_BYTES_OF_THREAD,
-    WORKLOAD, entry, entry_of,
+    BLOCKS_OF_CHUNK, Dividing, Emptying, Generating, INDEX, Inserting, InsertingPartition, Outcome,
+    PARTITIONS, PartitionRows, Probing, ProbingPartition, ROWS_AHEAD, Slice, THREADS,
+    THREADS_OF_TILE, TILE_BYTES_OF_THREAD, WORKLOAD, entry, entry_of,
 };
 use crate::partitions::{JoinMemory, RunShape};
 use crate::shape::{TableShape, Width};
-use crate::workload::{Side, Workload};
+use crate::workload::{ProbeKeys, Side, Workload};
 
 /// A kernel in flight. It owns what the kernel uses; dropping it waits for the kernel.
 #[must_use = "dropping it waits for the kernel"]
@@ -50,6 +52,38 @@ impl fmt::Debug for InFlight {
     }
 }
 
+/// Queues a kernel that empties slots at the beginning of interleaved memory: those on the GPU with this index.
+pub(crate) fn empty(
+    cuda: &mut Cuda,
+    slots: &DeviceView<u8>,
+    (memory, gpu): (&InterleavedMemory, usize),
+    stream: &Stream,
+) -> Result<InFlight, JobError> {
+    cuda.assert_owns(slots);
+    assert_eq!(
+        slots.pointer().address(),
+        memory.all(gpu).pointer().address()
+    );
+    assert!(slots.len().is_multiple_of(16), "{} bytes", slots.len());
+    let kernel = cuda.kernel(&INDEX, "empty_slots")?;
+    let arguments = Emptying {
+        slots: slots.pointer_mut(),
+        bytes: slots.len() as u64,
+        chunk_bytes: memory.chunk_bytes(),
+        gpus: memory.gpus() as u32,
+        gpu: gpu as u32,
+        blocks_of_chunk: BLOCKS_OF_CHUNK,
+        unused: 0,
+    };
+    let chunks = arguments.bytes.div_ceil(arguments.chunk_bytes);
+    let own_chunks = chunks.div_ceil(arguments.gpus.into());
+    let mut shape = kernel.persistent_shape(THREADS, 0)?;
+    shape.blocks = shape.blocks.min(own_chunks * u64::from(BLOCKS_OF_CHUNK));
+    // SAFETY: `empty_slots` takes `Emptying`. It writes the chunks of this GPU up to `bytes`, the length of `slots`,
+    // which `used` owns. Chunks, and so their vectors, begin at multiples of 16.
+    unsafe { launch(cuda, (&kernel, &shape), &arguments, slots.clone(), stream) }
+}
+
 /// Queues a kernel that inserts rows.
 pub(crate) fn insert(
     cuda: &mut Cuda,
@@ -68,9 +102,9 @@ pub(crate) fn insert(
     };
     let shape = shape_for(&kernel, arguments.rows.count)?;
     let used = (table.clone(), rows.clone(), outcome.clone());
-    // SAFETY: `insert` takes `Inserting`. It reads both columns, each of `count` values, accesses the slots and bits of
-    // the table by atomic operations or in slots that its thread took, and adds to the outcome. `used` owns all of
-    // them.
+    // SAFETY: `insert` and `insert_own` take `Inserting`. They read both columns, each of `count` values, access the
+    // slots and bits of the table by atomic operations or in slots that their thread took, and add to the outcome.
+    // `used` owns all of them.
     unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
 }
 
@@ -92,8 +126,8 @@ pub(crate) fn probe(
     };
     let shape = shape_for(&kernel, arguments.rows.count)?;
     let used = (table.clone(), rows.clone(), totals.view().clone());
-    // SAFETY: `probe` takes `Probing`. It reads both columns, each of `count` values, and the table, which nothing
-    // writes since it is built, and adds to the totals by atomic operations. `used` owns all of them.
+    // SAFETY: `probe` and `probe_own` take `Probing`. They read both columns, each of `count` values, and the table,
+    // which nothing writes since it is built, and add to the totals by atomic operations. `used` owns all of them.
     unsafe { launch(cuda, (&kernel, &shape), &arguments, used, stream) }
 }
 
@@ -109,6 +143,11 @@ pub(crate) fn generate(
     assert!(
         rows.start <= rows.end && rows.end <= side_rows,
         "rows {rows:?} of {side_rows}"
+    );
+    let is_by_rank = matches!(workload.probe_keys, ProbeKeys::Zipf { .. });
+    assert!(
+        side == Side::Build || !is_by_rank,
+        "the host generates {workload:?}"
     );
     let count = rows.end - rows.start;
     let bytes = count * workload.width.bytes();
@@ -127,6 +166,7 @@ pub(crate) fn generate(
         count,
         first: rows.start,
         build_rows: workload.build_rows,
+        match_limit: workload.match_limit(),
         key_bits: workload.key_bits(),
         is_probe: u32::from(side == Side::Probe),
     };

@@ -22,6 +22,7 @@ mod shape;
 #[cfg(test)]
 mod tests;
 mod workload;
+mod zipf;
 
 pub use column::{Column, DeviceRows, HostRows};
 pub use error::IndexError;
@@ -33,4 +34,4 @@ pub use partitions::{
     DevicePartitions, PartitionJoin, RunShape, STAGES, Slices, StepInFlight, TableMemory,
 };
 pub use shape::{TableMethod, TableShape, Width};
-pub use workload::{Side, Workload};
+pub use workload::{ProbeKeys, Side, Workload};

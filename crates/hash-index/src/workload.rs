@@ -1,7 +1,8 @@
 //! The sides of a join, generated row by row, and the answer by the same formulas.
 //!
 //! The build side has each key below its number of rows once, in a shuffled order. The key of a row of the probe side
-//! is a uniform random key of the build side. So the answer is a sum over the rows of the probe side, without a table.
+//! is a random key of the build side, or a key beyond them. So the answer is a sum over the rows of the probe side,
+//! without a table.
 
 use std::ops::Range;
 use std::thread;
@@ -12,6 +13,7 @@ use forebay_device::cuda::{Cuda, DeviceView, Stream};
 use crate::kernels::JoinTotals;
 use crate::launch::{self, InFlight};
 use crate::shape::Width;
+use crate::zipf::Zipf;
 
 const MIX_FIRST: u64 = 0xBF58_476D_1CE4_E5B9;
 const MIX_SECOND: u64 = 0x94D0_49BB_1331_11EB;
@@ -21,9 +23,14 @@ const SHUFFLE_ADDEND: u64 = 0x7F4A_7C15_F39C_C060;
 const FOREIGN_SEED: u64 = 0x2545_F491_4F6C_DD1D;
 const BUILD_SEED: u64 = 0x5851_F42D_4C95_7F2D;
 const PROBE_SEED: u64 = 0x1405_7B7E_F767_814F;
+const MATCH_SEED: u64 = 0xA076_1D64_78BD_642F;
+const RANK_SEED: u64 = 0xE703_7ED1_A0B4_28DB;
+
+/// The limit of random numbers of 32 bits with which every row has a match.
+const ALL_MATCH: u64 = 1 << 32;
 
 /// The constants of the formulas, with their names in CUDA C++.
-pub(crate) const CONSTANTS: [(&str, u64); 8] = [
+pub(crate) const CONSTANTS: [(&str, u64); 9] = [
     ("kMixFirst", MIX_FIRST),
     ("kMixSecond", MIX_SECOND),
     ("kShuffleFirst", SHUFFLE_FIRST),
@@ -32,6 +39,7 @@ pub(crate) const CONSTANTS: [(&str, u64); 8] = [
     ("kForeignSeed", FOREIGN_SEED),
     ("kBuildSeed", BUILD_SEED),
     ("kProbeSeed", PROBE_SEED),
+    ("kMatchSeed", MATCH_SEED),
 ];
 
 /// A side of a join.
@@ -43,15 +51,35 @@ pub enum Side {
     Probe,
 }
 
+/// The keys of the probe side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeKeys {
+    /// Uniform random keys of the build side: each row has one match.
+    Uniform,
+    /// Uniform random keys of the build side in some rows; in the others, keys above all of the build side's.
+    Matching {
+        /// Thousandths of the rows that have a match, at most 1000.
+        thousandths: u32,
+    },
+    /// Keys of the build side by Zipf's distribution: the probability of the k-th most frequent key is in proportion
+    /// to `1 / k^exponent`. The frequent keys are spread over the build side. Only the host generates such rows.
+    Zipf {
+        /// Hundredths of the exponent; with 0, all keys are equally frequent.
+        hundredths: u32,
+    },
+}
+
 /// A join of generated rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Bytes of a key, and of a payload.
     pub width: Width,
-    /// Rows of the build side; at most 2^32 with keys of 4 bytes.
+    /// Rows of the build side; at most 2^32 with keys of 4 bytes, and half of it if rows may have no match.
     pub build_rows: u64,
     /// Rows of the probe side; 0 if the build side has 0.
     pub probe_rows: u64,
+    /// Keys of the probe side.
+    pub probe_keys: ProbeKeys,
 }
 
 impl Workload {
@@ -63,20 +91,57 @@ impl Workload {
         }
     }
 
-    /// Returns the number of bits of the largest key, at least 1.
+    /// Returns a number that the keys of both sides are below.
+    pub fn keys_end(&self) -> u64 {
+        match self.probe_keys {
+            ProbeKeys::Uniform | ProbeKeys::Zipf { .. } => self.build_rows,
+            ProbeKeys::Matching { .. } => 2 * self.build_rows,
+        }
+    }
+
+    /// Returns the number of bits of the largest key of the build side, at least 1.
     pub(crate) fn key_bits(&self) -> u32 {
         let largest = self.build_rows.saturating_sub(1);
         (u64::BITS - largest.leading_zeros()).max(1)
     }
 
+    /// Returns the 32-bit number that the random number of a row is below if the row has a match.
+    pub(crate) fn match_limit(&self) -> u64 {
+        match self.probe_keys {
+            ProbeKeys::Uniform | ProbeKeys::Zipf { .. } => ALL_MATCH,
+            ProbeKeys::Matching { thousandths } => u64::from(thousandths) * ALL_MATCH / 1000,
+        }
+    }
+
     /// Returns key and payload of a row. Payloads are cut off to the width.
     pub fn row(&self, side: Side, row: u64) -> (u64, u64) {
+        self.row_by(self.zipf().as_ref(), side, row)
+    }
+
+    /// Returns the distribution of the probe side's keys if it is Zipf's.
+    fn zipf(&self) -> Option<Zipf> {
+        match self.probe_keys {
+            ProbeKeys::Zipf { hundredths } if self.build_rows > 0 => {
+                Some(Zipf::new(self.build_rows, f64::from(hundredths) / 100.0))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns key and payload of a row, as `row`. `zipf` is the distribution that the function of this name returns.
+    fn row_by(&self, zipf: Option<&Zipf>, side: Side, row: u64) -> (u64, u64) {
         let (key, payload) = match side {
             Side::Build => {
                 let key = self.build_key(row);
                 (key, mixed(key ^ BUILD_SEED))
             }
-            Side::Probe => (self.foreign_key(row), mixed(row ^ PROBE_SEED)),
+            Side::Probe => {
+                let key = match zipf {
+                    Some(zipf) => self.frequent_key(zipf, row),
+                    None => self.foreign_key(row),
+                };
+                (key, mixed(row ^ PROBE_SEED))
+            }
         };
         (key, self.cut(payload))
     }
@@ -84,10 +149,14 @@ impl Workload {
     /// Returns the answer of the join, computed from the formulas by `threads` threads.
     pub fn answer(&self, threads: usize) -> JoinTotals {
         let share = self.probe_rows.div_ceil(threads.max(1) as u64).max(1);
+        let zipf = self.zipf();
         let part = |first: u64| {
             let mut totals = JoinTotals::default();
             for row in first..(first + share).min(self.probe_rows) {
-                let (key, probe_sum) = self.row(Side::Probe, row);
+                let (key, probe_sum) = self.row_by(zipf.as_ref(), Side::Probe, row);
+                if key >= self.build_rows {
+                    continue;
+                }
                 totals.add(JoinTotals {
                     count: 1,
                     build_sum: self.cut(mixed(key ^ BUILD_SEED)),
@@ -119,17 +188,19 @@ impl Workload {
         let value_bytes = self.width.bytes() as usize;
         let share_rows = self.rows(side).div_ceil(threads.max(1) as u64).max(1);
         let share_bytes = share_rows as usize * value_bytes;
+        let zipf = self.zipf();
         thread::scope(|scope| {
             let parts = keys
                 .chunks_mut(share_bytes)
                 .zip(payloads.chunks_mut(share_bytes));
             for ((keys, payloads), first) in parts.zip((0..).step_by(share_rows as usize)) {
+                let zipf = zipf.as_ref();
                 scope.spawn(move || {
                     let values = keys
                         .chunks_exact_mut(value_bytes)
                         .zip(payloads.chunks_exact_mut(value_bytes));
                     for ((key, payload), row) in values.zip(first..) {
-                        let values = self.row(side, row);
+                        let values = self.row_by(zipf, side, row);
                         key.copy_from_slice(&values.0.to_le_bytes()[..value_bytes]);
                         payload.copy_from_slice(&values.1.to_le_bytes()[..value_bytes]);
                     }
@@ -144,7 +215,8 @@ impl Workload {
     /// If the kernel does not compile, or the device fails.
     ///
     /// # Panics
-    /// If the side does not have these rows, or the columns are not as long.
+    /// If the side does not have these rows, the columns are not as long, or the keys of the probe side are
+    /// [`ProbeKeys::Zipf`].
     pub fn generate_async(
         &self,
         cuda: &mut Cuda,
@@ -164,9 +236,27 @@ impl Workload {
         key
     }
 
+    /// Returns a uniform random key of the build side, or one above them if the row has no match.
     fn foreign_key(&self, row: u64) -> u64 {
         let random = mixed(row.wrapping_add(FOREIGN_SEED));
-        ((u128::from(random) * u128::from(self.build_rows)) >> 64) as u64
+        let key = ((u128::from(random) * u128::from(self.build_rows)) >> 64) as u64;
+        let has_match = mixed(row ^ MATCH_SEED) >> 32 < self.match_limit();
+        match has_match {
+            true => key,
+            false => key + self.build_rows,
+        }
+    }
+
+    /// Returns a key of the build side by Zipf's distribution.
+    fn frequent_key(&self, zipf: &Zipf, row: u64) -> u64 {
+        let mut state = mixed(row ^ RANK_SEED);
+        let rank = zipf.rank(|| {
+            state = state.wrapping_add(SHUFFLE_FIRST);
+            // The upper 53 bits are a number from 0 to 1.
+            (mixed(state) >> 11) as f64 / (1_u64 << 53) as f64
+        });
+        // Shuffled twice: the first rows of the build side, which are shuffled once, are not the frequent ones.
+        self.build_key(self.build_key(rank))
     }
 
     fn cut(&self, payload: u64) -> u64 {
@@ -202,6 +292,7 @@ mod tests {
             width,
             build_rows,
             probe_rows,
+            probe_keys: ProbeKeys::Uniform,
         }
     }
 
@@ -230,6 +321,42 @@ mod tests {
             counts.iter().all(|count| (850..1150).contains(count)),
             "{counts:?}"
         );
+    }
+
+    #[test]
+    fn as_many_rows_match_as_wanted() {
+        for (thousandths, matches) in [(0, 0..1), (250, 2300..2700), (1000, 10_000..10_001)] {
+            let workload = Workload {
+                probe_keys: ProbeKeys::Matching { thousandths },
+                ..workload(Width::Eight, 100, 10_000)
+            };
+            let keys = (0..10_000).map(|row| workload.row(Side::Probe, row).0);
+            let keys: Vec<u64> = keys.collect();
+            assert!(keys.iter().all(|key| *key < workload.keys_end()));
+            let count = keys.iter().filter(|key| **key < 100).count() as u64;
+            assert!(matches.contains(&count), "{count} of {thousandths}");
+            assert_eq!(workload.answer(3).count, count);
+        }
+    }
+
+    #[test]
+    fn frequent_keys_are_those_of_the_build_side_and_differ_in_frequency() {
+        for (hundredths, most) in [(0, 0..200), (100, 1300..2500), (175, 4000..6500)] {
+            let workload = Workload {
+                probe_keys: ProbeKeys::Zipf { hundredths },
+                ..workload(Width::Eight, 100, 10_000)
+            };
+            let mut counts = [0; 100];
+            for row in 0..10_000 {
+                counts[workload.row(Side::Probe, row).0 as usize] += 1;
+            }
+            let largest = counts.into_iter().max().expect("100 keys");
+            assert!(
+                most.contains(&largest),
+                "{largest}: {hundredths} hundredths"
+            );
+            assert_eq!(workload.answer(3).count, 10_000);
+        }
     }
 
     #[test]

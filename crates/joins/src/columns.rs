@@ -47,6 +47,23 @@ impl PinnedColumns {
         }
     }
 
+    /// Copies the rows to memory of the device. Blocks.
+    ///
+    /// # Errors
+    /// If device memory is too small, or the device fails.
+    pub fn copy(&self, cuda: &Cuda) -> Result<DeviceRows, JobError> {
+        let column = |memory: &Arc<HostRegistration<AlignedBytes>>| -> Result<Column, JobError> {
+            let to: DeviceView<u8> = cuda.buffer::<u8>(self.bytes)?.all();
+            let from = RegisteredPart::new(memory, 0..self.bytes);
+            Transfer::begin(cuda, from, to.clone(), cuda.uploads())?.finish()?;
+            Ok(Column::Device(to))
+        };
+        Ok(DeviceRows {
+            keys: column(&self.keys)?,
+            payloads: column(&self.payloads)?,
+        })
+    }
+
     /// Returns the rows of a chunk in device memory.
     pub fn rows_of_chunk(chunk: &DeviceView<u8>) -> DeviceRows {
         let half = chunk.len() / 2;

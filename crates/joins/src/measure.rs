@@ -6,8 +6,8 @@ use forebay_cancel::Stop;
 use forebay_device::Device;
 use forebay_device::cuda::{Cuda, Stream};
 use forebay_hash_index::{
-    HostIndex, HostPartitions, HostRows, IndexBuilder, IndexError, Side, TableShape, Width,
-    Workload,
+    HostIndex, HostPartitions, HostRows, IndexBuilder, IndexError, ProbeKeys, Side, TableShape,
+    Width, Workload,
 };
 
 use crate::predict::{PartitionRates, TableRates, per_s};
@@ -168,6 +168,7 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
         width: Width::Eight,
         build_rows,
         probe_rows,
+        probe_keys: ProbeKeys::Uniform,
     }
 }
 

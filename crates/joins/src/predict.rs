@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use forebay_hash_index::{Width, Workload};
+use forebay_hash_index::{ProbeKeys, Width, Workload};
 
 /// Workload A of *Pump Up the Volume* (Lutz et al., SIGMOD 2020, table 2).
 pub const WORKLOAD_A: Workload = Workload {
     width: Width::Eight,
     build_rows: 1 << 27,
     probe_rows: 1 << 31,
+    probe_keys: ProbeKeys::Uniform,
 };
 
 /// Rate of copies to a GPU while copies from it run too, as a fraction of their rate alone.

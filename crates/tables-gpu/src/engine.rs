@@ -271,10 +271,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
 /// The memory of a launch: what kernels read besides columns, then results.
 #[derive(Debug)]
 pub(crate) struct Image {
-    /// The chunks, parts, tables and their offsets of each kernel.
+    /// The chunks, parts, tables and their offsets of each kernel, then the flag.
     pub(crate) bytes: Vec<u8>,
-    /// Index of the first byte of the results, which are 0 before the kernels run: the flag, then totals, marks or
-    /// groups.
+    /// Index of the first byte of the flag.
+    pub(crate) flag: usize,
+    /// Index of the first byte of the results, which are 0 before the kernels run: totals, marks or groups.
     pub(crate) results: usize,
     /// Number of bytes of all.
     pub(crate) len: usize,
@@ -481,16 +482,19 @@ impl Launch {
         let mut bytes = Vec::new();
         let kernels = self.kernels.iter();
         let mut arguments: Vec<_> = kernels.map(|it| it.placed(threads, &mut bytes)).collect();
-        let results = bytes.len();
+        let flag = bytes.len();
+        let results = flag + ALIGNMENT;
+        bytes.resize(results, 0);
         for (arguments, kernel) in arguments.iter_mut().zip(&self.kernels) {
-            let first = results + ALIGNMENT + kernel.results_at;
-            arguments.flag = DevicePointerMut::new(results as u64);
+            let first = results + kernel.results_at;
+            arguments.flag = DevicePointerMut::new(flag as u64);
             arguments.results = DevicePointerMut::new(first as u64);
         }
         Image {
             bytes,
+            flag,
             results,
-            len: results + ALIGNMENT + self.results_bytes,
+            len: results + self.results_bytes,
             arguments,
         }
     }

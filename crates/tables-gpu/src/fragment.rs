@@ -24,10 +24,11 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 
 use crate::constants::Subqueries;
-use crate::join::{Join, joined};
+use crate::join::{Join, joined, of_all_pairs};
 use crate::limit::Limit;
 use crate::on_cpu::OnCpuExec;
 use crate::operator::GpuFragmentExec;
+use crate::packed::is_packable;
 use crate::reason::Reason;
 use crate::selection::Selection;
 use crate::slice::KeyColumn;
@@ -50,6 +51,21 @@ impl Origin {
             Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().table_schema()),
             Origin::Plan(plan, _) => plan.schema(),
         }
+    }
+
+    /// Returns the index of a column that takes the fewest bytes, of those that can be kept; `None` if there is none.
+    fn narrowest(&self) -> Option<usize> {
+        let schema = match self {
+            Origin::Files(scan) => Arc::clone(scan.file_source.table_schema().file_schema()),
+            Origin::Plan(plan, _) => plan.schema(),
+        };
+        let columns = schema.fields().iter().enumerate();
+        let kept = columns.filter(|(_, field)| is_packable(field.data_type()));
+        let narrowest = kept.min_by_key(|(_, field)| {
+            let bytes = field.data_type().primitive_width();
+            bytes.unwrap_or(usize::MAX)
+        });
+        narrowest.map(|(index, _)| index)
     }
 }
 
@@ -416,9 +432,14 @@ impl Rows {
         self.source = sources.len();
         let joined = self.joined();
         let own = used.iter().filter(|column| !joined.contains(column));
+        let mut own: Vec<usize> = own.copied().collect();
+        if own.is_empty() {
+            // Columns tell how many rows there are.
+            own.extend(self.origin.narrowest());
+        }
         sources.push(Arc::new(Source {
             origin: self.origin.clone(),
-            columns: own.copied().collect(),
+            columns: own,
             first_computed: joined.end,
             computed: self.computed.clone(),
         }));
@@ -495,6 +516,9 @@ pub(crate) fn rows(plan: &Arc<dyn ExecutionPlan>) -> Result<Rows> {
     }
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
         return joined(join);
+    }
+    if let Some(join) = of_all_pairs(plan) {
+        return joined(&join?);
     }
     if is_moving(plan) {
         return rows(plan.children()[0]);

@@ -10,8 +10,8 @@ use forebay_device::cuda::{
     Stream, Transfer, TransferJob,
 };
 use forebay_device::{
-    Class, Device, DeviceContext, Job, JobError, JobFailure, MemoryPool, OutOfMemory, PoolOptions,
-    Step,
+    Class, Device, DeviceContext, Job, JobError, JobFailure, MemoryPool, OperatorState,
+    OutOfMemory, PoolOptions, Step,
 };
 use forebay_memory::Share;
 use forebay_movement::Tier;
@@ -276,11 +276,17 @@ impl Engine for Gpu {
         let memory = self.pool.allocate(bytes);
         let memory = memory.map_err(|error| Reason::of(error).for_want_of(missing));
         let name = self.name();
+        let mut dropped = EndOnDrop {
+            device: Arc::clone(&self.device),
+            flag: None,
+        };
         let submitted = memory.and_then(|memory| {
+            let memory = Arc::new(memory);
+            dropped.flag = Some((Arc::clone(&memory), image.flag));
             let job = FragmentJob {
                 launch,
                 image,
-                memory: Arc::new(memory),
+                memory,
                 reply: Some(reply),
                 compiling: None,
                 compiled: Duration::ZERO,
@@ -291,9 +297,37 @@ impl Engine for Gpu {
         async move {
             submitted?;
             let lost = |_| Err(Reason::new(format!("{name} was lost")));
-            replied.await.unwrap_or_else(lost)
+            let replied = replied.await;
+            dropped.flag.take();
+            replied.unwrap_or_else(lost)
         }
         .boxed()
+    }
+}
+
+/// Sets the flag of kernels if the query that waits for them is cancelled. Those of joins that repeat rows, which may
+/// run for seconds, look at it.
+struct EndOnDrop {
+    device: Arc<Device>,
+    /// The memory of the kernels, and the index of the flag's first byte; `None` once they have replied.
+    flag: Option<(Arc<DeviceMemory>, usize)>,
+}
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        let Some((memory, flag)) = self.flag.take() else {
+            return;
+        };
+        let set_flag = move |context: &mut DeviceContext| {
+            let parts = context.parts();
+            if let Some(cuda) = parts.cuda {
+                let streams = Streams::of(parts.state, cuda)?;
+                cuda.write(&[1], &memory, flag, &streams.copies)?;
+            }
+            Ok(Step::Done)
+        };
+        // A device that takes no job is lost.
+        let _ = self.device.submit(Box::new(set_flag));
     }
 }
 
@@ -363,7 +397,7 @@ fn copy(device: &Device, words: &[u32], to: &Arc<DeviceMemory>) -> Result<(), Re
 struct Running {
     began: Event,
     ended: Event,
-    stream: Stream,
+    streams: Streams,
     kernels: Vec<(Arc<Kernel>, LaunchShape)>,
     /// Index of the first kernel that is not in the stream yet.
     next: usize,
@@ -371,8 +405,26 @@ struct Running {
     fills: Vec<Transfer<Fill, DeviceView<u8>>>,
 }
 
-/// The stream of the kernels of all fragments on a device.
-struct Kernels(Stream);
+/// The streams of all fragments on a device.
+#[derive(Debug, Clone)]
+struct Streams {
+    kernels: Stream,
+    /// Their arguments and results. A copy waits for no kernel of another fragment.
+    copies: Stream,
+}
+
+impl Streams {
+    /// Returns the streams of the device's thread, made by the first call.
+    fn of(state: &mut OperatorState, cuda: &Cuda) -> Result<Streams, JobError> {
+        let streams = state.get_or_try_init(0, || {
+            Ok::<_, JobError>(Streams {
+                kernels: cuda.stream(Priority::Normal)?,
+                copies: cuda.stream(Priority::Normal)?,
+            })
+        });
+        streams.cloned()
+    }
+}
 
 /// Runs the kernels of a fragment and reads the totals.
 #[derive(Debug)]
@@ -396,7 +448,7 @@ impl FragmentJob {
     }
 
     /// Starts the kernels.
-    fn begin(&mut self, cuda: &mut Cuda, stream: Stream) -> Result<Step, JobError> {
+    fn begin(&mut self, cuda: &mut Cuda, streams: Streams) -> Result<Step, JobError> {
         let tile_rows = u64::from(THREADS * crate::program::ROWS_OF_THREAD);
         let mut kernels = Vec::new();
         for (index, launch) in self.launch.kernels.iter().enumerate() {
@@ -411,17 +463,20 @@ impl FragmentJob {
             }
             kernels.push((kernel, shape));
         }
-        let image = &self.image;
-        cuda.write(&image.bytes, &self.memory, 0, &stream)?;
+        let (image, stream) = (&self.image, &streams.kernels);
+        cuda.write(&image.bytes, &self.memory, 0, &streams.copies)?;
         let (began, ended) = (cuda.event()?, cuda.event()?);
-        cuda.record(&began, &stream)?;
-        let results = DeviceView::of(&self.memory, image.results..image.len);
-        let mut fills = vec![Transfer::begin(cuda, Fill(0), results, &stream)?];
-        fills.extend(zeroed(cuda, self.launch.zeroed.as_ref(), &stream)?);
+        cuda.record(&began, stream)?;
+        let mut fills = Vec::new();
+        if image.results < image.len {
+            let results = DeviceView::of(&self.memory, image.results..image.len);
+            fills.push(Transfer::begin(cuda, Fill(0), results, stream)?);
+        }
+        fills.extend(zeroed(cuda, self.launch.zeroed.as_ref(), stream)?);
         let running = Running {
             began,
             ended,
-            stream,
+            streams,
             kernels,
             next: 0,
             fills,
@@ -438,19 +493,21 @@ impl FragmentJob {
             if index > first && all[index].zeroed.is_some() {
                 break;
             }
-            let zeroed = zeroed(cuda, all[index].zeroed.as_ref(), &running.stream)?;
+            let stream = &running.streams.kernels;
+            let zeroed = zeroed(cuda, all[index].zeroed.as_ref(), stream)?;
             running.fills.extend(zeroed);
             // A source without rows has no tile.
             if shape.blocks > 0 {
                 let arguments = self.image.arguments_at(index, self.memory.address());
-                self.queue(cuda, (kernel, shape), &arguments, &running.stream)?;
+                self.queue(cuda, (kernel, shape), &arguments, stream)?;
             }
             running.next = index + 1;
         }
+        let stream = &running.streams.kernels;
         if running.next == all.len() {
-            cuda.record(&running.ended, &running.stream)?;
+            cuda.record(&running.ended, stream)?;
         }
-        let done = cuda.mark(&running.stream)?;
+        let done = cuda.mark(stream)?;
         self.running = Some(running);
         Ok(Step::wait_for(done))
     }
@@ -487,13 +544,9 @@ impl Job for FragmentJob {
             if running.next < running.kernels.len() {
                 return self.go_on(cuda, running);
             }
-            let mut bytes = vec![0; self.image.len - self.image.results];
-            cuda.read(
-                &self.memory,
-                self.image.results,
-                &mut bytes,
-                &running.stream,
-            )?;
+            let flag = self.image.flag;
+            let mut bytes = vec![0; self.image.len - flag];
+            cuda.read(&self.memory, flag, &mut bytes, &running.streams.copies)?;
             let ms = running.ended.elapsed_ms(&running.began)?;
             let took = Duration::from_secs_f64(f64::from(ms) / 1e3);
             // Who gets the reply may move the columns, or allocate what the tables had.
@@ -519,11 +572,8 @@ impl Job for FragmentJob {
         if self.reply.as_ref().is_none_or(oneshot::Sender::is_closed) {
             return Ok(Step::Done);
         }
-        let kernels = parts.state.get_or_try_init(0, || {
-            Ok::<_, JobError>(Kernels(cuda.stream(Priority::Normal)?))
-        })?;
-        let stream = kernels.0.clone();
-        self.begin(cuda, stream)
+        let streams = Streams::of(parts.state, cuda)?;
+        self.begin(cuda, streams)
     }
 
     fn fail(&mut self, failure: &JobFailure) {

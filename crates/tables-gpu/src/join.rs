@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use datafusion::common::{JoinSide, JoinType, NullEquality};
+use datafusion::common::{JoinSide, JoinType, NullEquality, ScalarValue};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::{BinaryExpr, Column, IsNotNullExpr};
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, IsNotNullExpr, Literal};
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, PartitionMode,
+};
 
 use crate::fragment::{Exprs, Fragment, Origin, Rows, of_plan, over_rows, rows};
 use crate::limit::Limit;
@@ -254,6 +256,40 @@ fn sides(join: &HashJoinExec) -> Result<(JoinKind, bool, Rows, Rows)> {
         other = of_plan(plan, Reason::new("a join of rows that a join repeats"));
     }
     Ok((kind, is_left, kept, other))
+}
+
+/// Returns an inner join by any condition, or by none, as one by a key that all rows have; `None` if it is another
+/// operator.
+pub(crate) fn of_all_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<Result<HashJoinExec>> {
+    let (left, right, filter, projection) = if let Some(join) = plan.downcast_ref::<CrossJoinExec>()
+    {
+        (join.left(), join.right(), None, None)
+    } else {
+        let join = plan.downcast_ref::<NestedLoopJoinExec>()?;
+        let is_inner = *join.join_type() == JoinType::Inner && join.fetch().is_none();
+        let projection = join.projection().as_ref().map(|it| it.to_vec());
+        is_inner.then(|| {
+            (
+                join.left(),
+                join.right(),
+                join.filter().cloned(),
+                projection,
+            )
+        })?
+    };
+    let key = || Arc::new(Literal::new(ScalarValue::Int32(Some(1)))) as Arc<dyn PhysicalExpr>;
+    let join = HashJoinExec::try_new(
+        Arc::clone(left),
+        Arc::clone(right),
+        vec![(key(), key())],
+        filter,
+        &JoinType::Inner,
+        projection,
+        PartitionMode::CollectLeft,
+        NullEquality::NullEqualsNothing,
+        false,
+    );
+    Some(join.map_err(Reason::of))
 }
 
 /// Returns the rows of a join. Those of the side that is kept, or whose files are larger, are looked up among the

@@ -32,8 +32,8 @@ const CACHED_BYTES: u64 = if cfg!(test) { 8 } else { 64 << 10 };
 const ELEMENTS_OF_ROW_MAX: u64 = 64;
 const ELEMENTS_MAX: u64 = 1 << 32;
 /// Maximum number of matches of joins that repeat rows, for a kernel, and how often a thread may go to the next ones of
-/// its rows. The CPU computes what has more, as nothing stops a kernel.
-pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 17 } else { 1 << 31 };
+/// its rows. The CPU computes what has more, as other queries wait for the kernel.
+pub(crate) const MATCHES_MAX: u64 = if cfg!(test) { 1 << 17 } else { 1 << 34 };
 pub(crate) const TURNS_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << 20 };
 /// The same for all devices. Those that the threads of a device have not counted are fewer.
 pub(crate) const MATCHES_BOUND: u64 = 1 << 36;

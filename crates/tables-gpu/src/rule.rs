@@ -22,6 +22,7 @@ use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, ExecutionPlan, Partitioning, ReplaceChildrenOptions,
@@ -41,7 +42,7 @@ use crate::packed::is_packable;
 use crate::program::Compiled;
 use crate::reason::Reason;
 use crate::scanned::Scanned;
-use crate::sets;
+use crate::{sets, union};
 
 /// Puts an operator of a device above each aggregate that the device can compute, and above joins and conditions whose
 /// rows no aggregate reads.
@@ -67,8 +68,9 @@ impl PhysicalOptimizerRule for Fragments {
                 // The aggregate above it is asked.
                 return Ok(Transformed::no(node));
             }
-            let tried = match self.with_sets(aggregate, &options) {
-                Some(Ok(with_sets)) => return Ok(Transformed::yes(with_sets)),
+            let by_states = self.with_sets(aggregate, &options);
+            let tried = match by_states.or_else(|| self.with_union(aggregate, &options)) {
+                Some(Ok(by_states)) => return Ok(Transformed::yes(by_states)),
                 Some(Err(reason)) => Err(reason),
                 None => {
                     let tried = self.with_grouped(aggregate, &options);
@@ -137,6 +139,48 @@ impl Fragments {
         has_sets.then(|| self.of_sets(aggregate, first, options))
     }
 
+    /// Returns the plan of an aggregate of rows that several plans return, whose groups are those of a device, or why
+    /// there is none; `None` if one plan returns them.
+    fn with_union(
+        &self,
+        aggregate: &AggregateExec,
+        options: &GpuOptions,
+    ) -> Option<std::result::Result<Arc<dyn ExecutionPlan>, Reason>> {
+        let first = first_step(aggregate).ok()?;
+        let parts = union::parts(first.input())?;
+        let states = parts.map_err(Reason::of).and_then(|parts| {
+            check_rows(aggregate)?;
+            let parts = parts.iter();
+            let parts = parts.map(|part| union::of_part(first, part).map_err(Reason::of));
+            let states = parts.map(|part| self.states(part?, options));
+            states.collect::<std::result::Result<Vec<_>, _>>()
+        });
+        Some(states.and_then(|states| {
+            let states = UnionExec::try_new(states).map_err(Reason::of)?;
+            sets::merged(aggregate, first, states).map_err(Reason::of)
+        }))
+    }
+
+    /// Returns the operator of the states of an aggregate's first step.
+    ///
+    /// # Errors
+    /// Why a device does not compute them.
+    fn states(
+        &self,
+        first: AggregateExec,
+        options: &GpuOptions,
+    ) -> std::result::Result<Arc<dyn ExecutionPlan>, Reason> {
+        if first.properties().output_ordering().is_some() {
+            return Err(Reason::new("rows that are sorted"));
+        }
+        let mut fragment = Fragment::of(&first)?;
+        fragment.returns_states = true;
+        check(&fragment)?;
+        let first: Arc<dyn ExecutionPlan> = Arc::new(first);
+        self.check_hope(number_of(&first), options)?;
+        self.operator(first, fragment, options).map_err(Reason::of)
+    }
+
     fn of_sets(
         &self,
         aggregate: &AggregateExec,
@@ -153,16 +197,7 @@ impl Fragments {
         }
         check_rows(aggregate)?;
         let by_all_keys = sets::by_all_keys(first).map_err(Reason::of)?;
-        if by_all_keys.properties().output_ordering().is_some() {
-            return Err(Reason::new("rows that are sorted"));
-        }
-        let mut fragment = Fragment::of(&by_all_keys)?;
-        fragment.returns_states = true;
-        check(&fragment)?;
-        let by_all_keys: Arc<dyn ExecutionPlan> = Arc::new(by_all_keys);
-        self.check_hope(number_of(&by_all_keys), options)?;
-        let states = self.operator(by_all_keys, fragment, options);
-        let states = states.map_err(Reason::of)?;
+        let states = self.states(by_all_keys, options)?;
         sets::above(aggregate, first, states).map_err(Reason::of)
     }
 

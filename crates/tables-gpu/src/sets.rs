@@ -77,9 +77,20 @@ pub(crate) fn above(
         first.input_schema(),
     )?;
     let sets = SetsExec::new(states, first.group_expr(), Arc::new(of_no_rows));
-    let sets: Plan = Arc::new(sets);
+    merged(aggregate, first, Arc::new(sets))
+}
+
+/// Returns the plan of an aggregate with other states instead of those of its first step.
+///
+/// # Errors
+/// If DataFusion refuses a part of it.
+pub(crate) fn merged(
+    aggregate: &AggregateExec,
+    first: &AggregateExec,
+    states: Plan,
+) -> Result<Plan> {
     if *first.mode() == AggregateMode::Partial {
-        let input = with_below(aggregate.input(), sets)?;
+        let input = with_below(aggregate.input(), states)?;
         let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
         return Arc::new(aggregate.clone()).replace_children(vec![input], options);
     }
@@ -88,7 +99,7 @@ pub(crate) fn above(
         first.group_expr().as_final(),
         first.aggr_expr().to_vec(),
         first.filter_expr().to_vec(),
-        Arc::new(CoalescePartitionsExec::new(sets)),
+        Arc::new(CoalescePartitionsExec::new(states)),
         first.input_schema(),
     )?;
     Ok(Arc::new(merged))

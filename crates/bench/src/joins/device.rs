@@ -8,10 +8,11 @@ use anyhow::Result;
 use forebay_device::Device;
 use forebay_device::cuda::{Cuda, Fill, Stream, Transfer};
 use forebay_hash_index::{
-    DeviceRows, HashIndex, IndexBuilder, IndexError, Side, TableShape, Workload,
+    DeviceRows, HashIndex, IndexBuilder, IndexError, ProbeKeys, Side, TableShape, Workload,
 };
 use forebay_joins::timed;
 
+use super::pinned::pin;
 use super::report::{Sample, Times};
 use super::{Join, Session};
 
@@ -43,13 +44,28 @@ pub(super) fn all(workload: &Workload, side: Side) -> (Side, Range<u64>) {
     (side, 0..workload.rows(side))
 }
 
-/// Measures the joins of a workload with each table, both sides in device memory.
-pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
+/// Measures the joins of a workload with each table, both sides in device memory. The names of the cases begin with
+/// `name`.
+pub(super) fn measure(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    join: &Join,
+    name: &str,
+) -> Result<()> {
     let build = generate(gpu, join.workload, all(&join.workload, Side::Build))?;
-    let probe = generate(gpu, join.workload, all(&join.workload, Side::Probe))?;
+    let probe = match join.workload.probe_keys {
+        ProbeKeys::Uniform | ProbeKeys::Matching { .. } => {
+            generate(gpu, join.workload, all(&join.workload, Side::Probe))?
+        }
+        ProbeKeys::Zipf { .. } => {
+            let source = pin(session, gpu, (&join.workload, Side::Probe), name)?;
+            let copied = source.clone();
+            on_gpu(gpu, move |cuda| Ok(copied.copy(cuda)?))?
+        }
+    };
     for (table, shape) in session.shapes(&join.workload) {
-        let name = format!("join-{}-device/{}", join.tuples.letter(), table.name());
-        session.add((name, gpu.name()), join, || {
+        let case = format!("{name}/{}", table.name());
+        session.add((case, gpu.name()), join, || {
             once(gpu, shape, build.clone(), probe.clone())
         })?;
     }

@@ -39,13 +39,13 @@ impl Columns {
     }
 }
 
-/// Measures the joins of a workload with each table.
-pub(super) fn measure(session: &mut Session, join: &Join) -> Result<()> {
+/// Measures the joins of a workload with each table. The names of the cases begin with `name`.
+pub(super) fn measure(session: &mut Session, join: &Join, name: &str) -> Result<()> {
     let threads = session.threads;
     let sides = [Side::Build, Side::Probe];
     let [build, probe] = sides.map(|side| Columns::generate(&join.workload, side, threads));
     let devices = format!("host:{threads}");
-    let case = |table: Table| format!("join-cpu/{}/{}", join.tuples.letter(), table.name());
+    let case = |table: Table| format!("{name}/{}", table.name());
     for (table, shape) in session.shapes(&join.workload) {
         session.add((case(table), &devices), join, || {
             once(shape, (&build, &probe), threads)

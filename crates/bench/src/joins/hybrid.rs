@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use forebay_device::cuda::{Cuda, DeviceView, Fill, Stream, Transfer};
 use forebay_device::{Device, HaltingDevices};
-use forebay_hash_index::{DeviceRows, IndexBuilder, Side, TableShape, Width, Workload};
+use forebay_hash_index::{DeviceRows, IndexBuilder, ProbeKeys, Side, TableShape, Width, Workload};
 use forebay_joins::timed;
 
 use super::device::{all, generate, on_gpu};
@@ -28,6 +28,7 @@ pub(super) fn workload(scale: f64) -> Workload {
         width: Width::Eight,
         build_rows: scaled(1 << 30),
         probe_rows: scaled(1 << 28),
+        probe_keys: ProbeKeys::Uniform,
     }
 }
 

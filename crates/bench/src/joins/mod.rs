@@ -4,10 +4,13 @@
 //! the sums of both payloads that the generator's formulas give, which use no hash table.
 
 mod device;
+mod figures;
 mod gpus;
 mod host;
 mod hybrid;
+mod moved;
 mod pinned;
+pub(crate) mod plots;
 mod report;
 mod size;
 mod spilled;
@@ -92,10 +95,25 @@ pub enum Section {
     /// Both sides spread over all GPUs, beside the same on one: in partitions, and with a table that is interleaved
     /// over the GPUs. Measured alone.
     Gpus,
+    /// Joins by the ratio and the sizes of both sides, by skew and by selectivity in device memory, and the transfer
+    /// methods. Without a GPU, the joins run on the CPU. Measured alone.
+    Figures,
+}
+
+impl Section {
+    /// Returns whether nothing is measured without a GPU.
+    fn needs_gpu(&self) -> bool {
+        !matches!(self, Section::Cpu | Section::Figures)
+    }
 }
 
 /// The sections that are measured alone: their tables take the memory that other sections use.
-const ALONE: [Section; 3] = [Section::Hybrid, Section::Spilled, Section::Gpus];
+const ALONE: [Section; 4] = [
+    Section::Hybrid,
+    Section::Spilled,
+    Section::Gpus,
+    Section::Figures,
+];
 
 /// The sections that measure each workload.
 const SECTIONS: [Section; 3] = [Section::Device, Section::Pinned, Section::Cpu];
@@ -135,7 +153,7 @@ impl Table {
     fn shape(self, workload: &Workload) -> Option<TableShape> {
         let (width, rows) = (workload.width, workload.build_rows);
         Some(match self {
-            Table::Perfect => TableShape::perfect(width, 0..rows),
+            Table::Perfect => TableShape::perfect(width, 0..workload.keys_end()),
             Table::LinearProbing => TableShape::linear_probing(width, rows),
             Table::Bucketed => TableShape::bucketed(width, rows),
             Table::Partitioned => return None,
@@ -184,11 +202,15 @@ pub(crate) fn run(args: &JoinsArgs) -> Result<()> {
     for section in ALONE {
         let is_wanted = match args.smoke {
             true => {
-                session.devices.is_some() && (args.only.is_empty() || args.only.contains(&section))
+                let runs = session.devices.is_some() || section == Section::Figures;
+                runs && (args.only.is_empty() || args.only.contains(&section))
             }
             false => args.only == [section],
         };
         match section {
+            Section::Figures if is_wanted => {
+                figures::measure(&mut session, args.scale)?;
+            }
             Section::Hybrid if is_wanted => {
                 let scale = if args.smoke { 0.0 } else { args.scale };
                 hybrid::measure(&mut session, hybrid::workload(scale))?;
@@ -248,7 +270,7 @@ impl Session {
         let is_alone = args.only.len() == 1 && ALONE.iter().any(has);
         ensure!(
             is_alone || args.smoke || !ALONE.iter().any(has),
-            "measure `hybrid`, `spilled` and `gpus` alone: their tables take the memory that other sections use"
+            "measure `figures`, `gpus`, `hybrid` and `spilled` alone: they take memory that other sections use"
         );
         ensure!(
             args.tables != [Table::Partitioned]
@@ -269,7 +291,7 @@ impl Session {
             Ok(_) if is_alone && !args.smoke => None,
             Ok(_) => Some(start_gpu(args.smoke.then_some(SMOKE_BYTES))?.into()),
             Err(error) => {
-                let is_named = args.only.iter().any(|section| *section != Section::Cpu);
+                let is_named = args.only.iter().any(Section::needs_gpu);
                 ensure!(!is_named, "the sections need a GPU: {error}");
                 report.note(&format!("only the CPU is measured, no GPU: {error}"));
                 None
@@ -323,11 +345,14 @@ impl Session {
     }
 
     fn measure(&mut self, section: Section, join: &Join) -> Result<()> {
+        let letter = join.tuples.letter();
         match (section, self.gpu()) {
-            (Section::Cpu, _) => host::measure(self, join),
-            (Section::Device, Some(gpu)) => device::measure(self, &gpu, join),
+            (Section::Cpu, _) => host::measure(self, join, &format!("join-cpu/{letter}")),
+            (Section::Device, Some(gpu)) => {
+                device::measure(self, &gpu, join, &format!("join-{letter}-device"))
+            }
             (Section::Pinned, Some(gpu)) if join.tuples == Tuples::A => {
-                pinned::measure(self, &gpu, join)
+                pinned::measure(self, &gpu, join, &format!("join-{letter}-pinned"))
             }
             _ => Ok(()),
         }
@@ -385,6 +410,7 @@ mod tests {
         let path = folder.path().join("joins.jsonl");
         let mut args = parse(&["--smoke", "--json"]).expect("right flags");
         args.results.record = Some(path.clone());
+        args.results.plot = Some(folder.path().join("plots"));
         run(&args).unwrap_or_else(|error| panic!("{error:?}"));
         let text = std::fs::read_to_string(path).expect("a record");
         let records = text.lines().map(serde_json::from_str);
@@ -404,6 +430,20 @@ mod tests {
             );
         }
         assert!(has("join-cpu/c/partitioned", "join_s"));
+        for case in [
+            "figures/ratio/1:16/perfect",
+            "figures/skew/1.25/linear-probing",
+            "figures/selectivity/0/perfect",
+            "figures/selectivity/0.75/bucketed",
+            "figures/probe-rows/1024/perfect",
+            "figures/build-rows/2/linear-probing",
+        ] {
+            assert!(has(case, "probe_giga_tuples_per_s"), "{case}");
+        }
+        for name in ["ratio", "skew", "selectivity", "probe-rows", "build-rows"] {
+            let plot = folder.path().join(format!("plots/joins-{name}.svg"));
+            assert!(plot.exists(), "{}", plot.display());
+        }
         let found = gpus();
         let required = std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(found.is_ok() || !required, "{found:?}");
@@ -416,6 +456,9 @@ mod tests {
             "join-hybrid/linear-probing/667",
             "join-triton/hybrid",
             "join-a-gpus/interleaved",
+            "figures/transfer/ring/perfect",
+            "figures/transfer/zero-copy/bucketed",
+            "figures/transfer/pinned-copy/linear-probing",
         ] {
             assert_eq!(
                 has(case, "probe_giga_tuples_per_s"),

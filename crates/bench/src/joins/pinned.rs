@@ -41,12 +41,17 @@ impl Consumer for ProbeChunks {
     }
 }
 
-/// Measures the joins of a workload with each table and both ways to the probe side, and the copies alone.
-pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
-    let name = format!("join-{}-pinned", join.tuples.letter());
-    let source = pin(session, gpu, (&join.workload, Side::Probe), &name)?;
+/// Measures the joins of a workload with each table and both ways to the probe side, and the copies alone. The names
+/// of the cases begin with `name`.
+pub(super) fn measure(
+    session: &mut Session,
+    gpu: &Arc<Device>,
+    join: &Join,
+    name: &str,
+) -> Result<()> {
+    let source = pin(session, gpu, (&join.workload, Side::Probe), name)?;
     let mut ring = StagingRing::lease(gpu, session.ring)?;
-    limit(session, gpu, (&mut ring, &source), &name)?;
+    limit(session, gpu, (&mut ring, &source), name)?;
     let build = device::generate(gpu, join.workload, device::all(&join.workload, Side::Build))?;
     for (table, shape) in session.shapes(&join.workload) {
         let case = format!("{name}/zero-copy/{}", table.name());

@@ -219,12 +219,13 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_hash_index::Width;
+    use forebay_hash_index::{ProbeKeys, Width};
 
     const WORKLOAD: Workload = Workload {
         width: Width::Eight,
         build_rows: 1_000_000_000,
         probe_rows: 3_000_000_000,
+        probe_keys: ProbeKeys::Uniform,
     };
 
     fn sample(count: u64) -> Sample {

@@ -1,7 +1,7 @@
 //! Sizes of the workloads.
 
 use clap::ValueEnum;
-use forebay_hash_index::{Width, Workload};
+use forebay_hash_index::{ProbeKeys, Width, Workload};
 
 /// Minimum of the scale.
 pub(super) const SCALE_MIN: f64 = 0.000_01;
@@ -46,6 +46,7 @@ impl Tuples {
             width,
             build_rows,
             probe_rows,
+            probe_keys: ProbeKeys::Uniform,
         }
     }
 

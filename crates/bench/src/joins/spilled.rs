@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use forebay_cancel::Stop;
 use forebay_device::{Device, HaltingDevices};
-use forebay_hash_index::{JoinTotals, Side, TableShape, Width, Workload};
+use forebay_hash_index::{JoinTotals, ProbeKeys, Side, TableShape, Width, Workload};
 use forebay_joins::{JoinOptions, JoinPlan, PartitionedJoin, PinnedColumns};
 use forebay_movement::RingOptions;
 
@@ -64,6 +64,7 @@ fn workload(build_rows: u64, probe_rows: u64) -> Workload {
         width: Width::Eight,
         build_rows,
         probe_rows,
+        probe_keys: ProbeKeys::Uniform,
     }
 }
 

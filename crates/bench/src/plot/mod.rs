@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::record::{self, Record};
-use crate::{io, q6, tables, transfer};
+use crate::{io, joins, q6, tables, transfer};
 use draw::Axes;
 use figures::{About, about};
 
@@ -91,6 +91,7 @@ fn write_found(folder: &Path, records: &[Record]) -> Result<usize> {
         io::plots::write(folder, &of("io"))?,
         q6::plot::write(folder, &of("q6"))?,
         transfer::plots::write(folder, &of("transfer"))?,
+        joins::plots::write(folder, &of("joins"))?,
         tables::plots::write(folder, &of("sql-gpu"))?,
     ];
     Ok(written.into_iter().sum())

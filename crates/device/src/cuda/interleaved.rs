@@ -1,6 +1,5 @@
 //! Memory of several GPUs at one range of addresses.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::chunks::{Chunks, Home};
@@ -65,15 +64,5 @@ impl InterleavedMemory {
     /// Returns the bytes of a chunk; the last one may have fewer.
     pub fn chunk_bytes(&self) -> u64 {
         self.chunks.chunk_bytes()
-    }
-
-    /// Returns the ranges of bytes that are on a GPU.
-    pub fn ranges_on(&self, gpu: usize) -> impl Iterator<Item = Range<usize>> {
-        let (chunk, bytes) = (
-            self.chunk_bytes() as usize,
-            self.memories[gpu].bytes() as usize,
-        );
-        let begins = (gpu * chunk..bytes).step_by(self.memories.len() * chunk);
-        begins.map(move |begin| begin..bytes.min(begin + chunk))
     }
 }

@@ -35,7 +35,8 @@ __device__ inline u32 take_slot(u8* slots, u64 slot, u32 key, u32 payload) {
     return static_cast<u32>(kIsOfSystem ? atomicCAS_system(word, ~0ull, row) : atomicCAS(word, ~0ull, row));
 }
 
-template <class W, bool kIsInterleaved = false>
+// `kAllAreOwn` says that this GPU works on all rows that it is given.
+template <class W, bool kIsInterleaved = false, bool kAllAreOwn = !kIsInterleaved>
 struct Linear {
     using Word = W;
     // The key of an empty slot. Rows with this key are kept aside: counted and summed up.
@@ -49,7 +50,7 @@ struct Linear {
     __device__ u64 home(Word key) const { return hash_of(key) >> index.shift & (index.slot_count - 1); }
     // Returns whether this GPU works on rows whose search begins in a slot.
     __device__ bool is_own(u64 slot) const {
-        return !kIsInterleaved || (slot >> index.own_shift & index.own_mask) == index.own;
+        return kAllAreOwn || (slot >> index.own_shift & index.own_mask) == index.own;
     }
     __device__ Word take(u64 slot, Word key, Word payload) const {
         return take_slot<kIsInterleaved>(index.slots, slot, key, payload);
@@ -60,10 +61,10 @@ struct Linear {
     struct Probe;
 };
 
-template <class W, bool kIsInterleaved>
-struct Linear<W, kIsInterleaved>::Insert {
+template <class W, bool kIsInterleaved, bool kAllAreOwn>
+struct Linear<W, kIsInterleaved, kAllAreOwn>::Insert {
     using Word = W;
-    const Linear<W, kIsInterleaved> table;
+    const Linear table;
     Outcome* outcome;
     Inserted inserted;
 
@@ -118,10 +119,10 @@ struct Linear<W, kIsInterleaved>::Insert {
     }
 };
 
-template <class W, bool kIsInterleaved>
-struct Linear<W, kIsInterleaved>::Probe {
+template <class W, bool kIsInterleaved, bool kAllAreOwn>
+struct Linear<W, kIsInterleaved, kAllAreOwn>::Probe {
     using Word = W;
-    const Linear<W, kIsInterleaved> table;
+    const Linear table;
     Found found;
 
     __device__ explicit Probe(const HashIndexRef& index) : table{index} {}
@@ -165,3 +166,6 @@ struct Linear<W, kIsInterleaved>::Probe {
 // A table whose memory is interleaved over several GPUs.
 template <class W>
 using Interleaved = Linear<W, true>;
+// As above, for rows of which all are this GPU's own.
+template <class W>
+using InterleavedOwn = Linear<W, true, true>;

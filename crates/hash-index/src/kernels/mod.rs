@@ -31,6 +31,9 @@ pub(crate) const THREADS_OF_TILE: u32 = 512;
 /// Bytes of a tile, in shared memory, for each thread: three blocks have room on a multiprocessor of an H100.
 pub(crate) const TILE_BYTES_OF_THREAD: u32 = 128;
 
+/// Number of blocks that empty a chunk of an interleaved table.
+pub(crate) const BLOCKS_OF_CHUNK: u32 = 8;
+
 /// Bit of [`Outcome::failures`]: a row is too far away from the slot of its hash.
 pub(crate) const CHAIN_TOO_LONG: u32 = 1;
 /// Bit of [`Outcome::failures`]: a key has no slot.
@@ -118,18 +121,33 @@ kernel_arguments! {
         pub probe_sum: u64,
     }
 
-    /// Arguments of `insert`.
+    /// Arguments of `insert` and `insert_own`.
     pub(crate) struct Inserting {
         pub(crate) rows: Rows,
         pub(crate) index: HashIndexRef,
         pub(crate) outcome: DevicePointerMut<Outcome>,
     }
 
-    /// Arguments of `probe`.
+    /// Arguments of `probe` and `probe_own`.
     pub(crate) struct Probing {
         pub(crate) rows: Rows,
         pub(crate) index: HashIndexRef,
         pub(crate) totals: DevicePointerMut<JoinTotals>,
+    }
+
+    /// Arguments of `empty_slots`.
+    pub(crate) struct Emptying {
+        /// The slots of a table that is interleaved over several GPUs.
+        pub(crate) slots: DevicePointerMut<u8>,
+        /// Bytes of all slots and of a chunk: multiples of 16.
+        pub(crate) bytes: u64,
+        pub(crate) chunk_bytes: u64,
+        /// Number of GPUs, which have one chunk each in turn, and the index of this one.
+        pub(crate) gpus: u32,
+        pub(crate) gpu: u32,
+        /// Number of blocks that share a chunk.
+        pub(crate) blocks_of_chunk: u32,
+        pub(crate) unused: u32,
     }
 
     /// Arguments of `count_rows`, `place_slices` and `copy_rows`.
@@ -168,7 +186,9 @@ kernel_arguments! {
         pub(crate) count: u64,
         pub(crate) first: u64,
         pub(crate) build_rows: u64,
-        /// Bits of the largest key.
+        /// A row of the probe side has a match if its random number of 32 bits is below this.
+        pub(crate) match_limit: u64,
+        /// Bits of the largest key of the build side.
         pub(crate) key_bits: u32,
         /// 1 for the probe side.
         pub(crate) is_probe: u32,
@@ -203,6 +223,11 @@ pub(crate) fn entry_of_interleaved(kernel: &str, width: Width) -> String {
     format!("{kernel}<Interleaved<{}>>", width.word())
 }
 
+/// Returns the name of a kernel for such tables that works on the rows whose search begins in the GPU's own memory.
+pub(crate) fn entry_of_own(kernel: &str, width: Width) -> String {
+    format!("{kernel}_own<{}>", width.word())
+}
+
 /// Returns the name of a kernel for columns of this width.
 pub(crate) fn entry_of(kernel: &str, width: Width) -> String {
     format!("{kernel}<{}>", width.word())
@@ -227,12 +252,17 @@ fn index_spec() -> ProgramSpec {
     });
     let entries = shapes.as_flattened().iter();
     let entries = entries.flat_map(|shape| [entry("insert", shape), entry("probe", shape)]);
-    let interleaved = [Width::Four, Width::Eight]
-        .map(|width| ["insert", "probe"].map(|kernel| entry_of_interleaved(kernel, width)));
+    let interleaved = [Width::Four, Width::Eight].map(|width| {
+        let of_all = ["insert", "probe"].map(|kernel| entry_of_interleaved(kernel, width));
+        let of_own = ["insert", "probe"].map(|kernel| entry_of_own(kernel, width));
+        of_all.into_iter().chain(of_own)
+    });
     let entries = entries.chain(interleaved.into_iter().flatten());
+    let entries = entries.chain(["empty_slots".to_owned()]);
     let headers = [
         ("bucketed.cuh", include_str!("bucketed.cuh")),
         ("linear.cuh", include_str!("linear.cuh")),
+        ("own.cuh", include_str!("own.cuh")),
         ("perfect.cuh", include_str!("perfect.cuh")),
     ];
     let source = include_str!("index.cu");
@@ -307,6 +337,7 @@ fn arguments() -> String {
         large.collect(),
         Inserting::header(),
         Probing::header(),
+        Emptying::header(),
         Generating::header(),
         Dividing::header(),
         InsertingPartition::header(),

@@ -26,6 +26,14 @@ __device__ inline u64 build_key(u64 row, const Generating& a) {
     return key;
 }
 
+// Returns the key of a row of the probe side: a uniform random key of the build side, or one above them if the row
+// has no match.
+__device__ inline u64 foreign_key(u64 row, const Generating& a) {
+    const u64 key = __umul64hi(mixed(row + kForeignSeed), a.build_rows);
+    const bool has_match = mixed(row ^ kMatchSeed) >> 32 < a.match_limit;
+    return has_match ? key : key + a.build_rows;
+}
+
 // Writes `count` rows of both columns of a side.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Generating a) {
@@ -33,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) generate(const __grid_constant__ Gen
     Word* payloads = reinterpret_cast<Word*>(a.payloads);
     for (u64 i = this_thread(); i < a.count; i += threads()) {
         const u64 row = a.first + i;
-        u64 key = a.is_probe ? __umul64hi(mixed(row + kForeignSeed), a.build_rows) : build_key(row, a);
+        const u64 key = a.is_probe ? foreign_key(row, a) : build_key(row, a);
         keys[i] = static_cast<Word>(key);
         payloads[i] = static_cast<Word>(a.is_probe ? mixed(row ^ kProbeSeed) : mixed(key ^ kBuildSeed));
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::emulated::CHUNK_SLOTS;
 use crate::kernels::JoinTotals;
+use crate::shape::hash_of;
 use crate::{TableMethod, TableShape, Width};
 
 /// A join of two lists of rows: key and payload.
@@ -130,6 +132,47 @@ fn sizes(width: Width) -> Vec<Case> {
         )
     };
     counts.into_iter().enumerate().map(case).collect()
+}
+
+/// Returns joins over GPUs, of tables that are interleaved over them: with more rows than warps work on at once, and
+/// with rows of which some GPUs have all, the last of 2 and of 4 GPUs, and the others none.
+pub(super) fn over_gpus() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for width in WIDTHS {
+        let marker = marker(width);
+        let with_markers = || scattered(1500, width).flat_map(move |key| [key, marker]);
+        cases.extend([
+            linear(
+                "many rows",
+                width,
+                scattered(3001, width),
+                scattered(2999, width).step_by(2),
+            ),
+            linear(
+                "every second row a marker",
+                width,
+                with_markers(),
+                with_markers().take(1001),
+            ),
+            linear("one key in many rows", width, [5; 3001], [5; 999]),
+        ]);
+        for rows in [1, 63, 64, 65, 127, 128, 129, 2003] {
+            let keys = of_last_gpu(rows, width);
+            let name = format!("{rows} rows of one GPU");
+            cases.push(linear(&name, width, keys.clone(), keys.into_iter().rev()));
+        }
+    }
+    cases
+}
+
+/// Returns distinct keys whose searches, in a table with linear probing for as many, begin in every fourth chunk.
+fn of_last_gpu(count: u64, width: Width) -> Vec<u64> {
+    let shape = TableShape::linear_probing(width, count);
+    let chunk = |key: &u64| (hash_of(*key) >> shape.shift()) / CHUNK_SLOTS;
+    let keys = scattered(16 * count + 100, width).filter(|key| chunk(key) % 4 == 3);
+    let keys: Vec<u64> = keys.take(count as usize).collect();
+    assert_eq!(keys.len() as u64, count);
+    keys
 }
 
 fn with_duplicates(width: Width) -> Vec<Case> {

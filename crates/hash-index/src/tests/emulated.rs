@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use super::cases::Case;
 use crate::index::{Contents, check_room};
 use crate::kernels::{
-    Dividing, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals, Outcome,
-    PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of,
-    entry_of_interleaved, kernels,
+    Dividing, Emptying, Generating, HashIndexRef, Inserting, InsertingPartition, JoinTotals,
+    Outcome, PartitionRows, Probing, ProbingPartition, Rows, Run, Slice, entry, entry_of,
+    entry_of_own, kernels,
 };
 use crate::partitions::tables;
 use crate::{IndexError, RunShape, Side, TableShape, Width, Workload};
@@ -25,6 +25,9 @@ const BASE: u64 = 0x1000_0000_0000;
 const HEAD: usize = 4096;
 /// Threads of a block: two warps.
 const THREADS: u32 = 64;
+
+/// Slots of a chunk of an interleaved table.
+pub(super) const CHUNK_SLOTS: u64 = 8;
 
 /// Returns whether there is a compiler of C++. Without one, prints that the test is skipped, or panics if
 /// `FOREBAY_REQUIRE_CXX=1`.
@@ -43,6 +46,7 @@ pub(super) struct Emulated {
     folder: TempDir,
     insert: PathBuf,
     probe: PathBuf,
+    empty: PathBuf,
     generate: PathBuf,
     divide: PathBuf,
     insert_partition: PathBuf,
@@ -72,6 +76,7 @@ impl Emulated {
         Emulated {
             insert: compiled(&specs[0], &["insert"], "Inserting"),
             probe: compiled(&specs[0], &["probe"], "Probing"),
+            empty: compiled(&specs[0], &["empty_slots"], "Emptying"),
             generate: compiled(&specs[1], &["generate"], "Generating"),
             divide: compiled(of_partitions, &DIVIDE, "Dividing"),
             insert_partition: compiled(of_partitions, &["insert_partition"], "InsertingPartition"),
@@ -105,7 +110,7 @@ impl Emulated {
         memory.bytes = fs::read(file.path()).expect("the memory");
     }
 
-    /// Joins both sides of a case, on 1 GPU or on 2^n whose chunks have 8 slots: each works on its own rows. Columns
+    /// Joins both sides of a case, on 1 GPU or on 2^n with an interleaved table: each works on its own rows. Columns
     /// begin `offset` bytes after an address of whole vectors.
     pub(super) fn join(
         &self,
@@ -114,7 +119,7 @@ impl Emulated {
         blocks: u32,
     ) -> Result<JoinTotals, IndexError> {
         let of_gpu = |index: HashIndexRef, gpu| HashIndexRef {
-            own_shift: 3,
+            own_shift: CHUNK_SLOTS.ilog2(),
             own_mask: gpus - 1,
             own: gpu,
             ..index
@@ -122,10 +127,13 @@ impl Emulated {
         let (shape, entries) = (case.shape, &kernels()[0].entries);
         let entry_on = |kernel: &str, gpus| match gpus {
             1 => entry(kernel, &shape),
-            _ => entry_of_interleaved(kernel, shape.width()),
+            _ => entry_of_own(kernel, shape.width()),
         };
         let mut image = Image::new();
         let table = Memory::of(&mut image, &shape);
+        if gpus > 1 {
+            self.empty(&mut image, (&shape, table.slots), gpus, blocks);
+        }
         let totals = image.reserve(size_of::<JoinTotals>(), 0);
         let build = rows(&mut image, &case.build, shape.width(), offset);
         check_room(&shape, build.count)?;
@@ -159,6 +167,25 @@ impl Emulated {
             self.run(&self.probe, selected, &probing, (&mut image, blocks));
         }
         Ok(JoinTotals::read(image.at(totals)))
+    }
+
+    /// Empties slots that have other bytes: each GPU those of its chunks.
+    fn empty(&self, image: &mut Image, (shape, slots): (&TableShape, u64), gpus: u32, blocks: u32) {
+        let begin = (slots - BASE) as usize;
+        image.bytes[begin..begin + shape.slot_bytes() as usize].fill(0x5A);
+        for gpu in 0..gpus {
+            let emptying = Emptying {
+                slots: DevicePointerMut::new(slots),
+                bytes: shape.slot_bytes(),
+                chunk_bytes: CHUNK_SLOTS * 2 * shape.width().bytes(),
+                gpus,
+                gpu,
+                blocks_of_chunk: 2,
+                unused: 0,
+            };
+            let selected = ("empty_slots", &kernels()[0].entries[..]);
+            self.run(&self.empty, selected, &emptying, (image, blocks));
+        }
     }
 
     /// Joins both sides of a case in 2^`bits` partitions, in runs of `run_rows` rows, with tables of at most
@@ -276,6 +303,7 @@ impl Emulated {
             count: workload.rows(side),
             first: 0,
             build_rows: workload.build_rows,
+            match_limit: workload.match_limit(),
             key_bits: workload.key_bits(),
             is_probe: u32::from(side == Side::Probe),
         };

@@ -12,8 +12,8 @@ use forebay_device::{
 use super::cases::{Case, columns};
 use super::check;
 use crate::{
-    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, Side, TableShape, Totals,
-    Width, Workload,
+    Column, DeviceRows, HashIndex, IndexBuilder, IndexError, JoinTotals, ProbeKeys, Side,
+    TableShape, Totals, Width, Workload,
 };
 
 /// Returns the first GPU. Without one, prints that the test is skipped, or panics if `FOREBAY_REQUIRE_GPU=1`.
@@ -171,18 +171,27 @@ fn a_gpu_joins_generated_sides_with_every_table_while_all_threads_insert() {
     let Some((_devices, device)) = gpu() else {
         return;
     };
-    for (width, build_rows) in [(Width::Four, 1_500_001), (Width::Eight, 1 << 20)] {
+    for (width, build_rows, probe_keys) in [
+        (Width::Four, 1_500_001, ProbeKeys::Uniform),
+        (Width::Eight, 1 << 20, ProbeKeys::Uniform),
+        (
+            Width::Eight,
+            1_500_001,
+            ProbeKeys::Matching { thousandths: 300 },
+        ),
+    ] {
         let workload = Workload {
             width,
             build_rows,
             probe_rows: 5_000_003,
+            probe_keys,
         };
         let expected = workload.answer(4);
         let found = on(&device, move |cuda| {
             let sides = [Side::Build, Side::Probe].map(|side| generated(cuda, &workload, side));
             let shapes = [
                 TableShape::perfect(width, 0..build_rows),
-                TableShape::perfect(width, 0..build_rows + 100),
+                TableShape::perfect(width, 0..2 * build_rows),
                 TableShape::linear_probing(width, build_rows),
                 TableShape::bucketed(width, build_rows),
             ];
@@ -205,6 +214,7 @@ fn a_gpu_probes_a_table_that_moves_between_device_and_host() {
         width: Width::Eight,
         build_rows: 2_000_000,
         probe_rows: 1_000_000,
+        probe_keys: ProbeKeys::Uniform,
     };
     let shape = TableShape::linear_probing(workload.width, workload.build_rows);
     let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
@@ -278,6 +288,7 @@ fn a_gpu_without_room_leaves_the_chunks_where_they_are() {
         width: Width::Eight,
         build_rows: 12_000_000,
         probe_rows: 1_000_000,
+        probe_keys: ProbeKeys::Uniform,
     };
     let shape = TableShape::perfect(workload.width, 0..workload.build_rows);
     let (bytes, expected) = (shape.slot_bytes(), workload.answer(4));
@@ -361,6 +372,7 @@ fn a_gpu_finds_every_match_of_keys_that_were_inserted_three_times() {
         width: Width::Eight,
         build_rows: 300_000,
         probe_rows: 1_000_000,
+        probe_keys: ProbeKeys::Uniform,
     };
     let once = workload.answer(4);
     let found = on(&device, move |cuda| {

@@ -7,10 +7,10 @@ mod gpu;
 use forebay_device::cuda::{Arch, compile, nvrtc_version};
 
 use crate::{
-    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, Side, TableMethod, Width,
-    Workload, kernels,
+    HostIndex, HostPartitions, HostRows, IndexError, JoinTotals, ProbeKeys, Side, TableMethod,
+    Width, Workload, kernels,
 };
-use cases::{Case, answered, columns, refused};
+use cases::{Case, answered, columns, over_gpus, refused};
 use emulated::{Emulated, has_compiler};
 
 /// Joins both sides of a case on the host.
@@ -86,6 +86,7 @@ fn large_sides_are_joined_by_several_runs_and_a_heavy_partition_by_all_threads()
         width: Width::Four,
         build_rows: 300_000,
         probe_rows: 700_000,
+        probe_keys: ProbeKeys::Uniform,
     };
     let side = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
     let mut case = Case {
@@ -120,12 +121,32 @@ fn kernels_emulated_on_the_cpu_agree_with_the_model() {
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} by single values", case.name);
     }
-    let is_by_slots = |case: &&Case| case.shape.method() == TableMethod::LinearProbing;
-    for (index, case) in answered().iter().filter(is_by_slots).enumerate() {
-        let gpus = [2, 4][index % 2];
-        let found = emulated.join(case, (0, gpus), 2);
+}
+
+/// Each GPU works on its own rows, of those of all: they are all rows, none, or some of those that a warp reads.
+#[test]
+fn kernels_of_own_rows_emulated_on_the_cpu_agree_with_the_model() {
+    if !has_compiler() {
+        return;
+    }
+    let emulated = Emulated::new();
+    let is_by_slots = |case: &Case| case.shape.method() == TableMethod::LinearProbing;
+    let cases = answered().into_iter().filter(is_by_slots);
+    for (index, case) in cases.chain(over_gpus()).enumerate() {
+        let (gpus, blocks) = ([2, 4][index % 2], [1, 2, 3][index % 3]);
+        // Of some columns no row is in a vector.
+        let offset = match index % 5 {
+            0 => case.shape.width().bytes() as usize,
+            _ => 0,
+        };
+        let found = emulated.join(&case, (offset, gpus), blocks);
         let found = found.unwrap_or_else(|error| panic!("{}: {error}", case.name));
         assert_eq!(found, case.answer(), "{} on {gpus} GPUs", case.name);
+    }
+    let is_long = |case: &Case| is_by_slots(case) && case.build.len() > 1000;
+    for (case, part) in refused().into_iter().filter(|(case, _)| is_long(case)) {
+        let error = emulated.join(&case, (0, 2), 2).expect_err(&case.name);
+        assert!(error.to_string().contains(part), "{}: {error}", case.name);
     }
 }
 
@@ -153,11 +174,19 @@ fn the_emulated_kernel_generates_what_the_host_does() {
         return;
     }
     let emulated = Emulated::new();
-    for (width, build_rows) in [(Width::Four, 1), (Width::Eight, 33), (Width::Four, 1000)] {
+    let matching = |thousandths| ProbeKeys::Matching { thousandths };
+    for (width, build_rows, probe_keys) in [
+        (Width::Four, 1, ProbeKeys::Uniform),
+        (Width::Eight, 33, ProbeKeys::Uniform),
+        (Width::Four, 1000, matching(0)),
+        (Width::Four, 1000, matching(300)),
+        (Width::Eight, 1000, matching(1000)),
+    ] {
         let workload = Workload {
             width,
             build_rows,
             probe_rows: 500,
+            probe_keys,
         };
         for side in [Side::Build, Side::Probe] {
             let rows = (0..workload.rows(side)).map(|row| workload.row(side, row));
@@ -173,16 +202,22 @@ fn the_emulated_kernel_generates_what_the_host_does() {
 
 #[test]
 fn the_answer_of_a_workload_is_that_of_the_host_engine() {
-    for width in [Width::Four, Width::Eight] {
+    for (width, probe_keys) in [
+        (Width::Four, ProbeKeys::Uniform),
+        (Width::Eight, ProbeKeys::Uniform),
+        (Width::Four, ProbeKeys::Matching { thousandths: 400 }),
+        (Width::Eight, ProbeKeys::Zipf { hundredths: 125 }),
+    ] {
         let workload = Workload {
             width,
             build_rows: 1000,
             probe_rows: 5000,
+            probe_keys,
         };
         let rows = |side| (0..workload.rows(side)).map(move |row| workload.row(side, row));
         let case = Case {
             name: format!("{workload:?}"),
-            shape: crate::TableShape::perfect(width, 0..1000),
+            shape: crate::TableShape::perfect(width, 0..workload.keys_end()),
             build: rows(Side::Build).collect(),
             probe: rows(Side::Probe).collect(),
         };

@@ -7,7 +7,7 @@ use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{Device, DeviceOptions, Devices, HaltingDevices};
 use forebay_hash_index::{
-    Column, DeviceRows, InterleavedRows, JoinTotals, Side, TableShape, Width, Workload,
+    Column, DeviceRows, InterleavedRows, JoinTotals, ProbeKeys, Side, TableShape, Width, Workload,
 };
 
 use crate::{GpuSides, InterleavedJoin, JoinError, join_in_partitions, on_gpu};
@@ -119,6 +119,7 @@ fn gpus_join_the_rows_that_each_has() {
                 width,
                 build_rows,
                 probe_rows,
+                probe_keys: ProbeKeys::Uniform,
             };
             let sides = GpuSides {
                 build: spread(&gpus, workload, Side::Build),
@@ -137,6 +138,7 @@ fn keys_that_several_gpus_have_match_all_their_rows() {
             width: Width::Eight,
             build_rows: 200_000,
             probe_rows: 300_000,
+            probe_keys: ProbeKeys::Uniform,
         };
         // Every GPU reads the rows of all, so that each key of the build side occurs on each GPU.
         let build = spread(&gpus[..1], workload, Side::Build);
@@ -163,6 +165,7 @@ fn joins_over_gpus_end_at_their_deadline() {
             width: Width::Four,
             build_rows: 3_000_000,
             probe_rows: 3_000_000,
+            probe_keys: ProbeKeys::Uniform,
         };
         let sides = GpuSides {
             build: spread(&gpus, workload, Side::Build),

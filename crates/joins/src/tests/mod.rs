@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_cancel::Stop;
 use forebay_device::cuda::gpus;
 use forebay_device::{AlignedBytes, Device, DeviceOptions, Devices, HaltingDevices};
-use forebay_hash_index::{IndexError, JoinTotals, Side, Width, Workload};
+use forebay_hash_index::{IndexError, JoinTotals, ProbeKeys, Side, Width, Workload};
 use forebay_movement::{MoveError, RingOptions};
 
 use crate::measure::{GPU_ROWS, TableHome, gpu_table};
@@ -86,6 +86,7 @@ fn a_gpu_joins_sides_of_which_all_some_or_no_runs_spill() {
             width,
             build_rows: rows[0],
             probe_rows: if rows[0] == 0 { 0 } else { rows[1] },
+            probe_keys: ProbeKeys::Uniform,
         };
         let build = generated(&device, &workload, Side::Build);
         // The keys of a generated probe side are those of the build side.
@@ -221,6 +222,7 @@ fn a_gpu_ends_joins_at_their_deadline_and_joins_again() {
         width: Width::Eight,
         build_rows: 200_000,
         probe_rows: 200_000,
+        probe_keys: ProbeKeys::Uniform,
     };
     let build = generated(&device, &workload, Side::Build);
     let probe = generated(&device, &workload, Side::Probe);

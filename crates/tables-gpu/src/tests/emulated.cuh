@@ -28,7 +28,9 @@ using std::min;
 
 // A number of each thread, for those of its warp.
 extern u64 shown[1024];
+// They wait for all threads of the block, and for those of the warp.
 void __syncthreads();
+void __syncwarp();
 // What a kernel is to `emulated_main.cuh`, which is compiled once for all kernels.
 struct Arguments {
     void* address;
@@ -38,14 +40,14 @@ Arguments arguments_of_kernel();
 void run_kernel();
 
 inline u32 this_lane() { return threadIdx.x % kLanes; }
-// Returns what a function makes of the numbers of a warp. The real ones wait for the warp alone.
+// Returns what a function makes of the numbers of a warp.
 template <class Joined> u64 warp_joined(u64 number, Joined joined) {
     shown[threadIdx.x] = number;
-    __syncthreads();
+    __syncwarp();
     const u32 first = threadIdx.x / kLanes * kLanes;
     for (u32 t = first; t < min(first + kLanes, blockDim.x); t++)
         if (t != threadIdx.x) number = joined(number, shown[t]);
-    __syncthreads();
+    __syncwarp();
     return number;
 }
 inline u64 warp_sum(u64 number) {

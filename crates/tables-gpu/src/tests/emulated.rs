@@ -127,8 +127,8 @@ impl Emulated {
             bytes.write_all_at(&arguments, 0).expect("room");
             Program::of(spec).run((self.memory.path(), MEMORY), (file.path(), IMAGE));
         }
-        let mut results = vec![0; image.len - image.results];
-        let begin = (HEAD + image.results) as u64;
+        let mut results = vec![0; image.len - image.flag];
+        let begin = (HEAD + image.flag) as u64;
         bytes.read_exact_at(&mut results, begin).expect("results");
         Image::ran(results, (began.elapsed(), Duration::ZERO))
     }

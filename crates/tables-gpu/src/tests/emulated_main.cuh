@@ -12,12 +12,18 @@ u64 shown[1024];
 
 ucontext_t scheduler;
 std::vector<ucontext_t> fibres;
-std::vector<bool> has_ended;
+std::vector<bool> has_ended, waits_for_block;
 
-void __syncthreads() {
+// The threads of a warp run in turn, each up to the next wait: so this thread goes on after all have come here.
+void __syncwarp() {
     const u32 thread = threadIdx.x;
     swapcontext(&fibres[thread], &scheduler);
     threadIdx.x = thread;
+}
+
+void __syncthreads() {
+    waits_for_block[threadIdx.x] = true;
+    __syncwarp();
 }
 
 void run_thread() {
@@ -36,6 +42,7 @@ void run_block() {
     if (stacks == MAP_FAILED) abort();
     fibres.resize(threads);
     has_ended.assign(threads, false);
+    waits_for_block.assign(threads, false);
     for (u32 t = 0; t < threads; t++) {
         getcontext(&fibres[t]);
         fibres[t].uc_stack.ss_sp = &stacks[t * kStackBytes];
@@ -44,11 +51,15 @@ void run_block() {
         makecontext(&fibres[t], run_thread, 0);
     }
     while (std::count(has_ended.begin(), has_ended.end(), false) > 0) {
+        bool has_run = false;
         for (u32 t = 0; t < threads; t++) {
-            if (has_ended[t]) continue;
+            if (has_ended[t] || waits_for_block[t]) continue;
+            has_run = true;
             threadIdx.x = t;
             swapcontext(&scheduler, &fibres[t]);
         }
+        // All threads that have not ended wait for the block.
+        if (!has_run) waits_for_block.assign(threads, false);
     }
 }
 

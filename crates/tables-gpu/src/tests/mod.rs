@@ -18,6 +18,7 @@ mod reference;
 mod repeats;
 mod sessions;
 mod slices;
+mod unions;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -287,7 +288,8 @@ impl Fixture {
         )
         .await;
         if sizes.0[0] < 10_000 {
-            self.compare(repeats::QUERIES).await;
+            let of_several = repeats::QUERIES.iter().chain(unions::QUERIES);
+            self.compare(of_several).await;
         }
         let is_large = sizes.0[0] > 2000;
         if is_large {

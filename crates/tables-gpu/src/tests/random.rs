@@ -83,6 +83,25 @@ const JOINS: &[(&str, &[&str], &[&str])] = &[
         &["v", "coalesce(v, 0)"],
     ),
     (
+        "FULL JOIN d ON a = d.k",
+        &[
+            "label IS NULL",
+            "b IS NULL OR weight > 3",
+            "coalesce(small, 2) = 2",
+        ],
+        &["label", "small", "coalesce(label, 'none')"],
+    ),
+    (
+        "CROSS JOIN (SELECT max(v) AS most, avg(k) AS mean FROM m) AS o",
+        &["a < most", "quantity > mean", "most > 3"],
+        &["most", "most - a"],
+    ),
+    (
+        "JOIN c ON b < n",
+        &["n > 6", "code = 'x'", "n > a"],
+        &["code", "n"],
+    ),
+    (
         "JOIN p ON a = one AND quantity = two",
         &["cost > 20.05", "cost < price", "one > 2"],
         &["one", "one + 1"],
@@ -238,8 +257,12 @@ fn query(random: &mut Rng) -> String {
         false if is_list => order(random, &numbers),
         false => format!(" GROUP BY {}", numbers.join(", ")),
     };
+    let table = match random.u8(..8) {
+        0 => "(SELECT * FROM t WHERE a > 3 UNION ALL SELECT * FROM t WHERE ok) AS t",
+        _ => "t",
+    };
     format!(
-        "SELECT {} FROM t {from}{filter}{behind}",
+        "SELECT {} FROM {table} {from}{filter}{behind}",
         columns.join(", ")
     )
 }

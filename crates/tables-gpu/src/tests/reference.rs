@@ -165,6 +165,7 @@ const QUERIES: &[&str] = &[
     "SELECT DISTINCT i4 FROM s",
     "SELECT avg(n) FROM (SELECT name, count(*) AS n FROM s GROUP BY name) AS x",
     "SELECT sum(n) FROM (SELECT i4 AS n FROM s UNION ALL SELECT i2 FROM s) AS x",
+    "SELECT i4 FROM s UNION SELECT i2 FROM s",
     "SELECT sum(i4) FROM (SELECT i4 FROM s LIMIT 10) AS x",
     "SELECT one.name, other.day FROM s AS one JOIN s AS other ON one.i4 = other.i4",
     "SELECT sum(i4) OVER (PARTITION BY name) FROM s",

@@ -1,0 +1,153 @@
+//! Joins by the ratio and the sizes of both sides, by skew and by selectivity: the subjects of figures of Lutz et al.
+//! (SIGMOD 2020, section 7), with both sides and the table in device memory; without a GPU, in host memory.
+
+use anyhow::Result;
+use forebay_device::HaltingDevices;
+use forebay_device::cuda::gpus;
+use forebay_hash_index::{ProbeKeys, Width, Workload};
+
+use super::size::Tuples;
+use super::{Join, Session, device, host, moved, start_gpu};
+
+/// Rows of the build side at scale 1: those of workload A.
+const BUILD_ROWS: u64 = 1 << 27;
+/// Rows of it in a smoke run.
+const SMOKE_ROWS: u64 = 1 << 10;
+/// Rows below which it is not scaled.
+const BUILD_ROWS_MIN: u64 = 1 << 12;
+
+/// Device memory beside that of both sides and the table: totals, and the slots of the ring.
+const OTHER_BYTES: u64 = 512 << 20;
+
+/// Rows of the probe side for each row of the build side.
+const RATIOS: [u64; 5] = [1, 2, 4, 8, 16];
+/// The ratio of the other figures.
+const USUAL_RATIO: u64 = 4;
+/// Hundredths of the exponents of Zipf's distribution.
+const EXPONENTS: [u32; 6] = [0, 50, 100, 125, 150, 175];
+/// Thousandths of the rows of the probe side that have a match.
+const SHARES: [u32; 5] = [0, 250, 500, 750, 1000];
+/// The build side that larger and larger probe sides meet is this many times smaller: its table lies in the caches.
+const IN_CACHES: u64 = 512;
+/// Parts of twice the usual build side that are the build sides by size.
+const PARTS: [u64; 6] = [1024, 256, 64, 16, 4, 1];
+
+/// Measures all figures.
+///
+/// # Errors
+/// If a join gives a wrong answer, memory is too small, or the device is lost.
+pub(super) fn measure(session: &mut Session, scale: f64) -> Result<()> {
+    let build_rows = match session.is_smoke {
+        true => SMOKE_ROWS,
+        false => ((BUILD_ROWS as f64 * scale) as u64).max(BUILD_ROWS_MIN),
+    };
+    let points = points(build_rows);
+    if gpus().is_err() {
+        session
+            .report
+            .note("no transfer method is measured: it needs a GPU");
+        for (name, workload) in points {
+            let join = join(session, workload);
+            host::measure(session, &join, &name)?;
+        }
+        return Ok(());
+    }
+    let devices: HaltingDevices = start_gpu(Some(device_bytes(session, &points)))?.into();
+    let gpu = devices.list().remove(0);
+    for (name, workload) in points {
+        let join = join(session, workload);
+        device::measure(session, &gpu, &join, &name)?;
+    }
+    let join = join(session, uniform(build_rows, USUAL_RATIO * build_rows));
+    moved::measure(session, &gpu, &join)
+}
+
+/// Returns the device memory that the largest join needs. The rest of the card is left to unified memory.
+fn device_bytes(session: &Session, points: &[(String, Workload)]) -> u64 {
+    let bytes = points.iter().map(|(_, workload)| {
+        let rows = workload.build_rows + workload.probe_rows;
+        let shapes = session.shapes(workload).into_iter();
+        let table = shapes.map(|(_, shape)| shape.bytes()).max().unwrap_or(0);
+        rows * 2 * workload.width.bytes() + 2 * table
+    });
+    bytes.max().unwrap_or(0) + OTHER_BYTES
+}
+
+/// Computes the answer of a workload, which has the tuples of workload A in other numbers or with other keys.
+fn join(session: &Session, workload: Workload) -> Join {
+    Join {
+        tuples: Tuples::A,
+        workload,
+        answer: workload.answer(session.threads),
+    }
+}
+
+fn uniform(build_rows: u64, probe_rows: u64) -> Workload {
+    Workload {
+        width: Width::Eight,
+        build_rows,
+        probe_rows,
+        probe_keys: ProbeKeys::Uniform,
+    }
+}
+
+/// Returns the first part of the names of cases, `figures/FIGURE/PLACE`, and the workload of each point.
+fn points(build_rows: u64) -> Vec<(String, Workload)> {
+    let usual = uniform(build_rows, USUAL_RATIO * build_rows);
+    let by_ratio = RATIOS.map(|ratio| {
+        let workload = uniform(build_rows, ratio * build_rows);
+        (format!("figures/ratio/1:{ratio}"), workload)
+    });
+    let by_skew = EXPONENTS.map(|hundredths| {
+        let probe_keys = ProbeKeys::Zipf { hundredths };
+        let exponent = f64::from(hundredths) / 100.0;
+        let workload = Workload {
+            probe_keys,
+            ..usual
+        };
+        (format!("figures/skew/{exponent}"), workload)
+    });
+    let by_share = SHARES.map(|thousandths| {
+        let probe_keys = ProbeKeys::Matching { thousandths };
+        let share = f64::from(thousandths) / 1000.0;
+        let workload = Workload {
+            probe_keys,
+            ..usual
+        };
+        (format!("figures/selectivity/{share}"), workload)
+    });
+    let by_probe_rows = RATIOS.map(|ratio| {
+        let workload = uniform((build_rows / IN_CACHES).max(1), ratio * build_rows);
+        let name = format!("figures/probe-rows/{}", workload.probe_rows);
+        (name, workload)
+    });
+    let by_build_rows = PARTS.map(|part| {
+        let workload = uniform((2 * build_rows / part).max(1), usual.probe_rows);
+        let name = format!("figures/build-rows/{}", workload.build_rows);
+        (name, workload)
+    });
+    let points = by_ratio.into_iter().chain(by_skew).chain(by_share);
+    points.chain(by_probe_rows).chain(by_build_rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn points_have_distinct_names_and_rows_at_every_size() {
+        for build_rows in [SMOKE_ROWS, BUILD_ROWS_MIN, 5_000, BUILD_ROWS] {
+            let points = points(build_rows);
+            let names: BTreeSet<&str> = points.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names.len(), points.len(), "{names:?}");
+            for (name, workload) in &points {
+                let rows = [workload.build_rows, workload.probe_rows];
+                assert!(rows.iter().all(|rows| *rows > 0), "{name}: {rows:?}");
+            }
+        }
+        let largest = points(BUILD_ROWS).into_iter().map(|(_, it)| it.probe_rows);
+        assert_eq!(largest.max(), Some(1 << 31), "as workload A");
+    }
+}

@@ -1,0 +1,113 @@
+//! Joins whose probe side is in host memory, by each transfer method: the subject of figure 12 of Lutz et al.
+//!
+//! The kernel that probes reads pinned memory over the bus (zero-copy), or probes the chunks of the ring as they
+//! arrive. All other methods move the whole side to device memory before it is probed.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use forebay_device::Device;
+use forebay_device::cuda::{Fill, Transfer};
+use forebay_hash_index::{DeviceRows, Side, TableShape};
+use forebay_joins::{PinnedColumns, timed};
+use forebay_movement::method::{
+    self, Direction, HostBuffer, MoveRequest, StagedOptions, TransferMethod, move_bytes,
+};
+
+use super::report::{Sample, Times};
+use super::{Join, Session, device, pinned};
+
+/// First part of the names of the cases.
+const NAME: &str = "figures/transfer";
+
+/// Measures the join with each table and each method that the GPU has.
+///
+/// # Errors
+/// If a join gives a wrong answer, memory is too small, or the device is lost.
+pub(super) fn measure(session: &mut Session, gpu: &Arc<Device>, join: &Join) -> Result<()> {
+    pinned::measure(session, gpu, join, NAME)?;
+    let workload = &join.workload;
+    let build = device::generate(gpu, *workload, device::all(workload, Side::Build))?;
+    for method in methods(session, gpu) {
+        by_method(session, (gpu, method), join, &build)?;
+    }
+    Ok(())
+}
+
+/// Returns the methods that move the side before it is probed and that the GPU has. Notes why others are missing.
+fn methods(session: &Session, gpu: &Arc<Device>) -> Vec<TransferMethod> {
+    let mut found = Vec::new();
+    for (method, tried) in method::available(gpu) {
+        match tried {
+            _ if method == TransferMethod::ZeroCopy => {}
+            Ok(()) => found.push(method),
+            Err(missing) => {
+                let text = format!("{method}: {} lacks it: {missing}", gpu.name());
+                session.report.note(&text);
+            }
+        }
+    }
+    found
+}
+
+fn by_method(
+    session: &mut Session,
+    (gpu, method): (&Arc<Device>, TransferMethod),
+    join: &Join,
+    build: &DeviceRows,
+) -> Result<()> {
+    let workload = &join.workload;
+    let bytes = (workload.probe_rows * workload.width.bytes()) as usize;
+    let mut host = HostBuffer::allocate(gpu, method, 2 * bytes)?;
+    workload.generate(Side::Probe, host.split_at_mut(bytes), session.threads);
+    let probe = device::on_gpu(gpu, move |cuda| Ok(cuda.buffer::<u8>(2 * bytes)?))?;
+    let chunk_bytes = session.ring.slot_bytes;
+    let mut kept = Some(host);
+    for (table, shape) in session.shapes(workload) {
+        let case = format!("{NAME}/{method}/{}", table.name());
+        session.add((case, gpu.name()), join, || {
+            let host = kept.take();
+            let request = MoveRequest {
+                method,
+                direction: Direction::ToDevice,
+                host: host.expect("a move that succeeds gives the memory back"),
+                device_memory: probe.all(),
+                chunk_bytes,
+                staged: StagedOptions::default(),
+            };
+            let (sample, host) = once(gpu, shape, build.clone(), request)?;
+            kept = Some(host);
+            Ok(sample)
+        })?;
+    }
+    Ok(())
+}
+
+/// Joins once: builds the table, moves the probe side, and probes. Returns the host memory too.
+fn once(
+    gpu: &Arc<Device>,
+    shape: TableShape,
+    build_rows: DeviceRows,
+    request: MoveRequest,
+) -> Result<(Sample, HostBuffer)> {
+    let rows = PinnedColumns::rows_of_chunk(&request.device_memory);
+    let old_rows = request.device_memory.clone();
+    let (index, build) = device::on_gpu(gpu, move |cuda| {
+        // The memory has the rows of the last run.
+        let stream = cuda.downloads().clone();
+        Transfer::begin(cuda, Fill(0xEE), old_rows, &stream)?.finish()?;
+        device::build(cuda, shape, &build_rows)
+    })?;
+    let moved = move_bytes(gpu, request)?;
+    let (totals, probe) = device::on_gpu(gpu, move |cuda| timed::probe(cuda, &index, &rows))?;
+    let times = Times::Table {
+        build,
+        probe: moved.took + probe,
+    };
+    let sample = Sample {
+        allocation: None,
+        times,
+        totals,
+    };
+    Ok((sample, moved.host))
+}

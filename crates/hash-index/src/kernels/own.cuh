@@ -1,0 +1,95 @@
+// Rows of interleaved tables, of which a GPU works only on its own: those whose search begins in its own memory.
+#pragma once
+#include "linear.cuh"
+
+// The own rows that a warp has read and not worked on, in shared memory. The warp works on them when it has a vector
+// for each lane: so no lane is idle in accesses to the table. All lanes of the warp must call each function.
+template <class Work>
+struct OwnRows {
+    using Word = typename Work::Word;
+    // Number of rows that a lane reads, and works on, at once; and of those of a warp.
+    static constexpr u32 kRows = Columns<Word>::kPerVector, kRowsOfWarp = kLanes * kRows;
+    // Fewer than kRowsOfWarp rows wait while the warp reads as many.
+    static constexpr u32 kRoom = 2 * kRowsOfWarp;
+
+    // The table with its own slots.
+    const Interleaved<Word> table;
+    Work& work;
+    Word* keys;
+    Word* payloads;
+    u32 count;
+
+    __device__ bool is_own(Word key) const { return table.is_own(table.home(key)); }
+
+    // Adds the own rows of a lane's vector, if it has one. Works on rows if there are enough.
+    __device__ __forceinline__ void add(const Word (&key)[kRows], const Word (&payload)[kRows], bool has_rows) {
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            const bool is_added = has_rows && is_own(key[i]);
+            const u32 added = ballot(is_added);
+            if (is_added) {
+                const u32 place = count + place_in(added, this_lane());
+                keys[place] = key[i];
+                payloads[place] = payload[i];
+            }
+            count += __popc(added);
+        }
+        if (count >= kRowsOfWarp) work_on_last();
+    }
+
+    // Works on the last kRowsOfWarp rows.
+    __device__ __forceinline__ void work_on_last() {
+        Word key[kRows], payload[kRows];
+        count -= kRowsOfWarp;
+        __syncwarp();
+#pragma unroll
+        for (u32 i = 0; i < kRows; i++) {
+            const u32 place = count + i * kLanes + this_lane();
+            key[i] = keys[place];
+            payload[i] = payloads[place];
+        }
+        // The next rows take the places of these after all lanes have read them.
+        __syncwarp();
+        work(key, payload);
+    }
+
+    // Works on all rows that wait: fewer than kRowsOfWarp.
+    __device__ void work_on_rest() {
+        __syncwarp();
+        for (u32 place = this_lane(); place < count; place += kLanes) {
+            Word key[1] = {keys[place]}, payload[1] = {payloads[place]};
+            work(key, payload);
+        }
+    }
+
+    // Adds the rows of all vectors. The lanes of a warp take the same number of steps.
+    __device__ __forceinline__ void add_vectors(const Columns<Word>& columns, u64 whole) {
+        for (u64 first = this_thread() - this_lane(); first < whole; first += threads()) {
+            const u64 vector = first + this_lane();
+            const bool has_rows = vector < whole;
+            Word key[kRows], payload[kRows];
+            if (has_rows) {
+                load_vector(columns.keys + vector * kRows, key);
+                load_vector(columns.payloads + vector * kRows, payload);
+            }
+            add(key, payload, has_rows);
+        }
+    }
+};
+
+// Calls `work` with the own rows of two columns, `index` being the table with its own slots. Every thread of the grid
+// must call this. Rows behind the last vector do not wait for others.
+template <class Work>
+__device__ inline void each_own(const Rows& rows, const HashIndexRef& index, Work& work) {
+    using Word = typename Work::Word;
+    __shared__ Word keys[kThreads / kLanes][OwnRows<Work>::kRoom], payloads[kThreads / kLanes][OwnRows<Work>::kRoom];
+    OwnRows<Work> own{{index}, work, keys[this_warp()], payloads[this_warp()], 0};
+    const Columns<Word> columns(rows);
+    const u64 whole = columns.vectors();
+    own.add_vectors(columns, whole);
+    own.work_on_rest();
+    for (u64 row = whole * columns.kPerVector + this_thread(); row < columns.count; row += threads()) {
+        Word key[1] = {columns.keys[row]}, payload[1] = {columns.payloads[row]};
+        if (own.is_own(key[0])) work(key, payload);
+    }
+}

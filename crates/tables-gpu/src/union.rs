@@ -1,0 +1,106 @@
+//! Aggregates of rows that several plans return (`UNION ALL`): kernels compute the states of the groups of each plan,
+//! and the CPU merges the states of equal keys. A full join has the rows of a right join, and those of its left side
+//! without a match.
+
+use std::sync::Arc;
+
+use datafusion::common::{JoinType, ScalarValue};
+use datafusion::error::Result;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
+
+use crate::fragment::is_moving;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Returns plans that together return the rows of a plan; `None` if it is no union, and no full join.
+///
+/// # Errors
+/// If DataFusion refuses one of them.
+pub(crate) fn parts(plan: &Plan) -> Option<Result<Vec<Plan>>> {
+    if plan.fetch().is_some() {
+        return None;
+    }
+    if let Some(union) = plan.downcast_ref::<UnionExec>() {
+        let of_inputs = union.inputs().iter();
+        let of_inputs = of_inputs.map(|it| parts(it).unwrap_or_else(|| Ok(vec![Arc::clone(it)])));
+        let of_inputs: Result<Vec<_>> = of_inputs.collect();
+        return Some(of_inputs.map(|it| it.concat()));
+    }
+    if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+        return (*join.join_type() == JoinType::Full).then(|| parts_of_full(join));
+    }
+    if is_moving(plan) {
+        return parts(plan.children()[0]);
+    }
+    if !plan.is::<FilterExec>() && !plan.is::<ProjectionExec>() {
+        return None;
+    }
+    let below = parts(plan.children()[0])?;
+    let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+    let above = |part| Arc::clone(plan).replace_children(vec![part], options);
+    Some(below.and_then(|parts| parts.into_iter().map(above).collect()))
+}
+
+/// Returns the right join of the sides of a full join, and the rows of its left side without a match.
+fn parts_of_full(join: &HashJoinExec) -> Result<Vec<Plan>> {
+    let of_type = |[left, right]: [Plan; 2], join_type: JoinType, projection| {
+        HashJoinExec::try_new(
+            left,
+            right,
+            join.on().to_vec(),
+            join.filter().cloned(),
+            &join_type,
+            projection,
+            *join.partition_mode(),
+            join.null_equality(),
+            false,
+        )
+    };
+    let sides = [join.left(), join.right()].map(Arc::clone);
+    // The CPU may run both.
+    let again = sides.clone().map(reset_plan_states);
+    let [left, right] = again;
+    let kept = join.projection.as_ref().map(|it| it.to_vec());
+    let matched = of_type(sides, JoinType::Right, kept)?;
+    let unmatched = of_type([left?, right?], JoinType::LeftAnti, None)?;
+    let of_left = join.left().schema().fields().len();
+    let all = of_left + join.right().schema().fields().len();
+    let kept = match &join.projection {
+        Some(kept) => kept.to_vec(),
+        None => (0..all).collect(),
+    };
+    let schema = join.schema();
+    let columns = kept.iter().zip(schema.fields()).map(|(index, field)| {
+        let column: Arc<dyn PhysicalExpr> = match *index < of_left {
+            true => Arc::new(Column::new(field.name(), *index)),
+            false => Arc::new(Literal::new(ScalarValue::try_new_null(field.data_type())?)),
+        };
+        Ok((column, field.name().clone()))
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let unmatched = ProjectionExec::try_new(columns, Arc::new(unmatched))?;
+    Ok(vec![Arc::new(matched), Arc::new(unmatched)])
+}
+
+/// Returns the first step of an aggregate, for the rows of another plan.
+///
+/// # Errors
+/// If DataFusion refuses it.
+pub(crate) fn of_part(first: &AggregateExec, part: &Plan) -> Result<AggregateExec> {
+    AggregateExec::try_new(
+        AggregateMode::Partial,
+        first.group_expr().clone(),
+        first.aggr_expr().to_vec(),
+        first.filter_expr().to_vec(),
+        Arc::clone(part),
+        part.schema(),
+    )
+}
